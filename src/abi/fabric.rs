@@ -1,0 +1,651 @@
+//! `rdma/fabric.h`: fi_info, fids and what every object shares (fabric(7), fi_getinfo(3), fi_fabric(3)).
+
+use core::ffi::{c_char, c_int, c_void};
+use super::c_enum;
+use super::fi_domain::{fid_domain};
+use super::fi_endpoint::{fid_ep, fid_pep};
+use super::fi_eq::{fi_eq_attr, fi_wait_attr, fid_eq, fid_wait};
+use super::fi_xpu::{fid_xpu_ctx};
+
+/// An address vector's name for a peer (fi_av(3)).
+pub type fi_addr_t = u64;
+/// Any object of the API, by its common head.
+pub type fid_t = *mut fid;
+
+pub const FI_MAJOR_VERSION: c_int = 2;
+pub const FI_MINOR_VERSION: c_int = 6;
+pub const FI_REVISION_VERSION: c_int = 0;
+pub const FI_MSG: u64 = 1 << 1;
+pub const FI_RMA: u64 = 1 << 2;
+pub const FI_TAGGED: u64 = 1 << 3;
+pub const FI_ATOMIC: u64 = 1 << 4;
+pub const FI_ATOMICS: u64 = 1 << 4;
+pub const FI_MULTICAST: u64 = 1 << 5;
+pub const FI_COLLECTIVE: u64 = 1 << 6;
+pub const FI_READ: u64 = 1 << 8;
+pub const FI_WRITE: u64 = 1 << 9;
+pub const FI_RECV: u64 = 1 << 10;
+pub const FI_SEND: u64 = 1 << 11;
+pub const FI_TRANSMIT: u64 = 1 << 11;
+pub const FI_REMOTE_READ: u64 = 1 << 12;
+pub const FI_REMOTE_WRITE: u64 = 1 << 13;
+pub const FI_MULTI_RECV: u64 = 1 << 16;
+pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+pub const FI_MORE: u64 = 1 << 18;
+pub const FI_PEEK: u64 = 1 << 19;
+pub const FI_TRIGGER: u64 = 1 << 20;
+pub const FI_FENCE: u64 = 1 << 21;
+pub const FI_COMPLETION: u64 = 1 << 24;
+pub const FI_EVENT: u64 = 1 << 24;
+pub const FI_INJECT: u64 = 1 << 25;
+pub const FI_INJECT_COMPLETE: u64 = 1 << 26;
+pub const FI_TRANSMIT_COMPLETE: u64 = 1 << 27;
+pub const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
+pub const FI_AFFINITY: u64 = 1 << 29;
+pub const FI_COMMIT_COMPLETE: u64 = 1 << 30;
+pub const FI_MATCH_COMPLETE: u64 = 1 << 31;
+pub const FI_RESCAN: u64 = 1 << 35;
+pub const FI_PEER_TRANSFER: u64 = 1 << 36;
+pub const FI_AV_USER_ID: u64 = 1 << 41;
+pub const FI_FIREWALL_ADDR: u64 = 1 << 42;
+pub const FI_PEER: u64 = 1 << 43;
+pub const FI_XPU: u64 = 1 << 44;
+pub const FI_TAGGED_DIRECTED_RECV: u64 = 1 << 45;
+pub const FI_TAGGED_MULTI_RECV: u64 = 1 << 46;
+pub const FI_HMEM: u64 = 1 << 47;
+pub const FI_EXACT_DIRECTED_RECV: u64 = 1 << 48;
+pub const FI_RMA_PMEM: u64 = 1 << 49;
+pub const FI_SOURCE_ERR: u64 = 1 << 50;
+pub const FI_LOCAL_COMM: u64 = 1 << 51;
+pub const FI_REMOTE_COMM: u64 = 1 << 52;
+pub const FI_SHARED_AV: u64 = 1 << 53;
+pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
+pub const FI_NUMERICHOST: u64 = 1 << 55;
+pub const FI_RMA_EVENT: u64 = 1 << 56;
+pub const FI_SOURCE: u64 = 1 << 57;
+pub const FI_NAMED_RX_CTX: u64 = 1 << 58;
+pub const FI_DIRECTED_RECV: u64 = 1 << 59;
+pub const FI_CLAIM: u64 = 1 << 59;
+pub const FI_DISCARD: u64 = 1 << 58;
+pub const FI_AUTH_KEY: u64 = 1 << 57;
+pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
+pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
+pub const FI_SHARED_CONTEXT: usize = usize::MAX;
+pub const FI_AV_AUTH_KEY: u64 = u64::MAX;
+pub const FI_MR_UNSPEC: c_int = 0;
+pub const FI_MR_BASIC: c_int = 1;
+pub const FI_MR_SCALABLE: c_int = 2;
+pub const FI_MR_LOCAL: c_int = 1 << 2;
+pub const FI_MR_RAW: c_int = 1 << 3;
+pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
+pub const FI_MR_ALLOCATED: c_int = 1 << 5;
+pub const FI_MR_PROV_KEY: c_int = 1 << 6;
+pub const FI_MR_MMU_NOTIFY: c_int = 1 << 7;
+pub const FI_MR_RMA_EVENT: c_int = 1 << 8;
+pub const FI_MR_ENDPOINT: c_int = 1 << 9;
+pub const FI_MR_HMEM: c_int = 1 << 10;
+pub const FI_MR_COLLECTIVE: c_int = 1 << 11;
+pub const FI_MR_XPU_DESC: c_int = 1 << 12;
+pub const FI_ORDER_NONE: u64 = 0;
+pub const FI_ORDER_RAR: u64 = 1 << 0;
+pub const FI_ORDER_RAW: u64 = 1 << 1;
+pub const FI_ORDER_RAS: u64 = 1 << 2;
+pub const FI_ORDER_WAR: u64 = 1 << 3;
+pub const FI_ORDER_WAW: u64 = 1 << 4;
+pub const FI_ORDER_WAS: u64 = 1 << 5;
+pub const FI_ORDER_SAR: u64 = 1 << 6;
+pub const FI_ORDER_SAW: u64 = 1 << 7;
+pub const FI_ORDER_SAS: u64 = 1 << 8;
+pub const FI_ORDER_STRICT: u64 = 511;
+pub const FI_ORDER_RMA_RAR: u64 = 1 << 32;
+pub const FI_ORDER_RMA_RAW: u64 = 1 << 33;
+pub const FI_ORDER_RMA_WAR: u64 = 1 << 34;
+pub const FI_ORDER_RMA_WAW: u64 = 1 << 35;
+pub const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
+pub const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
+pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
+pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
+pub const FI_ORDER_DATA: u64 = 1 << 16;
+pub const FI_CONTEXT: u64 = 1 << 59;
+pub const FI_MSG_PREFIX: u64 = 1 << 58;
+pub const FI_ASYNC_IOV: u64 = 1 << 57;
+pub const FI_RX_CQ_DATA: u64 = 1 << 56;
+pub const FI_LOCAL_MR: u64 = 1 << 55;
+pub const FI_CONTEXT2: u64 = 1 << 52;
+pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
+pub const FI_VARIABLE_MSG: u64 = 0;
+pub const FI_NOTIFY_FLAGS_ONLY: u64 = 0;
+pub const FI_RESTRICTED_COMP: u64 = 0;
+pub const FI_EP_SOCK_STREAM: u64 = 0;
+
+pub const FI_NAME_MAX: c_int = 64;
+pub const FI_ATOMIC_OP_LAST: c_int = 19;
+pub const FI_DATATYPE_LAST: c_int = 14;
+pub const FI_FORMAT_UNSPEC: c_int = 0;
+pub const FI_SOCKADDR: c_int = 1;
+pub const FI_SOCKADDR_IN: c_int = 2;
+pub const FI_SOCKADDR_IN6: c_int = 3;
+pub const FI_SOCKADDR_IB: c_int = 4;
+pub const FI_ADDR_PSMX: c_int = 5;
+pub const FI_ADDR_GNI: c_int = 6;
+pub const FI_ADDR_BGQ: c_int = 7;
+pub const FI_ADDR_MLX: c_int = 8;
+pub const FI_ADDR_STR: c_int = 9;
+pub const FI_ADDR_PSMX2: c_int = 10;
+pub const FI_ADDR_IB_UD: c_int = 11;
+pub const FI_ADDR_EFA: c_int = 12;
+pub const FI_ADDR_PSMX3: c_int = 13;
+pub const FI_ADDR_OPX: c_int = 14;
+pub const FI_ADDR_CXI: c_int = 15;
+pub const FI_ADDR_UCX: c_int = 16;
+pub const FI_SOCKADDR_IP: c_int = 17;
+pub const FI_PROTO_UNSPEC: c_int = 0;
+pub const FI_PROTO_RDMA_CM_IB_RC: c_int = 1;
+pub const FI_PROTO_IWARP: c_int = 2;
+pub const FI_PROTO_IB_UD: c_int = 3;
+pub const FI_PROTO_PSMX: c_int = 4;
+pub const FI_PROTO_UDP: c_int = 5;
+pub const FI_PROTO_SOCK_TCP: c_int = 6;
+pub const FI_PROTO_MXM: c_int = 7;
+pub const FI_PROTO_IWARP_RDM: c_int = 8;
+pub const FI_PROTO_IB_RDM: c_int = 9;
+pub const FI_PROTO_GNI: c_int = 10;
+pub const FI_PROTO_RXM: c_int = 11;
+pub const FI_PROTO_RXD: c_int = 12;
+pub const FI_PROTO_MLX: c_int = 13;
+pub const FI_PROTO_NETWORKDIRECT: c_int = 14;
+pub const FI_PROTO_PSMX2: c_int = 15;
+pub const FI_PROTO_SHM: c_int = 16;
+pub const FI_PROTO_MRAIL: c_int = 17;
+pub const FI_PROTO_RSTREAM: c_int = 18;
+pub const FI_PROTO_RDMA_CM_IB_XRC: c_int = 19;
+pub const FI_PROTO_EFA: c_int = 20;
+pub const FI_PROTO_PSMX3: c_int = 21;
+pub const FI_PROTO_RXM_TCP: c_int = 22;
+pub const FI_PROTO_OPX: c_int = 23;
+pub const FI_PROTO_CXI: c_int = 24;
+pub const FI_PROTO_XNET: c_int = 25;
+pub const FI_PROTO_COLL: c_int = 26;
+pub const FI_PROTO_UCX: c_int = 27;
+pub const FI_PROTO_SM2: c_int = 28;
+pub const FI_PROTO_CXI_RNR: c_int = 29;
+pub const FI_PROTO_LPP: c_int = 30;
+pub const FI_PROTO_LNX: c_int = 31;
+pub const FI_TAG_BITS: c_int = 0;
+pub const FI_TAG_MPI: c_int = 1;
+pub const FI_TAG_CCL: c_int = 2;
+pub const FI_TAG_MAX_FORMAT: c_int = 65536;
+pub const FI_TC_UNSPEC: c_int = 0;
+pub const FI_TC_DSCP: c_int = 256;
+pub const FI_TC_LABEL: c_int = 512;
+pub const FI_TC_BEST_EFFORT: c_int = 512;
+pub const FI_TC_LOW_LATENCY: c_int = 513;
+pub const FI_TC_DEDICATED_ACCESS: c_int = 514;
+pub const FI_TC_BULK_DATA: c_int = 515;
+pub const FI_TC_SCAVENGER: c_int = 516;
+pub const FI_TC_NETWORK_CTRL: c_int = 517;
+pub const FI_CLASS_UNSPEC: c_int = 0;
+pub const FI_CLASS_FABRIC: c_int = 1;
+pub const FI_CLASS_DOMAIN: c_int = 2;
+pub const FI_CLASS_EP: c_int = 3;
+pub const FI_CLASS_SEP: c_int = 4;
+pub const FI_CLASS_RX_CTX: c_int = 5;
+pub const FI_CLASS_SRX_CTX: c_int = 6;
+pub const FI_CLASS_TX_CTX: c_int = 7;
+pub const FI_CLASS_STX_CTX: c_int = 8;
+pub const FI_CLASS_PEP: c_int = 9;
+pub const FI_CLASS_INTERFACE: c_int = 10;
+pub const FI_CLASS_AV: c_int = 11;
+pub const FI_CLASS_MR: c_int = 12;
+pub const FI_CLASS_EQ: c_int = 13;
+pub const FI_CLASS_CQ: c_int = 14;
+pub const FI_CLASS_CNTR: c_int = 15;
+pub const FI_CLASS_WAIT: c_int = 16;
+pub const FI_CLASS_POLL: c_int = 17;
+pub const FI_CLASS_CONNREQ: c_int = 18;
+pub const FI_CLASS_MC: c_int = 19;
+pub const FI_CLASS_NIC: c_int = 20;
+pub const FI_CLASS_AV_SET: c_int = 21;
+pub const FI_CLASS_MR_CACHE: c_int = 22;
+pub const FI_CLASS_MEM_MONITOR: c_int = 23;
+pub const FI_CLASS_PEER_CQ: c_int = 24;
+pub const FI_CLASS_PEER_SRX: c_int = 25;
+pub const FI_CLASS_LOG: c_int = 26;
+pub const FI_CLASS_PEER_AV: c_int = 27;
+pub const FI_CLASS_PEER_AV_SET: c_int = 28;
+pub const FI_CLASS_PEER_CNTR: c_int = 29;
+pub const FI_CLASS_PROFILE: c_int = 30;
+pub const FI_CLASS_XPU_CTX: c_int = 31;
+pub const FI_GETFIDFLAG: c_int = 0;
+pub const FI_SETFIDFLAG: c_int = 1;
+pub const FI_GETOPSFLAG: c_int = 2;
+pub const FI_SETOPSFLAG: c_int = 3;
+pub const FI_ALIAS: c_int = 4;
+pub const FI_GETWAIT: c_int = 5;
+pub const FI_ENABLE: c_int = 6;
+pub const FI_BACKLOG: c_int = 7;
+pub const FI_GET_RAW_MR: c_int = 8;
+pub const FI_MAP_RAW_MR: c_int = 9;
+pub const FI_UNMAP_KEY: c_int = 10;
+pub const FI_QUEUE_WORK: c_int = 11;
+pub const FI_CANCEL_WORK: c_int = 12;
+pub const FI_FLUSH_WORK: c_int = 13;
+pub const FI_REFRESH: c_int = 14;
+pub const FI_DUP: c_int = 15;
+pub const FI_GETWAITOBJ: c_int = 16;
+pub const FI_GET_VAL: c_int = 17;
+pub const FI_SET_VAL: c_int = 18;
+pub const FI_EXPORT_FID: c_int = 19;
+pub const FI_GET_FD: c_int = 20;
+pub const FI_GET_MR_XPU_DESC: c_int = 21;
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_av_type {
+    FI_AV_UNSPEC = 0,
+    FI_AV_MAP = 1,
+    FI_AV_TABLE = 2,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_progress {
+    FI_PROGRESS_UNSPEC = 0,
+    FI_PROGRESS_AUTO = 1,
+    FI_PROGRESS_MANUAL = 2,
+    FI_PROGRESS_CONTROL_UNIFIED = 3,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_threading {
+    FI_THREAD_UNSPEC = 0,
+    FI_THREAD_SAFE = 1,
+    FI_THREAD_FID = 2,
+    FI_THREAD_DOMAIN = 3,
+    FI_THREAD_COMPLETION = 4,
+    FI_THREAD_ENDPOINT = 5,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_resource_mgmt {
+    FI_RM_UNSPEC = 0,
+    FI_RM_DISABLED = 1,
+    FI_RM_ENABLED = 2,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_ep_type {
+    FI_EP_UNSPEC = 0,
+    FI_EP_MSG = 1,
+    FI_EP_DGRAM = 2,
+    FI_EP_RDM = 3,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_bus_type {
+    FI_BUS_UNSPEC = 0,
+    FI_BUS_PCI = 1,
+}
+/// Another name of [`fi_bus_type::FI_BUS_UNSPEC`].
+pub const FI_BUS_UNKNOWN: c_int = 0;
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_link_state {
+    FI_LINK_UNKNOWN = 0,
+    FI_LINK_DOWN = 1,
+    FI_LINK_UP = 2,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_type {
+    FI_TYPE_INFO = 0,
+    FI_TYPE_EP_TYPE = 1,
+    FI_TYPE_CAPS = 2,
+    FI_TYPE_OP_FLAGS = 3,
+    FI_TYPE_ADDR_FORMAT = 4,
+    FI_TYPE_TX_ATTR = 5,
+    FI_TYPE_RX_ATTR = 6,
+    FI_TYPE_EP_ATTR = 7,
+    FI_TYPE_DOMAIN_ATTR = 8,
+    FI_TYPE_FABRIC_ATTR = 9,
+    FI_TYPE_THREADING = 10,
+    FI_TYPE_PROGRESS = 11,
+    FI_TYPE_PROTOCOL = 12,
+    FI_TYPE_MSG_ORDER = 13,
+    FI_TYPE_MODE = 14,
+    FI_TYPE_AV_TYPE = 15,
+    FI_TYPE_ATOMIC_TYPE = 16,
+    FI_TYPE_ATOMIC_OP = 17,
+    FI_TYPE_VERSION = 18,
+    FI_TYPE_EQ_EVENT = 19,
+    FI_TYPE_CQ_EVENT_FLAGS = 20,
+    FI_TYPE_MR_MODE = 21,
+    FI_TYPE_OP_TYPE = 22,
+    FI_TYPE_FID = 23,
+    FI_TYPE_COLLECTIVE_OP = 24,
+    FI_TYPE_HMEM_IFACE = 25,
+    FI_TYPE_CQ_FORMAT = 26,
+    FI_TYPE_LOG_LEVEL = 27,
+    FI_TYPE_LOG_SUBSYS = 28,
+    FI_TYPE_AV_ATTR = 29,
+    FI_TYPE_CQ_ATTR = 30,
+    FI_TYPE_MR_ATTR = 31,
+    FI_TYPE_CNTR_ATTR = 32,
+    FI_TYPE_CQ_ERR_ENTRY = 33,
+    FI_TYPE_CQ_WAIT_COND = 34,
+    FI_TYPE_WAIT_OBJ = 35,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_param_type {
+    FI_PARAM_STRING = 0,
+    FI_PARAM_INT = 1,
+    FI_PARAM_BOOL = 2,
+    FI_PARAM_SIZE_T = 3,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ioc {
+    pub addr: *mut c_void,
+    pub count: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_tx_attr {
+    pub caps: u64,
+    pub mode: u64,
+    pub op_flags: u64,
+    pub msg_order: u64,
+    pub comp_order: u64,
+    pub inject_size: usize,
+    pub size: usize,
+    pub iov_limit: usize,
+    pub rma_iov_limit: usize,
+    pub tclass: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_rx_attr {
+    pub caps: u64,
+    pub mode: u64,
+    pub op_flags: u64,
+    pub msg_order: u64,
+    pub comp_order: u64,
+    pub total_buffered_recv: usize,
+    pub size: usize,
+    pub iov_limit: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ep_attr {
+    pub r#type: c_enum<fi_ep_type>,
+    pub protocol: u32,
+    pub protocol_version: u32,
+    pub max_msg_size: usize,
+    pub msg_prefix_size: usize,
+    pub max_order_raw_size: usize,
+    pub max_order_war_size: usize,
+    pub max_order_waw_size: usize,
+    pub mem_tag_format: u64,
+    pub tx_ctx_cnt: usize,
+    pub rx_ctx_cnt: usize,
+    pub auth_key_size: usize,
+    pub auth_key: *mut u8,
+    pub xpu_ctx: *mut fid_xpu_ctx,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_domain_attr {
+    pub domain: *mut fid_domain,
+    pub name: *mut c_char,
+    pub threading: c_enum<fi_threading>,
+    pub control_progress: c_enum<fi_progress>,
+    pub data_progress: c_enum<fi_progress>,
+    pub resource_mgmt: c_enum<fi_resource_mgmt>,
+    pub av_type: c_enum<fi_av_type>,
+    pub mr_mode: c_int,
+    pub mr_key_size: usize,
+    pub cq_data_size: usize,
+    pub cq_cnt: usize,
+    pub ep_cnt: usize,
+    pub tx_ctx_cnt: usize,
+    pub rx_ctx_cnt: usize,
+    pub max_ep_tx_ctx: usize,
+    pub max_ep_rx_ctx: usize,
+    pub max_ep_stx_ctx: usize,
+    pub max_ep_srx_ctx: usize,
+    pub cntr_cnt: usize,
+    pub mr_iov_limit: usize,
+    pub caps: u64,
+    pub mode: u64,
+    pub auth_key: *mut u8,
+    pub auth_key_size: usize,
+    pub max_err_data: usize,
+    pub mr_cnt: usize,
+    pub tclass: u32,
+    pub max_ep_auth_key: usize,
+    pub max_group_id: u32,
+    pub max_cntr_value: u64,
+    pub max_err_cntr_value: u64,
+    pub max_xpu_ctx_cnt: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_fabric_attr {
+    pub fabric: *mut fid_fabric,
+    pub name: *mut c_char,
+    pub prov_name: *mut c_char,
+    pub prov_version: u32,
+    pub api_version: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_info {
+    pub next: *mut fi_info,
+    pub caps: u64,
+    pub mode: u64,
+    pub addr_format: u32,
+    pub src_addrlen: usize,
+    pub dest_addrlen: usize,
+    pub src_addr: *mut c_void,
+    pub dest_addr: *mut c_void,
+    pub handle: fid_t,
+    pub tx_attr: *mut fi_tx_attr,
+    pub rx_attr: *mut fi_rx_attr,
+    pub ep_attr: *mut fi_ep_attr,
+    pub domain_attr: *mut fi_domain_attr,
+    pub fabric_attr: *mut fi_fabric_attr,
+    pub nic: *mut fid_nic,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_device_attr {
+    pub name: *mut c_char,
+    pub device_id: *mut c_char,
+    pub device_version: *mut c_char,
+    pub vendor_id: *mut c_char,
+    pub driver: *mut c_char,
+    pub firmware: *mut c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_pci_attr {
+    pub domain_id: u16,
+    pub bus_id: u8,
+    pub device_id: u8,
+    pub function_id: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_bus_attr {
+    pub bus_type: c_enum<fi_bus_type>,
+    pub attr: fi_bus_attr__attr,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union fi_bus_attr__attr {
+    pub pci: fi_pci_attr,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_link_attr {
+    pub address: *mut c_char,
+    pub mtu: usize,
+    pub speed: usize,
+    pub state: c_enum<fi_link_state>,
+    pub network_type: *mut c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops {
+    pub size: usize,
+    pub close: Option<unsafe extern "C" fn(*mut fid) -> c_int>,
+    pub bind: Option<unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int>,
+    pub control: Option<unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int>,
+    pub ops_open: Option<unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int>,
+    pub tostr: Option<unsafe extern "C" fn(*const fid, *mut c_char, usize) -> c_int>,
+    pub ops_set: Option<unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid {
+    pub fclass: usize,
+    pub context: *mut c_void,
+    pub ops: *mut fi_ops,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops_fabric {
+    pub size: usize,
+    pub domain: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int>,
+    pub passive_ep: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int>,
+    pub eq_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, *mut c_void) -> c_int>,
+    pub wait_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int>,
+    pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
+    pub domain2: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, u64, *mut c_void) -> c_int>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_fabric {
+    pub fid: fid,
+    pub ops: *mut fi_ops_fabric,
+    pub api_version: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_nic {
+    pub fid: fid,
+    pub device_attr: *mut fi_device_attr,
+    pub bus_attr: *mut fi_bus_attr,
+    pub link_attr: *mut fi_link_attr,
+    pub prov_attr: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_alias {
+    pub fid: *mut *mut fid,
+    pub flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_fid_var {
+    pub name: c_int,
+    pub val: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_mr_raw_attr {
+    pub flags: u64,
+    pub base_addr: *mut u64,
+    pub raw_key: *mut u8,
+    pub key_size: *mut usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_mr_xpu_desc {
+    pub buf: *mut c_void,
+    pub len: *mut usize,
+    pub flags: u64,
+    pub ctx: *mut fid_xpu_ctx,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_mr_map_raw {
+    pub flags: u64,
+    pub base_addr: u64,
+    pub raw_key: *mut u8,
+    pub key_size: usize,
+    pub key: *mut u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_param {
+    pub name: *const c_char,
+    pub r#type: c_enum<fi_param_type>,
+    pub help_string: *const c_char,
+    pub value: *const c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_context {
+    pub internal: [*mut c_void; 4],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_context2 {
+    pub internal: [*mut c_void; 8],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_recv_context {
+    pub ep: *mut fid_ep,
+    pub context: *mut c_void,
+}
+
+unsafe extern "C" {
+    pub fn fi_version() -> u32;
+    pub fn fi_getinfo(version: u32, node: *const c_char, service: *const c_char, flags: u64, hints: *const fi_info, info: *mut *mut fi_info) -> c_int;
+    pub fn fi_freeinfo(info: *mut fi_info);
+    pub fn fi_dupinfo(info: *const fi_info) -> *mut fi_info;
+    pub fn fi_fabric2(info: *mut fi_info, fabric: *mut *mut fid_fabric, flags: u64, context: *mut c_void) -> c_int;
+    pub fn fi_fabric(attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int;
+    pub fn fi_open(version: u32, name: *const c_char, attr: *mut c_void, attr_len: usize, flags: u64, fid: *mut *mut fid, context: *mut c_void) -> c_int;
+    pub fn fi_tostr(data: *const c_void, datatype: c_enum<fi_type>) -> *mut c_char;
+    pub fn fi_tostr_r(buf: *mut c_char, len: usize, data: *const c_void, datatype: c_enum<fi_type>) -> *mut c_char;
+    pub fn fi_getparams(params: *mut *mut fi_param, count: *mut c_int) -> c_int;
+    pub fn fi_freeparams(params: *mut fi_param);
+}

@@ -1,0 +1,71 @@
+//! `rdma/fi_ext.h`: Exporting and importing objects.
+
+use core::ffi::{c_char, c_int, c_void};
+use super::c_enum;
+use super::fabric::{fid};
+use super::fi_log::{fi_log_level, fi_log_subsys};
+use super::fi_prov::{fi_provider};
+
+pub const FI_PROV_SPECIFIC_EFA: c_int = 0xefa0000;
+pub const FI_PROV_SPECIFIC_TCP: c_int = 0x7cb0000;
+pub const FI_LOG_PROV_FILTERED: u64 = 1 << 0;
+
+pub const FI_OPT_EFA_RNR_RETRY: u64 = 0xfffffffff1060000;
+pub const FI_OPT_EFA_EMULATED_READ: u64 = 0xfffffffff1060001;
+pub const FI_OPT_EFA_EMULATED_WRITE: u64 = 0xfffffffff1060002;
+pub const FI_OPT_EFA_EMULATED_ATOMICS: u64 = 0xfffffffff1060003;
+pub const FI_OPT_EFA_USE_DEVICE_RDMA: u64 = 0xfffffffff1060004;
+pub const FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES: u64 = 0xfffffffff1060005;
+pub const FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: u64 = 0xfffffffff1060006;
+pub const FI_OPT_EFA_HOMOGENEOUS_PEERS: u64 = 0xfffffffff1060007;
+pub const FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV: u64 = 0xfffffffff1060008;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_fid_export {
+    pub fid: *mut *mut fid,
+    pub flags: u64,
+    pub context: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops_mem_monitor {
+    pub size: usize,
+    pub start: Option<unsafe extern "C" fn(*mut fid_mem_monitor) -> c_int>,
+    pub stop: Option<unsafe extern "C" fn(*mut fid_mem_monitor)>,
+    pub subscribe: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> c_int>,
+    pub unsubscribe: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize)>,
+    pub valid: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> bool>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops_mem_notify {
+    pub size: usize,
+    pub notify: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize)>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_mem_monitor {
+    pub fid: fid,
+    pub export_ops: *mut fi_ops_mem_monitor,
+    pub import_ops: *mut fi_ops_mem_notify,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops_log {
+    pub size: usize,
+    pub enabled: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, u64) -> c_int>,
+    pub ready: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, u64, *mut u64) -> c_int>,
+    pub log: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, *const c_char, c_int, *const c_char)>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_logging {
+    pub fid: fid,
+    pub ops: *mut fi_ops_log,
+}

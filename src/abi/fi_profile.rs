@@ -1,0 +1,64 @@
+//! `rdma/fi_profile.h`: Profiling (fi_profile(3)).
+
+use core::ffi::{c_char, c_int, c_void};
+use libc::{ssize_t};
+use super::c_enum;
+use super::fabric::{fi_type, fid};
+use super::fi_domain::{fi_datatype};
+
+pub const FI_VAR_UNEXP_MSG_CNT: c_int = 0;
+pub const FI_VAR_UNEXP_MSG_QUEUE: c_int = 1;
+pub const FI_VAR_MSG_QUEUE_CNT: c_int = 2;
+pub const FI_VAR_CONNECTION_CNT: c_int = 3;
+pub const FI_VAR_CONN_REQUEST: c_int = 4;
+pub const FI_VAR_CONN_ACCEPT: c_int = 5;
+pub const FI_VAR_CONN_REJECT: c_int = 6;
+pub const FI_VAR_OFI_MEM: c_int = 7;
+pub const FI_EVENT_UNEXP_MSG_RECVD: c_int = 0;
+pub const FI_EVENT_UNEXP_MSG_MATCHED: c_int = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum fi_profile_type {
+    fi_primitive_type = 0,
+    fi_defined_type = 1,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_profile_desc {
+    pub id: u32,
+    pub datatype_sel: c_enum<fi_profile_type>,
+    pub datatype: fi_profile_desc__datatype,
+    pub flags: u64,
+    pub size: usize,
+    pub name: *const c_char,
+    pub desc: *const c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union fi_profile_desc__datatype {
+    pub primitive: c_enum<fi_datatype>,
+    pub defined: c_enum<fi_type>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_profile_ops {
+    pub size: usize,
+    pub reset: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
+    pub query_vars: Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
+    pub query_events: Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
+    pub read_var: Option<unsafe extern "C" fn(*mut fid_profile, u32, *mut c_void, *mut usize) -> ssize_t>,
+    pub reg_callback: Option<unsafe extern "C" fn(*mut fid_profile, u32, Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut c_void, usize, *mut c_void) -> c_int>, *mut c_void) -> c_int>,
+    pub start_reads: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
+    pub end_reads: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_profile {
+    pub fid: fid,
+    pub ops: *mut fi_profile_ops,
+}

@@ -1,0 +1,44 @@
+//! The C ABI and nothing else: one module per public header, in C's own names.
+//! `build.rs` turns each module into `include/rdma/<module>.h`.
+//!
+//! Structures carry raw pointers and are exactly what a C caller passes; the
+//! safe views of them live in [`crate::info`] and in the provider glue.
+#![allow(non_camel_case_types, non_snake_case)]
+
+mod enums;
+pub mod fabric;
+pub mod fi_atomic;
+pub mod fi_cm;
+pub mod fi_collective;
+pub mod fi_domain;
+pub mod fi_endpoint;
+pub mod fi_eq;
+pub mod fi_errno;
+pub mod fi_ext;
+pub mod fi_log;
+pub mod fi_peer;
+pub mod fi_profile;
+pub mod fi_prov;
+pub mod fi_rma;
+pub mod fi_tagged;
+pub mod fi_trigger;
+pub mod fi_xpu;
+
+pub use enums::c_enum;
+pub use fabric::*;
+pub use fi_atomic::*;
+pub use fi_cm::*;
+pub use fi_collective::*;
+pub use fi_domain::*;
+pub use fi_endpoint::*;
+pub use fi_eq::*;
+pub use fi_errno::*;
+pub use fi_ext::*;
+pub use fi_log::*;
+pub use fi_peer::*;
+pub use fi_profile::*;
+pub use fi_prov::*;
+pub use fi_rma::*;
+pub use fi_tagged::*;
+pub use fi_trigger::*;
+pub use fi_xpu::*;

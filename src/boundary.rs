@@ -1,0 +1,104 @@
+//! The one place where Rust answers C: results become codes, panics stay here.
+use crate::error::{Error, Result};
+use core::ffi::c_int;
+use libc::ssize_t;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a C entry point returns: a count, a code or nothing, and how it fails.
+pub trait CReturn {
+    /// The C type of the answer.
+    type C;
+    /// The answer of a call that panicked.
+    const PANICKED: Self::C;
+    /// The answer of a call that came to this result.
+    fn into_c(self) -> Self::C;
+}
+
+impl CReturn for Result {
+    type C = c_int;
+    const PANICKED: c_int = Error::OTHER.to_ret();
+    #[inline]
+    fn into_c(self) -> c_int {
+        match self {
+            Ok(()) => 0,
+            Err(error) => error.to_ret(),
+        }
+    }
+}
+
+/// Calls that answer a small non-negative number, such as `fi_av_insert`.
+impl CReturn for Result<c_int> {
+    type C = c_int;
+    const PANICKED: c_int = Error::OTHER.to_ret();
+    #[inline]
+    fn into_c(self) -> c_int {
+        self.unwrap_or_else(Error::to_ret)
+    }
+}
+
+/// `ssize_t` calls.
+impl CReturn for Result<usize> {
+    type C = ssize_t;
+    const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
+    #[inline]
+    fn into_c(self) -> ssize_t {
+        match self {
+            Ok(n) => n as ssize_t,
+            Err(error) => error.to_ret() as ssize_t,
+        }
+    }
+}
+
+/// Counter reads, which have no room for an error.
+impl CReturn for u64 {
+    type C = u64;
+    const PANICKED: u64 = 0;
+    #[inline]
+    fn into_c(self) -> u64 {
+        self
+    }
+}
+
+/// Runs the body of an entry point; a panic becomes an error and stays in Rust.
+///
+/// The panic's own message has been printed by Rust's panic hook; this adds the
+/// entry point, which is what the caller of a C library can recognise.
+#[inline]
+pub fn answer<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result.into_c(),
+        Err(_) => {
+            report_panic(entry);
+            R::PANICKED
+        }
+    }
+}
+
+#[cold]
+fn report_panic(entry: &'static str) {
+    eprintln!("libfabric: internal error in {entry}; the call fails, the process goes on");
+}
+
+/// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`.
+#[inline]
+pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
+    answer(entry, || body().map(|()| 0_usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_code() {
+        assert_eq!(answer("test", || -> Result { panic!("on purpose") }), -256);
+        assert_eq!(answer("test", || -> Result<usize> { panic!("on purpose") }), -256);
+    }
+
+    #[test]
+    fn results_become_codes() {
+        assert_eq!(answer("test", || -> Result { Ok(()) }), 0);
+        assert_eq!(answer("test", || -> Result { Err(Error::INVAL) }), -22);
+        assert_eq!(answer_transfer("test", || Err(Error::AGAIN)), -11);
+    }
+}
