@@ -1,11 +1,11 @@
 //! `rdma/fabric.h`: fi_info, fids and what every object shares (fabric(7), fi_getinfo(3), fi_fabric(3)).
 
-use core::ffi::{c_char, c_int, c_void};
 use super::c_enum;
-use super::fi_domain::{fid_domain};
+use super::fi_domain::fid_domain;
 use super::fi_endpoint::{fid_ep, fid_pep};
 use super::fi_eq::{fi_eq_attr, fi_wait_attr, fid_eq, fid_wait};
-use super::fi_xpu::{fid_xpu_ctx};
+use super::fi_xpu::fid_xpu_ctx;
+use core::ffi::{c_char, c_int, c_void};
 
 /// An address vector's name for a peer (fi_av(3)).
 pub type fi_addr_t = u64;
@@ -523,9 +523,13 @@ pub struct fi_ops {
     pub close: Option<unsafe extern "C" fn(*mut fid) -> c_int>,
     pub bind: Option<unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int>,
     pub control: Option<unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int>,
-    pub ops_open: Option<unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int>,
+    pub ops_open: Option<
+        unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int,
+    >,
     pub tostr: Option<unsafe extern "C" fn(*const fid, *mut c_char, usize) -> c_int>,
-    pub ops_set: Option<unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int>,
+    pub ops_set: Option<
+        unsafe extern "C" fn(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int,
+    >,
 }
 
 #[repr(C)]
@@ -540,12 +544,43 @@ pub struct fid {
 #[derive(Clone, Copy)]
 pub struct fi_ops_fabric {
     pub size: usize,
-    pub domain: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int>,
-    pub passive_ep: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int>,
-    pub eq_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, *mut c_void) -> c_int>,
-    pub wait_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int>,
+    pub domain: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_info,
+            *mut *mut fid_domain,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub passive_ep: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_info,
+            *mut *mut fid_pep,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub eq_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_eq_attr,
+            *mut *mut fid_eq,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub wait_open: Option<
+        unsafe extern "C" fn(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int,
+    >,
     pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
-    pub domain2: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, u64, *mut c_void) -> c_int>,
+    pub domain2: Option<
+        unsafe extern "C" fn(
+            *mut fid_fabric,
+            *mut fi_info,
+            *mut *mut fid_domain,
+            u64,
+            *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 #[repr(C)]
@@ -638,14 +673,43 @@ pub struct fi_recv_context {
 
 unsafe extern "C" {
     pub fn fi_version() -> u32;
-    pub fn fi_getinfo(version: u32, node: *const c_char, service: *const c_char, flags: u64, hints: *const fi_info, info: *mut *mut fi_info) -> c_int;
+    pub fn fi_getinfo(
+        version: u32,
+        node: *const c_char,
+        service: *const c_char,
+        flags: u64,
+        hints: *const fi_info,
+        info: *mut *mut fi_info,
+    ) -> c_int;
     pub fn fi_freeinfo(info: *mut fi_info);
     pub fn fi_dupinfo(info: *const fi_info) -> *mut fi_info;
-    pub fn fi_fabric2(info: *mut fi_info, fabric: *mut *mut fid_fabric, flags: u64, context: *mut c_void) -> c_int;
-    pub fn fi_fabric(attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int;
-    pub fn fi_open(version: u32, name: *const c_char, attr: *mut c_void, attr_len: usize, flags: u64, fid: *mut *mut fid, context: *mut c_void) -> c_int;
+    pub fn fi_fabric2(
+        info: *mut fi_info,
+        fabric: *mut *mut fid_fabric,
+        flags: u64,
+        context: *mut c_void,
+    ) -> c_int;
+    pub fn fi_fabric(
+        attr: *mut fi_fabric_attr,
+        fabric: *mut *mut fid_fabric,
+        context: *mut c_void,
+    ) -> c_int;
+    pub fn fi_open(
+        version: u32,
+        name: *const c_char,
+        attr: *mut c_void,
+        attr_len: usize,
+        flags: u64,
+        fid: *mut *mut fid,
+        context: *mut c_void,
+    ) -> c_int;
     pub fn fi_tostr(data: *const c_void, datatype: c_enum<fi_type>) -> *mut c_char;
-    pub fn fi_tostr_r(buf: *mut c_char, len: usize, data: *const c_void, datatype: c_enum<fi_type>) -> *mut c_char;
+    pub fn fi_tostr_r(
+        buf: *mut c_char,
+        len: usize,
+        data: *const c_void,
+        datatype: c_enum<fi_type>,
+    ) -> *mut c_char;
     pub fn fi_getparams(params: *mut *mut fi_param, count: *mut c_int) -> c_int;
     pub fn fi_freeparams(params: *mut fi_param);
 }

@@ -1,12 +1,12 @@
 //! `rdma/fi_atomic.h`: Atomic transfers (fi_atomic(3)).
 
-use core::ffi::{c_int, c_void};
-use libc::{ssize_t};
 use super::c_enum;
 use super::fabric::{fi_addr_t, fi_ioc};
 use super::fi_domain::{fi_datatype, fi_op};
-use super::fi_endpoint::{fid_ep};
-use super::fi_rma::{fi_rma_ioc};
+use super::fi_endpoint::fid_ep;
+use super::fi_rma::fi_rma_ioc;
+use core::ffi::{c_int, c_void};
+use libc::ssize_t;
 
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
@@ -53,17 +53,148 @@ pub struct fi_msg_compare {
 #[derive(Clone, Copy)]
 pub struct fi_ops_atomic {
     pub size: usize,
-    pub write: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
-    pub writev: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
+    pub write: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub writev: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_ioc,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub writemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_atomic, u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>) -> ssize_t>,
-    pub readwrite: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
-    pub readwritev: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
-    pub readwritemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_atomic, *mut fi_ioc, *mut *mut c_void, usize, u64) -> ssize_t>,
-    pub compwrite: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *const c_void, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
-    pub compwritev: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_ioc, *mut *mut c_void, usize, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, fi_addr_t, u64, u64, c_enum<fi_datatype>, c_enum<fi_op>, *mut c_void) -> ssize_t>,
-    pub compwritemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_atomic, *const fi_ioc, *mut *mut c_void, usize, *mut fi_ioc, *mut *mut c_void, usize, u64) -> ssize_t>,
-    pub writevalid: Option<unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int>,
-    pub readwritevalid: Option<unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int>,
-    pub compwritevalid: Option<unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int>,
+    pub inject: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+        ) -> ssize_t,
+    >,
+    pub readwrite: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub readwritev: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_ioc,
+            *mut *mut c_void,
+            usize,
+            *mut fi_ioc,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub readwritemsg: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_msg_atomic,
+            *mut fi_ioc,
+            *mut *mut c_void,
+            usize,
+            u64,
+        ) -> ssize_t,
+    >,
+    pub compwrite: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *const c_void,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub compwritev: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_ioc,
+            *mut *mut c_void,
+            usize,
+            *const fi_ioc,
+            *mut *mut c_void,
+            usize,
+            *mut fi_ioc,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub compwritemsg: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_msg_atomic,
+            *const fi_ioc,
+            *mut *mut c_void,
+            usize,
+            *mut fi_ioc,
+            *mut *mut c_void,
+            usize,
+            u64,
+        ) -> ssize_t,
+    >,
+    pub writevalid: Option<
+        unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int,
+    >,
+    pub readwritevalid: Option<
+        unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int,
+    >,
+    pub compwritevalid: Option<
+        unsafe extern "C" fn(*mut fid_ep, c_enum<fi_datatype>, c_enum<fi_op>, *mut usize) -> c_int,
+    >,
 }

@@ -1,12 +1,12 @@
 //! `rdma/fi_collective.h`: Collective operations (fi_collective(3)).
 
-use core::ffi::{c_int, c_void};
-use libc::{ssize_t};
 use super::c_enum;
 use super::fabric::{fi_addr_t, fi_ioc, fid};
-use super::fi_atomic::{fi_atomic_attr};
+use super::fi_atomic::fi_atomic_attr;
 use super::fi_domain::{fi_collective_op, fi_datatype, fi_op};
-use super::fi_endpoint::{fid_ep};
+use super::fi_endpoint::fid_ep;
+use core::ffi::{c_int, c_void};
+use libc::ssize_t;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -63,14 +63,132 @@ pub struct fi_msg_collective {
 pub struct fi_ops_collective {
     pub size: usize,
     pub barrier: Option<unsafe extern "C" fn(*mut fid_ep, fi_addr_t, *mut c_void) -> ssize_t>,
-    pub broadcast: Option<unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, fi_addr_t, c_enum<fi_datatype>, u64, *mut c_void) -> ssize_t>,
-    pub alltoall: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, c_enum<fi_datatype>, u64, *mut c_void) -> ssize_t>,
-    pub allreduce: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, c_enum<fi_datatype>, c_enum<fi_op>, u64, *mut c_void) -> ssize_t>,
-    pub allgather: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, c_enum<fi_datatype>, u64, *mut c_void) -> ssize_t>,
-    pub reduce_scatter: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, c_enum<fi_datatype>, c_enum<fi_op>, u64, *mut c_void) -> ssize_t>,
-    pub reduce: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, c_enum<fi_datatype>, c_enum<fi_op>, u64, *mut c_void) -> ssize_t>,
-    pub scatter: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, c_enum<fi_datatype>, u64, *mut c_void) -> ssize_t>,
-    pub gather: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, *mut c_void, *mut c_void, fi_addr_t, fi_addr_t, c_enum<fi_datatype>, u64, *mut c_void) -> ssize_t>,
-    pub msg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_collective, *mut fi_ioc, *mut *mut c_void, usize, u64) -> ssize_t>,
+    pub broadcast: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *mut c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub alltoall: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub allreduce: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub allgather: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub reduce_scatter: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub reduce: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub scatter: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub gather: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            fi_addr_t,
+            fi_addr_t,
+            c_enum<fi_datatype>,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub msg: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const fi_msg_collective,
+            *mut fi_ioc,
+            *mut *mut c_void,
+            usize,
+            u64,
+        ) -> ssize_t,
+    >,
     pub barrier2: Option<unsafe extern "C" fn(*mut fid_ep, fi_addr_t, u64, *mut c_void) -> ssize_t>,
 }

@@ -1,14 +1,14 @@
 //! `rdma/fi_domain.h`: Domains, address vectors and memory regions (fi_domain(3), fi_av(3), fi_mr(3)).
 
-use core::ffi::{c_char, c_int, c_void};
-use libc::{iovec, ssize_t};
 use super::c_enum;
 use super::fabric::{fi_addr_t, fi_av_type, fi_info, fi_rx_attr, fi_tx_attr, fid};
-use super::fi_atomic::{fi_atomic_attr};
+use super::fi_atomic::fi_atomic_attr;
 use super::fi_collective::{fi_collective_attr, fid_av_set};
 use super::fi_endpoint::{fid_ep, fid_stx};
 use super::fi_eq::{fi_cntr_attr, fi_cq_attr, fi_poll_attr, fid_cntr, fid_cq, fid_poll};
 use super::fi_xpu::{fi_xpu_attr, fid_xpu_ctx};
+use core::ffi::{c_char, c_int, c_void};
+use libc::{iovec, ssize_t};
 
 pub const FI_SET_OPS_HMEM_OVERRIDE: &core::ffi::CStr = c"hmem_override_ops";
 
@@ -136,17 +136,68 @@ pub struct fi_av_set_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_av {
     pub size: usize,
-    pub insert: Option<unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int>,
-    pub insertsvc: Option<unsafe extern "C" fn(*mut fid_av, *const c_char, *const c_char, *mut fi_addr_t, u64, *mut c_void) -> c_int>,
-    pub insertsym: Option<unsafe extern "C" fn(*mut fid_av, *const c_char, usize, *const c_char, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int>,
+    pub insert: Option<
+        unsafe extern "C" fn(
+            *mut fid_av,
+            *const c_void,
+            usize,
+            *mut fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub insertsvc: Option<
+        unsafe extern "C" fn(
+            *mut fid_av,
+            *const c_char,
+            *const c_char,
+            *mut fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub insertsym: Option<
+        unsafe extern "C" fn(
+            *mut fid_av,
+            *const c_char,
+            usize,
+            *const c_char,
+            usize,
+            *mut fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> c_int,
+    >,
     pub remove: Option<unsafe extern "C" fn(*mut fid_av, *mut fi_addr_t, usize, u64) -> c_int>,
-    pub lookup: Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int>,
-    pub straddr: Option<unsafe extern "C" fn(*mut fid_av, *const c_void, *mut c_char, *mut usize) -> *const c_char>,
-    pub av_set: Option<unsafe extern "C" fn(*mut fid_av, *mut fi_av_set_attr, *mut *mut fid_av_set, *mut c_void) -> c_int>,
-    pub insert_auth_key: Option<unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int>,
-    pub lookup_auth_key: Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int>,
+    pub lookup:
+        Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int>,
+    pub straddr: Option<
+        unsafe extern "C" fn(*mut fid_av, *const c_void, *mut c_char, *mut usize) -> *const c_char,
+    >,
+    pub av_set: Option<
+        unsafe extern "C" fn(
+            *mut fid_av,
+            *mut fi_av_set_attr,
+            *mut *mut fid_av_set,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub insert_auth_key: Option<
+        unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64) -> c_int,
+    >,
+    pub lookup_auth_key:
+        Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize) -> c_int>,
     pub set_user_id: Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, fi_addr_t, u64) -> c_int>,
-    pub lookup2: Option<unsafe extern "C" fn(*mut fid_av, fi_addr_t, *mut c_void, *mut usize, u64, *mut fid_xpu_ctx) -> c_int>,
+    pub lookup2: Option<
+        unsafe extern "C" fn(
+            *mut fid_av,
+            fi_addr_t,
+            *mut c_void,
+            *mut usize,
+            u64,
+            *mut fid_xpu_ctx,
+        ) -> c_int,
+    >,
 }
 
 #[repr(C)]
@@ -221,35 +272,151 @@ pub struct fi_mr_modify {
 #[derive(Clone, Copy)]
 pub struct fi_hmem_override_ops {
     pub size: usize,
-    pub copy_from_hmem_iov: Option<unsafe extern "C" fn(*mut c_void, usize, c_enum<fi_hmem_iface>, u64, *const iovec, usize, u64) -> ssize_t>,
-    pub copy_to_hmem_iov: Option<unsafe extern "C" fn(c_enum<fi_hmem_iface>, u64, *const iovec, usize, u64, *const c_void, usize) -> ssize_t>,
+    pub copy_from_hmem_iov: Option<
+        unsafe extern "C" fn(
+            *mut c_void,
+            usize,
+            c_enum<fi_hmem_iface>,
+            u64,
+            *const iovec,
+            usize,
+            u64,
+        ) -> ssize_t,
+    >,
+    pub copy_to_hmem_iov: Option<
+        unsafe extern "C" fn(
+            c_enum<fi_hmem_iface>,
+            u64,
+            *const iovec,
+            usize,
+            u64,
+            *const c_void,
+            usize,
+        ) -> ssize_t,
+    >,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_domain {
     pub size: usize,
-    pub av_open: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_av_attr, *mut *mut fid_av, *mut c_void) -> c_int>,
-    pub cq_open: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_cq_attr, *mut *mut fid_cq, *mut c_void) -> c_int>,
-    pub endpoint: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int>,
-    pub scalable_ep: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int>,
-    pub cntr_open: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_cntr_attr, *mut *mut fid_cntr, *mut c_void) -> c_int>,
-    pub poll_open: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int>,
-    pub stx_ctx: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int>,
-    pub srx_ctx: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int>,
-    pub query_atomic: Option<unsafe extern "C" fn(*mut fid_domain, c_enum<fi_datatype>, c_enum<fi_op>, *mut fi_atomic_attr, u64) -> c_int>,
-    pub query_collective: Option<unsafe extern "C" fn(*mut fid_domain, c_enum<fi_collective_op>, *mut fi_collective_attr, u64) -> c_int>,
-    pub endpoint2: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, u64, *mut c_void) -> c_int>,
-    pub xpu_ctx: Option<unsafe extern "C" fn(*mut fid_domain, *mut fi_xpu_attr, *mut *mut fid_xpu_ctx, *mut c_void) -> c_int>,
+    pub av_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_av_attr,
+            *mut *mut fid_av,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub cq_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_cq_attr,
+            *mut *mut fid_cq,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub endpoint: Option<
+        unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int,
+    >,
+    pub scalable_ep: Option<
+        unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int,
+    >,
+    pub cntr_open: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_cntr_attr,
+            *mut *mut fid_cntr,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub poll_open: Option<
+        unsafe extern "C" fn(*mut fid_domain, *mut fi_poll_attr, *mut *mut fid_poll) -> c_int,
+    >,
+    pub stx_ctx: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_tx_attr,
+            *mut *mut fid_stx,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub srx_ctx: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_rx_attr,
+            *mut *mut fid_ep,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub query_atomic: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            c_enum<fi_datatype>,
+            c_enum<fi_op>,
+            *mut fi_atomic_attr,
+            u64,
+        ) -> c_int,
+    >,
+    pub query_collective: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            c_enum<fi_collective_op>,
+            *mut fi_collective_attr,
+            u64,
+        ) -> c_int,
+    >,
+    pub endpoint2: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_info,
+            *mut *mut fid_ep,
+            u64,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub xpu_ctx: Option<
+        unsafe extern "C" fn(
+            *mut fid_domain,
+            *mut fi_xpu_attr,
+            *mut *mut fid_xpu_ctx,
+            *mut c_void,
+        ) -> c_int,
+    >,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mr {
     pub size: usize,
-    pub reg: Option<unsafe extern "C" fn(*mut fid, *const c_void, usize, u64, u64, u64, u64, *mut *mut fid_mr, *mut c_void) -> c_int>,
-    pub regv: Option<unsafe extern "C" fn(*mut fid, *const iovec, usize, u64, u64, u64, u64, *mut *mut fid_mr, *mut c_void) -> c_int>,
-    pub regattr: Option<unsafe extern "C" fn(*mut fid, *const fi_mr_attr, u64, *mut *mut fid_mr) -> c_int>,
+    pub reg: Option<
+        unsafe extern "C" fn(
+            *mut fid,
+            *const c_void,
+            usize,
+            u64,
+            u64,
+            u64,
+            u64,
+            *mut *mut fid_mr,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub regv: Option<
+        unsafe extern "C" fn(
+            *mut fid,
+            *const iovec,
+            usize,
+            u64,
+            u64,
+            u64,
+            u64,
+            *mut *mut fid_mr,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub regattr:
+        Option<unsafe extern "C" fn(*mut fid, *const fi_mr_attr, u64, *mut *mut fid_mr) -> c_int>,
 }
 
 #[repr(C)]

@@ -1,14 +1,14 @@
 //! `rdma/fi_endpoint.h`: Endpoints and message transfers (fi_endpoint(3), fi_msg(3)).
 
+use super::fabric::{fi_addr_t, fi_rx_attr, fi_tx_attr, fid, fid_t};
+use super::fi_atomic::fi_ops_atomic;
+use super::fi_cm::fi_ops_cm;
+use super::fi_collective::fi_ops_collective;
+use super::fi_rma::fi_ops_rma;
+use super::fi_tagged::fi_ops_tagged;
+use super::fi_xpu::fid_xpu_ep;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use super::fabric::{fi_addr_t, fi_rx_attr, fi_tx_attr, fid, fid_t};
-use super::fi_atomic::{fi_ops_atomic};
-use super::fi_cm::{fi_ops_cm};
-use super::fi_collective::{fi_ops_collective};
-use super::fi_rma::{fi_ops_rma};
-use super::fi_tagged::{fi_ops_tagged};
-use super::fi_xpu::{fid_xpu_ep};
 
 pub const FI_OPT_ENDPOINT: c_int = 0;
 pub const FI_OPT_MIN_MULTI_RECV: c_int = 0;
@@ -55,8 +55,24 @@ pub struct fi_ops_ep {
     pub cancel: Option<unsafe extern "C" fn(fid_t, *mut c_void) -> ssize_t>,
     pub getopt: Option<unsafe extern "C" fn(fid_t, c_int, c_int, *mut c_void, *mut usize) -> c_int>,
     pub setopt: Option<unsafe extern "C" fn(fid_t, c_int, c_int, *const c_void, usize) -> c_int>,
-    pub tx_ctx: Option<unsafe extern "C" fn(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int>,
-    pub rx_ctx: Option<unsafe extern "C" fn(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int>,
+    pub tx_ctx: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            c_int,
+            *mut fi_tx_attr,
+            *mut *mut fid_ep,
+            *mut c_void,
+        ) -> c_int,
+    >,
+    pub rx_ctx: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            c_int,
+            *mut fi_rx_attr,
+            *mut *mut fid_ep,
+            *mut c_void,
+        ) -> c_int,
+    >,
     pub rx_size_left: Option<unsafe extern "C" fn(*mut fid_ep) -> ssize_t>,
     pub tx_size_left: Option<unsafe extern "C" fn(*mut fid_ep) -> ssize_t>,
     pub export_xpu: Option<unsafe extern "C" fn(*mut fid_ep, u64, *mut fid_xpu_ep) -> c_int>,
@@ -66,15 +82,63 @@ pub struct fi_ops_ep {
 #[derive(Clone, Copy)]
 pub struct fi_ops_msg {
     pub size: usize,
-    pub recv: Option<unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, *mut c_void) -> ssize_t>,
-    pub recvv: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, *mut c_void) -> ssize_t>,
+    pub recv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *mut c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub recvv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub recvmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> ssize_t>,
-    pub send: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, fi_addr_t, *mut c_void) -> ssize_t>,
-    pub sendv: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, *mut c_void) -> ssize_t>,
+    pub send: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub sendv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub sendmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> ssize_t>,
-    pub senddata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, u64, fi_addr_t, *mut c_void) -> ssize_t>,
-    pub injectdata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t) -> ssize_t>,
+    pub inject:
+        Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> ssize_t>,
+    pub senddata: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            u64,
+            fi_addr_t,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub injectdata:
+        Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t) -> ssize_t>,
 }
 
 #[repr(C)]

@@ -1,10 +1,10 @@
 //! `rdma/fi_eq.h`: Event queues, completion queues, counters, wait and poll sets (fi_eq(3), fi_cq(3), fi_cntr(3), fi_poll(3)).
 
-use core::ffi::{c_char, c_int, c_void};
-use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
 use super::c_enum;
 use super::fabric::{fi_addr_t, fi_info, fid, fid_t};
 use super::fi_xpu::{fid_xpu_cntr, fid_xpu_cq, fid_xpu_ctx};
+use core::ffi::{c_char, c_int, c_void};
+use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
 
 pub const FI_NOTIFY: c_int = 0;
 pub const FI_CONNREQ: c_int = 1;
@@ -150,11 +150,22 @@ pub struct fi_eq_cm_entry {
 #[derive(Clone, Copy)]
 pub struct fi_ops_eq {
     pub size: usize,
-    pub read: Option<unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> ssize_t>,
+    pub read:
+        Option<unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> ssize_t>,
     pub readerr: Option<unsafe extern "C" fn(*mut fid_eq, *mut fi_eq_err_entry, u64) -> ssize_t>,
     pub write: Option<unsafe extern "C" fn(*mut fid_eq, u32, *const c_void, usize, u64) -> ssize_t>,
-    pub sread: Option<unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, c_int, u64) -> ssize_t>,
-    pub strerror: Option<unsafe extern "C" fn(*mut fid_eq, c_int, *const c_void, *mut c_char, usize) -> *const c_char>,
+    pub sread: Option<
+        unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, c_int, u64) -> ssize_t,
+    >,
+    pub strerror: Option<
+        unsafe extern "C" fn(
+            *mut fid_eq,
+            c_int,
+            *const c_void,
+            *mut c_char,
+            usize,
+        ) -> *const c_char,
+    >,
 }
 
 #[repr(C)]
@@ -234,12 +245,32 @@ pub struct fi_cq_attr {
 pub struct fi_ops_cq {
     pub size: usize,
     pub read: Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> ssize_t>,
-    pub readfrom: Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t>,
+    pub readfrom:
+        Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t>,
     pub readerr: Option<unsafe extern "C" fn(*mut fid_cq, *mut fi_cq_err_entry, u64) -> ssize_t>,
-    pub sread: Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t>,
-    pub sreadfrom: Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int) -> ssize_t>,
+    pub sread: Option<
+        unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t,
+    >,
+    pub sreadfrom: Option<
+        unsafe extern "C" fn(
+            *mut fid_cq,
+            *mut c_void,
+            usize,
+            *mut fi_addr_t,
+            *const c_void,
+            c_int,
+        ) -> ssize_t,
+    >,
     pub signal: Option<unsafe extern "C" fn(*mut fid_cq) -> c_int>,
-    pub strerror: Option<unsafe extern "C" fn(*mut fid_cq, c_int, *const c_void, *mut c_char, usize) -> *const c_char>,
+    pub strerror: Option<
+        unsafe extern "C" fn(
+            *mut fid_cq,
+            c_int,
+            *const c_void,
+            *mut c_char,
+            usize,
+        ) -> *const c_char,
+    >,
     pub export_xpu: Option<unsafe extern "C" fn(*mut fid_cq, u64, *mut fid_xpu_cq) -> c_int>,
 }
 

@@ -1,10 +1,10 @@
 //! `rdma/fi_ext.h`: Exporting and importing objects.
 
-use core::ffi::{c_char, c_int, c_void};
 use super::c_enum;
-use super::fabric::{fid};
+use super::fabric::fid;
 use super::fi_log::{fi_log_level, fi_log_subsys};
-use super::fi_prov::{fi_provider};
+use super::fi_prov::fi_provider;
+use core::ffi::{c_char, c_int, c_void};
 
 pub const FI_PROV_SPECIFIC_EFA: c_int = 0xefa0000;
 pub const FI_PROV_SPECIFIC_TCP: c_int = 0x7cb0000;
@@ -34,7 +34,8 @@ pub struct fi_ops_mem_monitor {
     pub size: usize,
     pub start: Option<unsafe extern "C" fn(*mut fid_mem_monitor) -> c_int>,
     pub stop: Option<unsafe extern "C" fn(*mut fid_mem_monitor)>,
-    pub subscribe: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> c_int>,
+    pub subscribe:
+        Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> c_int>,
     pub unsubscribe: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize)>,
     pub valid: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> bool>,
 }
@@ -58,9 +59,33 @@ pub struct fid_mem_monitor {
 #[derive(Clone, Copy)]
 pub struct fi_ops_log {
     pub size: usize,
-    pub enabled: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, u64) -> c_int>,
-    pub ready: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, u64, *mut u64) -> c_int>,
-    pub log: Option<unsafe extern "C" fn(*const fi_provider, c_enum<fi_log_level>, c_enum<fi_log_subsys>, *const c_char, c_int, *const c_char)>,
+    pub enabled: Option<
+        unsafe extern "C" fn(
+            *const fi_provider,
+            c_enum<fi_log_level>,
+            c_enum<fi_log_subsys>,
+            u64,
+        ) -> c_int,
+    >,
+    pub ready: Option<
+        unsafe extern "C" fn(
+            *const fi_provider,
+            c_enum<fi_log_level>,
+            c_enum<fi_log_subsys>,
+            u64,
+            *mut u64,
+        ) -> c_int,
+    >,
+    pub log: Option<
+        unsafe extern "C" fn(
+            *const fi_provider,
+            c_enum<fi_log_level>,
+            c_enum<fi_log_subsys>,
+            *const c_char,
+            c_int,
+            *const c_char,
+        ),
+    >,
 }
 
 #[repr(C)]

@@ -1,8 +1,8 @@
 //! `rdma/providers/fi_log.h`: Logging, as providers call it (fi_provider(7)).
 
-use core::ffi::{c_char, c_int};
 use super::c_enum;
-use super::fi_prov::{fi_provider};
+use super::fi_prov::fi_provider;
+use core::ffi::{c_char, c_int};
 
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,24 @@ pub enum fi_log_level {
 }
 
 unsafe extern "C" {
-    pub fn fi_log_enabled(prov: *const fi_provider, level: c_enum<fi_log_level>, subsys: c_enum<fi_log_subsys>) -> c_int;
-    pub fn fi_log_ready(prov: *const fi_provider, level: c_enum<fi_log_level>, subsys: c_enum<fi_log_subsys>, showtime: *mut u64) -> c_int;
-    pub fn fi_log(prov: *const fi_provider, level: c_enum<fi_log_level>, subsys: c_enum<fi_log_subsys>, func: *const c_char, line: c_int, fmt: *const c_char, ...);
+    pub fn fi_log_enabled(
+        prov: *const fi_provider,
+        level: c_enum<fi_log_level>,
+        subsys: c_enum<fi_log_subsys>,
+    ) -> c_int;
+    pub fn fi_log_ready(
+        prov: *const fi_provider,
+        level: c_enum<fi_log_level>,
+        subsys: c_enum<fi_log_subsys>,
+        showtime: *mut u64,
+    ) -> c_int;
+    pub fn fi_log(
+        prov: *const fi_provider,
+        level: c_enum<fi_log_level>,
+        subsys: c_enum<fi_log_subsys>,
+        func: *const c_char,
+        line: c_int,
+        fmt: *const c_char,
+        ...
+    );
 }

@@ -1,11 +1,11 @@
 //! `rdma/providers/fi_peer.h`: The peer provider interface (fi_peer(3)).
 
-use core::ffi::{c_int, c_void};
-use libc::{iovec, ssize_t};
 use super::fabric::{fi_addr_t, fi_info, fid};
 use super::fi_domain::{fi_av_attr, fid_domain};
-use super::fi_endpoint::{fid_ep};
+use super::fi_endpoint::fid_ep;
 use super::fi_eq::{fi_cq_err_entry, fi_cq_tagged_entry, fid_eq};
+use core::ffi::{c_int, c_void};
+use libc::{iovec, ssize_t};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -33,7 +33,8 @@ pub struct fi_peer_av_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_set_owner {
     pub size: usize,
-    pub members: Option<unsafe extern "C" fn(*mut fid_peer_av_set, *mut fi_addr_t, *mut usize) -> c_int>,
+    pub members:
+        Option<unsafe extern "C" fn(*mut fid_peer_av_set, *mut fi_addr_t, *mut usize) -> c_int>,
 }
 
 #[repr(C)]
@@ -54,7 +55,18 @@ pub struct fi_peer_av_set_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq_owner {
     pub size: usize,
-    pub write: Option<unsafe extern "C" fn(*mut fid_peer_cq, *mut c_void, u64, usize, *mut c_void, u64, u64, fi_addr_t) -> ssize_t>,
+    pub write: Option<
+        unsafe extern "C" fn(
+            *mut fid_peer_cq,
+            *mut c_void,
+            u64,
+            usize,
+            *mut c_void,
+            u64,
+            u64,
+            fi_addr_t,
+        ) -> ssize_t,
+    >,
     pub writeerr: Option<unsafe extern "C" fn(*mut fid_peer_cq, *const fi_cq_err_entry) -> ssize_t>,
 }
 
@@ -137,11 +149,28 @@ pub struct fi_peer_match_attr {
 #[derive(Clone, Copy)]
 pub struct fi_ops_srx_owner {
     pub size: usize,
-    pub get_msg: Option<unsafe extern "C" fn(*mut fid_peer_srx, *mut fi_peer_match_attr, *mut *mut fi_peer_rx_entry) -> c_int>,
-    pub get_tag: Option<unsafe extern "C" fn(*mut fid_peer_srx, *mut fi_peer_match_attr, *mut *mut fi_peer_rx_entry) -> c_int>,
+    pub get_msg: Option<
+        unsafe extern "C" fn(
+            *mut fid_peer_srx,
+            *mut fi_peer_match_attr,
+            *mut *mut fi_peer_rx_entry,
+        ) -> c_int,
+    >,
+    pub get_tag: Option<
+        unsafe extern "C" fn(
+            *mut fid_peer_srx,
+            *mut fi_peer_match_attr,
+            *mut *mut fi_peer_rx_entry,
+        ) -> c_int,
+    >,
     pub queue_msg: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int>,
     pub queue_tag: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int>,
-    pub foreach_unspec_addr: Option<unsafe extern "C" fn(*mut fid_peer_srx, Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t>)>,
+    pub foreach_unspec_addr: Option<
+        unsafe extern "C" fn(
+            *mut fid_peer_srx,
+            Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t>,
+        ),
+    >,
     pub free_entry: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry)>,
 }
 
@@ -174,7 +203,8 @@ pub struct fi_peer_srx_context {
 #[derive(Clone, Copy)]
 pub struct fi_ops_transfer_peer {
     pub size: usize,
-    pub complete: Option<unsafe extern "C" fn(*mut fid_ep, *mut fi_cq_tagged_entry, fi_addr_t) -> ssize_t>,
+    pub complete:
+        Option<unsafe extern "C" fn(*mut fid_ep, *mut fi_cq_tagged_entry, fi_addr_t) -> ssize_t>,
     pub comperr: Option<unsafe extern "C" fn(*mut fid_ep, *mut fi_cq_err_entry) -> ssize_t>,
 }
 
@@ -185,4 +215,10 @@ pub struct fi_peer_transfer_context {
     pub info: *mut fi_info,
     pub ep: *mut fid_ep,
     pub peer_ops: *mut fi_ops_transfer_peer,
+}
+
+/// Never defined by the API; only pointers to it exist.
+#[repr(C)]
+pub struct fi_peer_av_set {
+    _opaque: [u8; 0],
 }

@@ -1,10 +1,10 @@
 //! `rdma/fi_profile.h`: Profiling (fi_profile(3)).
 
-use core::ffi::{c_char, c_int, c_void};
-use libc::{ssize_t};
 use super::c_enum;
 use super::fabric::{fi_type, fid};
-use super::fi_domain::{fi_datatype};
+use super::fi_domain::fi_datatype;
+use core::ffi::{c_char, c_int, c_void};
+use libc::ssize_t;
 
 pub const FI_VAR_UNEXP_MSG_CNT: c_int = 0;
 pub const FI_VAR_UNEXP_MSG_QUEUE: c_int = 1;
@@ -48,10 +48,28 @@ pub union fi_profile_desc__datatype {
 pub struct fi_profile_ops {
     pub size: usize,
     pub reset: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
-    pub query_vars: Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
-    pub query_events: Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
-    pub read_var: Option<unsafe extern "C" fn(*mut fid_profile, u32, *mut c_void, *mut usize) -> ssize_t>,
-    pub reg_callback: Option<unsafe extern "C" fn(*mut fid_profile, u32, Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut c_void, usize, *mut c_void) -> c_int>, *mut c_void) -> c_int>,
+    pub query_vars:
+        Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
+    pub query_events:
+        Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut usize) -> ssize_t>,
+    pub read_var:
+        Option<unsafe extern "C" fn(*mut fid_profile, u32, *mut c_void, *mut usize) -> ssize_t>,
+    pub reg_callback: Option<
+        unsafe extern "C" fn(
+            *mut fid_profile,
+            u32,
+            Option<
+                unsafe extern "C" fn(
+                    *mut fid_profile,
+                    *mut fi_profile_desc,
+                    *mut c_void,
+                    usize,
+                    *mut c_void,
+                ) -> c_int,
+            >,
+            *mut c_void,
+        ) -> c_int,
+    >,
     pub start_reads: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
     pub end_reads: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
 }

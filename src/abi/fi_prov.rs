@@ -1,8 +1,8 @@
 //! `rdma/providers/fi_prov.h`: The plug-in entry point (fi_provider(7)).
 
-use core::ffi::{c_char, c_int, c_void};
 use super::c_enum;
 use super::fabric::{fi_context, fi_fabric_attr, fi_info, fi_param_type, fid_fabric};
+use core::ffi::{c_char, c_int, c_void};
 
 pub const FI_LIB_EXTENSION: &core::ffi::CStr = c"fi";
 pub const FI_LIB_SUFFIX: &core::ffi::CStr = c"fi.so";
@@ -14,12 +14,33 @@ pub struct fi_provider {
     pub fi_version: u32,
     pub context: fi_context,
     pub name: *const c_char,
-    pub getinfo: Option<unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int>,
-    pub fabric: Option<unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int>,
+    pub getinfo: Option<
+        unsafe extern "C" fn(
+            u32,
+            *const c_char,
+            *const c_char,
+            u64,
+            *const fi_info,
+            *mut *mut fi_info,
+        ) -> c_int,
+    >,
+    pub fabric: Option<
+        unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    >,
     pub cleanup: Option<unsafe extern "C" fn()>,
 }
 
 unsafe extern "C" {
-    pub fn fi_param_define(provider: *const fi_provider, param_name: *const c_char, type_: c_enum<fi_param_type>, help_string_fmt: *const c_char, ...) -> c_int;
-    pub fn fi_param_get(provider: *mut fi_provider, param_name: *const c_char, value: *mut c_void) -> c_int;
+    pub fn fi_param_define(
+        provider: *const fi_provider,
+        param_name: *const c_char,
+        type_: c_enum<fi_param_type>,
+        help_string_fmt: *const c_char,
+        ...
+    ) -> c_int;
+    pub fn fi_param_get(
+        provider: *mut fi_provider,
+        param_name: *const c_char,
+        value: *mut c_void,
+    ) -> c_int;
 }

@@ -1,9 +1,9 @@
 //! `rdma/fi_rma.h`: Remote memory access (fi_rma(3)).
 
-use core::ffi::{c_void};
+use super::fabric::fi_addr_t;
+use super::fi_endpoint::fid_ep;
+use core::ffi::c_void;
 use libc::{iovec, ssize_t};
-use super::fabric::{fi_addr_t};
-use super::fi_endpoint::{fid_ep};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -38,13 +38,81 @@ pub struct fi_msg_rma {
 #[derive(Clone, Copy)]
 pub struct fi_ops_rma {
     pub size: usize,
-    pub read: Option<unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
-    pub readv: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
+    pub read: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *mut c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub readv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub readmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t>,
-    pub write: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
-    pub writev: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
+    pub write: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub writev: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub writemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t, u64, u64) -> ssize_t>,
-    pub writedata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, u64, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
-    pub injectdata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t, u64, u64) -> ssize_t>,
+    pub inject: Option<
+        unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t, u64, u64) -> ssize_t,
+    >,
+    pub writedata: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            u64,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub injectdata: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            u64,
+            fi_addr_t,
+            u64,
+            u64,
+        ) -> ssize_t,
+    >,
 }

@@ -1,9 +1,9 @@
 //! `rdma/fi_tagged.h`: Tagged transfers (fi_tagged(3)).
 
-use core::ffi::{c_void};
+use super::fabric::fi_addr_t;
+use super::fi_endpoint::fid_ep;
+use core::ffi::c_void;
 use libc::{iovec, ssize_t};
-use super::fabric::{fi_addr_t};
-use super::fi_endpoint::{fid_ep};
 
 pub const FI_MPI_IGNORE_TAG: u64 = 0xffffffff;
 pub const FI_MPI_IGNORE_PAYLOAD: u64 = 0xff00000000;
@@ -25,13 +25,69 @@ pub struct fi_msg_tagged {
 #[derive(Clone, Copy)]
 pub struct fi_ops_tagged {
     pub size: usize,
-    pub recv: Option<unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
-    pub recvv: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, u64, u64, *mut c_void) -> ssize_t>,
+    pub recv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *mut c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub recvv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub recvmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_tagged, u64) -> ssize_t>,
-    pub send: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, fi_addr_t, u64, *mut c_void) -> ssize_t>,
-    pub sendv: Option<unsafe extern "C" fn(*mut fid_ep, *const iovec, *mut *mut c_void, usize, fi_addr_t, u64, *mut c_void) -> ssize_t>,
+    pub send: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub sendv: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const iovec,
+            *mut *mut c_void,
+            usize,
+            fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
     pub sendmsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_tagged, u64) -> ssize_t>,
-    pub inject: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t, u64) -> ssize_t>,
-    pub senddata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, *mut c_void, u64, fi_addr_t, u64, *mut c_void) -> ssize_t>,
-    pub injectdata: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t, u64) -> ssize_t>,
+    pub inject:
+        Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t, u64) -> ssize_t>,
+    pub senddata: Option<
+        unsafe extern "C" fn(
+            *mut fid_ep,
+            *const c_void,
+            usize,
+            *mut c_void,
+            u64,
+            fi_addr_t,
+            u64,
+            *mut c_void,
+        ) -> ssize_t,
+    >,
+    pub injectdata: Option<
+        unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t, u64) -> ssize_t,
+    >,
 }

@@ -1,9 +1,9 @@
 //! `rdma/fi_xpu.h`: Accelerator-side contexts.
 
-use core::ffi::{c_int, c_void};
 use super::c_enum;
-use super::fabric::{fid};
-use super::fi_domain::{fi_hmem_iface};
+use super::fabric::fid;
+use super::fi_domain::fi_hmem_iface;
+use core::ffi::{c_int, c_void};
 
 pub const FI_XPU_ALLOC_DMABUF: u64 = 1 << 0;
 pub const FI_XPU_IMPORT_IOMEMORY: u64 = 1 << 0;
@@ -27,7 +27,9 @@ pub enum fi_xpu_provider {
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ops {
     pub size: usize,
-    pub alloc: Option<unsafe extern "C" fn(u64, u64, u64, u64, *mut *mut c_void, *mut c_int, *mut u64) -> c_int>,
+    pub alloc: Option<
+        unsafe extern "C" fn(u64, u64, u64, u64, *mut *mut c_void, *mut c_int, *mut u64) -> c_int,
+    >,
     pub import: Option<unsafe extern "C" fn(u64, *mut c_void, u64, u64, *mut *mut c_void) -> c_int>,
     pub free: Option<unsafe extern "C" fn(u64, *mut c_void)>,
 }

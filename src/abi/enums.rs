@@ -1,0 +1,72 @@
+use core::ffi::c_uint;
+use core::fmt;
+use core::marker::PhantomData;
+
+/// A C `enum E` as it lies in a struct or an argument: any `unsigned int`, not
+/// only E's values, because a C caller may store anything there.
+#[repr(transparent)]
+pub struct c_enum<E>(c_uint, PhantomData<E>);
+
+impl<E> c_enum<E> {
+    /// The value as C stores it.
+    pub const fn raw(self) -> c_uint {
+        self.0
+    }
+
+    /// A value that may be none of E's.
+    pub const fn from_raw(raw: c_uint) -> Self {
+        Self(raw, PhantomData)
+    }
+}
+
+impl<E> Clone for c_enum<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E> Copy for c_enum<E> {}
+
+impl<E> PartialEq for c_enum<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+impl<E> Eq for c_enum<E> {}
+
+impl<E> Default for c_enum<E> {
+    /// Zero, which every enum of the API calls "unspecified" or its first value.
+    fn default() -> Self {
+        Self::from_raw(0)
+    }
+}
+
+impl<E> fmt::Debug for c_enum<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Lets an enum of the API be stored in, and compared with, its C field.
+macro_rules! c_enums {
+    ($($ty:ty),+ $(,)?) => {$(
+        impl From<$ty> for c_enum<$ty> {
+            fn from(value: $ty) -> Self {
+                Self::from_raw(value as c_uint)
+            }
+        }
+        impl PartialEq<$ty> for c_enum<$ty> {
+            fn eq(&self, other: &$ty) -> bool {
+                self.0 == *other as c_uint
+            }
+        }
+    )+};
+}
+
+c_enums! {
+    super::fi_av_type, super::fi_bus_type, super::fi_cntr_events, super::fi_collective_op,
+    super::fi_cq_format, super::fi_cq_wait_cond, super::fi_datatype, super::fi_ep_type,
+    super::fi_hmem_iface, super::fi_link_state, super::fi_log_level, super::fi_log_subsys,
+    super::fi_op, super::fi_op_type, super::fi_param_type, super::fi_profile_type,
+    super::fi_progress, super::fi_resource_mgmt, super::fi_threading, super::fi_trigger_event,
+    super::fi_type, super::fi_wait_obj, super::fi_xpu_provider,
+}
