@@ -607,7 +607,7 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 			kill(-pid[i], SIGKILL);
 			pid[i] = 0;
 			worst = WIFEXITED(st) ? WEXITSTATUS(st) : 1;
-			if (WIFSIGNALED(st) && !kill_at && got < nwhy - 60)
+			if (WIFSIGNALED(st) && !(kill_at && WTERMSIG(st) == SIGKILL) && got < nwhy - 60)
 				got += snprintf(why + got, nwhy - got, "[rank %d: killed by signal %d, %s]", i,
 						WTERMSIG(st), strsignal(WTERMSIG(st)));
 			/* 3: lost the other rank, whose verdict counts */

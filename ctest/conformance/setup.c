@@ -36,7 +36,8 @@ static void hints_hold(int rank)
 	(void)rank;
 	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
 	for (struct fi_info *p = i; p; p = p->next, n++) {
-		CHECK(!strcmp(p->fabric_attr->prov_name, ct_prov));
+		/* layered providers are listed for the name of their core too */
+		CHECK(!strncmp(p->fabric_attr->prov_name, ct_prov, strlen(ct_prov)));
 		EQ(p->ep_attr->type, ct_type);
 		EQ(p->caps & o.caps, o.caps);
 		EQ(p->caps & FI_RMA, 0);		/* primary capabilities: as asked, no more */
@@ -303,7 +304,10 @@ static void op_flags(int rank)
 
 	(void)rank;
 	ct_open(&c, NULL);
-	OK(fi_control(&c.ep->fid, FI_GETOPSFLAG, &f));
+	int r = fi_control(&c.ep->fid, FI_GETOPSFLAG, &f);
+	if (r == -FI_ENOSYS)
+		SKIP("FI_GETOPSFLAG not offered");
+	OK(r);
 	f = FI_TRANSMIT | FI_COMPLETION;
 	OK(fi_control(&c.ep->fid, FI_SETOPSFLAG, &f));
 	f = FI_TRANSMIT;
@@ -352,7 +356,7 @@ static void null_arguments(int rank)
 /* Opening and closing everything many times leaks no descriptor. */
 static void reopen(int rank)
 {
-	int first, last;
+	int first = -1, last;
 
 	(void)rank;
 	for (int i = 0; i < 40; i++) {
@@ -381,7 +385,7 @@ static const struct ct_test tests[] = {
 	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
 	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
 	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },
-	{ "endpoint options are kept and unknown ones refused", options, 0 },
+	{ "endpoint options are kept and unknown ones refused", options, CT_RDM },
 	{ "operation flags can be read and set", op_flags, 0 },
 	{ "an endpoint tells its own address", rdm_name, CT_SOLO | CT_RDM },
 	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
