@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -482,6 +483,7 @@ int main(int argc, char **argv)
 			die("fork", -errno);
 		role = child ? CLIENT : SERVER;
 		if (role == SERVER) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);	/* never outlive the client */
 			close(fds[0]);
 			listening = fds[1];
 		} else {
