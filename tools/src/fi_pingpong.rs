@@ -1,0 +1,1108 @@
+//! Two processes exchange messages and print what it took (fi_pingpong(1)).
+//!
+//! A control connection over TCP, beside the fabric, tells the addresses and
+//! keeps both sides in step; its messages are those of every other
+//! `fi_pingpong`, so that this one can be either side of a pair.
+use ofi::abi::*;
+use ofi::error::{Error, Result};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs,
+};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
+
+#[link(name = "fabric")]
+unsafe extern "C" {
+    fn fi_getinfo(
+        version: u32,
+        node: *const c_char,
+        service: *const c_char,
+        flags: u64,
+        hints: *const fi_info,
+        info: *mut *mut fi_info,
+    ) -> c_int;
+    fn fi_freeinfo(info: *mut fi_info);
+    fn fi_dupinfo(info: *const fi_info) -> *mut fi_info;
+    fn fi_fabric(
+        attr: *mut fi_fabric_attr,
+        fabric: *mut *mut fid_fabric,
+        context: *mut c_void,
+    ) -> c_int;
+}
+
+/// The API version asked for: what this program uses is in every later one.
+const API: u32 = 1 << 16 | 4;
+const CONTROL_PORT: u16 = 47592;
+const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
+const TAG: u64 = 1234;
+/// The text that `-c` sends; message number k starts 7 * k characters into it.
+const TEXT: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const STEP: usize = 7;
+/// Messages of the control connection.
+const ASK: &[u8; 2] = b"q\0";
+const ANSWER: &[u8; 2] = b"a\0";
+const COUNT_OK: &[u8; 7] = b"cnt ok\0";
+const COUNT_LEN: usize = 10;
+/// The last message on the fabric.
+const FIN: &[u8; 4] = b"fin\0";
+/// How long a datagram is waited for before it counts as lost.
+const LOST: Duration = Duration::from_secs(5);
+
+/// Why the program ends early: an errno or libfabric code and what failed.
+struct Failure {
+    what: String,
+    error: Error,
+}
+
+impl Failure {
+    fn io(what: &str, e: io::Error) -> Self {
+        let code = e.raw_os_error().unwrap_or(match e.kind() {
+            io::ErrorKind::UnexpectedEof => libc::ECONNRESET,
+            _ => libc::EIO,
+        });
+        Self { what: what.into(), error: Error::from_code(code) }
+    }
+}
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "[error] fi_pingpong : {}: {}",
+            self.what,
+            ofi::error::strerror(self.error.code())
+        )
+    }
+}
+type Outcome<T = ()> = std::result::Result<T, Failure>;
+
+/// Names the step that an error came from.
+trait During<T> {
+    fn during(self, what: &str) -> Outcome<T>;
+}
+impl<T> During<T> for Result<T> {
+    fn during(self, what: &str) -> Outcome<T> {
+        self.map_err(|error| Failure { what: what.into(), error })
+    }
+}
+impl<T> During<T> for io::Result<T> {
+    fn during(self, what: &str) -> Outcome<T> {
+        self.map_err(|e| Failure::io(what, e))
+    }
+}
+
+/// Calls `object->table->function(object, arguments…)` of the C interface.
+macro_rules! call {
+    ($object:expr, $table:ident . $function:ident ( $($argument:expr),* $(,)? )) => {{
+        let object = $object;
+        // SAFETY: the object was opened by the provider and is open (`Open`
+        // closes it last), so that it and its tables are there; every table
+        // this program uses has the function in its first version, and the
+        // pointers among the arguments outlive the call, or, for transfers,
+        // are those of `Buffers`, which outlive the endpoint.
+        unsafe {
+            match (*(*object).$table).$function {
+                Some(function) => Error::check(function(object, $($argument),*) as c_int),
+                None => Err(Error::NOSYS),
+            }
+        }
+    }};
+}
+
+/// An object that the library opened, closed when dropped.
+struct Open<T>(NonNull<T>);
+
+impl<T> Open<T> {
+    fn new(what: &str, open: impl FnOnce(*mut *mut T) -> Result<c_int>) -> Outcome<Self> {
+        let mut object = ptr::null_mut();
+        open(&mut object).during(what)?;
+        NonNull::new(object).map(Self).ok_or(Error::INVAL).during(what)
+    }
+    fn get(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+    /// Every object starts with its fid.
+    fn fid(&self) -> *mut fid {
+        self.get().cast()
+    }
+    fn bind<U>(&self, to: &Open<U>, flags: u64) -> Outcome {
+        call!(self.fid(), ops.bind(to.fid(), flags)).during("fi_ep_bind").map(drop)
+    }
+}
+impl<T> Drop for Open<T> {
+    fn drop(&mut self) {
+        if let Err(e) = call!(self.fid(), ops.close()) {
+            eprintln!("[error] fi_pingpong : fi_close: {}", ofi::error::strerror(e.code()));
+        }
+    }
+}
+
+/// A list that fi_getinfo returned, or hints.
+struct Info(NonNull<fi_info>);
+
+impl Info {
+    fn hints() -> Outcome<Self> {
+        // SAFETY: fi_dupinfo of NULL allocates an empty fi_info with all attributes.
+        NonNull::new(unsafe { fi_dupinfo(ptr::null()) })
+            .map(Self)
+            .ok_or(Error::NOMEM)
+            .during("fi_allocinfo")
+    }
+    /// The first way that fits the hints; without an address, one that the
+    /// provider likes best.
+    fn find(hints: &Info) -> Outcome<Self> {
+        let mut info = ptr::null_mut();
+        // SAFETY: hints is a whole fi_info, info is ours to be filled.
+        let r = unsafe { fi_getinfo(API, ptr::null(), ptr::null(), 0, hints.get(), &mut info) };
+        Error::check(r).during("fi_getinfo")?;
+        NonNull::new(info).map(Self).ok_or(Error::NODATA).during("fi_getinfo")
+    }
+    fn get(&self) -> *mut fi_info {
+        self.0.as_ptr()
+    }
+    fn view(&self) -> &fi_info {
+        // SAFETY: the library gave us the whole struct; it is freed with self.
+        unsafe { self.0.as_ref() }
+    }
+}
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: from fi_getinfo, fi_dupinfo or a connection event, and ours alone.
+        unsafe { fi_freeinfo(self.get()) }
+    }
+}
+
+/// A string that fi_freeinfo will free.
+fn c_string(text: &str) -> Outcome<*mut c_char> {
+    let text = CString::new(text).map_err(|_| Error::INVAL).during("name")?;
+    // SAFETY: text is a C string.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    if copy.is_null() { Err(Error::NOMEM).during("name") } else { Ok(copy) }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Msg,
+    Tagged,
+}
+
+/// The command line.
+#[derive(Clone, Debug)]
+struct Options {
+    source_port: Option<u16>,
+    destination_port: u16,
+    domain: Option<String>,
+    provider: Option<String>,
+    endpoint: fi_ep_type,
+    iterations: usize,
+    size: Option<usize>,
+    check: bool,
+    mode: Mode,
+    verbose: bool,
+    v6: bool,
+    server: Option<String>,
+}
+
+fn usage(program: &str) -> String {
+    format!(
+        "Usage:
+  {program} [OPTIONS]\t\tstart server
+  {program} [OPTIONS] <srv_addr>\tconnect to server
+
+Ping pong client and server
+
+Options:
+ -B <src_port>        source control port number (server: 47592, client: auto)
+ -P <dst_port>        destination control port number (client: 47592)
+ -d <domain>          domain name
+ -p <provider>        specific provider name eg sockets, verbs
+ -e <ep_type>         endpoint type: msg|rdm|dgram (dgram)
+ -I <number>          number of iterations (10)
+ -S <size>            specific transfer size or 'all' (all)
+ -c                   enables data_integrity checks
+ -m <transmit mode>   transmit mode type: msg|tagged (msg)
+ -h                   display this help output
+ -v                   enable debugging output
+ -6                   use IPv6 address
+"
+    )
+}
+
+/// What the command line asks the program to do, when it is not to run.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    message: String,
+    usage: bool,
+}
+
+fn parse(arguments: &[String]) -> std::result::Result<Options, Refusal> {
+    let refuse = |message: String, usage| Refusal { message, usage };
+    let mut o = Options {
+        source_port: None,
+        destination_port: CONTROL_PORT,
+        domain: None,
+        provider: None,
+        endpoint: fi_ep_type::FI_EP_DGRAM,
+        iterations: 10,
+        size: None,
+        check: false,
+        mode: Mode::Msg,
+        verbose: false,
+        v6: false,
+        server: None,
+    };
+    let mut words = arguments.iter();
+    let mut only_operands = false;
+    while let Some(word) = words.next() {
+        let letters = match word.strip_prefix('-') {
+            Some("-") if !only_operands => {
+                only_operands = true;
+                continue;
+            }
+            Some(letters) if !letters.is_empty() && !only_operands => letters,
+            _ => {
+                o.server.get_or_insert_with(|| word.clone());
+                continue;
+            }
+        };
+        for (at, letter) in letters.char_indices() {
+            let rest = &letters[at + letter.len_utf8()..];
+            match letter {
+                'c' => o.check = true,
+                'v' => o.verbose = true,
+                '6' => o.v6 = true,
+                'h' => return Err(refuse(String::new(), true)),
+                'B' | 'P' | 'd' | 'p' | 'e' | 'I' | 'S' | 'm' => {
+                    let value = if rest.is_empty() {
+                        words.next().cloned().ok_or_else(|| {
+                            refuse(format!("option requires an argument -- '{letter}'"), true)
+                        })?
+                    } else {
+                        rest.to_owned()
+                    };
+                    let bad =
+                        || refuse(format!("Error parsing \"{value}\": Invalid argument"), false);
+                    match letter {
+                        'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
+                        'P' => o.destination_port = value.parse().map_err(|_| bad())?,
+                        'd' => o.domain = Some(value),
+                        'p' => o.provider = Some(value),
+                        'e' => {
+                            o.endpoint = match value.to_ascii_lowercase().as_str() {
+                                "msg" => fi_ep_type::FI_EP_MSG,
+                                "rdm" => fi_ep_type::FI_EP_RDM,
+                                "dgram" => fi_ep_type::FI_EP_DGRAM,
+                                _ => {
+                                    return Err(refuse(
+                                        format!("Unknown endpoint : {value}"),
+                                        false,
+                                    ));
+                                }
+                            }
+                        }
+                        'I' => o.iterations = value.parse().map_err(|_| bad())?,
+                        'S' if value.eq_ignore_ascii_case("all") => o.size = None,
+                        'S' => o.size = Some(value.parse().map_err(|_| bad())?),
+                        _ => {
+                            o.mode = match value.to_ascii_lowercase().as_str() {
+                                "msg" => Mode::Msg,
+                                "tagged" => Mode::Tagged,
+                                _ => {
+                                    return Err(refuse(
+                                        format!("Unknown transmit mode : {value}"),
+                                        false,
+                                    ));
+                                }
+                            }
+                        }
+                    }
+                    break;
+                }
+                _ => return Err(refuse(format!("invalid option -- '{letter}'"), true)),
+            }
+        }
+    }
+    Ok(o)
+}
+
+/// The connection beside the fabric.
+struct Control(TcpStream);
+
+impl Control {
+    fn serve(o: &Options) -> Outcome<Self> {
+        let any =
+            if o.v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        let listener = TcpListener::bind((any, o.source_port.unwrap_or(CONTROL_PORT)))
+            .during("bind of the control port")?;
+        let (stream, from) = listener.accept().during("accept")?;
+        debug(o, || format!("control connection from {from}"));
+        Self::new(stream)
+    }
+    fn call(o: &Options, host: &str) -> Outcome<Self> {
+        let wanted = |a: &SocketAddr| a.is_ipv6() == o.v6;
+        let address = (host, o.destination_port)
+            .to_socket_addrs()
+            .during("name of the server")?
+            .find(wanted)
+            .ok_or(Error::from_code(libc::EADDRNOTAVAIL))
+            .during("name of the server")?;
+        let stream = match o.source_port {
+            None => TcpStream::connect(address),
+            Some(port) => connect_from(port, address),
+        };
+        Self::new(stream.during("failed to connect")?)
+    }
+    fn new(stream: TcpStream) -> Outcome<Self> {
+        stream.set_nodelay(true).during("control connection")?;
+        Ok(Self(stream))
+    }
+    fn send(&mut self, bytes: &[u8]) -> Outcome {
+        self.0.write_all(bytes).during("control connection")
+    }
+    fn receive<const N: usize>(&mut self) -> Outcome<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes).during("control connection")?;
+        Ok(bytes)
+    }
+    fn expect<const N: usize>(&mut self, what: &[u8; N]) -> Outcome {
+        if self.receive::<N>()? == *what {
+            Ok(())
+        } else {
+            Err(Error::IO).during("control message")
+        }
+    }
+    /// Tells our address: length, format, bytes.
+    fn send_address(&mut self, format: u32, address: &[u8]) -> Outcome {
+        self.send(&(address.len() as u32).to_be_bytes())?;
+        self.send(&format.to_ne_bytes())?;
+        self.send(address)
+    }
+    fn receive_address(&mut self) -> Outcome<(u32, Vec<u8>)> {
+        let length = u32::from_be_bytes(self.receive()?) as usize;
+        let format = u32::from_ne_bytes(self.receive()?);
+        if length == 0 || length > 4096 {
+            return Err(Error::INVAL).during("length of the peer's address");
+        }
+        let mut address = vec![0; length];
+        self.0.read_exact(&mut address).during("control connection")?;
+        Ok((format, address))
+    }
+}
+
+/// A connection whose source port was asked for.
+fn connect_from(port: u16, to: SocketAddr) -> io::Result<TcpStream> {
+    let domain = if to.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and is nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let any: IpAddr =
+        if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let from = RawAddress::from(SocketAddr::new(any, port));
+    let to = RawAddress::from(to);
+    // SAFETY: both addresses are whole sockaddr structs of the length given.
+    let r = unsafe {
+        if libc::bind(socket.as_raw_fd(), from.pointer(), from.length) < 0 {
+            -1
+        } else {
+            libc::connect(socket.as_raw_fd(), to.pointer(), to.length)
+        }
+    };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(TcpStream::from(socket)) }
+}
+
+/// A socket address as the C interface wants it.
+struct RawAddress {
+    storage: libc::sockaddr_storage,
+    length: libc::socklen_t,
+}
+impl RawAddress {
+    fn pointer(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+}
+impl From<SocketAddr> for RawAddress {
+    fn from(a: SocketAddr) -> Self {
+        // SAFETY: all zeroes is a sockaddr_storage.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let at = &raw mut storage;
+        let length = match a {
+            SocketAddr::V4(a) => {
+                let v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as _,
+                    sin_port: a.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*a.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: storage is large and aligned enough for any socket address.
+                unsafe { at.cast::<libc::sockaddr_in>().write(v4) };
+                size_of::<libc::sockaddr_in>()
+            }
+            SocketAddr::V6(a) => {
+                let v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as _,
+                    sin6_port: a.port().to_be(),
+                    sin6_flowinfo: a.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                    sin6_scope_id: a.scope_id(),
+                };
+                // SAFETY: as above.
+                unsafe { at.cast::<libc::sockaddr_in6>().write(v6) };
+                size_of::<libc::sockaddr_in6>()
+            }
+        };
+        Self { storage, length: length as _ }
+    }
+}
+
+/// Memory the library reads and writes while the endpoint is open. Kept behind
+/// raw pointers: a receive is posted nearly all the time.
+struct Buffers {
+    send: Box<[u8]>,
+    receive: *mut [u8],
+    contexts: *mut [fi_context2; 2],
+}
+impl Buffers {
+    fn new(size: usize) -> Self {
+        // SAFETY: fi_context2 is pointers, which may be null.
+        let contexts: [fi_context2; 2] = unsafe { std::mem::zeroed() };
+        Self {
+            send: vec![0; size].into(),
+            receive: Box::into_raw(vec![0; size].into()),
+            contexts: Box::into_raw(Box::new(contexts)),
+        }
+    }
+    fn context(&self, which: usize) -> *mut c_void {
+        self.contexts.cast::<fi_context2>().wrapping_add(which).cast()
+    }
+}
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: both came from Box::into_raw and the endpoint, which is
+        // declared before them in `PingPong`, is closed.
+        unsafe {
+            drop(Box::from_raw(self.receive));
+            drop(Box::from_raw(self.contexts));
+        }
+    }
+}
+
+/// Everything open; fields are closed in this order.
+struct PingPong {
+    endpoint: Open<fid_ep>,
+    passive: Option<Open<fid_pep>>,
+    av: Option<Open<fid_av>>,
+    tx: Open<fid_cq>,
+    rx: Open<fid_cq>,
+    eq: Option<Open<fid_eq>>,
+    domain: Open<fid_domain>,
+    fabric: Open<fid_fabric>,
+    buffers: Buffers,
+    peer: fi_addr_t,
+    options: Options,
+    max_size: usize,
+    prefix: usize,
+    /// Messages sent and received so far, which say where their text starts.
+    sent: usize,
+    received: usize,
+}
+
+fn debug(o: &Options, text: impl FnOnce() -> String) {
+    if o.verbose {
+        eprintln!("[debug] fi_pingpong : {}", text());
+    }
+}
+
+fn hints(o: &Options) -> Outcome<Info> {
+    let info = Info::hints()?;
+    // SAFETY: fi_allocinfo gave a whole fi_info with all attributes, ours alone.
+    unsafe {
+        let i = &mut *info.get();
+        i.caps = if o.mode == Mode::Tagged { FI_TAGGED } else { FI_MSG };
+        i.mode = FI_CONTEXT | FI_CONTEXT2 | FI_MSG_PREFIX;
+        i.addr_format = match (o.v6, o.endpoint) {
+            (true, _) => FI_SOCKADDR_IN6 as u32,
+            _ => i.addr_format,
+        };
+        (*i.ep_attr).r#type = o.endpoint.into();
+        (*i.domain_attr).resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+        (*i.domain_attr).threading = fi_threading::FI_THREAD_DOMAIN.into();
+        if let Some(name) = &o.provider {
+            (*i.fabric_attr).prov_name = c_string(name)?;
+        }
+        if let Some(name) = &o.domain {
+            (*i.domain_attr).name = c_string(name)?;
+        }
+    }
+    Ok(info)
+}
+
+/// Hints that ask for a way to `address`.
+fn toward(info: &Info, format: u32, address: &[u8]) -> Outcome {
+    // SAFETY: fi_freeinfo will free what malloc gives; the struct is ours.
+    unsafe {
+        let copy = libc::malloc(address.len());
+        if copy.is_null() {
+            return Err(Error::NOMEM).during("address");
+        }
+        ptr::copy_nonoverlapping(address.as_ptr(), copy.cast(), address.len());
+        let i = &mut *info.get();
+        i.addr_format = format;
+        i.dest_addr = copy;
+        i.dest_addrlen = address.len();
+    }
+    Ok(())
+}
+
+fn open_fabric(info: &Info) -> Outcome<Open<fid_fabric>> {
+    let attr = info.view().fabric_attr;
+    Open::new("fi_fabric", |f| {
+        // SAFETY: attr is that of the info, f is ours to be filled.
+        Error::check(unsafe { fi_fabric(attr, f, ptr::null_mut()) })
+    })
+}
+fn open_eq(fabric: &Open<fid_fabric>) -> Outcome<Open<fid_eq>> {
+    let mut attr = fi_eq_attr {
+        size: 0,
+        flags: 0,
+        wait_obj: fi_wait_obj::FI_WAIT_UNSPEC.into(),
+        signaling_vector: 0,
+        wait_set: ptr::null_mut(),
+    };
+    Open::new("fi_eq_open", |q| call!(fabric.get(), ops.eq_open(&mut attr, q, ptr::null_mut())))
+}
+fn name_of<T>(object: &Open<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
+    let mut name = vec![0u8; 256];
+    let mut length = name.len();
+    // SAFETY: the object and its connection table are there while it is open;
+    // name has length bytes.
+    let r = unsafe {
+        match (*cm).getname {
+            Some(getname) => {
+                Error::check(getname(object.fid(), name.as_mut_ptr().cast(), &mut length))
+            }
+            None => Err(Error::NOSYS),
+        }
+    };
+    r.during("fi_getname")?;
+    name.truncate(length);
+    Ok(name)
+}
+
+/// The next connection event, which must be `wanted`; a request comes with its info.
+fn event(eq: &Open<fid_eq>, wanted: u32) -> Outcome<Option<Info>> {
+    let mut entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut(), data: [] };
+    let mut event = 0;
+    let size = size_of::<fi_eq_cm_entry>();
+    loop {
+        match call!(eq.get(), ops.sread(&mut event, (&raw mut entry).cast(), size, -1, 0)) {
+            Err(e) if e == Error::AGAIN || e.code() == libc::EINTR => continue,
+            Err(e) if e == Error::AVAIL => {
+                // SAFETY: all zeroes is an error entry.
+                let mut error: fi_eq_err_entry = unsafe { std::mem::zeroed() };
+                call!(eq.get(), ops.readerr(&mut error, 0)).during("fi_eq_readerr")?;
+                return Err(Error::from_code(error.err)).during("connection");
+            }
+            Err(e) => return Err(e).during("fi_eq_sread"),
+            Ok(_) if event == wanted => return Ok(NonNull::new(entry.info).map(Info)),
+            Ok(_) => return Err(Error::OTHER).during("unexpected connection event"),
+        }
+    }
+}
+
+impl PingPong {
+    fn open(
+        options: &Options,
+        info: &Info,
+        fabric: Open<fid_fabric>,
+        eq: Option<Open<fid_eq>>,
+        passive: Option<Open<fid_pep>>,
+    ) -> Outcome<Self> {
+        let null = ptr::null_mut;
+        let domain =
+            Open::new("fi_domain", |d| call!(fabric.get(), ops.domain(info.get(), d, null())))?;
+        // SAFETY: all zeroes asks for the defaults.
+        let mut cq: fi_cq_attr = unsafe { std::mem::zeroed() };
+        cq.format = fi_cq_format::FI_CQ_FORMAT_CONTEXT.into();
+        cq.wait_obj = fi_wait_obj::FI_WAIT_NONE.into();
+        cq.size = 64;
+        let tx = Open::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
+        let rx = Open::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
+        let av = if options.endpoint == fi_ep_type::FI_EP_MSG {
+            None
+        } else {
+            // SAFETY: as above.
+            let mut attr: fi_av_attr = unsafe { std::mem::zeroed() };
+            attr.count = 1;
+            // SAFETY: the info of an endpoint has its domain attributes.
+            attr.r#type = unsafe { (*info.view().domain_attr).av_type };
+            Some(Open::new("fi_av_open", |a| {
+                call!(domain.get(), ops.av_open(&mut attr, a, null()))
+            })?)
+        };
+        let endpoint =
+            Open::new("fi_endpoint", |e| call!(domain.get(), ops.endpoint(info.get(), e, null())))?;
+        if let Some(eq) = &eq {
+            endpoint.bind(eq, 0)?;
+        }
+        if let Some(av) = &av {
+            endpoint.bind(av, 0)?;
+        }
+        endpoint.bind(&tx, FI_TRANSMIT)?;
+        endpoint.bind(&rx, FI_RECV)?;
+        call!(endpoint.fid(), ops.control(FI_ENABLE, null())).during("fi_enable")?;
+        // SAFETY: the info of an endpoint has its endpoint attributes.
+        let (max_size, prefix) = unsafe {
+            let ep = &*info.view().ep_attr;
+            (
+                ep.max_msg_size,
+                if info.view().mode & FI_MSG_PREFIX != 0 { ep.msg_prefix_size } else { 0 },
+            )
+        };
+        let biggest = options.size.unwrap_or(SIZES[SIZES.len() - 1]).max(FIN.len());
+        let mut this = Self {
+            endpoint,
+            passive,
+            av,
+            tx,
+            rx,
+            eq,
+            domain,
+            fabric,
+            buffers: Buffers::new(biggest + prefix),
+            peer: FI_ADDR_UNSPEC,
+            options: options.clone(),
+            max_size,
+            prefix,
+            sent: 0,
+            received: 0,
+        };
+        this.post_receive()?;
+        Ok(this)
+    }
+
+    fn server(options: &Options, control: &mut Control) -> Outcome<Self> {
+        let info = Info::find(&hints(options)?)?;
+        let format = info.view().addr_format;
+        let fabric = open_fabric(&info)?;
+        if options.endpoint == fi_ep_type::FI_EP_MSG {
+            let eq = open_eq(&fabric)?;
+            let passive = Open::new("fi_passive_ep", |p| {
+                call!(fabric.get(), ops.passive_ep(info.get(), p, ptr::null_mut()))
+            })?;
+            passive.bind(&eq, 0)?;
+            call!(passive.get(), cm.listen()).during("fi_listen")?;
+            // SAFETY: the passive endpoint is open.
+            let name = name_of(&passive, unsafe { (*passive.get()).cm })?;
+            control.send_address(format, &name)?;
+            let request =
+                event(&eq, FI_CONNREQ as u32)?.ok_or(Error::INVAL).during("connection request")?;
+            let this = Self::open(options, &request, fabric, Some(eq), Some(passive))?;
+            call!(this.endpoint.get(), cm.accept(ptr::null(), 0)).during("fi_accept")?;
+            this.connected()?;
+            Ok(this)
+        } else {
+            let mut this = Self::open(options, &info, fabric, None, None)?;
+            this.tell_name(format, control)?;
+            let (_, peer) = control.receive_address()?;
+            this.insert(&peer)?;
+            Ok(this)
+        }
+    }
+
+    fn client(options: &Options, control: &mut Control) -> Outcome<Self> {
+        let (format, peer) = control.receive_address()?;
+        let hints = hints(options)?;
+        toward(&hints, format, &peer)?;
+        let info = Info::find(&hints)?;
+        let fabric = open_fabric(&info)?;
+        if options.endpoint == fi_ep_type::FI_EP_MSG {
+            let eq = open_eq(&fabric)?;
+            let this = Self::open(options, &info, fabric, Some(eq), None)?;
+            call!(this.endpoint.get(), cm.connect(peer.as_ptr().cast(), ptr::null(), 0))
+                .during("fi_connect")?;
+            this.connected()?;
+            Ok(this)
+        } else {
+            let mut this = Self::open(options, &info, fabric, None, None)?;
+            this.tell_name(info.view().addr_format, control)?;
+            this.insert(&peer)?;
+            Ok(this)
+        }
+    }
+
+    fn connected(&self) -> Outcome {
+        let eq = self.eq.as_ref().ok_or(Error::NOEQ).during("connection")?;
+        event(eq, FI_CONNECTED as u32).map(drop)
+    }
+    fn tell_name(&self, format: u32, control: &mut Control) -> Outcome {
+        // SAFETY: the endpoint is open.
+        let name = name_of(&self.endpoint, unsafe { (*self.endpoint.get()).cm })?;
+        control.send_address(format, &name)
+    }
+    fn insert(&mut self, peer: &[u8]) -> Outcome {
+        let av = self.av.as_ref().ok_or(Error::NOAV).during("fi_av_insert")?;
+        let mut address = FI_ADDR_NOTAVAIL;
+        let n =
+            call!(av.get(), ops.insert(peer.as_ptr().cast(), 1, &mut address, 0, ptr::null_mut()))
+                .during("fi_av_insert")?;
+        if n != 1 {
+            return Err(Error::INVAL).during("fi_av_insert");
+        }
+        self.peer = address;
+        Ok(())
+    }
+
+    /// Repeats a posting call while the provider pushes back.
+    fn post(&self, what: &str, mut call: impl FnMut() -> Result<c_int>) -> Outcome {
+        loop {
+            match call() {
+                Err(e) if e == Error::AGAIN => self.progress(),
+                r => return r.during(what).map(drop),
+            }
+        }
+    }
+    /// Reading nothing drives the provider.
+    fn progress(&self) {
+        for q in [&self.tx, &self.rx] {
+            // The answer is whether an entry waits; it is read where it is awaited.
+            let _ = call!(q.get(), ops.read(ptr::null_mut(), 0));
+        }
+    }
+    fn post_receive(&mut self) -> Outcome {
+        let (buffer, size) = (self.buffers.receive.cast::<c_void>(), self.buffers.receive.len());
+        let (null, any, context) = (ptr::null_mut(), FI_ADDR_UNSPEC, self.buffers.context(1));
+        let ep = self.endpoint.get();
+        self.post("fi_recv", || match self.options.mode {
+            Mode::Msg => call!(ep, msg.recv(buffer, size, null, any, context)),
+            Mode::Tagged => call!(ep, tagged.recv(buffer, size, null, any, TAG, 0, context)),
+        })
+    }
+    fn post_send(&mut self, size: usize) -> Outcome {
+        let (buffer, size) = (self.buffers.send.as_ptr().cast::<c_void>(), size + self.prefix);
+        let (null, peer, context) = (ptr::null_mut(), self.peer, self.buffers.context(0));
+        let ep = self.endpoint.get();
+        self.post("fi_send", || match self.options.mode {
+            Mode::Msg => call!(ep, msg.send(buffer, size, null, peer, context)),
+            Mode::Tagged => call!(ep, tagged.send(buffer, size, null, peer, TAG, context)),
+        })
+    }
+    /// Waits for one entry of a queue; true when it came, false when a datagram
+    /// has not come for a long time.
+    fn wait(&self, queue: &Open<fid_cq>) -> Outcome<bool> {
+        let mut entry = fi_cq_entry { op_context: ptr::null_mut() };
+        let mut since = None;
+        for round in 0u32.. {
+            match call!(queue.get(), ops.read((&raw mut entry).cast(), 1)) {
+                Ok(1) => return Ok(true),
+                Ok(_) => {}
+                Err(e) if e == Error::AGAIN => {}
+                Err(e) if e == Error::AVAIL => {
+                    // SAFETY: all zeroes is an error entry; no buffer for error data.
+                    let mut error: fi_cq_err_entry = unsafe { std::mem::zeroed() };
+                    call!(queue.get(), ops.readerr(&mut error, 0)).during("fi_cq_readerr")?;
+                    return Err(Error::from_code(error.err)).during("transfer");
+                }
+                Err(e) => return Err(e).during("fi_cq_read"),
+            }
+            self.progress();
+            if self.options.endpoint == fi_ep_type::FI_EP_DGRAM
+                && round % 1024 == 1023
+                && since.get_or_insert_with(Instant::now).elapsed() > LOST
+            {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    fn send(&mut self, size: usize) -> Outcome {
+        if self.options.check {
+            let start = STEP * self.sent % TEXT.len();
+            for (to, from) in self.buffers.send[self.prefix..][..size]
+                .iter_mut()
+                .zip(TEXT.iter().cycle().skip(start))
+            {
+                *to = *from;
+            }
+        }
+        self.sent += 1;
+        self.post_send(size)?;
+        self.wait(&self.tx).map(drop)
+    }
+    /// Receives one message and posts the next receive; false when it was lost.
+    fn receive(&mut self, size: usize) -> Outcome<bool> {
+        if !self.wait(&self.rx)? {
+            return Ok(false);
+        }
+        if self.options.check {
+            let start = STEP * self.received % TEXT.len();
+            // SAFETY: the receive has completed and the next is not posted yet,
+            // so that nobody writes; the prefix and size are within the buffer.
+            let got = unsafe { &(&*self.buffers.receive)[self.prefix..][..size] };
+            if let Some(at) =
+                got.iter().zip(TEXT.iter().cycle().skip(start)).position(|(a, b)| a != b)
+            {
+                eprintln!("[error] fi_pingpong : data check error at byte {at} of {size}");
+                return Err(Error::IO).during("data check");
+            }
+        }
+        self.received += 1;
+        self.post_receive()?;
+        Ok(true)
+    }
+
+    /// One line of the table.
+    fn exchange(&mut self, size: usize, client: bool, control: &mut Control) -> Outcome<Row> {
+        if client {
+            control.send(ASK)?;
+            control.expect(ANSWER)?;
+        } else {
+            control.expect(ASK)?;
+            control.send(ANSWER)?;
+        }
+        let iterations = self.options.iterations;
+        let mut received = 0;
+        let start = Instant::now();
+        for _ in 0..iterations {
+            if client {
+                self.send(size)?;
+                received += usize::from(self.receive(size)?);
+            } else {
+                received += usize::from(self.receive(size)?);
+                self.send(size)?;
+            }
+        }
+        let elapsed = start.elapsed();
+        // The client tells how many it has sent, the server that it understood.
+        if client {
+            let mut count = [0; COUNT_LEN];
+            let text = iterations.to_string();
+            let fits = text.len().min(COUNT_LEN);
+            count[..fits].copy_from_slice(&text.as_bytes()[..fits]);
+            control.send(&count)?;
+            control.expect(COUNT_OK)?;
+        } else {
+            let count = control.receive::<COUNT_LEN>()?;
+            let digits = count.split(|b| *b == 0).next().unwrap_or_default();
+            let told =
+                std::str::from_utf8(digits).ok().and_then(|t| t.trim().parse::<usize>().ok());
+            debug(&self.options, || format!("the client sent {told:?} messages"));
+            control.send(COUNT_OK)?;
+        }
+        Ok(Row { size, sent: iterations, acknowledged: received, elapsed })
+    }
+
+    /// Both sides tell that they are through, so that neither leaves early.
+    fn finish(&mut self) -> Outcome {
+        self.buffers.send[self.prefix..][..FIN.len()].copy_from_slice(FIN);
+        let iov = libc::iovec {
+            iov_base: self.buffers.send.as_mut_ptr().cast(),
+            iov_len: self.prefix + FIN.len(),
+        };
+        let iov = (&raw const iov).cast();
+        let mut desc = ptr::null_mut();
+        let (addr, context, desc) = (self.peer, self.buffers.context(0), &raw mut desc);
+        let ep = self.endpoint.get();
+        let flags = FI_TRANSMIT_COMPLETE;
+        self.post("fi_sendmsg", || match self.options.mode {
+            Mode::Msg => {
+                let m = fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
+                call!(ep, msg.sendmsg(&m, flags))
+            }
+            Mode::Tagged => {
+                let m = fi_msg_tagged {
+                    msg_iov: iov,
+                    desc,
+                    iov_count: 1,
+                    addr,
+                    tag: TAG,
+                    ignore: 0,
+                    context,
+                    data: 0,
+                };
+                call!(ep, tagged.sendmsg(&m, flags))
+            }
+        })?;
+        self.wait(&self.tx)?;
+        self.wait(&self.rx).map(drop)
+    }
+
+    fn run(&mut self, client: bool, control: &mut Control) -> Outcome {
+        println!("{HEADING}");
+        let sizes = match self.options.size {
+            Some(size) => vec![size],
+            None => SIZES.to_vec(),
+        };
+        let limit = self.max_size;
+        for size in sizes.into_iter().filter(|size| *size <= limit) {
+            let row = self.exchange(size, client, control)?;
+            println!("{row}");
+        }
+        self.finish()
+    }
+}
+
+const HEADING: &str =
+    "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec";
+
+/// What one size took.
+struct Row {
+    size: usize,
+    sent: usize,
+    acknowledged: usize,
+    elapsed: Duration,
+}
+
+/// 64, 1.2k, 20m: at most one decimal, of powers of 1024.
+fn short(n: u64) -> String {
+    let (unit, suffix) = match n {
+        n if n >= 1 << 30 => (1u64 << 30, "g"),
+        n if n >= 1 << 20 => (1 << 20, "m"),
+        n if n >= 1 << 10 => (1 << 10, "k"),
+        _ => (1, ""),
+    };
+    match (n / unit, n % unit * 10 / unit) {
+        (whole, 0) => format!("{whole}{suffix}"),
+        (whole, tenth) => format!("{whole}.{tenth}{suffix}"),
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let acknowledged = match self.acknowledged.checked_sub(self.sent) {
+            Some(0) => format!("={}", self.sent),
+            Some(more) => format!("+{more}"),
+            None => format!("-{}", self.sent - self.acknowledged),
+        };
+        let transfers = 2 * self.sent;
+        let total = self.size as u64 * transfers as u64;
+        let us = self.elapsed.as_secs_f64() * 1e6;
+        let per = us / transfers as f64;
+        write!(
+            f,
+            "{:<8}{:<8}{:<9}{:<8}{:8.2}s{:10.2}{:11.2}{:11.2}",
+            short(self.size as u64),
+            self.sent,
+            acknowledged,
+            short(total),
+            us / 1e6,
+            total as f64 / us,
+            per,
+            1.0 / per
+        )
+    }
+}
+
+fn run(o: &Options) -> Outcome {
+    let mut control = match &o.server {
+        Some(host) => Control::call(o, host)?,
+        None => Control::serve(o)?,
+    };
+    let client = o.server.is_some();
+    let mut pair = if client {
+        PingPong::client(o, &mut control)?
+    } else {
+        PingPong::server(o, &mut control)?
+    };
+    debug(o, || format!("fabric {:p}, domain {:p}", pair.fabric.get(), pair.domain.get()));
+    let r = pair.run(client, &mut control);
+    if pair.passive.is_some() || pair.eq.is_some() {
+        // The peer may have closed first.
+        let _ = call!(pair.endpoint.get(), cm.shutdown(0));
+    }
+    // Nothing more is said; the peer may be gone.
+    let _ = control.0.shutdown(Shutdown::Both);
+    r
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let program = arguments.first().map_or("fi_pingpong", String::as_str);
+    let options = match parse(arguments.get(1..).unwrap_or_default()) {
+        Ok(options) => options,
+        Err(refusal) => {
+            if !refusal.message.is_empty() {
+                let name = if refusal.usage { format!("{program}: ") } else { String::new() };
+                eprintln!("{name}{}", refusal.message);
+            }
+            if refusal.usage {
+                eprint!("{}", usage(program));
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(u8::try_from(failure.error.code()).unwrap_or(1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn sizes_are_shortened_as_in_the_table_of_every_fi_pingpong() {
+        for (n, text) in [
+            (64, "64"),
+            (1024, "1k"),
+            (1280, "1.2k"),
+            (5120, "5k"),
+            (65536, "64k"),
+            (1310720, "1.2m"),
+            (20 << 20, "20m"),
+            (3 << 30, "3g"),
+        ] {
+            assert_eq!(short(n), text);
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_columns_of_every_fi_pingpong() {
+        let row =
+            Row { size: 64, sent: 10, acknowledged: 10, elapsed: Duration::from_nanos(68_204_000) };
+        assert_eq!(
+            row.to_string(),
+            "64      10      =10      1.2k        0.07s      0.02    3410.20       0.00"
+        );
+    }
+
+    #[test]
+    fn options_may_be_joined_to_their_values_and_follow_the_server() {
+        let o = parse(&words("-p tcp -ermd")).unwrap_err();
+        assert_eq!(o.message, "Unknown endpoint : rmd");
+        let o = parse(&words("-ptcp 127.0.0.1 -e rdm -cI5 -S all -m tagged -B 1 -P2 -6")).unwrap();
+        assert_eq!(o.provider.as_deref(), Some("tcp"));
+        assert_eq!(o.server.as_deref(), Some("127.0.0.1"));
+        assert!(o.check && o.v6 && o.iterations == 5 && o.size.is_none());
+        assert!(o.mode == Mode::Tagged && o.source_port == Some(1) && o.destination_port == 2);
+    }
+
+    #[test]
+    fn unknown_options_and_missing_values_are_told_with_the_usage() {
+        let r = parse(&words("-x")).unwrap_err();
+        assert_eq!((r.message.as_str(), r.usage), ("invalid option -- 'x'", true));
+        assert!(parse(&words("-p")).unwrap_err().usage);
+        assert!(parse(&words("-S foo")).unwrap_err().message.contains("foo"));
+        assert_eq!(
+            parse(&words("-h")).unwrap_err(),
+            Refusal { message: String::new(), usage: true }
+        );
+    }
+}
