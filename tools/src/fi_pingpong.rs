@@ -3,6 +3,9 @@
 //! A control connection over TCP, beside the fabric, tells the addresses and
 //! keeps both sides in step; its messages are those of every other
 //! `fi_pingpong`, so that this one can be either side of a pair.
+#[path = "fi_pingpong_text.rs"]
+mod text;
+
 use ofi::abi::*;
 use ofi::error::{Error, Result};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -15,6 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
+use text::{CONTROL_PORT, HEADING, Mode, Options, Row, parse, usage};
 
 #[link(name = "fabric")]
 unsafe extern "C" {
@@ -37,7 +41,6 @@ unsafe extern "C" {
 
 /// The API version asked for: what this program uses is in every later one.
 const API: u32 = 1 << 16 | 4;
-const CONTROL_PORT: u16 = 47592;
 const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 const TAG: u64 = 1234;
 /// The text that `-c` sends; message number k starts 7 * k characters into it.
@@ -182,151 +185,6 @@ fn c_string(text: &str) -> Outcome<*mut c_char> {
     // SAFETY: text is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() { Err(Error::NOMEM).during("name") } else { Ok(copy) }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
-    Msg,
-    Tagged,
-}
-
-/// The command line.
-#[derive(Clone, Debug)]
-struct Options {
-    source_port: Option<u16>,
-    destination_port: u16,
-    domain: Option<String>,
-    provider: Option<String>,
-    endpoint: fi_ep_type,
-    iterations: usize,
-    size: Option<usize>,
-    check: bool,
-    mode: Mode,
-    verbose: bool,
-    v6: bool,
-    server: Option<String>,
-}
-
-fn usage(program: &str) -> String {
-    format!(
-        "Usage:
-  {program} [OPTIONS]\t\tstart server
-  {program} [OPTIONS] <srv_addr>\tconnect to server
-
-Ping pong client and server
-
-Options:
- -B <src_port>        source control port number (server: 47592, client: auto)
- -P <dst_port>        destination control port number (client: 47592)
- -d <domain>          domain name
- -p <provider>        specific provider name eg sockets, verbs
- -e <ep_type>         endpoint type: msg|rdm|dgram (dgram)
- -I <number>          number of iterations (10)
- -S <size>            specific transfer size or 'all' (all)
- -c                   enables data_integrity checks
- -m <transmit mode>   transmit mode type: msg|tagged (msg)
- -h                   display this help output
- -v                   enable debugging output
- -6                   use IPv6 address
-"
-    )
-}
-
-/// What the command line asks the program to do, when it is not to run.
-#[derive(Debug, PartialEq, Eq)]
-struct Refusal {
-    message: String,
-    usage: bool,
-}
-
-fn parse(arguments: &[String]) -> std::result::Result<Options, Refusal> {
-    let refuse = |message: String, usage| Refusal { message, usage };
-    let mut o = Options {
-        source_port: None,
-        destination_port: CONTROL_PORT,
-        domain: None,
-        provider: None,
-        endpoint: fi_ep_type::FI_EP_DGRAM,
-        iterations: 10,
-        size: None,
-        check: false,
-        mode: Mode::Msg,
-        verbose: false,
-        v6: false,
-        server: None,
-    };
-    let mut words = arguments.iter();
-    let mut only_operands = false;
-    while let Some(word) = words.next() {
-        let letters = match word.strip_prefix('-') {
-            Some("-") if !only_operands => {
-                only_operands = true;
-                continue;
-            }
-            Some(letters) if !letters.is_empty() && !only_operands => letters,
-            _ => {
-                o.server.get_or_insert_with(|| word.clone());
-                continue;
-            }
-        };
-        for (at, letter) in letters.char_indices() {
-            let rest = &letters[at + letter.len_utf8()..];
-            match letter {
-                'c' => o.check = true,
-                'v' => o.verbose = true,
-                '6' => o.v6 = true,
-                'h' => return Err(refuse(String::new(), true)),
-                'B' | 'P' | 'd' | 'p' | 'e' | 'I' | 'S' | 'm' => {
-                    let value = if rest.is_empty() {
-                        words.next().cloned().ok_or_else(|| {
-                            refuse(format!("option requires an argument -- '{letter}'"), true)
-                        })?
-                    } else {
-                        rest.to_owned()
-                    };
-                    let bad =
-                        || refuse(format!("Error parsing \"{value}\": Invalid argument"), false);
-                    match letter {
-                        'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
-                        'P' => o.destination_port = value.parse().map_err(|_| bad())?,
-                        'd' => o.domain = Some(value),
-                        'p' => o.provider = Some(value),
-                        'e' => {
-                            o.endpoint = match value.to_ascii_lowercase().as_str() {
-                                "msg" => fi_ep_type::FI_EP_MSG,
-                                "rdm" => fi_ep_type::FI_EP_RDM,
-                                "dgram" => fi_ep_type::FI_EP_DGRAM,
-                                _ => {
-                                    return Err(refuse(
-                                        format!("Unknown endpoint : {value}"),
-                                        false,
-                                    ));
-                                }
-                            }
-                        }
-                        'I' => o.iterations = value.parse().map_err(|_| bad())?,
-                        'S' if value.eq_ignore_ascii_case("all") => o.size = None,
-                        'S' => o.size = Some(value.parse().map_err(|_| bad())?),
-                        _ => {
-                            o.mode = match value.to_ascii_lowercase().as_str() {
-                                "msg" => Mode::Msg,
-                                "tagged" => Mode::Tagged,
-                                _ => {
-                                    return Err(refuse(
-                                        format!("Unknown transmit mode : {value}"),
-                                        false,
-                                    ));
-                                }
-                            }
-                        }
-                    }
-                    break;
-                }
-                _ => return Err(refuse(format!("invalid option -- '{letter}'"), true)),
-            }
-        }
-    }
-    Ok(o)
 }
 
 /// The connection beside the fabric.
@@ -950,57 +808,6 @@ impl PingPong {
     }
 }
 
-const HEADING: &str =
-    "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec";
-
-/// What one size took.
-struct Row {
-    size: usize,
-    sent: usize,
-    acknowledged: usize,
-    elapsed: Duration,
-}
-
-/// 64, 1.2k, 20m: at most one decimal, of powers of 1024.
-fn short(n: u64) -> String {
-    let (unit, suffix) = match n {
-        n if n >= 1 << 30 => (1u64 << 30, "g"),
-        n if n >= 1 << 20 => (1 << 20, "m"),
-        n if n >= 1 << 10 => (1 << 10, "k"),
-        _ => (1, ""),
-    };
-    match (n / unit, n % unit * 10 / unit) {
-        (whole, 0) => format!("{whole}{suffix}"),
-        (whole, tenth) => format!("{whole}.{tenth}{suffix}"),
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let acknowledged = match self.acknowledged.checked_sub(self.sent) {
-            Some(0) => format!("={}", self.sent),
-            Some(more) => format!("+{more}"),
-            None => format!("-{}", self.sent - self.acknowledged),
-        };
-        let transfers = 2 * self.sent;
-        let total = self.size as u64 * transfers as u64;
-        let us = self.elapsed.as_secs_f64() * 1e6;
-        let per = us / transfers as f64;
-        write!(
-            f,
-            "{:<8}{:<8}{:<9}{:<8}{:8.2}s{:10.2}{:11.2}{:11.2}",
-            short(self.size as u64),
-            self.sent,
-            acknowledged,
-            short(total),
-            us / 1e6,
-            total as f64 / us,
-            per,
-            1.0 / per
-        )
-    }
-}
-
 fn run(o: &Options) -> Outcome {
     let mut control = match &o.server {
         Some(host) => Control::call(o, host)?,
@@ -1046,63 +853,5 @@ fn main() -> ExitCode {
             eprintln!("{failure}");
             ExitCode::from(u8::try_from(failure.error.code()).unwrap_or(1))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(line: &str) -> Vec<String> {
-        line.split_whitespace().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn sizes_are_shortened_as_in_the_table_of_every_fi_pingpong() {
-        for (n, text) in [
-            (64, "64"),
-            (1024, "1k"),
-            (1280, "1.2k"),
-            (5120, "5k"),
-            (65536, "64k"),
-            (1310720, "1.2m"),
-            (20 << 20, "20m"),
-            (3 << 30, "3g"),
-        ] {
-            assert_eq!(short(n), text);
-        }
-    }
-
-    #[test]
-    fn a_row_has_the_columns_of_every_fi_pingpong() {
-        let row =
-            Row { size: 64, sent: 10, acknowledged: 10, elapsed: Duration::from_nanos(68_204_000) };
-        assert_eq!(
-            row.to_string(),
-            "64      10      =10      1.2k        0.07s      0.02    3410.20       0.00"
-        );
-    }
-
-    #[test]
-    fn options_may_be_joined_to_their_values_and_follow_the_server() {
-        let o = parse(&words("-p tcp -ermd")).unwrap_err();
-        assert_eq!(o.message, "Unknown endpoint : rmd");
-        let o = parse(&words("-ptcp 127.0.0.1 -e rdm -cI5 -S all -m tagged -B 1 -P2 -6")).unwrap();
-        assert_eq!(o.provider.as_deref(), Some("tcp"));
-        assert_eq!(o.server.as_deref(), Some("127.0.0.1"));
-        assert!(o.check && o.v6 && o.iterations == 5 && o.size.is_none());
-        assert!(o.mode == Mode::Tagged && o.source_port == Some(1) && o.destination_port == 2);
-    }
-
-    #[test]
-    fn unknown_options_and_missing_values_are_told_with_the_usage() {
-        let r = parse(&words("-x")).unwrap_err();
-        assert_eq!((r.message.as_str(), r.usage), ("invalid option -- 'x'", true));
-        assert!(parse(&words("-p")).unwrap_err().usage);
-        assert!(parse(&words("-S foo")).unwrap_err().message.contains("foo"));
-        assert_eq!(
-            parse(&words("-h")).unwrap_err(),
-            Refusal { message: String::new(), usage: true }
-        );
     }
 }

@@ -1,0 +1,204 @@
+//! What fi_pingpong reads from the command line and prints: the same words and
+//! columns as every other fi_pingpong.
+use ofi::abi::fi_ep_type;
+use std::fmt;
+use std::time::Duration;
+
+/// Where a server listens for the control connection.
+pub(crate) const CONTROL_PORT: u16 = 47592;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Msg,
+    Tagged,
+}
+
+/// The command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) source_port: Option<u16>,
+    pub(crate) destination_port: u16,
+    pub(crate) domain: Option<String>,
+    pub(crate) provider: Option<String>,
+    pub(crate) endpoint: fi_ep_type,
+    pub(crate) iterations: usize,
+    pub(crate) size: Option<usize>,
+    pub(crate) check: bool,
+    pub(crate) mode: Mode,
+    pub(crate) verbose: bool,
+    pub(crate) v6: bool,
+    pub(crate) server: Option<String>,
+}
+
+pub(crate) fn usage(program: &str) -> String {
+    format!(
+        "Usage:
+  {program} [OPTIONS]\t\tstart server
+  {program} [OPTIONS] <srv_addr>\tconnect to server
+
+Ping pong client and server
+
+Options:
+ -B <src_port>        source control port number (server: 47592, client: auto)
+ -P <dst_port>        destination control port number (client: 47592)
+ -d <domain>          domain name
+ -p <provider>        specific provider name eg sockets, verbs
+ -e <ep_type>         endpoint type: msg|rdm|dgram (dgram)
+ -I <number>          number of iterations (10)
+ -S <size>            specific transfer size or 'all' (all)
+ -c                   enables data_integrity checks
+ -m <transmit mode>   transmit mode type: msg|tagged (msg)
+ -h                   display this help output
+ -v                   enable debugging output
+ -6                   use IPv6 address
+"
+    )
+}
+
+/// What the command line asks the program to do, when it is not to run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) message: String,
+    pub(crate) usage: bool,
+}
+
+pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, Refusal> {
+    let refuse = |message: String, usage| Refusal { message, usage };
+    let mut o = Options {
+        source_port: None,
+        destination_port: CONTROL_PORT,
+        domain: None,
+        provider: None,
+        endpoint: fi_ep_type::FI_EP_DGRAM,
+        iterations: 10,
+        size: None,
+        check: false,
+        mode: Mode::Msg,
+        verbose: false,
+        v6: false,
+        server: None,
+    };
+    let mut words = arguments.iter();
+    let mut only_operands = false;
+    while let Some(word) = words.next() {
+        let letters = match word.strip_prefix('-') {
+            Some("-") if !only_operands => {
+                only_operands = true;
+                continue;
+            }
+            Some(letters) if !letters.is_empty() && !only_operands => letters,
+            _ => {
+                o.server.get_or_insert_with(|| word.clone());
+                continue;
+            }
+        };
+        for (at, letter) in letters.char_indices() {
+            let rest = &letters[at + letter.len_utf8()..];
+            match letter {
+                'c' => o.check = true,
+                'v' => o.verbose = true,
+                '6' => o.v6 = true,
+                'h' => return Err(refuse(String::new(), true)),
+                'B' | 'P' | 'd' | 'p' | 'e' | 'I' | 'S' | 'm' => {
+                    let value = if rest.is_empty() {
+                        words.next().cloned().ok_or_else(|| {
+                            refuse(format!("option requires an argument -- '{letter}'"), true)
+                        })?
+                    } else {
+                        rest.to_owned()
+                    };
+                    let bad =
+                        || refuse(format!("Error parsing \"{value}\": Invalid argument"), false);
+                    match letter {
+                        'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
+                        'P' => o.destination_port = value.parse().map_err(|_| bad())?,
+                        'd' => o.domain = Some(value),
+                        'p' => o.provider = Some(value),
+                        'e' => {
+                            o.endpoint = match value.to_ascii_lowercase().as_str() {
+                                "msg" => fi_ep_type::FI_EP_MSG,
+                                "rdm" => fi_ep_type::FI_EP_RDM,
+                                "dgram" => fi_ep_type::FI_EP_DGRAM,
+                                _ => {
+                                    return Err(refuse(
+                                        format!("Unknown endpoint : {value}"),
+                                        false,
+                                    ));
+                                }
+                            }
+                        }
+                        'I' => o.iterations = value.parse().map_err(|_| bad())?,
+                        'S' if value.eq_ignore_ascii_case("all") => o.size = None,
+                        'S' => o.size = Some(value.parse().map_err(|_| bad())?),
+                        _ => {
+                            o.mode = match value.to_ascii_lowercase().as_str() {
+                                "msg" => Mode::Msg,
+                                "tagged" => Mode::Tagged,
+                                _ => {
+                                    return Err(refuse(
+                                        format!("Unknown transmit mode : {value}"),
+                                        false,
+                                    ));
+                                }
+                            }
+                        }
+                    }
+                    break;
+                }
+                _ => return Err(refuse(format!("invalid option -- '{letter}'"), true)),
+            }
+        }
+    }
+    Ok(o)
+}
+
+pub(crate) const HEADING: &str =
+    "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec";
+
+/// What one size took.
+pub(crate) struct Row {
+    pub(crate) size: usize,
+    pub(crate) sent: usize,
+    pub(crate) acknowledged: usize,
+    pub(crate) elapsed: Duration,
+}
+
+/// 64, 1.2k, 20m: at most one decimal, of powers of 1024.
+pub(crate) fn short(n: u64) -> String {
+    let (unit, suffix) = match n {
+        n if n >= 1 << 30 => (1u64 << 30, "g"),
+        n if n >= 1 << 20 => (1 << 20, "m"),
+        n if n >= 1 << 10 => (1 << 10, "k"),
+        _ => (1, ""),
+    };
+    match (n / unit, n % unit * 10 / unit) {
+        (whole, 0) => format!("{whole}{suffix}"),
+        (whole, tenth) => format!("{whole}.{tenth}{suffix}"),
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let acknowledged = match self.acknowledged.checked_sub(self.sent) {
+            Some(0) => format!("={}", self.sent),
+            Some(more) => format!("+{more}"),
+            None => format!("-{}", self.sent - self.acknowledged),
+        };
+        let transfers = 2 * self.sent;
+        let total = self.size as u64 * transfers as u64;
+        let us = self.elapsed.as_secs_f64() * 1e6;
+        let per = us / transfers as f64;
+        write!(
+            f,
+            "{:<8}{:<8}{:<9}{:<8}{:8.2}s{:10.2}{:11.2}{:11.2}",
+            short(self.size as u64),
+            self.sent,
+            acknowledged,
+            short(total),
+            us / 1e6,
+            total as f64 / us,
+            per,
+            1.0 / per
+        )
+    }
+}
