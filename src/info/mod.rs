@@ -7,12 +7,18 @@
 //! - [`InfoRef`] is a view of a caller's info, [`InfoBuf`] an owned one,
 //!   [`InfoChain`] what a provider's getinfo answers.
 //! - [`check`](mod@check) compares hints with what a provider offers and keeps the
-//!   reason of every refusal; [`answer`](mod@answer) fills in what is echoed back.
+//!   reason of every refusal; [`alter`] fills in what is echoed back.
 //! - [`ip`] is getinfo for providers whose addresses are IP addresses.
 //! - [`addr`] reads and writes address strings.
 //! - [`tostr`] is the text of `fi_tostr`.
+pub mod addr;
+pub mod check;
+pub mod ip;
 mod owned;
+pub mod tostr;
 
+pub use check::{Offer, Refusal, alter, check};
+pub use ip::{IpProvider, ip_getinfo};
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 
 /// `FI_VERSION(major, minor)` (fi_version(3)).

@@ -445,6 +445,16 @@ impl InfoBuf {
         unsafe { (*self.raw().fabric_attr).fabric = fabric }
     }
 
+    /// `caps`, as [`InfoRef::caps`].
+    pub fn caps(&self) -> u64 {
+        self.as_ref().caps()
+    }
+
+    /// `mode`, as [`InfoRef::mode`].
+    pub fn mode(&self) -> u64 {
+        self.as_ref().mode()
+    }
+
     /// The transmit attributes.
     pub fn tx(&self) -> &fi_tx_attr {
         // SAFETY: present in every `InfoBuf`; so are those below.
