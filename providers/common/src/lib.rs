@@ -1,2 +1,2 @@
 //! The parts that providers are built from.
-pub use ofi::{abi, boundary, error, fid};
+pub use ofi::{abi, boundary, error, fid, info};
