@@ -275,31 +275,41 @@ fn since_epoch() -> std::time::Duration {
 }
 
 /// A line of the library itself.
-fn own(level: fi_log_level, func: &CStr, text: fmt::Arguments<'_>) {
+#[track_caller]
+fn own(level: fi_log_level, func: Option<&CStr>, text: fmt::Arguments<'_>) {
     let (level, subsys) = (level.into(), fi_log_subsys::FI_LOG_CORE.into());
     // SAFETY: null is the library itself.
+    if !unsafe { enabled(core::ptr::null(), level, subsys) } {
+        return;
+    }
+    // Where a C line would have its function, ours have their module.
+    let from = core::panic::Location::caller();
+    let module = Path::new(from.file()).file_stem().unwrap_or_default();
+    let module = CString::new(module.to_string_lossy().into_owned()).unwrap_or_default();
+    let Ok(text) = CString::new(format!("{text}\n")) else { return };
+    // SAFETY: as above.
     unsafe {
-        if enabled(core::ptr::null(), level, subsys)
-            && let Ok(text) = CString::new(format!("{text}\n"))
-        {
-            log(core::ptr::null(), level, subsys, func, 0, &text);
-        }
+        let func = func.unwrap_or(&module);
+        log(core::ptr::null(), level, subsys, func, from.line() as c_int, &text);
     }
 }
 
 /// Something went wrong, and this says what to do about it.
+#[track_caller]
 pub(super) fn warn(text: fmt::Arguments<'_>) {
-    own(fi_log_level::FI_LOG_WARN, c"core", text);
+    own(fi_log_level::FI_LOG_WARN, None, text);
 }
 
 /// Something that helps to understand what the library did.
+#[track_caller]
 pub(super) fn info(text: fmt::Arguments<'_>) {
-    own(fi_log_level::FI_LOG_INFO, c"core", text);
+    own(fi_log_level::FI_LOG_INFO, None, text);
 }
 
 /// Why an info is, or is not, in the answer of a getinfo.
+#[track_caller]
 pub(super) fn explain(text: fmt::Arguments<'_>) {
-    own(fi_log_level::FI_LOG_INFO, EXPLAIN, text);
+    own(fi_log_level::FI_LOG_INFO, Some(EXPLAIN), text);
 }
 
 /// The function name of lines that [`explain`] writes, for `fi_info --explain`.
