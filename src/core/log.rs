@@ -173,12 +173,13 @@ unsafe fn written(
     level: c_enum<fi_log_level>,
     subsys: c_enum<fi_log_subsys>,
 ) -> bool {
+    let admitted = |names: &Names| {
+        // SAFETY: by this function's contract.
+        names.admits(&unsafe { prov_name(prov) }.to_string_lossy())
+    };
     level.raw() <= LEVEL.load(Ordering::Relaxed)
         && (subsys.raw() >= u32::BITS || SUBSYS.load(Ordering::Relaxed) & (1 << subsys.raw()) != 0)
-        // SAFETY: by this function's contract.
-        && PROVIDERS
-            .get()
-            .is_none_or(|names| names.admits(&unsafe { prov_name(prov) }.to_string_lossy()))
+        && PROVIDERS.get().is_none_or(admitted)
 }
 
 /// `fi_log_ready`: as [`enabled`], but at most once per `FI_LOG_INTERVAL` for
@@ -419,7 +420,7 @@ unsafe fn filtered_flag(prov: *const fi_provider) -> u64 {
     // SAFETY: by this function's contract.
     let name = unsafe { prov_name(prov) }.to_string_lossy();
     let admitted = PROVIDERS.get().is_none_or(|names| names.admits(&name));
-    if admitted { 0 } else { FI_LOG_PROV_FILTERED as u64 }
+    if admitted { 0 } else { FI_LOG_PROV_FILTERED }
 }
 
 /// The name behind a pointer that C gave for a function.

@@ -14,6 +14,11 @@ use std::sync::Arc;
 #[repr(C)]
 struct OpenLog(fid_logging);
 
+// SAFETY: pointers that nobody follows but C, who may use any thread.
+unsafe impl Send for OpenLog {}
+// SAFETY: as above.
+unsafe impl Sync for OpenLog {}
+
 // SAFETY: `repr(C)`, a `fid_logging` first, and C gets it from `into_c` alone.
 unsafe impl Embeds<fid> for OpenLog {}
 

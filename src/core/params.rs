@@ -118,12 +118,17 @@ pub fn define(prov: Option<&CStr>, name: &CStr, kind: c_enum<fi_param_type>, hel
     let Ok(env) = CString::new(env) else { return };
     let mut params = params();
     if params.iter().all(|param| param.env != env) {
+        // People read these texts in one list, where only this says whose they are.
+        let help = match prov {
+            Some(prov) => [prov.to_bytes(), b": ", help.to_bytes()].concat(),
+            None => help.to_bytes().to_vec(),
+        };
         params.push(Param {
             name: name.to_owned(),
             prov: prov.map(CStr::to_owned),
             env,
             kind,
-            help: help.to_owned(),
+            help: CString::new(help).unwrap_or_default(),
         });
     }
 }

@@ -371,7 +371,12 @@ fn answer_caps(wanted: u64, offered: u64) -> u64 {
     if wanted == 0 {
         return offered;
     }
-    let mut caps = wanted & (PRIMARY_CAPS | MODIFIER_CAPS);
+    implied_caps(wanted, offered)
+}
+
+/// The same for what is asked of one side, which may be nothing.
+fn implied_caps(wanted: u64, offered: u64) -> u64 {
+    let mut caps = wanted & offered & (PRIMARY_CAPS | MODIFIER_CAPS);
     caps |= offered & !(PRIMARY_CAPS | MODIFIER_CAPS | ON_REQUEST);
     caps |= wanted & ON_REQUEST;
     if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MSG_MODIFIERS == 0 {
@@ -411,9 +416,10 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
     }
     info.set_caps(caps);
     // A side that names its own caps gets those; else what it has of the whole.
-    let side = |wanted: u64, offered: u64| match wanted {
-        0 => caps & offered,
-        wanted => answer_caps(wanted, all) & (offered | wanted),
+    let side = |wanted: u64, offered: u64| match (wanted, hints.caps()) {
+        (0, 0) => caps & offered,
+        (0, whole) => implied_caps(whole, offered),
+        (wanted, _) => implied_caps(wanted, offered | wanted),
     };
     info.tx_mut().caps = side(hints.tx().map_or(0, |tx| tx.caps), tx.caps) & all;
     info.rx_mut().caps = side(hints.rx().map_or(0, |rx| rx.caps), rx.caps) & all;
@@ -476,14 +482,23 @@ fn answer_mr_mode(api: u32, want: c_int, needs: c_int) -> c_int {
 
 /// Fits the reach of an info to its address: a loopback address reaches only
 /// this host. Why not, if that is not what the hints ask for.
+///
+/// An application that names the address knows what it reaches: with both asked
+/// for, it gets both. Otherwise the answer is the same however the address came
+/// to be used, so that it can serve as hints again.
 pub fn fit_comm_caps(
     info: &mut InfoBuf,
     loopback: bool,
+    named: bool,
     hints: Option<InfoRef<'_>>,
 ) -> core::result::Result<(), Refusal> {
-    let caps = info.as_ref().caps();
-    let reach = if loopback { caps & !FI_REMOTE_COMM } else { caps };
     let wanted = hints.map_or(0, InfoRef::caps) & COMM_CAPS;
+    let caps = info.caps();
+    let reach = match loopback {
+        true if named && wanted & FI_REMOTE_COMM != 0 => caps,
+        true => caps & !FI_REMOTE_COMM,
+        false => caps,
+    };
     if wanted & !reach != 0 {
         return Err(Refusal {
             what: "caps",
@@ -493,4 +508,234 @@ pub fn fit_comm_caps(
     }
     info.set_caps(reach);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::API_VERSION;
+
+    const ALL: u64 = FI_MSG
+        | FI_TAGGED
+        | FI_RMA
+        | MODIFIER_CAPS
+        | FI_MULTI_RECV
+        | FI_DIRECTED_RECV
+        | FI_SOURCE
+        | COMM_CAPS;
+
+    fn offer() -> Offer {
+        let mut most = InfoBuf::new().unwrap();
+        most.set_caps(ALL);
+        most.tx_mut().caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+        most.rx_mut().caps = ALL & !(FI_SEND | FI_READ | FI_WRITE | COMM_CAPS);
+        most.tx_mut().op_flags = FI_INJECT_COMPLETE | FI_COMPLETION;
+        most.tx_mut().msg_order = FI_ORDER_SAS;
+        most.tx_mut().size = 1024;
+        most.rx_mut().size = 1024;
+        most.tx_mut().inject_size = 128;
+        most.edit_ep(|ep| {
+            ep.r#type = fi_ep_type::FI_EP_RDM.into();
+            ep.protocol = FI_PROTO_XNET as u32;
+            ep.mem_tag_format = 0xff;
+            ep.tx_ctx_cnt = 1;
+            ep.rx_ctx_cnt = 1;
+        });
+        most.edit_domain(|domain| {
+            domain.threading = fi_threading::FI_THREAD_SAFE.into();
+            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            domain.max_ep_tx_ctx = 1;
+            domain.max_ep_rx_ctx = 1;
+            domain.mr_key_size = 8;
+        });
+        Offer { most, tx_size: 256, rx_size: 256 }
+    }
+
+    /// What refuses hints that `edit` makes.
+    fn refusals(api: u32, offer: &Offer, edit: impl FnOnce(&mut InfoBuf)) -> Vec<&'static str> {
+        let mut hints = InfoBuf::new().unwrap();
+        edit(&mut hints);
+        check(api, offer, hints.as_ref()).iter().map(|refusal| refusal.what).collect()
+    }
+
+    fn answer(edit: impl FnOnce(&mut InfoBuf)) -> InfoBuf {
+        let mut hints = InfoBuf::new().unwrap();
+        edit(&mut hints);
+        alter(API_VERSION, &offer(), Some(hints.as_ref())).unwrap()
+    }
+
+    #[test]
+    fn hints_that_ask_for_nothing_are_met_with_everything() {
+        assert!(refusals(API_VERSION, &offer(), |_| ()).is_empty());
+        assert_eq!(answer(|_| ()).caps(), ALL);
+    }
+
+    #[test]
+    fn primary_capabilities_are_those_asked_for_and_secondary_ones_come_along() {
+        let info = answer(|hints| hints.set_caps(FI_MSG));
+        assert_eq!(info.caps(), FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV | COMM_CAPS);
+        assert_eq!(info.tx().caps, FI_MSG | FI_SEND);
+        assert_eq!(info.rx().caps, FI_MSG | FI_RECV | FI_MULTI_RECV);
+        let info = answer(|hints| hints.set_caps(FI_TAGGED | FI_SEND | FI_SOURCE));
+        assert_eq!(info.caps() & (FI_SOURCE | FI_RECV | FI_MSG), FI_SOURCE);
+        assert_eq!(info.tx().caps, FI_TAGGED | FI_SEND);
+    }
+
+    #[test]
+    fn a_side_that_names_its_capabilities_gets_those() {
+        let info = answer(|hints| {
+            hints.set_caps(FI_MSG | FI_TAGGED);
+            hints.tx_mut().caps = FI_TAGGED | FI_SEND;
+        });
+        assert_eq!(info.tx().caps, FI_TAGGED | FI_SEND);
+        assert_eq!(info.rx().caps & (FI_MSG | FI_TAGGED), FI_MSG | FI_TAGGED);
+    }
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG | FI_ATOMIC | FI_HMEM);
+        let refusals = check(API_VERSION, &offer(), hints.as_ref());
+        assert_eq!((refusals.len(), refusals[0].what), (1, "caps"));
+        assert_eq!(refusals[0].wanted, "FI_ATOMIC, FI_HMEM");
+    }
+
+    #[test]
+    fn the_application_must_agree_to_the_modes_of_the_provider() {
+        let mut offer = offer();
+        offer.most.set_mode(FI_CONTEXT);
+        assert_eq!(refusals(API_VERSION, &offer, |_| ()), ["mode"]);
+        assert!(refusals(API_VERSION, &offer, |hints| hints.set_mode(u64::MAX)).is_empty());
+    }
+
+    #[test]
+    fn sizes_are_minimums_and_echoed() {
+        let size = |size| refusals(API_VERSION, &offer(), |hints| hints.tx_mut().size = size);
+        assert!(size(1024).is_empty());
+        assert_eq!(size(1025), ["tx_attr->size"]);
+        assert_eq!(answer(|hints| hints.tx_mut().size = 10).tx().size, 10);
+        assert_eq!(answer(|_| ()).tx().size, 256);
+    }
+
+    #[test]
+    fn each_level_of_threading_and_progress_allows_those_that_ask_for_less() {
+        let mut offer = offer();
+        let completion = fi_threading::FI_THREAD_COMPLETION.into();
+        offer.most.edit_domain(|domain| domain.threading = completion);
+        for (threading, does) in
+            [(0, true), (1, false), (2, false), (3, true), (4, true), (9, false)]
+        {
+            let no = refusals(API_VERSION, &offer, |hints| {
+                hints.edit_domain(|domain| domain.threading = c_enum::from_raw(threading));
+            });
+            assert_eq!(no.is_empty(), does, "{threading}");
+        }
+        let manual = fi_progress::FI_PROGRESS_MANUAL.into();
+        offer.most.edit_domain(|domain| domain.data_progress = manual);
+        for (progress, does) in [(0, true), (1, false), (2, true), (3, true), (4, false)] {
+            let no = refusals(API_VERSION, &offer, |hints| {
+                hints.edit_domain(|domain| domain.data_progress = c_enum::from_raw(progress));
+            });
+            assert_eq!(no.is_empty(), does, "{progress}");
+        }
+    }
+
+    #[test]
+    fn registration_modes_follow_the_version_of_the_application() {
+        let mut offer = offer();
+        let mr = |offer: &Offer, api, caps, mode| {
+            refusals(api, offer, |hints| {
+                hints.set_caps(caps);
+                hints.edit_domain(|domain| domain.mr_mode = mode);
+            })
+            .is_empty()
+        };
+        let (old, new) = (version(1, 4), version(1, 5));
+        // A provider that needs nothing takes every way to say so.
+        assert!(mr(&offer, old, FI_RMA, FI_MR_UNSPEC) && mr(&offer, old, FI_RMA, FI_MR_SCALABLE));
+        assert!(!mr(&offer, old, FI_RMA, FI_MR_LOCAL));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_SCALABLE));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_LOCAL));
+        // One that needs something only does for who agrees, if it matters.
+        let needs = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+        offer.most.edit_domain(|domain| domain.mr_mode = needs);
+        assert!(mr(&offer, new, FI_RMA, FI_MR_BASIC) && mr(&offer, new, FI_RMA, needs));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_SCALABLE) && !mr(&offer, new, FI_RMA, 0));
+        assert!(!mr(&offer, old, FI_RMA, FI_MR_SCALABLE) && mr(&offer, old, FI_RMA, 0));
+        assert!(mr(&offer, new, FI_MSG, 0) && mr(&offer, new, FI_RMA | FI_WRITE, 0));
+        // FI_MR_LOCAL was a mode bit before it was this.
+        offer.most.edit_domain(|domain| domain.mr_mode = FI_MR_LOCAL);
+        assert!(!mr(&offer, old, FI_MSG, FI_MR_BASIC));
+        let no = refusals(old, &offer, |hints| hints.set_mode(FI_LOCAL_MR));
+        assert!(no.is_empty(), "{no:?}");
+    }
+
+    #[test]
+    fn the_registration_mode_of_the_answer_is_the_one_asked_in() {
+        let mode = |api, mode| {
+            let mut hints = InfoBuf::new().unwrap();
+            hints.edit_domain(|domain| domain.mr_mode = mode);
+            alter(api, &offer(), Some(hints.as_ref())).unwrap().domain().mr_mode
+        };
+        assert_eq!(mode(version(1, 5), FI_MR_SCALABLE), FI_MR_SCALABLE);
+        assert_eq!(mode(version(1, 4), FI_MR_UNSPEC), FI_MR_BASIC);
+        // Bits that are not needed are cleared.
+        assert_eq!(mode(version(1, 5), FI_MR_LOCAL | FI_MR_PROV_KEY), 0);
+    }
+
+    #[test]
+    fn attributes_newer_than_the_application_are_not_looked_at() {
+        let counters = |hints: &mut InfoBuf| {
+            hints.edit_domain(|domain| {
+                domain.cntr_cnt = 1;
+                domain.max_cntr_value = 1;
+            });
+        };
+        assert!(refusals(version(1, 4), &offer(), counters).is_empty());
+        assert_eq!(refusals(version(1, 5), &offer(), counters), ["domain_attr->cntr_cnt"]);
+        assert_eq!(refusals(version(2, 5), &offer(), counters).len(), 2);
+    }
+
+    #[test]
+    fn orders_protocols_contexts_and_flags_are_compared() {
+        let refused = |edit: fn(&mut InfoBuf)| refusals(API_VERSION, &offer(), edit);
+        assert_eq!(refused(|h| h.tx_mut().msg_order = FI_ORDER_WAR), ["tx_attr->msg_order"]);
+        assert_eq!(refused(|h| h.tx_mut().comp_order = 15), ["tx_attr->comp_order"]);
+        assert_eq!(refused(|h| h.tx_mut().op_flags = FI_MORE), ["tx_attr->op_flags"]);
+        assert_eq!(
+            refused(|h| h.rx_mut().total_buffered_recv = 1),
+            ["rx_attr->total_buffered_recv"]
+        );
+        assert_eq!(
+            refused(|h| h.edit_ep(|ep| ep.protocol = FI_PROTO_UDP as u32)),
+            ["ep_attr->protocol"]
+        );
+        assert_eq!(refused(|h| h.edit_ep(|ep| ep.tx_ctx_cnt = 2)), ["ep_attr->tx_ctx_cnt"]);
+        assert_eq!(
+            refused(|h| h.edit_ep(|ep| ep.rx_ctx_cnt = FI_SHARED_CONTEXT)),
+            ["ep_attr->rx_ctx_cnt"]
+        );
+        // The size of an order that is not asked for does not matter.
+        assert!(refused(|h| h.edit_ep(|ep| ep.max_order_war_size = 1)).is_empty());
+        assert!(refused(|h| h.edit_ep(|ep| ep.mem_tag_format = 0x1ff)).is_empty());
+        let tagged = |h: &mut InfoBuf| {
+            h.set_caps(FI_TAGGED);
+            h.edit_ep(|ep| ep.mem_tag_format = 0x1ff);
+        };
+        assert_eq!(refused(tagged), ["ep_attr->mem_tag_format"]);
+    }
+
+    #[test]
+    fn what_is_answered_does_as_hints() {
+        let offer = offer();
+        for caps in [0, FI_MSG, FI_TAGGED | FI_SOURCE, FI_RMA | FI_WRITE | FI_REMOTE_WRITE] {
+            let mut hints = InfoBuf::new().unwrap();
+            hints.set_caps(caps);
+            let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+            assert_eq!(check(API_VERSION, &offer, info.as_ref()), [], "{caps:#x}");
+            let again = alter(API_VERSION, &offer, Some(info.as_ref())).unwrap();
+            assert_eq!((again.caps(), again.rx().caps), (info.caps(), info.rx().caps));
+        }
+    }
 }
