@@ -290,7 +290,10 @@ impl Registry {
                 prov.preferred = preferred;
                 self.register(prov, first_wins);
             }
-            Err(why) => {
+            Err(Refused::Nothing) => {
+                log::info(format_args!("plug-in {} has nothing to offer here", file.display()));
+            }
+            Err(Refused::Unusable(why)) => {
                 log::warn(format_args!("plug-in {} is left out: {why}", file.display()));
             }
         }
@@ -335,21 +338,33 @@ impl Registry {
     }
 }
 
+/// Why a plug-in is not used.
+#[derive(Debug)]
+enum Refused {
+    /// It found nothing on this host that it could work with.
+    Nothing,
+    /// Something is wrong with it.
+    Unusable(String),
+}
+
 /// Opens a plug-in for good.
-fn open(file: &Path) -> core::result::Result<Provider, String> {
+fn open(file: &Path) -> core::result::Result<Provider, Refused> {
     type Entry = unsafe extern "C" fn() -> *mut fi_provider;
     // SAFETY: loading code runs it; that is what a plug-in is, and where
     // plug-ins come from is for the administrator and the user to say.
     unsafe {
-        let library =
-            Library::open(Some(file), RTLD_NOW | RTLD_LOCAL).map_err(|error| root_cause(&error))?;
+        let library = Library::open(Some(file), RTLD_NOW | RTLD_LOCAL)
+            .map_err(|error| Refused::Unusable(root_cause(&error)))?;
         let entry = match library.get::<Entry>(b"fi_prov_ini\0") {
             Ok(entry) => *entry,
-            Err(_) => return Err("it has no fi_prov_ini".to_owned()),
+            Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
         };
         // From here on its code may have left traces.
         core::mem::forget(library);
-        Provider::new(entry()).map_err(str::to_owned)
+        match entry() {
+            raw if raw.is_null() => Err(Refused::Nothing),
+            raw => Provider::new(raw).map_err(|why| Refused::Unusable(why.to_owned())),
+        }
     }
 }
 
@@ -531,7 +546,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_that_is_no_plug_in_is_left_out() {
-        assert!(open(Path::new("/nonexistent-fi.so")).unwrap_err().contains("nonexistent"));
+        let refused = open(Path::new("/nonexistent-fi.so"));
+        assert!(matches!(refused, Err(Refused::Unusable(why)) if why.contains("nonexistent")));
         assert!(!default_dirs().is_empty());
     }
 }

@@ -9,8 +9,7 @@ use std::process::ExitCode;
 use std::ptr;
 use std::sync::Mutex;
 
-const USAGE: &str = "\
-  -h, --help\t\t\tdisplay this help and exit
+const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
   -s, --src_addr=ADDR\t\tsource name or address
   -n, --node=NAME\t\tdest node name or address
   -P, --port=PNUM\t\tport number
@@ -84,6 +83,9 @@ impl From<Error> for Stop {
 }
 
 fn main() -> ExitCode {
+    // Who reads only the beginning of the list ends it, as with other tools.
+    // SAFETY: the default action, before there are other threads.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut args = env::args_os().map(|arg| arg.to_string_lossy().into_owned());
     let own = args.next().unwrap_or_else(|| "fi_info".to_owned());
     let result = match parse(&args.collect::<Vec<_>>()) {
