@@ -475,4 +475,90 @@ mod tests {
         assert_eq!(other_name("x", None, Some(c"lo")), None);
         assert_eq!(other_name("x", Some(c"lo"), None).unwrap(), "x: wanted lo, have ");
     }
+
+    unsafe extern "C" fn two_infos(
+        _: u32,
+        _: *const core::ffi::c_char,
+        _: *const core::ffi::c_char,
+        _: u64,
+        _: *const fi_info,
+        list: *mut *mut fi_info,
+    ) -> core::ffi::c_int {
+        let infos = [c"eth0", c"lo"].map(|domain| {
+            let mut info = InfoBuf::new().unwrap();
+            info.set_domain_name(domain).unwrap();
+            info
+        });
+        // SAFETY: the core's place for the list.
+        unsafe { *list = InfoChain::from_iter(infos).into_raw() };
+        0
+    }
+
+    /// A registry with `udp`, which refuses everything, and `tcp`, which offers
+    /// two infos.
+    fn registry(filter: &str) -> Registry {
+        let mut tcp = registry::tests::raw(c"tcp", 206);
+        tcp.getinfo = Some(two_infos);
+        let udp = registry::tests::raw(c"udp", 206);
+        let found = vec![registry::tests::provider(tcp), registry::tests::provider(udp)];
+        registry::tests::registry(filter, found, false)
+    }
+
+    fn ask_registry(
+        registry: &Registry,
+        edit: impl FnOnce(&mut InfoBuf),
+    ) -> (Vec<String>, Vec<String>) {
+        let mut hints = InfoBuf::new().unwrap();
+        edit(&mut hints);
+        let hints = Some(hints.as_ref());
+        let version = version(1, 5);
+        let request = Request { version, node: None, service: None, flags: 0, hints };
+        let mut reasons = Vec::new();
+        let mut chain = ask_all(registry, request, &mut reasons).unwrap();
+        filter(registry, request, &mut chain, &mut reasons);
+        (chain.iter().map(describe).collect(), reasons)
+    }
+
+    #[test]
+    fn one_provider_that_refuses_does_not_spoil_the_answer_of_another() {
+        let (infos, reasons) = ask_registry(&registry(""), |_| ());
+        assert_eq!(infos, ["tcp: FI_EP_UNSPEC eth0 (no name)", "tcp: FI_EP_UNSPEC lo (no name)"]);
+        assert_eq!(reasons, ["udp: getinfo returned -61 (No data available)"]);
+    }
+
+    #[test]
+    fn what_names_leave_out_is_among_the_reasons() {
+        let registry = registry("");
+        let (infos, reasons) = ask_registry(&registry, |hints| {
+            hints.set_prov_name(c"tcp").unwrap();
+            hints.set_domain_name(c"LO").unwrap();
+        });
+        assert_eq!(infos, ["tcp: FI_EP_UNSPEC lo (no name)"]);
+        assert_eq!(
+            reasons,
+            ["tcp: FI_EP_UNSPEC eth0 (no name) refused: domain_attr->name: wanted LO, have eth0"]
+        );
+        let (infos, reasons) =
+            ask_registry(&registry, |hints| hints.set_prov_name(c"verbs").unwrap());
+        assert!(infos.is_empty());
+        assert_eq!(reasons, ["there is no provider verbs (there are: udp, tcp)"]);
+    }
+
+    #[test]
+    fn a_provider_older_than_the_application_is_not_asked() {
+        let registry = registry("");
+        let request =
+            Request { version: version(1, 6), node: None, service: None, flags: 0, hints: None };
+        let mut reasons = Vec::new();
+        assert!(ask_all(&registry, request, &mut reasons).unwrap().is_empty());
+        assert_eq!(reasons[0], "udp: built for version 1.5, the application asks for 1.6");
+    }
+
+    #[test]
+    fn the_list_of_names_has_every_provider_and_its_version() {
+        let chain = names_only(&registry(""), version(1, 5)).unwrap();
+        let names: Vec<_> = chain.iter().map(|info| info.prov_name().unwrap()).collect();
+        assert_eq!(names, [c"udp", c"tcp"]);
+        assert_eq!(names_only(&Registry::default(), 0).unwrap_err(), Error::NODATA);
+    }
 }

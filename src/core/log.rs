@@ -224,7 +224,8 @@ pub unsafe fn log(
 ) {
     // SAFETY: by this function's contract.
     unsafe {
-        if captures(level) {
+        let captured = captures(level);
+        if captured {
             capture(prov, text);
         }
         if let Some(ops) = imported() {
@@ -233,8 +234,14 @@ pub unsafe fn log(
             }
             return;
         }
-        // Only a capture may have wanted it.
-        if level.raw() <= LEVEL.load(Ordering::Relaxed) {
+        // The capture may be all that wanted this line; otherwise the caller
+        // has asked and was told to go on.
+        let wanted = if captured {
+            written(prov, level, subsys)
+        } else {
+            level.raw() <= LEVEL.load(Ordering::Relaxed)
+        };
+        if wanted {
             write_line(prov_name(prov), level, subsys, func, line, text);
         }
     }

@@ -188,7 +188,12 @@ pub(super) fn load() {
         filter: Names::parse(&params::core_string(c"provider").unwrap_or_default()),
         ..Registry::default()
     };
-    let path = Search::parse(&params::core_string(c"provider_path").unwrap_or_default());
+    let mut path = params::core_string(c"provider_path").unwrap_or_default();
+    if !path.is_empty() && runs_with_foreign_rights() {
+        log::warn(format_args!("FI_PROVIDER_PATH is left out, because this program is set-uid"));
+        path.clear();
+    }
+    let path = Search::parse(&path);
     registry.search(&path);
     registry.sort();
     for name in registry.filter.iter() {
@@ -404,6 +409,12 @@ impl Search {
     }
 }
 
+/// Whether who set the environment has fewer rights than the program.
+fn runs_with_foreign_rights() -> bool {
+    // SAFETY: no precondition.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// `libfabric/` beside this library, then the installation's directory.
 fn default_dirs() -> Vec<PathBuf> {
     let mut dirs = Vec::new();
@@ -478,7 +489,7 @@ pub(super) mod tests {
         all.map(|prov| (prov.name(), prov.version >> 16, prov.hidden)).collect()
     }
 
-    fn registry(filter: &str, found: Vec<Provider>, first_wins: bool) -> Registry {
+    pub(crate) fn registry(filter: &str, found: Vec<Provider>, first_wins: bool) -> Registry {
         let mut registry = Registry { filter: Names::parse(filter), ..Registry::default() };
         for prov in found {
             registry.register(prov, first_wins);

@@ -264,7 +264,7 @@ struct Iface {
     /// The network, the name of the fabric.
     network: String,
     addr: Option<SocketAddr>,
-    /// Link speed in Mbit/s, 0 if unknown.
+    /// Link speed in Mbit/s.
     speed: u64,
     point_to_point: bool,
 }
@@ -409,10 +409,12 @@ fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
     }
 }
 
+/// Link speed in Mbit/s, a modest one for what does not say.
 fn link_speed(name: &str) -> u64 {
+    const UNKNOWN: u64 = 100;
     // Reads "-1" or fails to read for what has no speed.
     let speed = fs::read_to_string(format!("/sys/class/net/{name}/speed"));
-    speed.ok().and_then(|speed| speed.trim().parse().ok()).unwrap_or(0)
+    speed.ok().and_then(|speed| speed.trim().parse().ok()).unwrap_or(UNKNOWN)
 }
 
 #[cfg(test)]
