@@ -150,6 +150,10 @@ impl Ends {
             return Ok(vec![Iface::nowhere(prov.name)]);
         }
         let ifaces = usable(Iface::all(), prov);
+        if ifaces.is_empty() {
+            (prov.report)("refused: no network interface is up, not even the loopback");
+            return Err(Error::NODATA);
+        }
         let (takes, not): (Vec<_>, Vec<_>) = ifaces.into_iter().partition(|iface| {
             iface.addr.is_some_and(|addr| addr::format_takes(self.format, &addr))
         });

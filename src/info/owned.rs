@@ -858,6 +858,62 @@ mod tests {
         assert_eq!((old.domain().cntr_cnt, old.domain().max_cntr_value), (5, 0));
     }
 
+    /// The beginning of a structure, at the very end of readable memory.
+    ///
+    /// # Safety
+    /// `from` is valid for `size` bytes.
+    unsafe fn at_the_end<T>(from: *const T, size: usize) -> *mut T {
+        let size = size.next_multiple_of(align_of::<T>());
+        let page = 4096;
+        // SAFETY: two fresh pages, the second of which nobody may touch; the
+        // first holds the structure. The test leaves them mapped.
+        unsafe {
+            let pages = libc::mmap(
+                ptr::null_mut(),
+                2 * page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(pages, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(pages.byte_add(page), page, libc::PROT_NONE), 0);
+            let at = pages.byte_add(page - size);
+            ptr::copy_nonoverlapping(from.cast::<u8>(), at.cast(), size);
+            at.cast()
+        }
+    }
+
+    #[test]
+    fn nothing_behind_the_structures_of_an_older_generation_is_touched() {
+        let full = sample();
+        for era in [
+            Era::V1_0,
+            Era::V1_1,
+            Era::V1_2,
+            Era::V1_3,
+            Era::V1_7,
+            Era::V1_8,
+            Era::V1_9,
+            Era::V1_10,
+        ] {
+            // SAFETY: the sample is current, which is as long as any older one;
+            // the copies share its names, which live on.
+            let copy = unsafe {
+                let mut info = *full.as_ptr();
+                info.tx_attr = at_the_end(info.tx_attr, era.tx());
+                info.rx_attr = at_the_end(info.rx_attr, size_of::<fi_rx_attr>());
+                info.ep_attr = at_the_end(info.ep_attr, era.ep());
+                info.domain_attr = at_the_end(info.domain_attr, era.domain());
+                info.fabric_attr = at_the_end(info.fabric_attr, era.fabric());
+                InfoBuf::from_era(at_the_end(&info, era.info()), era)
+            };
+            let copy = copy.unwrap();
+            assert_eq!(copy.as_ref().domain_name(), Some(c"eth0"), "{era:?}");
+            assert_eq!(copy.tx().tclass, if era < Era::V1_3 { 0 } else { 7 }, "{era:?}");
+        }
+    }
+
     #[test]
     fn the_sizes_of_the_generations_are_those_of_their_releases() {
         let eras = [Era::V1_0, Era::V1_1, Era::V1_2, Era::V1_3, Era::V1_7, Era::V1_8, Era::V1_9];

@@ -484,3 +484,73 @@ fn explain(command: &Command) -> Outcome {
     }
     outcome.map(|_| ()).map_err(|error| ("fi_getinfo", error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> core::result::Result<Command, String> {
+        parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(
+            |stop| match stop {
+                Stop::Usage(complaint) => complaint.unwrap_or_else(|| "usage".to_owned()),
+                Stop::Bad(complaint) => complaint,
+                Stop::Failed(error) => error.to_string(),
+            },
+        )
+    }
+
+    #[test]
+    fn options_have_the_notations_of_getopt_long() {
+        for args in [
+            &["-v", "-p", "tcp", "-P7000"][..],
+            &["-vptcp", "--port=7000"],
+            &["--verb", "--provider", "tcp", "--port", "7000"],
+            &["stray", "-vp", "tcp", "--po=7000", "--", "-Z"],
+        ] {
+            let command = parsed(args).unwrap();
+            assert!(command.verbose, "{args:?}");
+            assert_eq!(command.hints.as_ref().prov_name(), Some(c"tcp"), "{args:?}");
+            assert_eq!(command.port.as_deref(), Some(c"7000"), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_complained_about_as_getopt_long_does() {
+        for (args, complaint) in [
+            (&["-Z"][..], "invalid option -- 'Z'"),
+            (&["-g"], "option requires an argument -- 'g'"),
+            (&["--getenv"], "option '--getenv' requires an argument"),
+            (&["--env=5"], "option '--env' doesn't allow an argument"),
+            (&["--pr"], "option '--provider' requires an argument"),
+            (&["--ver"], "option '--ver' is ambiguous"),
+            (&["--nope"], "unrecognized option '--nope'"),
+            (&["-h"], "usage"),
+        ] {
+            assert_eq!(parsed(args).err().as_deref(), Some(complaint), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_of_any_case_and_joined_by_bars() {
+        let command =
+            parsed(&["-c", "fi_msg|FI_SOURCE", "-t", "FI_EP_RDM", "-a", "fi_sockaddr_in6"]);
+        let hints = command.unwrap().hints;
+        assert_eq!(hints.caps(), FI_MSG | FI_SOURCE);
+        assert_eq!(hints.as_ref().ep_type(), fi_ep_type::FI_EP_RDM);
+        assert_eq!(hints.as_ref().addr_format(), FI_SOCKADDR_IN6 as u32);
+        for (option, complaint) in [
+            ("-cFI_MSG|FOO", "Unrecognized capability: FOO"),
+            ("-mFOO", "Unrecognized mode: FOO"),
+            ("-tUnknown", "Unrecognized endpoint type: Unknown"),
+            ("-aFOO", "Unrecognized address format: FOO"),
+        ] {
+            assert_eq!(parsed(&[option]).err().as_deref(), Some(complaint));
+        }
+    }
+
+    #[test]
+    fn a_source_address_is_the_node_and_says_so() {
+        let command = parsed(&["-s", "127.0.0.1"]).unwrap();
+        assert_eq!((command.node.as_deref(), command.flags), (Some(c"127.0.0.1"), FI_SOURCE));
+    }
+}

@@ -51,3 +51,20 @@ fn parse(arg: &str) -> Option<Result<c_int, ()>> {
     // Digits that are a number of no size we know are too large a number.
     Some(c_int::from_str_radix(digits, base).map_err(|_| ()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_read_in_the_notation_of_c() {
+        for (arg, code) in [("61", 61), ("-61", 61), ("0x10", 16), ("010", 8), ("0", 0), ("+5", 5)]
+        {
+            assert_eq!(parse(arg), Some(Ok(code)), "{arg}");
+        }
+        assert_eq!(parse("99999999999"), Some(Err(())));
+        for arg in ["", "-", "0x", "12x", "abc", "--5"] {
+            assert_eq!(parse(arg), None, "{arg}");
+        }
+    }
+}
