@@ -9,3 +9,4 @@ pub mod abi;
 pub mod boundary;
 pub mod error;
 pub mod fid;
+pub mod info;
