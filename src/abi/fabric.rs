@@ -119,6 +119,27 @@ pub const FI_NOTIFY_FLAGS_ONLY: u64 = 0;
 pub const FI_RESTRICTED_COMP: u64 = 0;
 pub const FI_EP_SOCK_STREAM: u64 = 0;
 
+// Names that releases removed. Programs written for those releases still use
+// them; the library itself gives them no meaning but FI_BUFFERED_RECV.
+/// A mode bit, of fi_msg(3) as of 1.7 to 1.22.
+pub const FI_BUFFERED_RECV: u64 = 1 << 51;
+/// A capability bit of 1.15 to 1.20; the bit is [`FI_XPU`] now.
+pub const FI_XPU_TRIGGER: u64 = 1 << 44;
+/// A flag of 1.11 to 1.20.
+pub const FI_PRIORITY: u64 = 1 << 22;
+/// A flag of 1.16.
+pub const FI_PEER_CQ: u64 = 1 << 43;
+/// A flag of 1.16.
+pub const FI_PEER_SRX: u64 = 1 << 42;
+/// The start of the range of values that a provider may define, up to 1.20.
+pub const FI_PROV_SPECIFIC: u32 = 1 << 31;
+/// An endpoint type of 1.5 to 1.20.
+pub const FI_EP_SOCK_DGRAM: c_int = 5;
+/// A bound on the length of version texts, up to 1.22.
+pub const FI_VERSION_MAX: c_int = 64;
+/// A bound on the length of path names, up to 1.22.
+pub const FI_PATH_MAX: c_int = 256;
+
 pub const FI_NAME_MAX: c_int = 64;
 pub const FI_ATOMIC_OP_LAST: c_int = 19;
 pub const FI_DATATYPE_LAST: c_int = 14;
@@ -292,7 +313,7 @@ pub enum fi_bus_type {
     FI_BUS_PCI = 1,
 }
 /// Another name of [`fi_bus_type::FI_BUS_UNSPEC`].
-pub const FI_BUS_UNKNOWN: c_int = 0;
+pub const FI_BUS_UNKNOWN: fi_bus_type = fi_bus_type::FI_BUS_UNSPEC;
 
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

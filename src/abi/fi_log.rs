@@ -4,6 +4,11 @@ use super::c_enum;
 use super::fi_prov::fi_provider;
 use core::ffi::{c_char, c_int};
 
+/// The number of log levels, as programs written for 1.x count them.
+pub const FI_LOG_MAX: c_int = 4;
+/// The number of subsystems, as programs written for 1.x count them.
+pub const FI_LOG_SUBSYS_MAX: c_int = 10;
+
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_log_subsys {

@@ -34,7 +34,7 @@ unsafe extern "C" {
     pub fn fi_param_define(
         provider: *const fi_provider,
         param_name: *const c_char,
-        type_: c_enum<fi_param_type>,
+        r#type: c_enum<fi_param_type>,
         help_string_fmt: *const c_char,
         ...
     ) -> c_int;

@@ -5,6 +5,7 @@
 //! safe views of them live in [`crate::info`] and in the provider glue.
 #![allow(non_camel_case_types, non_snake_case)]
 
+mod calls;
 mod enums;
 pub mod fabric;
 pub mod fi_atomic;
@@ -23,6 +24,7 @@ pub mod fi_rma;
 pub mod fi_tagged;
 pub mod fi_trigger;
 pub mod fi_xpu;
+pub mod fi_xpu_device;
 
 pub use enums::c_enum;
 pub use fabric::*;
