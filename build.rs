@@ -70,6 +70,8 @@ const HEADERS: &[Header] = &[
             "rdma/fi_endpoint.h",
             "rdma/providers/fi_prov.h",
             "rdma/providers/fi_log.h",
+            // Where fi_ext.h had these declarations up to 1.17.
+            "rdma/providers/fi_peer.h",
         ],
     ),
 ];
@@ -278,7 +280,9 @@ fn c_constant(item: &syn::ItemConst) -> String {
 fn generate(header: &Header, modules: &BTreeMap<&str, Module>, calls: &[Calls]) -> String {
     let name = header.module;
     let own = &modules[name];
-    let guard = format!("{}_{}_H", header.folder, name).to_uppercase().replace('/', "_");
+    // The guards are the original's, so that a program that meets both sets of
+    // headers gets one of them.
+    let guard = format!("{}_H", name.to_uppercase());
     let includes: String = header.includes.iter().map(|i| format!("#include <{i}>\n")).collect();
     let forward: String = modules
         .iter()

@@ -26,7 +26,17 @@
 #define FI_CHECK_OP(ops, opstype, op) \
 	((ops) && (ops)->size > offsetof(opstype, op) && (ops)->op)
 
-/* Removed in 2.0; programs written for 1.x have it from here. */
+#ifndef container_of
+#define container_of(ptr, type, field) \
+	((type *) ((char *) (ptr) - offsetof(type, field)))
+#endif
+
+/* Removed by 2.x; programs written for 1.x have them from here. */
 #ifndef count_of
 #define count_of(x) (sizeof(x) / sizeof(*(x)))
 #endif
+enum fi_mr_mode {
+	FI_MR_UNSPEC,
+	FI_MR_BASIC,
+	FI_MR_SCALABLE
+};

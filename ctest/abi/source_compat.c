@@ -41,6 +41,7 @@ int use_1_x(struct fid_domain *domain, struct fid_fabric *fabric)
 	struct fi_info *hints = fi_allocinfo();
 	struct fi_wait_attr wait_attr;
 	struct fi_poll_attr poll_attr;
+	enum fi_mr_mode mr_mode;
 	struct fid_wait *waitset;
 	struct fid_poll *pollset;
 	void *ready[4];
@@ -58,6 +59,9 @@ int use_1_x(struct fid_domain *domain, struct fid_fabric *fabric)
 	hints->tx_attr->op_flags = FI_PRIORITY;
 	hints->domain_attr->mr_mode = FI_MR_BASIC;
 	hints->domain_attr->mr_mode = FI_MR_SCALABLE;
+	mr_mode = (enum fi_mr_mode) hints->domain_attr->mr_mode;
+	if (mr_mode == FI_MR_UNSPEC)
+		return -FI_EINVAL;
 	hints->domain_attr->threading = FI_THREAD_FID;
 	hints->domain_attr->av_type = FI_AV_MAP;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
@@ -88,6 +92,8 @@ int use_2_x(struct fid_domain *domain, struct fid_mr *mr)
 	attr.base_mr = mr;
 	domain_attr.progress = FI_PROGRESS_CONTROL_UNIFIED;
 	domain_attr.max_group_id = 1;
+	if (container_of(&mr->fid, struct fid_mr, fid) != mr)
+		return -FI_EINVAL;
 	(void) domain_attr;
 	(void) fi_tag_mpi(1, 2);
 	(void) fi_group_addr(FI_ADDR_UNSPEC, 3);
