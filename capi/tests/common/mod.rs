@@ -6,7 +6,7 @@ use std::{env, str};
 /// The folder of `libfabric.so` and `libfabric.so.1`, as this profile builds them.
 ///
 /// A test does not make cargo build a cdylib, so this does.
-pub fn library_folder() -> PathBuf {
+pub(crate) fn library_folder() -> PathBuf {
     let test = env::current_exe().expect("the test knows its own path");
     let profile = test.ancestors().nth(2).expect("a test is in <target>/<profile>/deps");
     let target = profile.parent().expect("a profile's folder is in the target folder");
@@ -25,12 +25,12 @@ pub fn library_folder() -> PathBuf {
 }
 
 /// The root of the repository.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("capi is in the repository")
 }
 
 /// What a command prints; it has to succeed.
-pub fn stdout(command: &mut Command) -> String {
+pub(crate) fn stdout(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
