@@ -56,111 +56,217 @@ enum fi_mr_mode {
 	FI_MR_SCALABLE
 };
 
+/** The version of the API that this is. */
 #define FI_MAJOR_VERSION 2
+/** The version of the API that this is. */
 #define FI_MINOR_VERSION 6
+/** Not part of the API's version. */
 #define FI_REVISION_VERSION 0
+/** Capability: message queues. */
 #define FI_MSG (1ULL << 1)
+/** Capability: remote memory access. */
 #define FI_RMA (1ULL << 2)
+/** Capability: tagged messages. */
 #define FI_TAGGED (1ULL << 3)
+/** Capability: atomic operations. */
 #define FI_ATOMIC (1ULL << 4)
+/** Another name of `FI_ATOMIC`. */
 #define FI_ATOMICS (1ULL << 4)
+/** Capability and flag: multicast. */
 #define FI_MULTICAST (1ULL << 5)
+/** Capability and flag: collectives. */
 #define FI_COLLECTIVE (1ULL << 6)
+/** Reads of remote memory start here. */
 #define FI_READ (1ULL << 8)
+/** Writes to remote memory start here. */
 #define FI_WRITE (1ULL << 9)
+/** Receives. */
 #define FI_RECV (1ULL << 10)
+/** Sends. */
 #define FI_SEND (1ULL << 11)
+/** Another name of `FI_SEND`, for everything that transmits. */
 #define FI_TRANSMIT (1ULL << 11)
+/** Peers read this memory. */
 #define FI_REMOTE_READ (1ULL << 12)
+/** Peers write to this memory. */
 #define FI_REMOTE_WRITE (1ULL << 13)
+/** One buffer receives many messages. */
 #define FI_MULTI_RECV (1ULL << 16)
+/** The transfer carries data for the peer's completion. */
 #define FI_REMOTE_CQ_DATA (1ULL << 17)
+/** Another request follows; or more data is to come. */
 #define FI_MORE (1ULL << 18)
+/** Looks for an arrived message without receiving it. */
 #define FI_PEEK (1ULL << 19)
+/** Capability and flag: triggered operations. */
 #define FI_TRIGGER (1ULL << 20)
+/** The request waits for those before it to the same peer. */
 #define FI_FENCE (1ULL << 21)
+/** The request writes a completion. */
 #define FI_COMPLETION (1ULL << 24)
+/** Another name of `FI_COMPLETION`, for control operations. */
 #define FI_EVENT (1ULL << 24)
+/** The buffer is free when the call returns. */
 #define FI_INJECT (1ULL << 25)
+/** Completes when the buffer is free. */
 #define FI_INJECT_COMPLETE (1ULL << 26)
+/** Completes when the transfer no longer depends on this side. */
 #define FI_TRANSMIT_COMPLETE (1ULL << 27)
+/** Completes when the peer's memory has the data. */
 #define FI_DELIVERY_COMPLETE (1ULL << 28)
+/** The signaling vector is set. */
 #define FI_AFFINITY (1ULL << 29)
+/** Completes when the data is in persistent memory. */
 #define FI_COMMIT_COMPLETE (1ULL << 30)
+/** Completes when the peer has matched the message. */
 #define FI_MATCH_COMPLETE (1ULL << 31)
+/** `fi_getinfo` looks for devices anew. */
 #define FI_RESCAN (1ULL << 35)
+/** The endpoint makes transfers for a peer provider. */
 #define FI_PEER_TRANSFER (1ULL << 36)
+/** The address vector reports peers by numbers of the program's. */
 #define FI_AV_USER_ID (1ULL << 41)
+/** The peer is behind a firewall. */
 #define FI_FIREWALL_ADDR (1ULL << 42)
+/** The object is shared with a peer provider. */
 #define FI_PEER (1ULL << 43)
+/** Capability: device-side objects. */
 #define FI_XPU (1ULL << 44)
+/** Capability: tagged receives take one source only. */
 #define FI_TAGGED_DIRECTED_RECV (1ULL << 45)
+/** Capability: one buffer receives many tagged messages. */
 #define FI_TAGGED_MULTI_RECV (1ULL << 46)
+/** Capability: device memory. */
 #define FI_HMEM (1ULL << 47)
+/** Every directed receive names its source. */
 #define FI_EXACT_DIRECTED_RECV (1ULL << 48)
+/** Capability: remote access to persistent memory. */
 #define FI_RMA_PMEM (1ULL << 49)
+/** Capability: messages of unknown sources are told with their address. */
 #define FI_SOURCE_ERR (1ULL << 50)
+/** Capability: peers on this node. */
 #define FI_LOCAL_COMM (1ULL << 51)
+/** Capability: peers on other nodes. */
 #define FI_REMOTE_COMM (1ULL << 52)
+/** Capability: address vectors shared by processes. */
 #define FI_SHARED_AV (1ULL << 53)
+/** `fi_getinfo` answers with the providers there are. */
 #define FI_PROV_ATTR_ONLY (1ULL << 54)
+/** The node is an address and is not looked up. */
 #define FI_NUMERICHOST (1ULL << 55)
+/** Capability: remote accesses are counted at the target. */
 #define FI_RMA_EVENT (1ULL << 56)
+/** Capability: receives tell their source. Flag: the node is the local one. */
 #define FI_SOURCE (1ULL << 57)
+/** Capability: a peer's receive contexts are addressed one by one. */
 #define FI_NAMED_RX_CTX (1ULL << 58)
+/** Capability: receives take one source only. */
 #define FI_DIRECTED_RECV (1ULL << 59)
+/** Takes the message that a peek claimed or a buffered receive announced. */
 #define FI_CLAIM (1ULL << 59)
+/** Drops that message. */
 #define FI_DISCARD (1ULL << 58)
+/** The address stands for an authorization key. */
 #define FI_AUTH_KEY (1ULL << 57)
+/** Any peer, or none in particular. */
 #define FI_ADDR_UNSPEC ((uint64_t) -1)
+/** No address is known. */
 #define FI_ADDR_NOTAVAIL ((uint64_t) -1)
+/** The region has no key. */
 #define FI_KEY_NOTAVAIL ((uint64_t) -1)
+/** The endpoint uses a shared context, in place of a number of contexts. */
 #define FI_SHARED_CONTEXT ((size_t) -1)
+/** Authorization keys come from the address vector, in place of a size. */
 #define FI_AV_AUTH_KEY ((uint64_t) -1)
+/** No requirement is said. */
 #define FI_MR_UNSPEC 0
+/** Up to 1.4: virtual addresses, allocated memory, keys of the provider's. */
 #define FI_MR_BASIC 1
+/** Up to 1.4: none of that. */
 #define FI_MR_SCALABLE 2
+/** Local buffers are registered. */
 #define FI_MR_LOCAL (1 << 2)
+/** Keys longer than 64 bits. */
 #define FI_MR_RAW (1 << 3)
+/** Remote memory is addressed by its virtual address. */
 #define FI_MR_VIRT_ADDR (1 << 4)
+/** Memory has pages behind it when it is registered. */
 #define FI_MR_ALLOCATED (1 << 5)
+/** The provider chooses keys. */
 #define FI_MR_PROV_KEY (1 << 6)
+/** The program tells when pages behind a region change. */
 #define FI_MR_MMU_NOTIFY (1 << 7)
+/** Regions that count accesses are bound and enabled. */
 #define FI_MR_RMA_EVENT (1 << 8)
+/** Regions are bound to an endpoint. */
 #define FI_MR_ENDPOINT (1 << 9)
+/** Device memory is registered. */
 #define FI_MR_HMEM (1 << 10)
+/** Buffers of collectives are registered. */
 #define FI_MR_COLLECTIVE (1 << 11)
+/** Device-side requests take descriptors. */
 #define FI_MR_XPU_DESC (1 << 12)
+/** No order. */
 #define FI_ORDER_NONE 0ULL
+/** Reads stay behind reads. */
 #define FI_ORDER_RAR (1ULL << 0)
+/** Reads stay behind writes. */
 #define FI_ORDER_RAW (1ULL << 1)
+/** Reads stay behind sends. */
 #define FI_ORDER_RAS (1ULL << 2)
+/** Writes stay behind reads. */
 #define FI_ORDER_WAR (1ULL << 3)
+/** Writes stay behind writes. */
 #define FI_ORDER_WAW (1ULL << 4)
+/** Writes stay behind sends. */
 #define FI_ORDER_WAS (1ULL << 5)
+/** Sends stay behind reads. */
 #define FI_ORDER_SAR (1ULL << 6)
+/** Sends stay behind writes. */
 #define FI_ORDER_SAW (1ULL << 7)
+/** Sends stay behind sends. */
 #define FI_ORDER_SAS (1ULL << 8)
+/** All of these orders. */
 #define FI_ORDER_STRICT 511ULL
+/** Reads stay behind reads, between RMA operations. */
 #define FI_ORDER_RMA_RAR (1ULL << 32)
+/** Reads stay behind writes, between RMA operations. */
 #define FI_ORDER_RMA_RAW (1ULL << 33)
+/** Writes stay behind reads, between RMA operations. */
 #define FI_ORDER_RMA_WAR (1ULL << 34)
+/** Writes stay behind writes, between RMA operations. */
 #define FI_ORDER_RMA_WAW (1ULL << 35)
+/** Reads stay behind reads, between atomics. */
 #define FI_ORDER_ATOMIC_RAR (1ULL << 36)
+/** Reads stay behind writes, between atomics. */
 #define FI_ORDER_ATOMIC_RAW (1ULL << 37)
+/** Writes stay behind reads, between atomics. */
 #define FI_ORDER_ATOMIC_WAR (1ULL << 38)
+/** Writes stay behind writes, between atomics. */
 #define FI_ORDER_ATOMIC_WAW (1ULL << 39)
+/** The bytes of a message are written in order. */
 #define FI_ORDER_DATA (1ULL << 16)
+/** Mode: contexts have the room of a fi_context. */
 #define FI_CONTEXT (1ULL << 59)
+/** Mode: buffers start with room for the provider. */
 #define FI_MSG_PREFIX (1ULL << 58)
+/** Mode: vectors stay as they are until completion. */
 #define FI_ASYNC_IOV (1ULL << 57)
+/** Mode: completion data takes a posted receive. */
 #define FI_RX_CQ_DATA (1ULL << 56)
+/** Mode, up to 1.4: local buffers are registered. */
 #define FI_LOCAL_MR (1ULL << 55)
+/** Mode: contexts have the room of a fi_context2. */
 #define FI_CONTEXT2 (1ULL << 52)
+/** Only requests that ask for a completion write one. */
 #define FI_SELECTIVE_COMPLETION (1ULL << 59)
+/** Without meaning as of 1.21. */
 #define FI_VARIABLE_MSG 0ULL
+/** Without meaning as of 1.21. */
 #define FI_NOTIFY_FLAGS_ONLY 0ULL
+/** Without meaning as of 1.21. */
 #define FI_RESTRICTED_COMP 0ULL
+/** Without meaning as of 1.21. */
 #define FI_EP_SOCK_STREAM 0ULL
 /** A mode bit, of fi_msg(3) as of 1.7 to 1.22. */
 #define FI_BUFFERED_RECV (1ULL << 51)
@@ -180,8 +286,11 @@ enum fi_mr_mode {
 #define FI_VERSION_MAX 64
 /** A bound on the length of path names, up to 1.22. */
 #define FI_PATH_MAX 256
+/** The longest name of a provider or a fabric, in bytes. */
 #define FI_NAME_MAX 64
+/** A frozen bound; newer operations lie beyond it. */
 #define FI_ATOMIC_OP_LAST 19
+/** A frozen bound; newer datatypes lie beyond it. */
 #define FI_DATATYPE_LAST 14
 #define FI_FORMAT_UNSPEC 0
 #define FI_SOCKADDR 1
@@ -337,17 +446,26 @@ struct fid_eq;
 struct fid_wait;
 struct fid_xpu_ctx;
 
+/**
+ * The bus a network device is on (fi_nic(3)).
+ */
 enum fi_bus_type {
         FI_BUS_UNSPEC = 0,
         FI_BUS_PCI = 1,
 };
 
+/**
+ * How an address vector names its peers (fi_av(3)).
+ */
 enum fi_av_type {
         FI_AV_UNSPEC = 0,
         FI_AV_MAP = 1,
         FI_AV_TABLE = 2,
 };
 
+/**
+ * Who drives an operation forward: the library, or the program by its calls (fi_domain(3)).
+ */
 enum fi_progress {
         FI_PROGRESS_UNSPEC = 0,
         FI_PROGRESS_AUTO = 1,
@@ -355,6 +473,9 @@ enum fi_progress {
         FI_PROGRESS_CONTROL_UNIFIED = 3,
 };
 
+/**
+ * Which calls a program promises not to make at the same time (fi_domain(3)).
+ */
 enum fi_threading {
         FI_THREAD_UNSPEC = 0,
         FI_THREAD_SAFE = 1,
@@ -364,12 +485,18 @@ enum fi_threading {
         FI_THREAD_ENDPOINT = 5,
 };
 
+/**
+ * Whether the provider protects queues from overruns (fi_domain(3)).
+ */
 enum fi_resource_mgmt {
         FI_RM_UNSPEC = 0,
         FI_RM_DISABLED = 1,
         FI_RM_ENABLED = 2,
 };
 
+/**
+ * Connected messages, datagrams, or reliable datagrams (fi_endpoint(3)).
+ */
 enum fi_ep_type {
         FI_EP_UNSPEC = 0,
         FI_EP_MSG = 1,
@@ -377,12 +504,18 @@ enum fi_ep_type {
         FI_EP_RDM = 3,
 };
 
+/**
+ * Whether a network port is up (fi_nic(3)).
+ */
 enum fi_link_state {
         FI_LINK_UNKNOWN = 0,
         FI_LINK_DOWN = 1,
         FI_LINK_UP = 2,
 };
 
+/**
+ * What the data given to `fi_tostr` is (fi_fabric(3)).
+ */
 enum fi_type {
         FI_TYPE_INFO = 0,
         FI_TYPE_EP_TYPE = 1,
@@ -422,6 +555,9 @@ enum fi_type {
         FI_TYPE_WAIT_OBJ = 35,
 };
 
+/**
+ * The type of a configuration variable (fi_provider(7)).
+ */
 enum fi_param_type {
         FI_PARAM_STRING = 0,
         FI_PARAM_INT = 1,
@@ -429,6 +565,9 @@ enum fi_param_type {
         FI_PARAM_SIZE_T = 3,
 };
 
+/**
+ * Calls every object has.
+ */
 struct fi_ops {
         size_t size;
         int (*close)(struct fid*);
@@ -439,6 +578,9 @@ struct fi_ops {
         int (*ops_set)(struct fid*, const char*, uint64_t, void*, void*);
 };
 
+/**
+ * What every object of the API starts with: its class, the program's context, its calls.
+ */
 struct fid {
         size_t fclass;
         void *context;
@@ -450,6 +592,9 @@ struct fid {
  */
 typedef struct fid *fid_t;
 
+/**
+ * What an endpoint's transmit side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+ */
 struct fi_tx_attr {
         uint64_t caps;
         uint64_t mode;
@@ -463,6 +608,9 @@ struct fi_tx_attr {
         uint32_t tclass;
 };
 
+/**
+ * What an endpoint's receive side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+ */
 struct fi_rx_attr {
         uint64_t caps;
         uint64_t mode;
@@ -474,6 +622,9 @@ struct fi_rx_attr {
         size_t iov_limit;
 };
 
+/**
+ * Attributes of an endpoint; sizes in bytes (fi_endpoint(3)).
+ */
 struct fi_ep_attr {
         enum fi_ep_type type;
         uint32_t protocol;
@@ -491,6 +642,9 @@ struct fi_ep_attr {
         struct fid_xpu_ctx *xpu_ctx;
 };
 
+/**
+ * Attributes of a domain; counts of objects, sizes in bytes (fi_domain(3)).
+ */
 struct fi_domain_attr {
         struct fid_domain *domain;
         char *name;
@@ -529,6 +683,9 @@ struct fi_domain_attr {
         size_t max_xpu_ctx_cnt;
 };
 
+/**
+ * Calls of a fabric (fi_fabric(3), fi_eq(3), fi_poll(3)).
+ */
 struct fi_ops_fabric {
         size_t size;
         int (*domain)(struct fid_fabric*, struct fi_info*, struct fid_domain**, void*);
@@ -539,12 +696,18 @@ struct fi_ops_fabric {
         int (*domain2)(struct fid_fabric*, struct fi_info*, struct fid_domain**, uint64_t, void*);
 };
 
+/**
+ * An open fabric (fi_fabric(3)).
+ */
 struct fid_fabric {
         struct fid fid;
         struct fi_ops_fabric *ops;
         uint32_t api_version;
 };
 
+/**
+ * The fabric and the provider it belongs to; versions as `FI_VERSION` makes them (fi_fabric(3)).
+ */
 struct fi_fabric_attr {
         struct fid_fabric *fabric;
         char *name;
@@ -553,6 +716,9 @@ struct fi_fabric_attr {
         uint32_t api_version;
 };
 
+/**
+ * The names of a network device (fi_nic(3)).
+ */
 struct fi_device_attr {
         char *name;
         char *device_id;
@@ -562,6 +728,9 @@ struct fi_device_attr {
         char *firmware;
 };
 
+/**
+ * The PCI address of a network device (fi_nic(3)).
+ */
 struct fi_pci_attr {
         uint16_t domain_id;
         uint8_t bus_id;
@@ -569,6 +738,12 @@ struct fi_pci_attr {
         uint8_t function_id;
 };
 
+/**
+ * The address on the bus that `bus_type` says.
+ */
+/**
+ * Where a network device is attached (fi_nic(3)).
+ */
 struct fi_bus_attr {
         enum fi_bus_type bus_type;
         union {
@@ -576,6 +751,9 @@ struct fi_bus_attr {
         } attr;
 };
 
+/**
+ * A network port: MTU in bytes, speed in bits per second (fi_nic(3)).
+ */
 struct fi_link_attr {
         char *address;
         size_t mtu;
@@ -584,6 +762,9 @@ struct fi_link_attr {
         char *network_type;
 };
 
+/**
+ * A network device, read directly by programs (fi_nic(3)).
+ */
 struct fid_nic {
         struct fid fid;
         struct fi_device_attr *device_attr;
@@ -592,6 +773,9 @@ struct fid_nic {
         void *prov_attr;
 };
 
+/**
+ * One way to communicate, as `fi_getinfo` offers it; a linked list (fi_getinfo(3)).
+ */
 struct fi_info {
         struct fi_info *next;
         uint64_t caps;
@@ -610,6 +794,9 @@ struct fi_info {
         struct fid_nic *nic;
 };
 
+/**
+ * A configuration variable, as `fi_getparams` lists it (fi_provider(7)).
+ */
 struct fi_param {
         const char *name;
         enum fi_param_type type;
@@ -622,21 +809,33 @@ struct fi_param {
  */
 typedef uint64_t fi_addr_t;
 
+/**
+ * A vector element of an atomic operation: an address and a number of datatype elements.
+ */
 struct fi_ioc {
         void *addr;
         size_t count;
 };
 
+/**
+ * What `FI_ALIAS` takes: where the alias goes, and the flags it is to have.
+ */
 struct fi_alias {
         struct fid **fid;
         uint64_t flags;
 };
 
+/**
+ * What `FI_GET_VAL` and `FI_SET_VAL` take: a variable and its value.
+ */
 struct fi_fid_var {
         int name;
         void *val;
 };
 
+/**
+ * What `FI_GET_RAW_MR` takes: where a region's raw key goes (fi_mr(3)).
+ */
 struct fi_mr_raw_attr {
         uint64_t flags;
         uint64_t *base_addr;
@@ -644,6 +843,9 @@ struct fi_mr_raw_attr {
         size_t *key_size;
 };
 
+/**
+ * What `FI_GET_MR_XPU_DESC` takes: where a region's device-side descriptor goes.
+ */
 struct fi_mr_xpu_desc {
         void *buf;
         size_t *len;
@@ -651,6 +853,9 @@ struct fi_mr_xpu_desc {
         struct fid_xpu_ctx *ctx;
 };
 
+/**
+ * What `FI_MAP_RAW_MR` takes: a peer's raw key, and where its short form goes (fi_mr(3)).
+ */
 struct fi_mr_map_raw {
         uint64_t flags;
         uint64_t base_addr;
@@ -659,14 +864,23 @@ struct fi_mr_map_raw {
         uint64_t *key;
 };
 
+/**
+ * Room for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
+ */
 struct fi_context {
         void *internal[4];
 };
 
+/**
+ * Room for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
+ */
 struct fi_context2 {
         void *internal[8];
 };
 
+/**
+ * The context of a buffered receive that is claimed or discarded (fi_msg(3)).
+ */
 struct fi_recv_context {
         struct fid_ep *ep;
         void *context;

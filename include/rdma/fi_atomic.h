@@ -11,7 +11,9 @@
 extern "C" {
 #endif
 
+/** Asks about fetching atomics. */
 #define FI_FETCH_ATOMIC (1ULL << 58)
+/** Asks about comparing atomics. */
 #define FI_COMPARE_ATOMIC (1ULL << 59)
 
 struct fi_ioc;
@@ -23,11 +25,17 @@ struct fi_ops_atomic;
 struct fid_ep;
 struct fi_rma_ioc;
 
+/**
+ * How many elements, of how many bytes, one atomic may have (fi_atomic(3)).
+ */
 struct fi_atomic_attr {
         size_t count;
         size_t size;
 };
 
+/**
+ * An atomic operation, for the calls that take flags (fi_atomic(3)).
+ */
 struct fi_msg_atomic {
         const struct fi_ioc *msg_iov;
         void **desc;
@@ -41,18 +49,27 @@ struct fi_msg_atomic {
         uint64_t data;
 };
 
+/**
+ * Where the former values of an atomic's target go (fi_atomic(3)).
+ */
 struct fi_msg_fetch {
         struct fi_ioc *msg_iov;
         void **desc;
         size_t iov_count;
 };
 
+/**
+ * What an atomic's target is compared with (fi_atomic(3)).
+ */
 struct fi_msg_compare {
         const struct fi_ioc *msg_iov;
         void **desc;
         size_t iov_count;
 };
 
+/**
+ * Atomic operations (fi_atomic(3)).
+ */
 struct fi_ops_atomic {
         size_t size;
         ssize_t (*write)(struct fid_ep*,

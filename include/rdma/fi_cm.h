@@ -15,11 +15,17 @@ struct fid_mc;
 struct fid_ep;
 struct fid_pep;
 
+/**
+ * A multicast or collective group that an endpoint joined (fi_cm(3)).
+ */
 struct fid_mc {
         struct fid fid;
         fi_addr_t fi_addr;
 };
 
+/**
+ * Connection management (fi_cm(3)).
+ */
 struct fi_ops_cm {
         size_t size;
         int (*setname)(fid_t, void*, size_t);

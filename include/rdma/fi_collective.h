@@ -21,11 +21,17 @@ struct fi_ops_collective;
 struct fid_av_set;
 struct fid_ep;
 
+/**
+ * A subset of the peers of an address vector (fi_av_set(3)).
+ */
 struct fid_av_set {
         struct fid fid;
         struct fi_ops_av_set *ops;
 };
 
+/**
+ * Calls of an address vector set (fi_av_set(3)).
+ */
 struct fi_ops_av_set {
         size_t size;
         int (*set_union)(struct fid_av_set*, const struct fid_av_set*);
@@ -36,6 +42,9 @@ struct fi_ops_av_set {
         int (*addr)(struct fid_av_set*, fi_addr_t*);
 };
 
+/**
+ * What a collective is asked for, and how far it is supported (fi_collective(3)).
+ */
 struct fi_collective_attr {
         enum fi_op op;
         enum fi_datatype datatype;
@@ -44,11 +53,17 @@ struct fi_collective_attr {
         uint64_t mode;
 };
 
+/**
+ * What `fi_join` takes as address for a collective group (fi_collective(3)).
+ */
 struct fi_collective_addr {
         const struct fid_av_set *set;
         fi_addr_t coll_addr;
 };
 
+/**
+ * A collective operation, for the calls that take flags (fi_collective(3)).
+ */
 struct fi_msg_collective {
         const struct fi_ioc *msg_iov;
         void **desc;
@@ -61,6 +76,9 @@ struct fi_msg_collective {
         void *context;
 };
 
+/**
+ * Collective operations (fi_collective(3)).
+ */
 struct fi_ops_collective {
         size_t size;
         ssize_t (*barrier)(struct fid_ep*, fi_addr_t, void*);

@@ -11,9 +11,13 @@
 extern "C" {
 #endif
 
+/** The name that fi_set_ops knows fi_hmem_override_ops by. */
 #define FI_SET_OPS_HMEM_OVERRIDE "hmem_override_ops"
+/** The processes of an address vector have the same addresses at the same places. */
 #define FI_SYMMETRIC (1ULL << 59)
+/** Insertions report each address's own error. */
 #define FI_SYNC_ERR (1ULL << 58)
+/** The set starts with all peers. */
 #define FI_UNIVERSE (1ULL << 57)
 #define FI_BARRIER_SET (1ULL << 40)
 #define FI_BROADCAST_SET (1ULL << 41)
@@ -24,11 +28,17 @@ extern "C" {
 #define FI_REDUCE_SET (1ULL << 46)
 #define FI_SCATTER_SET (1ULL << 47)
 #define FI_GATHER_SET (1ULL << 48)
+/** The memory is given as a dma-buf. */
 #define FI_MR_DMABUF (1ULL << 40)
+/** The region is used for one transfer. */
 #define FI_MR_SINGLE_USE (1ULL << 41)
+/** The memory is the host's, allocated by a device's interface. */
 #define FI_HMEM_HOST_ALLOC (1ULL << 45)
+/** The memory is not accessible to the host. */
 #define FI_HMEM_DEVICE_ONLY (1ULL << 46)
+/** Where operations and datatypes that only collectives have start. */
 #define FI_COLLECTIVE_OFFSET 256
+/** The buffer is registered with the interface that allocated it. */
 #define FI_REG_MR (1ULL << 59)
 
 struct fi_info;
@@ -62,6 +72,9 @@ struct fid_poll;
 struct fi_xpu_attr;
 struct fid_xpu_ctx;
 
+/**
+ * The interface that owns device memory (fi_mr(3)).
+ */
 enum fi_hmem_iface {
         FI_HMEM_SYSTEM = 0,
         FI_HMEM_CUDA = 1,
@@ -71,6 +84,9 @@ enum fi_hmem_iface {
         FI_HMEM_SYNAPSEAI = 5,
 };
 
+/**
+ * Element types of atomic and collective operations (fi_atomic(3)).
+ */
 enum fi_datatype {
         FI_INT8 = 0,
         FI_UINT8 = 1,
@@ -95,6 +111,9 @@ enum fi_datatype {
         FI_VOID = 256,
 };
 
+/**
+ * Operations of atomics and collectives (fi_atomic(3)).
+ */
 enum fi_op {
         FI_MIN = 0,
         FI_MAX = 1,
@@ -119,6 +138,9 @@ enum fi_op {
         FI_NOOP = 256,
 };
 
+/**
+ * Collective operations (fi_collective(3)).
+ */
 enum fi_collective_op {
         FI_BARRIER = 0,
         FI_BROADCAST = 1,
@@ -131,6 +153,9 @@ enum fi_collective_op {
         FI_GATHER = 8,
 };
 
+/**
+ * Attributes of an address vector (fi_av(3)).
+ */
 struct fi_av_attr {
         enum fi_av_type type;
         int rx_ctx_bits;
@@ -141,6 +166,9 @@ struct fi_av_attr {
         uint64_t flags;
 };
 
+/**
+ * The members of an address vector set (fi_av_set(3)).
+ */
 struct fi_av_set_attr {
         size_t count;
         fi_addr_t start_addr;
@@ -151,11 +179,17 @@ struct fi_av_set_attr {
         uint64_t flags;
 };
 
+/**
+ * An address vector (fi_av(3)).
+ */
 struct fid_av {
         struct fid fid;
         struct fi_ops_av *ops;
 };
 
+/**
+ * Calls of an address vector (fi_av(3)).
+ */
 struct fi_ops_av {
         size_t size;
         int (*insert)(struct fid_av*, const void*, size_t, fi_addr_t*, uint64_t, void*);
@@ -178,12 +212,18 @@ struct fi_ops_av {
         int (*lookup2)(struct fid_av*, fi_addr_t, void*, size_t*, uint64_t, struct fid_xpu_ctx*);
 };
 
+/**
+ * A registered memory region; descriptor and key are read directly (fi_mr(3)).
+ */
 struct fid_mr {
         struct fid fid;
         void *mem_desc;
         uint64_t key;
 };
 
+/**
+ * Memory that a dma-buf file stands for; offset and length in bytes (fi_mr(3)).
+ */
 struct fi_mr_dmabuf {
         int fd;
         uint64_t offset;
@@ -191,11 +231,20 @@ struct fi_mr_dmabuf {
         void *base_addr;
 };
 
+/**
+ * The authorization key of a region, by a peer's address (fi_mr(3)).
+ */
 struct fi_mr_auth_key {
         struct fid_av *av;
         fi_addr_t src_addr;
 };
 
+/**
+ * The device of the memory, in the terms of `iface`.
+ */
+/**
+ * What is registered, and for what access; sizes in bytes (fi_mr(3)).
+ */
 struct fi_mr_attr {
         union {
                 const struct iovec *mr_iov;
@@ -223,11 +272,17 @@ struct fi_mr_attr {
         size_t sub_mr_cnt;
 };
 
+/**
+ * What `FI_REFRESH` takes (fi_mr(3)).
+ */
 struct fi_mr_modify {
         uint64_t flags;
         struct fi_mr_attr attr;
 };
 
+/**
+ * Copies to and from device memory that replace the library's (fi_domain(3)).
+ */
 struct fi_hmem_override_ops {
         size_t size;
         ssize_t (*copy_from_hmem_iov)(void*,
@@ -246,6 +301,9 @@ struct fi_hmem_override_ops {
                                     size_t);
 };
 
+/**
+ * Calls that register memory (fi_mr(3)).
+ */
 struct fi_ops_mr {
         size_t size;
         int (*reg)(struct fid*,
@@ -269,12 +327,18 @@ struct fi_ops_mr {
         int (*regattr)(struct fid*, const struct fi_mr_attr*, uint64_t, struct fid_mr**);
 };
 
+/**
+ * An open domain (fi_domain(3)).
+ */
 struct fid_domain {
         struct fid fid;
         struct fi_ops_domain *ops;
         struct fi_ops_mr *mr;
 };
 
+/**
+ * Calls of a domain (fi_domain(3)).
+ */
 struct fi_ops_domain {
         size_t size;
         int (*av_open)(struct fid_domain*, struct fi_av_attr*, struct fid_av**, void*);

@@ -53,6 +53,9 @@ struct fi_ops_rma;
 struct fi_ops_tagged;
 struct fid_xpu_ep;
 
+/**
+ * A message, for the calls that take flags (fi_msg(3)).
+ */
 struct fi_msg {
         const struct iovec *msg_iov;
         void **desc;
@@ -62,6 +65,9 @@ struct fi_msg {
         uint64_t data;
 };
 
+/**
+ * Message transfers (fi_msg(3)).
+ */
 struct fi_ops_msg {
         size_t size;
         ssize_t (*recv)(struct fid_ep*, void*, size_t, void*, fi_addr_t, void*);
@@ -75,6 +81,9 @@ struct fi_ops_msg {
         ssize_t (*injectdata)(struct fid_ep*, const void*, size_t, uint64_t, fi_addr_t);
 };
 
+/**
+ * An active endpoint, or one of its contexts (fi_endpoint(3)).
+ */
 struct fid_ep {
         struct fid fid;
         struct fi_ops_ep *ops;
@@ -86,6 +95,9 @@ struct fid_ep {
         struct fi_ops_collective *collective;
 };
 
+/**
+ * Calls of any endpoint (fi_endpoint(3)).
+ */
 struct fi_ops_ep {
         size_t size;
         ssize_t (*cancel)(fid_t, void*);
@@ -98,12 +110,18 @@ struct fi_ops_ep {
         int (*export_xpu)(struct fid_ep*, uint64_t, struct fid_xpu_ep*);
 };
 
+/**
+ * A passive endpoint, which listens (fi_endpoint(3)).
+ */
 struct fid_pep {
         struct fid fid;
         struct fi_ops_ep *ops;
         struct fi_ops_cm *cm;
 };
 
+/**
+ * A transmit context shared by endpoints (fi_endpoint(3)).
+ */
 struct fid_stx {
         struct fid fid;
         struct fi_ops_ep *ops;

@@ -50,6 +50,9 @@ struct fid_xpu_cntr;
 struct fid_xpu_cq;
 struct fid_xpu_ctx;
 
+/**
+ * What a blocked caller waits on (fi_poll(3)).
+ */
 enum fi_wait_obj {
         FI_WAIT_NONE = 0,
         FI_WAIT_UNSPEC = 1,
@@ -60,6 +63,9 @@ enum fi_wait_obj {
         FI_WAIT_POLLFD = 6,
 };
 
+/**
+ * The struct that a completion is read as (fi_cq(3)).
+ */
 enum fi_cq_format {
         FI_CQ_FORMAT_UNSPEC = 0,
         FI_CQ_FORMAT_CONTEXT = 1,
@@ -68,51 +74,81 @@ enum fi_cq_format {
         FI_CQ_FORMAT_TAGGED = 4,
 };
 
+/**
+ * When a blocking read of a completion queue returns (fi_cq(3)).
+ */
 enum fi_cq_wait_cond {
         FI_CQ_COND_NONE = 0,
         FI_CQ_COND_THRESHOLD = 1,
 };
 
+/**
+ * What a counter counts: operations or bytes (fi_cntr(3)).
+ */
 enum fi_cntr_events {
         FI_CNTR_EVENTS_COMP = 0,
         FI_CNTR_EVENTS_BYTES = 1,
 };
 
+/**
+ * Attributes of a wait set (fi_poll(3)).
+ */
 struct fi_wait_attr {
         enum fi_wait_obj wait_obj;
         uint64_t flags;
 };
 
+/**
+ * A wait set (fi_poll(3)).
+ */
 struct fid_wait {
         struct fid fid;
         struct fi_ops_wait *ops;
 };
 
+/**
+ * Calls of a wait set (fi_poll(3)).
+ */
 struct fi_ops_wait {
         size_t size;
         int (*wait)(struct fid_wait*, int);
 };
 
+/**
+ * What `FI_GETWAIT` answers for `FI_WAIT_MUTEX_COND`.
+ */
 struct fi_mutex_cond {
         pthread_mutex_t *mutex;
         pthread_cond_t *cond;
 };
 
+/**
+ * What `FI_GETWAIT` answers for `FI_WAIT_POLLFD`.
+ */
 struct fi_wait_pollfd {
         uint64_t change_index;
         size_t nfds;
         struct pollfd *fd;
 };
 
+/**
+ * Attributes of a poll set (fi_poll(3)).
+ */
 struct fi_poll_attr {
         uint64_t flags;
 };
 
+/**
+ * A poll set (fi_poll(3)).
+ */
 struct fid_poll {
         struct fid fid;
         struct fi_ops_poll *ops;
 };
 
+/**
+ * Calls of a poll set (fi_poll(3)).
+ */
 struct fi_ops_poll {
         size_t size;
         int (*poll)(struct fid_poll*, void**, int);
@@ -120,6 +156,9 @@ struct fi_ops_poll {
         int (*poll_del)(struct fid_poll*, struct fid*, uint64_t);
 };
 
+/**
+ * Attributes of an event queue (fi_eq(3)).
+ */
 struct fi_eq_attr {
         size_t size;
         uint64_t flags;
@@ -128,12 +167,18 @@ struct fi_eq_attr {
         struct fid_wait *wait_set;
 };
 
+/**
+ * An event of an asynchronous control operation (fi_eq(3)).
+ */
 struct fi_eq_entry {
         fid_t fid;
         void *context;
         uint64_t data;
 };
 
+/**
+ * A control operation that failed; `err` is a positive code (fi_eq(3)).
+ */
 struct fi_eq_err_entry {
         fid_t fid;
         void *context;
@@ -144,17 +189,26 @@ struct fi_eq_err_entry {
         size_t err_data_size;
 };
 
+/**
+ * An event of a connection; the peer's data follows (fi_eq(3)).
+ */
 struct fi_eq_cm_entry {
         fid_t fid;
         struct fi_info *info;
         uint8_t data[];
 };
 
+/**
+ * An event queue (fi_eq(3)).
+ */
 struct fid_eq {
         struct fid fid;
         struct fi_ops_eq *ops;
 };
 
+/**
+ * Calls of an event queue (fi_eq(3)).
+ */
 struct fi_ops_eq {
         size_t size;
         ssize_t (*read)(struct fid_eq*, uint32_t*, void*, size_t, uint64_t);
@@ -164,16 +218,25 @@ struct fi_ops_eq {
         const char *(*strerror)(struct fid_eq*, int, const void*, char*, size_t);
 };
 
+/**
+ * A completion of `FI_CQ_FORMAT_CONTEXT` (fi_cq(3)).
+ */
 struct fi_cq_entry {
         void *op_context;
 };
 
+/**
+ * A completion of `FI_CQ_FORMAT_MSG`; length in bytes (fi_cq(3)).
+ */
 struct fi_cq_msg_entry {
         void *op_context;
         uint64_t flags;
         size_t len;
 };
 
+/**
+ * A completion of `FI_CQ_FORMAT_DATA`; length in bytes (fi_cq(3)).
+ */
 struct fi_cq_data_entry {
         void *op_context;
         uint64_t flags;
@@ -182,6 +245,9 @@ struct fi_cq_data_entry {
         uint64_t data;
 };
 
+/**
+ * A completion of `FI_CQ_FORMAT_TAGGED`; length in bytes (fi_cq(3)).
+ */
 struct fi_cq_tagged_entry {
         void *op_context;
         uint64_t flags;
@@ -191,6 +257,9 @@ struct fi_cq_tagged_entry {
         uint64_t tag;
 };
 
+/**
+ * A transfer that failed; `err` is a positive code, `olen` the bytes that did not fit (fi_cq(3)).
+ */
 struct fi_cq_err_entry {
         void *op_context;
         uint64_t flags;
@@ -206,6 +275,9 @@ struct fi_cq_err_entry {
         fi_addr_t src_addr;
 };
 
+/**
+ * Attributes of a completion queue (fi_cq(3)).
+ */
 struct fi_cq_attr {
         size_t size;
         uint64_t flags;
@@ -217,11 +289,17 @@ struct fi_cq_attr {
         struct fid_xpu_ctx *xpu_ctx;
 };
 
+/**
+ * A completion queue (fi_cq(3)).
+ */
 struct fid_cq {
         struct fid fid;
         struct fi_ops_cq *ops;
 };
 
+/**
+ * Calls of a completion queue (fi_cq(3)).
+ */
 struct fi_ops_cq {
         size_t size;
         ssize_t (*read)(struct fid_cq*, void*, size_t);
@@ -234,6 +312,9 @@ struct fi_ops_cq {
         int (*export_xpu)(struct fid_cq*, uint64_t, struct fid_xpu_cq*);
 };
 
+/**
+ * Attributes of a counter (fi_cntr(3)).
+ */
 struct fi_cntr_attr {
         enum fi_cntr_events events;
         enum fi_wait_obj wait_obj;
@@ -242,11 +323,17 @@ struct fi_cntr_attr {
         struct fid_xpu_ctx *xpu_ctx;
 };
 
+/**
+ * A completion counter (fi_cntr(3)).
+ */
 struct fid_cntr {
         struct fid fid;
         struct fi_ops_cntr *ops;
 };
 
+/**
+ * Calls of a counter (fi_cntr(3)).
+ */
 struct fi_ops_cntr {
         size_t size;
         uint64_t (*read)(struct fid_cntr*);

@@ -15,8 +15,11 @@
 extern "C" {
 #endif
 
+/** Where efa's own values start. */
 #define FI_PROV_SPECIFIC_EFA 0xefa0000
+/** Where tcp's own values start. */
 #define FI_PROV_SPECIFIC_TCP 0x7cb0000
+/** The line's provider is filtered out (`FI_LOG_PROV`). */
 #define FI_LOG_PROV_FILTERED (1ULL << 0)
 #define FI_OPT_EFA_RNR_RETRY (-251265024)
 #define FI_OPT_EFA_EMULATED_READ (-251265023)
@@ -37,23 +40,35 @@ struct fid_logging;
 struct fid_mem_monitor;
 struct fi_provider;
 
+/**
+ * What `FI_EXPORT_FID` takes (fi_provider(7)).
+ */
 struct fi_fid_export {
         struct fid **fid;
         uint64_t flags;
         void *context;
 };
 
+/**
+ * What a memory monitor reports.
+ */
 struct fi_ops_mem_notify {
         size_t size;
         void (*notify)(struct fid_mem_monitor*, const void*, size_t);
 };
 
+/**
+ * A memory monitor that a program gives to the library.
+ */
 struct fid_mem_monitor {
         struct fid fid;
         struct fi_ops_mem_monitor *export_ops;
         struct fi_ops_mem_notify *import_ops;
 };
 
+/**
+ * What a memory monitor is told to watch.
+ */
 struct fi_ops_mem_monitor {
         size_t size;
         int (*start)(struct fid_mem_monitor*);
@@ -63,6 +78,9 @@ struct fi_ops_mem_monitor {
         bool (*valid)(struct fid_mem_monitor*, const void*, size_t);
 };
 
+/**
+ * Where the library's log lines go instead of standard error.
+ */
 struct fi_ops_log {
         size_t size;
         int (*enabled)(const struct fi_provider*, enum fi_log_level, enum fi_log_subsys, uint64_t);
@@ -79,6 +97,9 @@ struct fi_ops_log {
                     const char*);
 };
 
+/**
+ * A log that a program gives to the library.
+ */
 struct fid_logging {
         struct fid fid;
         struct fi_ops_log *ops;

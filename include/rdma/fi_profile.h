@@ -27,11 +27,20 @@ struct fi_profile_desc;
 struct fi_profile_ops;
 struct fid_profile;
 
+/**
+ * Whether a variable's type is a datatype of atomics or a struct of the API (fi_profile(3)).
+ */
 enum fi_profile_type {
         fi_primitive_type = 0,
         fi_defined_type = 1,
 };
 
+/**
+ * The type, of the kind that `datatype_sel` says.
+ */
+/**
+ * A variable or an event that can be profiled; size in bytes (fi_profile(3)).
+ */
 struct fi_profile_desc {
         uint32_t id;
         enum fi_profile_type datatype_sel;
@@ -45,11 +54,17 @@ struct fi_profile_desc {
         const char *desc;
 };
 
+/**
+ * An open profile of an endpoint or a domain (fi_profile(3)).
+ */
 struct fid_profile {
         struct fid fid;
         struct fi_profile_ops *ops;
 };
 
+/**
+ * Calls of a profile (fi_profile(3)).
+ */
 struct fi_profile_ops {
         size_t size;
         void (*reset)(struct fid_profile*, uint64_t);

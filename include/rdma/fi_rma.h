@@ -16,18 +16,27 @@ struct fi_ops_rma;
 struct fi_rma_ioc;
 struct fi_rma_iov;
 
+/**
+ * Remote memory: address or offset, length in bytes, key (fi_rma(3)).
+ */
 struct fi_rma_iov {
         uint64_t addr;
         size_t len;
         uint64_t key;
 };
 
+/**
+ * Remote memory of an atomic: address or offset, number of elements, key (fi_atomic(3)).
+ */
 struct fi_rma_ioc {
         uint64_t addr;
         size_t count;
         uint64_t key;
 };
 
+/**
+ * A remote memory access, for the calls that take flags (fi_rma(3)).
+ */
 struct fi_msg_rma {
         const struct iovec *msg_iov;
         void **desc;
@@ -39,6 +48,9 @@ struct fi_msg_rma {
         uint64_t data;
 };
 
+/**
+ * Remote memory access (fi_rma(3)).
+ */
 struct fi_ops_rma {
         size_t size;
         ssize_t (*read)(struct fid_ep*, void*, size_t, void*, fi_addr_t, uint64_t, uint64_t, void*);

@@ -10,13 +10,18 @@
 extern "C" {
 #endif
 
+/** Ignores the tag of a tag of format FI_TAG_MPI. */
 #define FI_MPI_IGNORE_TAG 0xffffffffULL
+/** Ignores the payload kind of a tag of format FI_TAG_MPI. */
 #define FI_MPI_IGNORE_PAYLOAD 0xff00000000ULL
 
 struct fid_ep;
 struct fi_msg_tagged;
 struct fi_ops_tagged;
 
+/**
+ * A tagged message, for the calls that take flags (fi_tagged(3)).
+ */
 struct fi_msg_tagged {
         const struct iovec *msg_iov;
         void **desc;
@@ -28,6 +33,9 @@ struct fi_msg_tagged {
         uint64_t data;
 };
 
+/**
+ * Tagged transfers (fi_tagged(3)).
+ */
 struct fi_ops_tagged {
         size_t size;
         ssize_t (*recv)(struct fid_ep*, void*, size_t, void*, fi_addr_t, uint64_t, uint64_t, void*);

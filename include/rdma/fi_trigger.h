@@ -36,11 +36,17 @@ struct fi_trigger_xpu;
 struct fi_triggered_context;
 struct fi_triggered_context2;
 
+/**
+ * What sets off a triggered operation (fi_trigger(3)).
+ */
 enum fi_trigger_event {
         FI_TRIGGER_THRESHOLD = 0,
         FI_TRIGGER_XPU = 1,
 };
 
+/**
+ * The operation of a deferred work request (fi_trigger(3)).
+ */
 enum fi_op_type {
         FI_OP_RECV = 0,
         FI_OP_SEND = 1,
@@ -55,11 +61,20 @@ enum fi_op_type {
         FI_OP_CNTR_ADD = 10,
 };
 
+/**
+ * A counter, and the value that sets off the operation (fi_trigger(3)).
+ */
 struct fi_trigger_threshold {
         struct fid_cntr *cntr;
         size_t threshold;
 };
 
+/**
+ * The value, or where it is.
+ */
+/**
+ * A variable that a device writes to set off the operation (fi_trigger(3)).
+ */
 struct fi_trigger_var {
         enum fi_datatype datatype;
         int count;
@@ -73,6 +88,12 @@ struct fi_trigger_var {
         } value;
 };
 
+/**
+ * The device, in the terms of `iface`.
+ */
+/**
+ * The variables that a device writes, and the device (fi_trigger(3)).
+ */
 struct fi_trigger_xpu {
         int count;
         enum fi_hmem_iface iface;
@@ -84,30 +105,45 @@ struct fi_trigger_xpu {
         struct fi_trigger_var *var;
 };
 
+/**
+ * A deferred message (fi_trigger(3)).
+ */
 struct fi_op_msg {
         struct fid_ep *ep;
         struct fi_msg msg;
         uint64_t flags;
 };
 
+/**
+ * A deferred tagged message (fi_trigger(3)).
+ */
 struct fi_op_tagged {
         struct fid_ep *ep;
         struct fi_msg_tagged msg;
         uint64_t flags;
 };
 
+/**
+ * A deferred remote memory access (fi_trigger(3)).
+ */
 struct fi_op_rma {
         struct fid_ep *ep;
         struct fi_msg_rma msg;
         uint64_t flags;
 };
 
+/**
+ * A deferred atomic (fi_trigger(3)).
+ */
 struct fi_op_atomic {
         struct fid_ep *ep;
         struct fi_msg_atomic msg;
         uint64_t flags;
 };
 
+/**
+ * A deferred fetching atomic (fi_trigger(3)).
+ */
 struct fi_op_fetch_atomic {
         struct fid_ep *ep;
         struct fi_msg_atomic msg;
@@ -115,6 +151,9 @@ struct fi_op_fetch_atomic {
         uint64_t flags;
 };
 
+/**
+ * A deferred comparing atomic (fi_trigger(3)).
+ */
 struct fi_op_compare_atomic {
         struct fid_ep *ep;
         struct fi_msg_atomic msg;
@@ -123,11 +162,20 @@ struct fi_op_compare_atomic {
         uint64_t flags;
 };
 
+/**
+ * A deferred change of a counter (fi_trigger(3)).
+ */
 struct fi_op_cntr {
         struct fid_cntr *cntr;
         uint64_t value;
 };
 
+/**
+ * What `event_type` needs.
+ */
+/**
+ * The context of a triggered operation, under `FI_CONTEXT` (fi_trigger(3)).
+ */
 struct fi_triggered_context {
         enum fi_trigger_event event_type;
         union {
@@ -137,6 +185,12 @@ struct fi_triggered_context {
         } trigger;
 };
 
+/**
+ * What `event_type` needs.
+ */
+/**
+ * The context of a triggered operation, under `FI_CONTEXT2` (fi_trigger(3)).
+ */
 struct fi_triggered_context2 {
         enum fi_trigger_event event_type;
         union {
@@ -146,6 +200,12 @@ struct fi_triggered_context2 {
         } trigger;
 };
 
+/**
+ * The request, of the kind that `op_type` says.
+ */
+/**
+ * A request that waits for a counter, what `FI_QUEUE_WORK` takes (fi_trigger(3)).
+ */
 struct fi_deferred_work {
         struct fi_context2 context;
         uint64_t threshold;

@@ -32,10 +32,16 @@ struct fid_xpu_cq;
 struct fid_xpu_ctx;
 struct fid_xpu_ep;
 
+/**
+ * The provider that made a device-side object.
+ */
 enum fi_xpu_provider {
         FI_XPU_PROV_EFA = 1,
 };
 
+/**
+ * How device memory is allocated and imported for device-side objects.
+ */
 struct fi_xpu_ops {
         size_t size;
         int (*alloc)(uint64_t, uint64_t, uint64_t, uint64_t, void**, int*, uint64_t*);
@@ -43,42 +49,66 @@ struct fi_xpu_ops {
         void (*free)(uint64_t, void*);
 };
 
+/**
+ * The device that a context is for.
+ */
 struct fi_xpu_attr {
         enum fi_hmem_iface iface;
         uint64_t device;
         struct fi_xpu_ops *ops;
 };
 
+/**
+ * What a context supports; sizes in bytes.
+ */
 struct fi_xpu_ctx_attr {
         uint64_t caps;
         size_t av_addr_size;
         size_t mr_desc_size;
 };
 
+/**
+ * An accelerator context.
+ */
 struct fid_xpu_ctx {
         struct fid fid;
         struct fi_ops_xpu_ctx *ops;
 };
 
+/**
+ * Calls of an accelerator context.
+ */
 struct fi_ops_xpu_ctx {
         size_t size;
         int (*query)(struct fid_xpu_ctx*, struct fi_xpu_ctx_attr*);
 };
 
+/**
+ * What every device-side object starts with.
+ */
 struct fid_xpu {
         uint32_t fclass;
         uint32_t prov_id;
         uint64_t prov_ctx;
 };
 
+/**
+ * The device side of an endpoint.
+ */
 struct fid_xpu_ep {
         struct fid_xpu fid;
 };
 
+/**
+ * The device side of a completion queue.
+ */
 struct fid_xpu_cq {
         struct fid_xpu fid;
 };
 
+/**
+ * The device side of a counter.
+ */
 struct fid_xpu_cntr {
         struct fid_xpu fid;
 };

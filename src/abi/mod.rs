@@ -3,7 +3,8 @@
 //!
 //! Structures carry raw pointers and are exactly what a C caller passes; the
 //! safe views of them live in [`crate::info`] and in the provider glue.
-#![allow(non_camel_case_types, non_snake_case)]
+#![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
+#![allow(clippy::type_complexity, reason = "a slot's type is written where the slot is")]
 
 mod calls;
 mod enums;

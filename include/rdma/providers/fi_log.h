@@ -17,6 +17,9 @@ extern "C" {
 
 struct fi_provider;
 
+/**
+ * The part of the library that a log line comes from.
+ */
 enum fi_log_subsys {
         FI_LOG_CORE = 0,
         FI_LOG_FABRIC = 1,
@@ -30,6 +33,9 @@ enum fi_log_subsys {
         FI_LOG_CNTR = 9,
 };
 
+/**
+ * How important a log line is (`FI_LOG_LEVEL`).
+ */
 enum fi_log_level {
         FI_LOG_WARN = 0,
         FI_LOG_TRACE = 1,

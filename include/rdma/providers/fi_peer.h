@@ -43,42 +43,66 @@ struct fid_peer_cntr;
 struct fid_peer_cq;
 struct fid_peer_srx;
 
+/**
+ * An address vector that providers share (fi_peer(3)).
+ */
 struct fid_peer_av {
         struct fid fid;
         struct fi_ops_av_owner *owner_ops;
 };
 
+/**
+ * What the owner of a shared address vector answers (fi_peer(3)).
+ */
 struct fi_ops_av_owner {
         size_t size;
         int (*query)(struct fid_peer_av*, struct fi_av_attr*);
         fi_addr_t (*ep_addr)(struct fid_peer_av*, struct fid_ep*);
 };
 
+/**
+ * How a shared address vector is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_av_context {
         size_t size;
         struct fid_peer_av *av;
 };
 
+/**
+ * An address vector set that providers share (fi_peer(3)).
+ */
 struct fid_peer_av_set {
         struct fid fid;
         struct fi_ops_av_set_owner *owner_ops;
 };
 
+/**
+ * What the owner of a shared address vector set answers (fi_peer(3)).
+ */
 struct fi_ops_av_set_owner {
         size_t size;
         int (*members)(struct fid_peer_av_set*, fi_addr_t*, size_t*);
 };
 
+/**
+ * How a shared address vector set is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_av_set_context {
         size_t size;
         struct fi_peer_av_set *av_set;
 };
 
+/**
+ * A completion queue that providers share (fi_peer(3)).
+ */
 struct fid_peer_cq {
         struct fid fid;
         struct fi_ops_cq_owner *owner_ops;
 };
 
+/**
+ * How a peer writes to a completion queue it does not own (fi_peer(3)).
+ */
 struct fi_ops_cq_owner {
         size_t size;
         ssize_t (*write)(struct fid_peer_cq*,
@@ -92,43 +116,67 @@ struct fi_ops_cq_owner {
         ssize_t (*writeerr)(struct fid_peer_cq*, const struct fi_cq_err_entry*);
 };
 
+/**
+ * How a shared completion queue is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_cq_context {
         size_t size;
         struct fid_peer_cq *cq;
 };
 
+/**
+ * A counter that providers share (fi_peer(3)).
+ */
 struct fid_peer_cntr {
         struct fid fid;
         struct fi_ops_cntr_owner *owner_ops;
 };
 
+/**
+ * How a peer advances a counter it does not own (fi_peer(3)).
+ */
 struct fi_ops_cntr_owner {
         size_t size;
         void (*inc)(struct fid_peer_cntr*);
         void (*incerr)(struct fid_peer_cntr*);
 };
 
+/**
+ * How a shared counter is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_cntr_context {
         size_t size;
         struct fid_peer_cntr *cntr;
 };
 
+/**
+ * How a domain is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_domain_context {
         size_t size;
         struct fid_domain *domain;
 };
 
+/**
+ * How an event queue is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_eq_context {
         size_t size;
         struct fid_eq *eq;
 };
 
+/**
+ * What is known of an arriving message (fi_peer(3)).
+ */
 struct fi_peer_match_attr {
         fi_addr_t addr;
         size_t msg_size;
         uint64_t tag;
 };
 
+/**
+ * What the owner of a shared receive queue does for its peers (fi_peer(3)).
+ */
 struct fi_ops_srx_owner {
         size_t size;
         int (*get_msg)(struct fid_peer_srx*, struct fi_peer_match_attr*, struct fi_peer_rx_entry**);
@@ -139,6 +187,9 @@ struct fi_ops_srx_owner {
         void (*free_entry)(struct fi_peer_rx_entry*);
 };
 
+/**
+ * What a peer does for the owner of a shared receive queue (fi_peer(3)).
+ */
 struct fi_ops_srx_peer {
         size_t size;
         int (*start_msg)(struct fi_peer_rx_entry*);
@@ -147,12 +198,18 @@ struct fi_ops_srx_peer {
         int (*discard_tag)(struct fi_peer_rx_entry*);
 };
 
+/**
+ * A receive queue that providers share (fi_peer(3)).
+ */
 struct fid_peer_srx {
         struct fid_ep ep_fid;
         struct fi_ops_srx_owner *owner_ops;
         struct fi_ops_srx_peer *peer_ops;
 };
 
+/**
+ * A receive that owner and peer of a shared receive queue pass between them (fi_peer(3)).
+ */
 struct fi_peer_rx_entry {
         struct fid_peer_srx *srx;
         fi_addr_t addr;
@@ -168,17 +225,26 @@ struct fi_peer_rx_entry {
         struct iovec *iov;
 };
 
+/**
+ * How a shared receive queue is handed to a peer (fi_peer(3)).
+ */
 struct fi_peer_srx_context {
         size_t size;
         struct fid_peer_srx *srx;
 };
 
+/**
+ * What a provider tells the peer whose transfer it made (fi_peer(3)).
+ */
 struct fi_ops_transfer_peer {
         size_t size;
         ssize_t (*complete)(struct fid_ep*, struct fi_cq_tagged_entry*, fi_addr_t);
         ssize_t (*comperr)(struct fid_ep*, struct fi_cq_err_entry*);
 };
 
+/**
+ * How an endpoint that makes transfers for a peer is opened (fi_peer(3)).
+ */
 struct fi_peer_transfer_context {
         size_t size;
         struct fi_info *info;

@@ -14,7 +14,9 @@ extern "C" {
 	__attribute__((visibility ("default"), EXTERNALLY_VISIBLE)) \
 	struct fi_provider* fi_prov_ini(void)
 
+/** What a plug-in's file name ends in, with the platform's own ending. */
 #define FI_LIB_EXTENSION "fi"
+/** What a plug-in's file name ends in. */
 #define FI_LIB_SUFFIX "fi.so"
 
 struct fi_context;
@@ -23,6 +25,9 @@ struct fi_info;
 struct fid_fabric;
 struct fi_provider;
 
+/**
+ * A provider, as its plug-in gives it to the library (fi_provider(7)).
+ */
 struct fi_provider {
         uint32_t version;
         uint32_t fi_version;
