@@ -134,7 +134,8 @@ pub fn is_reachable(addr: &SocketAddr) -> bool {
 /// The addresses of `node` and `service` (getaddrinfo(3)), of this format only
 /// unless it is 0.
 pub fn resolve(node: Option<&str>, service: Option<&str>, format: u32) -> Result<Vec<SocketAddr>> {
-    let c_string = |text: Option<&str>| text.map(CString::new).transpose().map_err(|_| Error::INVAL);
+    let c_string =
+        |text: Option<&str>| text.map(CString::new).transpose().map_err(|_| Error::INVAL);
     let (node, service) = (c_string(node)?, c_string(service)?);
     // SAFETY: all zeros is a valid addrinfo with no constraint.
     let mut hints = unsafe { std::mem::zeroed::<libc::addrinfo>() };
@@ -147,8 +148,9 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: u32) -> Result
     let mut list = std::ptr::null_mut();
     let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |t| t.as_ptr());
     // SAFETY: the strings outlive the call; the list is freed below.
-    let ret =
-        unsafe { libc::getaddrinfo(pointer(&node), pointer(&service), &raw const hints, &raw mut list) };
+    let ret = unsafe {
+        libc::getaddrinfo(pointer(&node), pointer(&service), &raw const hints, &raw mut list)
+    };
     if ret != 0 {
         return Err(Error::NODATA);
     }

@@ -100,7 +100,11 @@ impl Av {
         }
         Ok(Arc::new(Self {
             c: fid_av {
-                fid: fid { fclass: FI_CLASS_AV as usize, context, ops: (&raw const FID_OPS).cast_mut() },
+                fid: fid {
+                    fclass: FI_CLASS_AV as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
                 ops: (&raw const AV_OPS).cast_mut(),
             },
             format,
@@ -470,7 +474,12 @@ unsafe extern "C" fn remove(
     })
 }
 
-unsafe fn copy_addr(av: *mut fid_av, index: fi_addr_t, buf: *mut c_void, len: *mut usize) -> Result {
+unsafe fn copy_addr(
+    av: *mut fid_av,
+    index: fi_addr_t,
+    buf: *mut c_void,
+    len: *mut usize,
+) -> Result {
     // SAFETY: as for the entry points.
     let av = unsafe { Av::from_c(av) }?;
     if len.is_null() {

@@ -214,7 +214,11 @@ impl std::fmt::Debug for Parent {
 impl Cq {
     /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
     /// are not looked at. A null `attr` means all defaults.
-    pub fn open(parent: Parent, attr: Option<&fi_cq_attr>, context: *mut c_void) -> Result<Arc<Self>> {
+    pub fn open(
+        parent: Parent,
+        attr: Option<&fi_cq_attr>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
         const ALLOWED: u64 = abi::FI_AFFINITY;
         let (mut size, mut format, mut wait_obj) =
             (0, c_enum::default(), c_enum::<fi_wait_obj>::default());
@@ -254,7 +258,11 @@ impl Cq {
         }
         let cq = Arc::new(Self {
             c: fid_cq {
-                fid: fid { fclass: FI_CLASS_CQ as usize, context, ops: (&raw const FID_OPS).cast_mut() },
+                fid: fid {
+                    fclass: FI_CLASS_CQ as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
                 ops: (&raw const CQ_OPS).cast_mut(),
             },
             ring: Lock::with_level(Ring::new(size), parent.serialized),
@@ -516,14 +524,18 @@ impl Format {
         unsafe {
             match self {
                 Self::Context => buf.cast::<*mut c_void>().add(index).write(op_context),
-                Self::Msg => buf
-                    .cast::<fi_cq_msg_entry>()
-                    .add(index)
-                    .write(fi_cq_msg_entry { op_context, flags, len }),
-                Self::Data => buf
-                    .cast::<fi_cq_data_entry>()
-                    .add(index)
-                    .write(fi_cq_data_entry { op_context, flags, len, buf: at, data }),
+                Self::Msg => buf.cast::<fi_cq_msg_entry>().add(index).write(fi_cq_msg_entry {
+                    op_context,
+                    flags,
+                    len,
+                }),
+                Self::Data => buf.cast::<fi_cq_data_entry>().add(index).write(fi_cq_data_entry {
+                    op_context,
+                    flags,
+                    len,
+                    buf: at,
+                    data,
+                }),
                 Self::Tagged => buf
                     .cast::<fi_cq_tagged_entry>()
                     .add(index)

@@ -138,7 +138,11 @@ impl Eq {
         };
         let eq = Arc::new(Self {
             c: fid_eq {
-                fid: fid { fclass: FI_CLASS_EQ as usize, context, ops: (&raw const FID_OPS).cast_mut() },
+                fid: fid {
+                    fclass: FI_CLASS_EQ as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
                 ops: (&raw const EQ_OPS).cast_mut(),
             },
             queue: Lock::new(Queue::default()),
@@ -270,7 +274,9 @@ impl Eq {
         let (number, size) = match queue.events.front() {
             None => return Err(Error::AGAIN),
             Some(Event::Error(_)) => return Err(Error::AVAIL),
-            Some(Event::Cm { event, data, .. }) => (*event, size_of::<fi_eq_cm_entry>() + data.len()),
+            Some(Event::Cm { event, data, .. }) => {
+                (*event, size_of::<fi_eq_cm_entry>() + data.len())
+            }
             Some(Event::Done { event, .. }) => (*event, size_of::<fi_eq_entry>()),
             Some(Event::Written { event, bytes }) => (*event, bytes.len()),
         };

@@ -23,6 +23,7 @@ pub mod mr;
 pub mod param;
 pub mod poll;
 pub mod progress;
+pub mod provider;
 pub mod slab;
 pub mod sys;
 pub mod wait;

@@ -525,7 +525,8 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 33) % bound
         };
-        let masks: Vec<u64> = (0..24).map(|n| if n == 0 { 0 } else { (1 << (n % 6)) - 1 + n / 6 }).collect();
+        let masks: Vec<u64> =
+            (0..24).map(|n| if n == 0 { 0 } else { (1 << (n % 6)) - 1 + n / 6 }).collect();
         let mut posted = Posted::default();
         let mut plain: Vec<(Pattern, u64)> = Vec::new();
         for number in 0..20_000 {

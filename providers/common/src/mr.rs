@@ -1,8 +1,6 @@
 //! Memory regions (fi_mr(3)) as a table of keys: what providers without
 //! registering hardware need.
-use crate::abi::{
-    self, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
-};
+use crate::abi::{self, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr};
 use crate::boundary::answer;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -57,7 +55,14 @@ impl MrTable {
 
     /// Registers a region; its key. A key of the application's that is taken is
     /// -FI_ENOKEY.
-    pub fn insert(&self, base: usize, len: usize, access: u64, offset: u64, wanted: u64) -> Result<u64> {
+    pub fn insert(
+        &self,
+        base: usize,
+        len: usize,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+    ) -> Result<u64> {
         let virtual_addr = self.mode & abi::FI_MR_VIRT_ADDR != 0;
         let region = Region {
             base,

@@ -106,7 +106,10 @@ impl std::fmt::Debug for WaitSet {
 
 impl WaitSet {
     /// Opens a set (fi_wait_open).
-    pub fn open(attr: Option<&fi_wait_attr>, on_close: Box<dyn Fn() + Send + Sync>) -> Result<Arc<Self>> {
+    pub fn open(
+        attr: Option<&fi_wait_attr>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<Self>> {
         let wait_obj = attr.map_or_else(Default::default, |attr| attr.wait_obj);
         if attr.is_some_and(|attr| attr.flags != 0) {
             return Err(Error::BADFLAGS);
@@ -221,7 +224,10 @@ impl std::fmt::Debug for PollSet {
 
 impl PollSet {
     /// Opens a set (fi_poll_open).
-    pub fn open(attr: Option<&fi_poll_attr>, on_close: Box<dyn Fn() + Send + Sync>) -> Result<Arc<Self>> {
+    pub fn open(
+        attr: Option<&fi_poll_attr>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<Self>> {
         if attr.is_some_and(|attr| attr.flags != 0) {
             return Err(Error::BADFLAGS);
         }
@@ -279,7 +285,8 @@ static WAIT_FID_OPS: fi_ops = fi_ops {
     tostr: Some(crate::glue::no_tostr),
     ops_set: Some(crate::glue::no_ops_set),
 };
-static WAIT_OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait_wait) };
+static WAIT_OPS: fi_ops_wait =
+    fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait_wait) };
 static POLL_FID_OPS: fi_ops = fi_ops {
     size: size_of::<fi_ops>(),
     close: Some(poll_close),
@@ -346,7 +353,11 @@ unsafe extern "C" fn poll_close(fid: *mut fid) -> c_int {
     })
 }
 
-unsafe extern "C" fn poll_poll(set: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int {
+unsafe extern "C" fn poll_poll(
+    set: *mut fid_poll,
+    contexts: *mut *mut c_void,
+    count: c_int,
+) -> c_int {
     answer("fi_poll", || -> Result<c_int> {
         // SAFETY: see above.
         let set = unsafe { PollSet::from_c(set) }?;

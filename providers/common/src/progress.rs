@@ -4,8 +4,8 @@
 //! an event queue (also with room for no entry), and a transfer call that finds
 //! no room, progress everything of the domain. A domain with automatic progress
 //! and an object somebody may block on also has a [`Thread`].
-use crate::sys::{Epoll, EventFd, Interest};
 use crate::error::Result;
+use crate::sys::{Epoll, EventFd, Interest};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

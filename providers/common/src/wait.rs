@@ -5,7 +5,7 @@
 //! an entry is written. Descriptor handed to the application (FI_WAIT_FD),
 //! blocking reads and wait sets all use it; FI_WAIT_MUTEX_COND also gets a
 //! condition variable for the application to sleep on.
-use crate::abi::{fi_mutex_cond, fi_wait_obj, c_enum};
+use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::sys::{Deadline, Epoll, EventFd, Interest};

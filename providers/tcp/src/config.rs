@@ -24,7 +24,8 @@ pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let prov = &TCP;
-        let port = |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
+        let port =
+            |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
         let low = port(c"port_low_range", c"lowest port to listen on");
         let high = port(c"port_high_range", c"highest port to listen on");
         let ports = match (low, high) {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// A fabric: a network that some interface is on. It has no state.
 #[derive(Debug)]
-pub struct TcpFabric;
+pub(crate) struct TcpFabric;
 
 /// The address an endpoint is to have; any when `info` leaves it open.
 fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
@@ -72,7 +72,7 @@ impl Fabric for TcpFabric {
 /// A domain: an engine, and its progress thread when the application wants
 /// automatic progress and has something to block on.
 #[derive(Debug)]
-pub struct TcpDomain {
+pub(crate) struct TcpDomain {
     engine: Arc<Engine>,
     serialized: bool,
     automatic: bool,

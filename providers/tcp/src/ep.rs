@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// An endpoint; what it does happens in the engine.
 #[derive(Debug)]
-pub struct TcpEp {
+pub(crate) struct TcpEp {
     engine: Arc<Engine>,
     id: u32,
     kind: Kind,
@@ -80,8 +80,7 @@ impl Endpoint for TcpEp {
         if self.kind == Kind::Rdm {
             state.listen(self.id)?;
             if let Some(av) = &bindings.av {
-                let names =
-                    Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
+                let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
                 let weak: Weak<Names> = Arc::downgrade(&names);
                 if self.names.set(names).is_ok() {
                     drop(state);

@@ -29,7 +29,7 @@ const MAX_SILENT: usize = 1024;
 
 /// A listening endpoint.
 #[derive(Debug)]
-pub struct TcpPep {
+pub(crate) struct TcpPep {
     shared: Arc<Shared>,
 }
 
@@ -191,8 +191,12 @@ impl State {
                 Err(error @ (Error::MFILE | Error::NOBUFS | Error::NOMEM)) => {
                     if !self.out_of_descriptors {
                         self.out_of_descriptors = true;
-                        ofi_provider::log!(&TCP, WARN, EP_CTRL,
-                            "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)");
+                        ofi_provider::log!(
+                            &TCP,
+                            WARN,
+                            EP_CTRL,
+                            "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
+                        );
                     }
                     return;
                 }
@@ -245,12 +249,21 @@ impl State {
         };
         let Some((socket, peer, _)) = self.callers.remove(id) else { return };
         if let Err(error) = self.announce(socket, &peer, message) {
-            ofi_provider::log!(&TCP, WARN, EP_CTRL,
-                "dropping the connection request of {peer}: {error}");
+            ofi_provider::log!(
+                &TCP,
+                WARN,
+                EP_CTRL,
+                "dropping the connection request of {peer}: {error}"
+            );
         }
     }
 
-    fn announce(&self, socket: Socket, peer: &SocketAddr, message: crate::wire::CmMessage) -> Result {
+    fn announce(
+        &self,
+        socket: Socket,
+        peer: &SocketAddr,
+        message: crate::wire::CmMessage,
+    ) -> Result {
         let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
         let local = socket.local_addr()?;
         let mut info = self.info.as_ref().to_owned()?;

@@ -19,6 +19,9 @@ pub const MAX_HEADER_LEN: usize = 120;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
+/// What reading bytes from a peer comes to.
+pub type Parsed<T = ()> = Result<T, Malformed>;
+
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
@@ -156,7 +159,7 @@ impl Header {
     /// How long the header at the start of `bytes` is; `None` when it takes
     /// more bytes to tell.
     #[inline]
-    pub fn len_at(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
         if bytes.len() < BASE_LEN {
             return Ok(None);
         }
@@ -168,11 +171,11 @@ impl Header {
 
     /// Reads the header that is all of `bytes`.
     #[inline]
-    pub fn parse(bytes: &[u8], order: ByteOrder) -> Result<Self, Malformed> {
+    pub fn parse(bytes: &[u8], order: ByteOrder) -> Parsed<Self> {
         if Self::len_at(bytes)? != Some(bytes.len()) {
             return Err(Malformed("header is cut"));
         }
-        let word = |at: usize| -> Result<u64, Malformed> {
+        let word = |at: usize| -> Parsed<u64> {
             let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
             word.map(|word| order.u64(word)).ok_or(Malformed("header too short for its operation"))
         };
@@ -193,8 +196,9 @@ impl Header {
             return Err(Malformed("remote segments on a message"));
         }
         let size = word(8)?;
-        let payload =
-            size.checked_sub(bytes.len() as u64).ok_or(Malformed("size smaller than the header"))?;
+        let payload = size
+            .checked_sub(bytes.len() as u64)
+            .ok_or(Malformed("size smaller than the header"))?;
         let mut header =
             Self { op, flags, op_data: bytes[4], id: bytes[7], cq_data: 0, tag: 0, len: payload };
         let mut at = BASE_LEN;
@@ -279,7 +283,7 @@ impl CmMessage {
 
     /// How many bytes the message at the start of `bytes` has; `None` when it
     /// takes more bytes to tell.
-    pub fn len_at(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
         // The first byte tells strangers apart at once, without waiting for
         // more that may never come.
         match bytes.first() {
@@ -295,7 +299,7 @@ impl CmMessage {
     }
 
     /// Reads the message that is all of `bytes`.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Parsed<Self> {
         if Self::len_at(bytes)? != Some(bytes.len()) {
             return Err(Malformed("connection message is cut"));
         }
@@ -344,7 +348,7 @@ impl RdmHello {
     }
 
     /// Reads it from connection data, which may be longer one day.
-    pub fn parse(data: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(data: &[u8]) -> Parsed<Self> {
         match *data {
             [version, features, p0, p1, i0, i1, i2, i3, ..] => Ok(Self {
                 version,

@@ -255,7 +255,14 @@ unsafe fn open_endpoint<D: Domain>(
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let on_close = domain.use_it();
             let inner = domain.inner.endpoint(info)?;
-            EpFid::open(inner, info, domain.clone(), domain.inner.progress_source(), on_close, context)
+            EpFid::open(
+                inner,
+                info,
+                domain.clone(),
+                domain.inner.progress_source(),
+                on_close,
+                context,
+            )
         })
     }
 }

@@ -210,12 +210,16 @@ impl<E: Endpoint> EpFid<E> {
             leave_domain,
             _domain: domain,
         });
-        let ep = Self::make(shared, context, [
-            tx | abi::FI_COMPLETION,
-            abi::FI_COMPLETION,
-            rx | abi::FI_COMPLETION,
-            abi::FI_COMPLETION,
-        ]);
+        let ep = Self::make(
+            shared,
+            context,
+            [
+                tx | abi::FI_COMPLETION,
+                abi::FI_COMPLETION,
+                rx | abi::FI_COMPLETION,
+                abi::FI_COMPLETION,
+            ],
+        );
         ep.shared.inner.opened(FidPtr(ep.as_c().cast()));
         Ok(ep)
     }
@@ -382,7 +386,8 @@ impl<E: Endpoint> EpFid<E> {
             return Ok(());
         }
         let bindings = self.bindings().clone();
-        let either = |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
+        let either =
+            |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let caps = self.shared.caps;
         // Neither direction named stands for both.
         let (send, recv) = match caps & (abi::FI_SEND | abi::FI_RECV) {
@@ -523,7 +528,11 @@ unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64
     })
 }
 
-unsafe extern "C" fn control<E: Endpoint>(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn control<E: Endpoint>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
     answer("fi_control(ep)", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
@@ -644,7 +653,11 @@ unsafe extern "C" fn getname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: *m
     })
 }
 
-unsafe extern "C" fn getpeer<E: Endpoint>(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
+unsafe extern "C" fn getpeer<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
     answer("fi_getpeer", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
@@ -833,9 +846,17 @@ macro_rules! transmit {
 }
 
 transmit!(
-    send, sendv, sendmsg, inject, senddata, injectdata, send, fi_msg,
+    send,
+    sendv,
+    sendmsg,
+    inject,
+    senddata,
+    injectdata,
+    send,
+    fi_msg,
     ["fi_send", "fi_sendv", "fi_sendmsg", "fi_inject", "fi_senddata", "fi_injectdata"],
-    (), |_| 0
+    (),
+    |_| 0
 );
 transmit!(
     tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, fi_msg_tagged,
@@ -875,7 +896,11 @@ unsafe extern "C" fn recvv<E: Endpoint>(
     })
 }
 
-unsafe extern "C" fn recvmsg<E: Endpoint>(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
+unsafe extern "C" fn recvmsg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg,
+    flags: u64,
+) -> ssize_t {
     answer_transfer("fi_recvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
@@ -969,7 +994,11 @@ unsafe extern "C" fn no_rx_ctx(
     Error::NOSYS.to_ret()
 }
 
-unsafe extern "C" fn no_export_xpu(_ep: *mut fid_ep, _flags: u64, _xpu: *mut abi::fid_xpu_ep) -> c_int {
+unsafe extern "C" fn no_export_xpu(
+    _ep: *mut fid_ep,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_ep,
+) -> c_int {
     Error::NOSYS.to_ret()
 }
 

@@ -248,6 +248,10 @@ impl Users {
         self.0.fetch_sub(1, std::sync::atomic::Ordering::Release);
     }
     pub(crate) fn check_none(&self) -> Result {
-        if self.0.load(std::sync::atomic::Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::BUSY) }
+        if self.0.load(std::sync::atomic::Ordering::Acquire) == 0 {
+            Ok(())
+        } else {
+            Err(Error::BUSY)
+        }
     }
 }

@@ -153,7 +153,11 @@ unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, flags: u6
     })
 }
 
-unsafe extern "C" fn control<P: PassiveEp>(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+unsafe extern "C" fn control<P: PassiveEp>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
     answer("fi_control(pep)", || {
         // SAFETY: see above.
         let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
@@ -197,7 +201,11 @@ unsafe extern "C" fn setname<P: PassiveEp>(fid: fid_t, addr: *mut c_void, len: u
     })
 }
 
-unsafe extern "C" fn getname<P: PassiveEp>(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+unsafe extern "C" fn getname<P: PassiveEp>(
+    fid: fid_t,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
     answer("fi_getname(pep)", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
@@ -273,7 +281,11 @@ unsafe extern "C" fn no_size_left(_ep: *mut fid_ep) -> ssize_t {
     Error::NOSYS.to_ret() as ssize_t
 }
 
-unsafe extern "C" fn no_export_xpu(_ep: *mut fid_ep, _flags: u64, _xpu: *mut abi::fid_xpu_ep) -> c_int {
+unsafe extern "C" fn no_export_xpu(
+    _ep: *mut fid_ep,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_ep,
+) -> c_int {
     Error::NOSYS.to_ret()
 }
 

@@ -1,9 +1,10 @@
 //! Slots of ops tables that are not built: every slot must hold a function,
 //! because the inline calls do not look (reference: fi_provider(7)).
 use crate::abi::{
-    FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc,
-    fi_msg_atomic, fi_msg_collective, fi_msg_rma, fi_op, fi_ops_atomic, fi_ops_collective,
-    fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_rma, fi_ops_tagged, fid, fid_domain, fid_ep,
+    FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_attr,
+    fi_collective_op, fi_datatype, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_collective, fi_msg_rma,
+    fi_msg_tagged, fi_op, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
+    fid, fid_domain, fid_ep,
 };
 use crate::error::Error;
 use core::ffi::{c_char, c_int, c_void};
@@ -15,7 +16,11 @@ pub(crate) unsafe extern "C" fn no_bind(_fid: *mut fid, _bfid: *mut fid, _flags:
     NOSYS
 }
 
-pub(crate) unsafe extern "C" fn no_control(_fid: *mut fid, _command: c_int, _arg: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn no_control(
+    _fid: *mut fid,
+    _command: c_int,
+    _arg: *mut c_void,
+) -> c_int {
     NOSYS
 }
 
@@ -39,7 +44,11 @@ pub(crate) unsafe extern "C" fn no_ops_set(
     NOSYS
 }
 
-pub(crate) unsafe extern "C" fn no_tostr(_fid: *const fid, _buf: *mut c_char, _len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn no_tostr(
+    _fid: *const fid,
+    _buf: *mut c_char,
+    _len: usize,
+) -> c_int {
     NOSYS
 }
 

@@ -10,7 +10,9 @@ use super::tx::Outgoing;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
-use crate::wire::{ByteOrder, CM_LEN, CmMessage, CmType, Malformed, RDM_ANSWER, RDM_VERSION, RdmHello};
+use crate::wire::{
+    ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER, RDM_VERSION, RdmHello,
+};
 use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::connect_order;
 use ofi_provider::cq::Context;
@@ -43,10 +45,8 @@ impl Timer {
     pub(super) fn new() -> Result<Self> {
         // SAFETY: no memory is involved; the result is checked, then owned once.
         unsafe {
-            let fd = libc::timerfd_create(
-                libc::CLOCK_MONOTONIC,
-                libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
-            );
+            let fd =
+                libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
             if fd < 0 { Err(Error::last_os()) } else { Ok(Self(OwnedFd::from_raw_fd(fd))) }
         }
     }
@@ -60,7 +60,9 @@ impl Timer {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
         // SAFETY: `spec` outlives the call, which copies it.
-        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut()) };
+        unsafe {
+            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut())
+        };
     }
 }
 
@@ -85,7 +87,7 @@ impl ofi_provider::glue::Reject for Request {
 }
 
 /// A connection message once all of it is in `bytes`.
-pub(crate) fn cm_message(bytes: &[u8]) -> Result<Option<CmMessage>, Malformed> {
+pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
     match CmMessage::len_at(bytes)? {
         Some(len) if bytes.len() >= len => CmMessage::parse(&bytes[..len]).map(Some),
         _ => Ok(None),
@@ -217,9 +219,13 @@ impl State {
                     // The callers stay in the system's queue. Epoll would report
                     // them for ever, so it must not; the timer makes us ask.
                     if !self.deaf.contains(&ep_id) {
-                        ofi_provider::log!(&crate::info::TCP, WARN, EP_CTRL,
+                        ofi_provider::log!(
+                            &crate::info::TCP,
+                            WARN,
+                            EP_CTRL,
                             "cannot accept a connection: out of file descriptors or memory; \
-                             trying again (see RLIMIT_NOFILE)");
+                             trying again (see RLIMIT_NOFILE)"
+                        );
                         self.epoll.remove(fd);
                         self.deaf.push(ep_id);
                     }
@@ -326,9 +332,13 @@ impl State {
     /// Somebody who does not speak our protocol.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(&crate::info::TCP, WARN, EP_CTRL,
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            EP_CTRL,
             "refusing the connection with {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()));
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+        );
         self.fail(id, Error::NOPROTOOPT);
     }
 
@@ -356,7 +366,7 @@ impl State {
         self.established(id);
     }
 
-    fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Result<(), Malformed> {
+    fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
         // A peer of the first protocol version answers without data.
         let version = match RdmHello::parse(&message.data) {
             Ok(hello) => {
@@ -378,7 +388,7 @@ impl State {
 
     /// An RDM peer calls. Two that call each other at the same time must end up
     /// with one connection: the call of the smaller address is refused.
-    fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Result<(), Malformed> {
+    fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
         conn.order = message.order;
@@ -620,8 +630,11 @@ impl State {
             }
         }
         self.cancel_all(ep_id);
-        let parked: Vec<_> =
-            self.eps[ep_id].peers.iter_mut().map(|(_, peer)| std::mem::take(&mut peer.parked)).collect();
+        let parked: Vec<_> = self.eps[ep_id]
+            .peers
+            .iter_mut()
+            .map(|(_, peer)| std::mem::take(&mut peer.parked))
+            .collect();
         for waiting in parked {
             self.fail_all(ep_id, waiting, Error::CANCELED);
         }

@@ -4,10 +4,10 @@ use super::rx::{Message, Recv};
 use super::tx::Outgoing;
 use crate::sock::Socket;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
+use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::av::Av;
 use ofi_provider::matching::{Posted, Unexpected};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
@@ -277,7 +277,9 @@ impl State {
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        let Some(slot) = usize::try_from(name).ok().and_then(|n| ep.by_name.get_mut(n)) else { return };
+        let Some(slot) = usize::try_from(name).ok().and_then(|n| ep.by_name.get_mut(n)) else {
+            return;
+        };
         let peer = std::mem::replace(slot, NONE);
         if let Some(entry) = ep.peers.get_mut(peer) {
             entry.name = FI_ADDR_NOTAVAIL;

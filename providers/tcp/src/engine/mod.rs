@@ -260,7 +260,8 @@ impl State {
         }
         // Whoever waits for room in a queue is woken by the application reading
         // it, which is a call into the library.
-        let room = |id: &u32| self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room());
+        let room =
+            |id: &u32| self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room());
         !self.starved.iter().any(room)
     }
 

@@ -9,7 +9,9 @@ use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, MESSAGE_COST, MultiBuf};
 use crate::config::config;
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, REMOTE_CQ_DATA};
+use crate::wire::{
+    COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
+};
 use ofi_provider::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
     FI_REMOTE_CQ_DATA, FI_TAGGED,
@@ -342,7 +344,11 @@ impl State {
             let rest = &bytes[at..];
             if conn.incoming.is_some() {
                 at += self.feed(id, rest);
-                if self.conns.get(id).and_then(|c| c.incoming.as_ref()).is_some_and(|i| i.left() == 0)
+                if self
+                    .conns
+                    .get(id)
+                    .and_then(|c| c.incoming.as_ref())
+                    .is_some_and(|i| i.left() == 0)
                     && !self.complete_incoming(id)
                 {
                     return false;
@@ -392,9 +398,13 @@ impl State {
     /// A peer sent what is not a message: this one connection ends.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(&crate::info::TCP, WARN, EP_DATA,
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            EP_DATA,
             "closing the connection to {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()));
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+        );
         self.fail(id, Error::PROTO);
     }
 
@@ -803,7 +813,8 @@ impl State {
     /// A connection ended: what was arriving on it is lost.
     pub(super) fn lose_incoming(&mut self, id: u32, conn: &mut Conn, error: Error) {
         let ep = &mut self.eps[conn.ep];
-        let under_way = conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
+        let under_way =
+            conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
         for incoming in under_way {
             match incoming.target {
                 Target::Posted(recv) => ep.receive_failed(&recv, &incoming.about, error),
@@ -863,7 +874,7 @@ fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
 
 /// The header at the start of `bytes` with its length, once all of it is there.
 #[inline]
-fn next_header(conn: &Conn, bytes: &[u8]) -> Result<Option<(Header, usize)>, Malformed> {
+fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
     match Header::len_at(bytes)? {
         Some(len) if bytes.len() >= len => {
             Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))

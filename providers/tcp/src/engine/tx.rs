@@ -4,7 +4,7 @@ use super::ep::{Ep, Kind};
 use crate::config::config;
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_INJECT,
+    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
     FI_TRANSMIT_COMPLETE, fi_addr_t,
 };
@@ -114,8 +114,12 @@ impl Ep {
         match result {
             Ok(()) => self.tx_done(finish.entry(), finish.report),
             Err(error) if finish.inject => {
-                ofi_provider::log!(&crate::info::TCP, WARN, EP_DATA,
-                    "an injected message was lost: {error}; its failure is reported nowhere else");
+                ofi_provider::log!(
+                    &crate::info::TCP,
+                    WARN,
+                    EP_DATA,
+                    "an injected message was lost: {error}; its failure is reported nowhere else"
+                );
             }
             Err(error) => self.tx_failed(CompletionError::new(finish.entry(), error)),
         }
@@ -195,17 +199,19 @@ impl State {
     }
 
     fn header_and_finish(op: &SendOp, tagged: bool) -> (Header, Finish) {
-        const ACKED: u64 = FI_DELIVERY_COMPLETE
-            | FI_TRANSMIT_COMPLETE
-            | FI_MATCH_COMPLETE
-            | FI_COMMIT_COMPLETE;
+        const ACKED: u64 =
+            FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
         let mut flags = 0;
         if op.flags & FI_REMOTE_CQ_DATA != 0 {
             flags |= REMOTE_CQ_DATA;
         }
         let acked = op.flags & ACKED != 0 && op.flags & FI_INJECT == 0;
         if acked {
-            flags |= if op.flags & FI_COMMIT_COMPLETE != 0 { COMMIT_COMPLETE } else { DELIVERY_COMPLETE };
+            flags |= if op.flags & FI_COMMIT_COMPLETE != 0 {
+                COMMIT_COMPLETE
+            } else {
+                DELIVERY_COMPLETE
+            };
         }
         let len = op.buf.len();
         let header = Header {
