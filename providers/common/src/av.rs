@@ -532,8 +532,11 @@ unsafe extern "C" fn straddr(
         let Ok(addr) = addr::from_ptr(addr) else { return std::ptr::null() };
         let mut text = addr::to_text(&addr).into_bytes();
         text.push(0);
-        crate::glue::copy_out(&text, buf.cast(), len);
-        // Cut text ends in a NUL too. `*len` is now what was needed.
+        let room = *len;
+        // `*len` becomes what was needed; cut text ends in a NUL too.
+        if !crate::glue::copy_out(&text, buf.cast(), len) && room > 0 {
+            buf.add(room - 1).write(0);
+        }
         buf
     }
 }

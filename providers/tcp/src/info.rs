@@ -12,9 +12,9 @@ use ofi_provider::provider::Provider;
 use std::sync::OnceLock;
 
 /// What every endpoint of ours can do: the one place to add a capability to.
-const MSG_CAPS: u64 = FI_MSG | FI_SEND | FI_RECV;
+const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
@@ -109,7 +109,7 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         protocol_version: 0,
         max_size: 1024,
         ep_cnt: 8192,
-        mem_tag_format: 0,
+        mem_tag_format: TAG_FORMAT,
     };
     [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
 }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_multi_receive_are_for_connectionless_endpoints() {
+    fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
         let offers = offers(&Settings::default()).unwrap();
         let [rdm, msg] = &offers[..] else { panic!("two kinds") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
