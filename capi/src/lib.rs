@@ -5,6 +5,7 @@
 //! `variadic.c`, because stable Rust cannot define such functions.
 #[macro_use]
 mod symver;
+mod calls;
 
 use core::ffi::{c_char, c_int};
 use ofi::abi::{c_enum, fi_log_level, fi_log_subsys, fi_param_type, fi_provider};

@@ -1,19 +1,20 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
-use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::boundary::answer;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::open_fabric;
 use ofi_provider::info::{
     API_VERSION, Era, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
 };
-use std::ffi::CString;
-use std::sync::Once;
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+use std::sync::OnceLock;
 
 /// What every endpoint of ours can do: the one place to add a capability to.
-const MSG_CAPS: u64 = FI_MSG | FI_SEND | FI_RECV;
+const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
@@ -58,14 +59,35 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn read() -> Self {
-        let default = Self::default();
-        Self {
-            tx_size: param_size(c"tx_size").unwrap_or(default.tx_size),
-            rx_size: param_size(c"rx_size").unwrap_or(default.rx_size),
-            max_inject: param_size(c"max_inject").unwrap_or(default.max_inject),
-            iface: param_string(c"iface"),
-        }
+    /// What the environment says, read once.
+    fn read() -> &'static Self {
+        static SETTINGS: OnceLock<Settings> = OnceLock::new();
+        SETTINGS.get_or_init(|| {
+            let default = Self::default();
+            let size = |name, default, help| param::size(&TCP, name, default, help);
+            Self {
+                tx_size: size(
+                    c"tx_size",
+                    default.tx_size,
+                    c"transmit queue size when the application names none (256)",
+                ),
+                rx_size: size(
+                    c"rx_size",
+                    default.rx_size,
+                    c"receive queue size when the application names none (256)",
+                ),
+                max_inject: size(
+                    c"max_inject",
+                    default.max_inject,
+                    c"largest message of an inject call, in bytes (128)",
+                ),
+                iface: param::string(
+                    &TCP,
+                    c"iface",
+                    c"the network interface to use, by name (default: all)",
+                ),
+            }
+        })
     }
 }
 
@@ -87,7 +109,7 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         protocol_version: 0,
         max_size: 1024,
         ep_cnt: 8192,
-        mem_tag_format: 0,
+        mem_tag_format: TAG_FORMAT,
     };
     [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
 }
@@ -168,7 +190,7 @@ pub fn getinfo(
     hints: Option<InfoRef<'_>>,
 ) -> Result<InfoChain> {
     let settings = Settings::read();
-    let offers = offers(&settings)?;
+    let offers = offers(settings)?;
     let prov = IpProvider {
         name: c"tcp",
         offers: &offers,
@@ -180,46 +202,24 @@ pub fn getinfo(
 
 /// Tells the core why something is not in the answer.
 fn report(line: &str) {
-    let (level, subsys) = (fi_log_level::FI_LOG_INFO.into(), fi_log_subsys::FI_LOG_CORE.into());
-    let Ok(line) = CString::new(line) else { return };
-    // SAFETY: a live provider, C strings, and the one argument that "%s" takes.
-    unsafe {
-        if fi_log_enabled(TCP.as_ptr(), level, subsys) != 0 {
-            let func = c"tcp_getinfo".as_ptr();
-            fi_log(TCP.as_ptr(), level, subsys, func, 0, c"%s\n".as_ptr(), line.as_ptr());
-        }
-    }
-}
-
-/// A `struct fi_provider` that the core may write to: its `context` is the core's.
-pub struct Provider(UnsafeCell<fi_provider>);
-
-// SAFETY: only the core writes to it, and under its own lock.
-unsafe impl Sync for Provider {}
-
-impl Provider {
-    /// The pointer to hand to the core with every call.
-    pub fn as_ptr(&self) -> *mut fi_provider {
-        self.0.get()
-    }
+    ofi_provider::log!(&TCP, INFO, FABRIC, "{line}");
 }
 
 /// The provider, as the core knows it.
-pub static TCP: Provider = Provider(UnsafeCell::new(fi_provider {
-    version: PROV_VERSION,
-    fi_version: API_VERSION,
-    context: fi_context { internal: [core::ptr::null_mut(); 4] },
-    name: c"tcp".as_ptr(),
-    getinfo: Some(getinfo_c),
-    fabric: Some(crate::fabric_open),
-    cleanup: None,
-}));
+pub static TCP: Provider = Provider::new(
+    c"tcp",
+    PROV_VERSION,
+    API_VERSION,
+    getinfo_c,
+    open_fabric::<crate::domain::TcpFabric>,
+);
 
 /// The entry point of the plug-in (fi_provider(7)).
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    static DEFINED: Once = Once::new();
-    DEFINED.call_once(define_params);
+    // Declares the parameters, so that fi_getparams lists them.
+    Settings::read();
+    crate::config::config();
     TCP.as_ptr()
 }
 
@@ -249,36 +249,6 @@ unsafe extern "C" fn getinfo_c(
     })
 }
 
-fn define_params() {
-    use fi_param_type::{FI_PARAM_SIZE_T, FI_PARAM_STRING};
-    for (name, kind, help) in [
-        (c"iface", FI_PARAM_STRING, c"the network interface to use, by name (default: all)"),
-        (c"tx_size", FI_PARAM_SIZE_T, c"transmit queue size when the application names none (256)"),
-        (c"rx_size", FI_PARAM_SIZE_T, c"receive queue size when the application names none (256)"),
-        (c"max_inject", FI_PARAM_SIZE_T, c"largest message of an inject call, in bytes (128)"),
-    ] {
-        // SAFETY: a live provider and C strings; the help has no conversions.
-        unsafe { fi_param_define(TCP.as_ptr(), name.as_ptr(), kind.into(), help.as_ptr()) };
-    }
-}
-
-fn param_size(name: &CStr) -> Option<usize> {
-    let mut value = 0_usize;
-    // SAFETY: defined as a size_t above, for which there is room.
-    let ret =
-        unsafe { fi_param_get(TCP.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>()) };
-    (ret == 0).then_some(value)
-}
-
-fn param_string(name: &CStr) -> Option<String> {
-    let mut value: *mut c_char = core::ptr::null_mut();
-    // SAFETY: defined as a string above; the answer is a C string of the core.
-    unsafe {
-        let ret = fi_param_get(TCP.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>());
-        (ret == 0 && !value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_multi_receive_are_for_connectionless_endpoints() {
+    fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
         let offers = offers(&Settings::default()).unwrap();
         let [rdm, msg] = &offers[..] else { panic!("two kinds") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);

@@ -1,18 +1,13 @@
-//! The tcp provider.
+//! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
+//!
+//! [`info`] says what it offers, [`domain`], [`ep`] and [`pep`] are its objects
+//! behind the common glue, [`engine`] does the work, [`wire`] holds the
+//! formats, which are those of the original's tcp provider.
+mod config;
+mod domain;
+mod engine;
+mod ep;
 pub mod info;
-
-use core::ffi::{c_int, c_void};
-use ofi_provider::abi::{fi_fabric_attr, fid_fabric};
-use ofi_provider::error::Error;
-
-/// fi_fabric(3) of this provider.
-///
-/// # Safety
-/// As fi_fabric(3) says.
-pub unsafe extern "C" fn fabric_open(
-    _attr: *mut fi_fabric_attr,
-    _fabric: *mut *mut fid_fabric,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
+mod pep;
+mod sock;
+pub mod wire;

@@ -1,0 +1,83 @@
+# One line per target: 'make help'.  Everything may be run again at any time;
+# a second run needs no network.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PREFIX      ?= /usr/local
+EXEC_PREFIX ?= $(PREFIX)
+BINDIR      ?= $(EXEC_PREFIX)/bin
+LIBDIR      ?= $(EXEC_PREFIX)/lib
+INCLUDEDIR  ?= $(PREFIX)/include
+DESTDIR     ?=
+CARGO       ?= cargo
+TARGET      ?= $(or $(CARGO_TARGET_DIR),target)/release
+URL         ?= https://github.com/ofiwg/libfabric
+
+# The file the links point to.  Its number sorts like those of the original,
+# so that ldconfig picks the newer of two libraries with this SONAME.
+LIBVERSION  := 1.32.1
+# The API version the library answers to fi_version(), and pkg-config to callers.
+APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
+PLUGINS      = $(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so)))
+LOCAL       := $(CURDIR)/out/prefix
+
+.PHONY: help build install uninstall local demo check bench fmt lint headers clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+build: ## the library, its providers and the tools, optimised
+	$(CARGO) build --release --workspace
+
+# Everything that is installed goes through here, so that uninstall knows it.
+install: build ## into PREFIX (default /usr/local), under DESTDIR if given
+	@[ -e include/rdma/fabric.h ] || { echo "include/rdma is missing: run 'make headers'" >&2; exit 1; }
+	@[ -n "$(PLUGINS)" ] || { echo "no provider was built in $(TARGET)" >&2; exit 1; }
+	install -d "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers"
+	install -m 755 "$(TARGET)/libfabric.so" "$(DESTDIR)$(LIBDIR)/libfabric.so.$(LIBVERSION)"
+	ln -sf libfabric.so.$(LIBVERSION) "$(DESTDIR)$(LIBDIR)/libfabric.so.1"
+	ln -sf libfabric.so.1 "$(DESTDIR)$(LIBDIR)/libfabric.so"
+	for p in $(PLUGINS); do install -m 755 "$(TARGET)/lib$${p}_fi.so" "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so" || exit; done
+	(cd include && find rdma -name '*.h' -exec install -D -m 644 {} "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
+	sed -e 's|@prefix@|$(PREFIX)|' \
+	    -e 's|@exec_prefix@|$(if $(filter $(PREFIX),$(EXEC_PREFIX)),$${prefix},$(EXEC_PREFIX))|' \
+	    -e 's|@libdir@|$(if $(filter $(EXEC_PREFIX)/lib,$(LIBDIR)),$${exec_prefix}/lib,$(LIBDIR))|' \
+	    -e 's|@includedir@|$(if $(filter $(PREFIX)/include,$(INCLUDEDIR)),$${prefix}/include,$(INCLUDEDIR))|' \
+	    -e 's|@url@|$(URL)|' -e 's|@version@|$(APIVERSION)|' \
+	    pkgconfig/libfabric.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
+	for t in fi_info fi_pingpong fi_strerror; do install -m 755 "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || case "$(LIBDIR)" in /usr/lib|/usr/lib/*|/usr/local/lib|/usr/local/lib/*|/lib|/lib/*) ldconfig || true;; esac
+
+uninstall: ## what install put into PREFIX
+	rm -f "$(DESTDIR)$(LIBDIR)"/libfabric.so "$(DESTDIR)$(LIBDIR)"/libfabric.so.1 "$(DESTDIR)$(LIBDIR)/libfabric.so.$(LIBVERSION)"
+	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so"; done
+	(cd include && find rdma -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
+	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
+	for t in fi_info fi_pingpong fi_strerror; do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
+	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" 2>/dev/null
+
+local: ## install into out/prefix, where demo, check and bench look
+	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" DESTDIR=
+
+demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
+	@ctest/demo
+
+check: ## every check there is; ends with 'N passed, N failed, N skipped'
+	@ctest/check
+
+bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
+	@benches/run
+
+fmt: ## format the Rust sources
+	$(CARGO) fmt --all
+
+lint: ## formatting and clippy, warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+headers: ## generate include/rdma from src/abi
+	$(CARGO) build -p ofi
+
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf out

@@ -1,0 +1,452 @@
+/*
+ * One figure of one libfabric, for benches/run: the same binary runs on every
+ * library that is compared.
+ *
+ *   fabbench lat|bw|rate msg|rdm|raw PROVIDER SIZE COUNT
+ *       lat   half a round trip, microseconds
+ *       bw    one-way stream, MB/s, window of 16
+ *       rate  one-way stream, thousand messages a second, window of 64
+ *       raw   the same over one non-blocking TCP connection: the floor
+ *   fabbench steps rdm PROVIDER SIZE COUNT
+ *       COUNT times tagged send, receive and both completions between two
+ *       endpoints of one process, for an instruction counter around it
+ *
+ * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
+ * object and both sides spin, each on a core of its own where there are two.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+
+#define MAXW 64
+#define TRY(call) do { long r_ = (long)(call); if (r_ < 0) { \
+	fprintf(stderr, "fabbench: %s: %s\n", #call, fi_strerror((int)-r_)); exit(1); } } while (0)
+
+struct side {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_eq *eq;
+	struct fid_pep *pep;
+	struct fid_cq *tx, *rx;
+	struct fid_av *av;
+	struct fid_ep *ep;
+	fi_addr_t peer;
+	long sent;		/* completions not yet read */
+	struct fi_context2 ctx[2 * MAXW];
+	unsigned next;
+};
+
+static const char *provider;
+static enum fi_ep_type type;
+static char *sbuf, *rbuf;
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+static void pin(int core)
+{
+	cpu_set_t all, one;
+
+	CPU_ZERO(&one);
+	if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < 2)
+		return;
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &all) && core-- == 0)
+			CPU_SET(i, &one);
+	sched_setaffinity(0, sizeof one, &one);
+}
+
+static struct fi_info *find(const char *node, const char *service, uint64_t flags)
+{
+	struct fi_info *h = fi_allocinfo(), *info = NULL;
+
+	h->ep_attr->type = type;
+	h->caps = type == FI_EP_RDM ? FI_TAGGED : FI_MSG;
+	h->mode = FI_CONTEXT | FI_CONTEXT2;
+	h->domain_attr->threading = FI_THREAD_DOMAIN;
+	h->fabric_attr->prov_name = strdup(provider);
+	h->addr_format = FI_SOCKADDR_IN;
+	TRY(fi_getinfo(FI_VERSION(1, 14), node, service, flags, h, &info));
+	fi_freeinfo(h);
+	return info;
+}
+static void open_ep(struct side *s)
+{
+	struct fi_cq_attr qa = { .format = FI_CQ_FORMAT_TAGGED, .size = 4 * MAXW };
+	struct fi_av_attr aa = { .type = FI_AV_TABLE, .count = 4 };
+
+	TRY(fi_domain(s->fabric, s->info, &s->domain, NULL));
+	TRY(fi_cq_open(s->domain, &qa, &s->tx, NULL));
+	TRY(fi_cq_open(s->domain, &qa, &s->rx, NULL));
+	TRY(fi_endpoint(s->domain, s->info, &s->ep, NULL));
+	TRY(fi_ep_bind(s->ep, &s->tx->fid, FI_TRANSMIT));
+	TRY(fi_ep_bind(s->ep, &s->rx->fid, FI_RECV));
+	if (type == FI_EP_RDM) {
+		TRY(fi_av_open(s->domain, &aa, &s->av, NULL));
+		TRY(fi_ep_bind(s->ep, &s->av->fid, 0));
+	} else {
+		TRY(fi_ep_bind(s->ep, &s->eq->fid, 0));
+	}
+	TRY(fi_enable(s->ep));
+}
+static struct fi_info *event(struct side *s, uint32_t want)
+{
+	struct fi_eq_cm_entry e;
+	uint32_t ev;
+	ssize_t r = fi_eq_sread(s->eq, &ev, &e, sizeof e, -1, 0);
+
+	if (r < 0 || ev != want) {
+		fprintf(stderr, "fabbench: connection failed\n");
+		exit(1);
+	}
+	return e.info;
+}
+static int reap(struct fid_cq *q)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	ssize_t r = fi_cq_read(q, &e, 1);
+
+	if (r == 1)
+		return 1;
+	if (r != -FI_EAGAIN) {
+		if (r == -FI_EAVAIL)
+			fi_cq_readerr(q, &err, 0);
+		fprintf(stderr, "fabbench: transfer failed: %s\n", fi_strerror(err.err ? err.err : (int)-r));
+		exit(1);
+	}
+	return 0;
+}
+static void post_recv(struct side *s, size_t n, int slot)
+{
+	ssize_t r;
+
+	for (;;) {
+		if (type == FI_EP_RDM)
+			r = fi_trecv(s->ep, rbuf, n, NULL, FI_ADDR_UNSPEC, 1, 0, &s->ctx[MAXW + slot % MAXW]);
+		else
+			r = fi_recv(s->ep, rbuf, n, NULL, FI_ADDR_UNSPEC, &s->ctx[MAXW + slot % MAXW]);
+		if (r != -FI_EAGAIN)
+			break;
+		s->sent -= reap(s->tx);
+	}
+	TRY(r);
+}
+static void post_send(struct side *s, size_t n)
+{
+	ssize_t r;
+
+	for (;;) {
+		void *c = &s->ctx[s->next % MAXW];
+
+		if (type == FI_EP_RDM)
+			r = fi_tsend(s->ep, sbuf, n, NULL, s->peer, 1, c);
+		else
+			r = fi_send(s->ep, sbuf, n, NULL, s->peer, c);
+		if (r != -FI_EAGAIN)
+			break;
+		s->sent -= reap(s->tx);
+	}
+	TRY(r);
+	s->next++;
+	s->sent++;
+}
+static void await_sends(struct side *s, long left)
+{
+	while (s->sent > left)
+		s->sent -= reap(s->tx);
+}
+static void await_recv(struct side *s)
+{
+	while (!reap(s->rx))
+		if (s->sent)
+			s->sent -= reap(s->tx);
+}
+
+static void pingpong(struct side *s, size_t n, long count, int client)
+{
+	for (long i = 0; i < count; i++) {
+		post_recv(s, n, 0);
+		if (client)
+			post_send(s, n);
+		await_recv(s);
+		if (!client)
+			post_send(s, n);
+		await_sends(s, 0);
+	}
+}
+static void stream(struct side *s, size_t n, long count, int w, int client)
+{
+	if (client) {
+		post_recv(s, 1, 0);
+		for (long i = 0; i < count; i++) {
+			await_sends(s, w - 1);
+			post_send(s, n);
+		}
+		await_recv(s);
+		await_sends(s, 0);
+	} else {
+		long posted = 0;
+
+		for (; posted < count && posted < w; posted++)
+			post_recv(s, n, posted);
+		for (long i = 0; i < count; i++) {
+			await_recv(s);
+			if (posted < count)
+				post_recv(s, n, posted++);
+		}
+		post_send(s, 1);
+		await_sends(s, 0);
+	}
+}
+
+/* ---- the floor: one TCP connection ----------------------------------- */
+
+static void raw_recv(int s, char *b, size_t n)
+{
+	while (n) {
+		ssize_t r = recv(s, b, n, MSG_DONTWAIT);
+
+		if (r > 0)
+			b += r, n -= r;
+		else if (r == 0 || errno != EAGAIN)
+			exit(1);
+	}
+}
+static void raw_send(int s, const char *b, size_t n)
+{
+	while (n) {
+		ssize_t r = send(s, b, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (r > 0)
+			b += r, n -= r;
+		else if (errno != EAGAIN)
+			exit(1);
+	}
+}
+static double raw(const char *mode, size_t n, long count)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t al = sizeof a;
+	int l = socket(AF_INET, SOCK_STREAM, 0), s, one = 1, lat = !strcmp(mode, "lat");
+	long warm = lat ? count / 10 + 1 : 0;
+	pid_t p;
+	double t = 0;
+
+	if (bind(l, (void *)&a, al) || getsockname(l, (void *)&a, &al) || listen(l, 1))
+		exit(1);
+	p = fork();
+	if (p == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pin(1);
+		s = socket(AF_INET, SOCK_STREAM, 0);
+		if (connect(s, (void *)&a, al))
+			exit(1);
+	} else {
+		pin(0);
+		s = accept(l, NULL, NULL);
+	}
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	for (long i = 0; i < (lat ? warm + count : count); i++) {
+		if (p && (i == warm))
+			t = now_us();
+		if (p)
+			raw_send(s, sbuf, n);
+		if (lat || !p)
+			raw_recv(s, rbuf, n);
+		if (lat && !p)
+			raw_send(s, sbuf, n);
+	}
+	if (!lat && !p)
+		raw_send(s, sbuf, 1);
+	if (!p)
+		exit(0);
+	if (!lat)
+		raw_recv(s, rbuf, 1);
+	t = now_us() - t;
+	waitpid(p, NULL, 0);
+	return t;
+}
+
+/* ---- two endpoints of one process -------------------------------------- */
+
+static void steps(size_t n, long count)
+{
+	static struct side a, b;
+	struct side *s[2] = { &a, &b };
+	struct sockaddr_storage name[2];
+
+	for (int i = 0; i < 2; i++) {
+		size_t len = sizeof name[i];
+
+		s[i]->info = find("127.0.0.1", "0", FI_SOURCE);
+		TRY(fi_fabric(s[i]->info->fabric_attr, &s[i]->fabric, NULL));
+		open_ep(s[i]);
+		TRY(fi_getname(&s[i]->ep->fid, &name[i], &len));
+	}
+	for (int i = 0; i < 2; i++)
+		if (fi_av_insert(s[i]->av, &name[!i], 1, &s[i]->peer, 0, NULL) != 1)
+			exit(1);
+	for (long i = 0; i < count; i++) {
+		post_recv(&b, n, 0);
+		do {
+			ssize_t r = fi_tsend(a.ep, sbuf, n, NULL, a.peer, 1, &a.ctx[0]);
+
+			if (r == 0)
+				break;
+			if (r != -FI_EAGAIN)
+				TRY(r);
+			(void)reap(a.tx);
+			(void)fi_cq_read(b.rx, NULL, 0);
+		} while (1);
+		while (!reap(a.tx))
+			(void)fi_cq_read(b.rx, NULL, 0);
+		while (!reap(b.rx))
+			;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static struct side s;
+	size_t n, len = sizeof(struct sockaddr_storage);
+	long count, warm;
+	int fds[2], client, lat, w, st = 0;
+	pid_t p;
+	double t;
+	struct sockaddr_storage a = { 0 };
+
+	if (argc != 6) {
+		fprintf(stderr, "usage: fabbench lat|bw|rate|steps msg|rdm|raw PROVIDER SIZE COUNT\n");
+		return 2;
+	}
+	provider = argv[3];
+	n = strtoull(argv[4], NULL, 0);
+	count = atol(argv[5]);
+	type = strcmp(argv[2], "msg") ? FI_EP_RDM : FI_EP_MSG;
+	lat = !strcmp(argv[1], "lat");
+	w = strcmp(argv[1], "bw") ? 64 : 16;
+	sbuf = calloc(1, n + 256);
+	rbuf = calloc(1, n + 256);
+	memset(sbuf, 1, n + 256);
+	if (!strcmp(argv[1], "steps")) {
+		steps(n, count);
+		return 0;
+	}
+	if (!strcmp(argv[2], "raw")) {
+		t = raw(argv[1], n, count);
+		goto out;
+	}
+	if (pipe(fds))
+		return 1;
+	p = fork();
+	client = p != 0;
+	pin(!client);
+	if (!client) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		s.info = find("127.0.0.1", "0", FI_SOURCE);
+	} else {
+		char port[8];
+
+		close(fds[1]);
+		if (read(fds[0], &a, sizeof a) != sizeof a)
+			return 1;
+		snprintf(port, sizeof port, "%d", ntohs(((struct sockaddr_in *)&a)->sin_port));
+		s.info = find("127.0.0.1", port, 0);
+	}
+	TRY(fi_fabric(s.info->fabric_attr, &s.fabric, NULL));
+	if (type == FI_EP_MSG) {
+		struct fi_eq_attr ea = { .wait_obj = FI_WAIT_UNSPEC };
+
+		TRY(fi_eq_open(s.fabric, &ea, &s.eq, NULL));
+		s.peer = FI_ADDR_UNSPEC;
+		if (client) {
+			open_ep(&s);
+			TRY(fi_connect(s.ep, &a, NULL, 0));
+		} else {
+			TRY(fi_passive_ep(s.fabric, s.info, &s.pep, NULL));
+			TRY(fi_pep_bind(s.pep, &s.eq->fid, 0));
+			TRY(fi_listen(s.pep));
+			TRY(fi_getname(&s.pep->fid, &a, &len));
+			if (write(fds[1], &a, sizeof a) != sizeof a)
+				return 1;
+			s.info = event(&s, FI_CONNREQ);
+			open_ep(&s);
+			TRY(fi_accept(s.ep, NULL, 0));
+		}
+		event(&s, FI_CONNECTED);
+	} else {
+		char *keep_s = sbuf, *keep_r = rbuf;
+
+		open_ep(&s);
+		if (client) {		/* the first message holds our address */
+			if (fi_av_insert(s.av, &a, 1, &s.peer, 0, NULL) != 1)
+				return 1;
+			TRY(fi_getname(&s.ep->fid, &a, &len));
+			sbuf = (char *)&a;
+			post_send(&s, 16);
+			await_sends(&s, 0);
+		} else {
+			TRY(fi_getname(&s.ep->fid, &a, &len));
+			if (write(fds[1], &a, sizeof a) != sizeof a)
+				return 1;
+			rbuf = (char *)&a;
+			post_recv(&s, 16, 0);
+			await_recv(&s);
+			if (fi_av_insert(s.av, &a, 1, &s.peer, 0, NULL) != 1)
+				return 1;
+		}
+		sbuf = keep_s;
+		rbuf = keep_r;
+	}
+	warm = count / 10 + 1;
+	if (lat)
+		pingpong(&s, n, warm, client);
+	else
+		stream(&s, n, warm, w, client);
+	pingpong(&s, 1, 1, client);
+	t = now_us();
+	if (lat)
+		pingpong(&s, n, count, client);
+	else
+		stream(&s, n, count, w, client);
+	t = now_us() - t;
+	pingpong(&s, 1, 1, client);
+	if (!client)
+		pause();		/* the client ends us: no side closes early */
+	kill(p, SIGKILL);
+	waitpid(p, &st, 0);
+out:
+	if (lat)
+		printf("%.3f\n", t / count / 2);
+	else if (!strcmp(argv[1], "bw"))
+		printf("%.1f\n", n * (double)count / t);
+	else
+		printf("%.1f\n", count / t * 1000);
+	return 0;
+}

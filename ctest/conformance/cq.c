@@ -1,0 +1,623 @@
+/* fi_cq(3), fi_cntr(3), fi_poll(3): queues, wait objects, counters, poll and wait sets. */
+#include "ct.h"
+
+static void send1(struct ct *c, void *b, size_t n, int i)
+{
+	POST(c, fi_send(c->ep, b, n, ct_desc(b), c->peer, CTX(i)));
+}
+static void recv1(struct ct *c, void *b, size_t n, int i)
+{
+	POST(c, fi_recv(c->ep, b, n, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+}
+
+/* Every format fills exactly its own members. */
+static void formats(int rank)
+{
+	static const struct { enum fi_cq_format f; size_t n; } F[] = {
+		{ FI_CQ_FORMAT_CONTEXT, sizeof(struct fi_cq_entry) },
+		{ FI_CQ_FORMAT_MSG, sizeof(struct fi_cq_msg_entry) },
+		{ FI_CQ_FORMAT_DATA, sizeof(struct fi_cq_data_entry) },
+		{ FI_CQ_FORMAT_TAGGED, sizeof(struct fi_cq_tagged_entry) },
+	};
+
+	EQ(F[0].n, 8); EQ(F[1].n, 24); EQ(F[2].n, 40); EQ(F[3].n, 48);
+	for (int k = 0; k < 4; k++) {
+		struct ct_opt o = { .caps = FI_TAGGED, .fmt = F[k].f };
+		struct ct c;
+		char *b;
+
+		ct_open(&c, &o);
+		b = ct_alloc(&c, 4096);
+		if (rank == 0) {
+			unsigned char raw[4 * 48];
+			struct fi_cq_tagged_entry *e = (void *)raw;
+			ssize_t r;
+
+			memset(raw, 0xa5, sizeof raw);
+			POST(&c, fi_trecv(c.ep, b, 64, ct_desc(b), FI_ADDR_UNSPEC, 17, 0, CTX(3)));
+			while ((r = fi_cq_read(c.rx, raw, 1)) == -FI_EAGAIN)
+				ct_progress(&c);
+			EQ(r, 1);
+			CHECK(e->op_context == CTX(3));
+			if (k >= 1) {
+				EQ(e->len, 33);
+				CHECK(e->flags & FI_RECV && e->flags & FI_TAGGED);
+			}
+			if (k >= 2 && c.info->domain_attr->cq_data_size) {
+				CHECK(e->flags & FI_REMOTE_CQ_DATA);
+				EQ(e->data, 0x5a);
+			}
+			if (k == 3)
+				EQ(e->tag, 17);
+			for (size_t i = F[k].n; i < sizeof raw; i++)
+				EQ(raw[i], 0xa5);
+		} else {
+			if (c.info->domain_attr->cq_data_size)
+				POST(&c, fi_tsenddata(c.ep, b, 33, ct_desc(b), 0x5a, c.peer, 17, CTX(4)));
+			else
+				POST(&c, fi_tsend(c.ep, b, 33, ct_desc(b), c.peer, 17, CTX(4)));
+			/* a queue of another format is read with entries of that size */
+			unsigned char raw[48];
+			ssize_t r;
+			while ((r = fi_cq_read(c.tx, raw, 1)) == -FI_EAGAIN)
+				ct_progress(&c);
+			EQ(r, 1);
+			CHECK(((struct fi_cq_entry *)raw)->op_context == CTX(4));
+		}
+		ct_done(&c);
+	}
+}
+
+static void read_many(int rank)
+{
+	struct ct_opt o = { .fmt = FI_CQ_FORMAT_MSG };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		struct fi_cq_msg_entry e[16];
+		int n = 0;
+
+		for (int i = 0; i < 10; i++)
+			recv1(&c, b, 64, i);
+		ct_barrier(&c);
+		while (n < 10) {
+			ssize_t r = fi_cq_read(c.rx, e, 16);
+
+			if (r == -FI_EAGAIN)
+				continue;
+			CHECK(r > 0);
+			for (int i = 0; i < r; i++, n++) {
+				CHECK(e[i].op_context == CTX(n));
+				EQ(e[i].len, n);
+			}
+		}
+		ERR(fi_cq_read(c.rx, e, 16), FI_EAGAIN);
+	} else {
+		struct fi_cq_msg_entry e;
+		ct_barrier(&c);
+		for (int i = 0; i < 10; i++)
+			send1(&c, b, i, i);
+		for (int i = 0; i < 10; i++) {
+			ssize_t r;
+			while ((r = fi_cq_read(c.tx, &e, 1)) == -FI_EAGAIN)
+				;
+			EQ(r, 1);
+			CHECK(e.flags & FI_SEND);
+		}
+	}
+	ct_done(&c);
+}
+
+static void empty(int rank)
+{
+	struct ct c;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	char buf[128];
+
+	(void)rank;
+	ct_open(&c, NULL);
+	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
+	ERR(fi_cq_readfrom(c.rx, &e, 1, &(fi_addr_t){ 0 }), FI_EAGAIN);
+	ERR(fi_cq_readerr(c.rx, &err, 0), FI_EAGAIN);
+	ERR(fi_cq_read(c.rx, NULL, 0), FI_EAGAIN);
+	CHECK(fi_cq_strerror(c.rx, FI_EIO, NULL, buf, sizeof buf) != NULL);
+	ct_done(&c);
+}
+
+/* A queue smaller than what is in flight loses nothing. */
+static void small_queue(int rank)
+{
+	enum { N = 200 };
+	struct ct_opt o = { .cq_size = 4 };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		for (int i = 0; i < N; i++)
+			recv1(&c, b, 64, i);
+		ct_barrier(&c);
+		ct_idle(&c, 50);
+		for (int i = 0; i < N; i++)
+			ct_recvd(&c, CTX(i), 64);
+	} else {
+		int sent = 0;
+		struct fi_cq_tagged_entry e;
+
+		ct_barrier(&c);
+		for (int i = 0; i < N; ) {
+			ssize_t r = fi_send(c.ep, b, 64, ct_desc(b), c.peer, CTX(i));
+
+			if (r == 0) {
+				i++;
+				continue;
+			}
+			EQ(r, -FI_EAGAIN);
+			if (fi_cq_read(c.tx, &e, 1) == 1)
+				CHECK(e.op_context == CTX(sent++));
+		}
+		while (sent < N) {
+			ct_next(&c, c.tx, &e, NULL, NULL);
+			CHECK(e.op_context == CTX(sent++));
+		}
+	}
+	ct_done(&c);
+}
+
+static void one_queue(int rank)
+{
+	struct ct_opt o = { .one_cq = 1 };
+	struct ct c;
+	char *b;
+	int s = 0, r = 0;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	recv1(&c, b, 64, 1);
+	ct_barrier(&c);
+	send1(&c, b + 64, 64, 2);
+	for (int i = 0; i < 2; i++) {
+		struct fi_cq_tagged_entry e = { 0 };
+
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		if (e.op_context == CTX(1)) {
+			CHECK(e.flags & FI_RECV && !(e.flags & FI_SEND));
+			r++;
+		} else {
+			CHECK(e.op_context == CTX(2) && e.flags & FI_SEND && !(e.flags & FI_RECV));
+			s++;
+		}
+	}
+	EQ(s, 1); EQ(r, 1);
+	(void)rank;
+	ct_done(&c);
+}
+
+static void source(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	for (int i = 0; i < 3; i++) {
+		if (rank == 0) {
+			struct fi_cq_tagged_entry e = { 0 };
+			fi_addr_t from = 12345;
+
+			recv1(&c, b, 64, i);
+			ct_next(&c, c.rx, &e, &from, NULL);
+			CHECK(e.op_context == CTX(i));
+			EQ(from, c.peer);
+		} else {
+			send1(&c, b, 64, i);
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+static void source_unknown(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		fi_addr_t from = 12345;
+
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		recv1(&c, b, 64, 0);
+		ct_barrier(&c);
+		ct_next(&c, c.rx, &e, &from, NULL);
+		EQ(from, FI_ADDR_NOTAVAIL);
+	} else {
+		ct_barrier(&c);
+		send1(&c, b, 64, 0);
+		ct_sent(&c, CTX(0));
+	}
+	ct_done(&c);
+}
+
+/* ---- waiting ---------------------------------------------------------- */
+
+static void open_waiting(struct ct *c, enum fi_wait_obj w, int cntr)
+{
+	struct ct_opt o = { .cntr = cntr, .one_cq = 1 };
+	struct fi_cq_attr a = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = w };
+	struct ct probe;
+	struct fid_cq *q;
+	int r;
+
+	/* a provider may refuse FI_WAIT_YIELD, and then when the queue is opened */
+	ct_open(&probe, &o);
+	r = fi_cq_open(probe.domain, &a, &q, NULL);
+	if (w == FI_WAIT_YIELD && (r == -FI_ENOSYS || r == -FI_EINVAL))
+		SKIP("refused by fi_cq_open");
+	OK(r);
+	OK(fi_close(&q->fid));
+	ct_done(&probe);
+	o.wait = w;
+	ct_open(c, &o);
+}
+static void sread_with(int rank, enum fi_wait_obj w)
+{
+	struct ct c;
+	char *b;
+	struct fi_cq_tagged_entry e = { 0 };
+
+	open_waiting(&c, w, 0);
+	b = ct_alloc(&c, 4096);
+	ERR(fi_cq_sread(c.rx, &e, 1, NULL, 0), FI_EAGAIN);
+	ERR(fi_cq_sread(c.rx, &e, 1, NULL, 30), FI_EAGAIN);
+	for (int i = 0; i < 20; i++) {
+		ssize_t r;
+
+		if (rank == 0) {
+			recv1(&c, b, 64, i);
+			while ((r = fi_cq_sread(c.rx, &e, 1, NULL, -1)) == -FI_EAGAIN)
+				;	/* may return early */
+			EQ(r, 1);
+			CHECK(e.op_context == CTX(i));
+		} else {
+			ct_idle(&c, i < 3 ? 40 : 1);
+			send1(&c, b, 64, i);
+			while ((r = fi_cq_sread(c.rx, &e, 1, NULL, 1000)) == -FI_EAGAIN)
+				;
+			EQ(r, 1);
+		}
+	}
+	ct_done(&c);
+}
+static void sread_unspec(int rank) { sread_with(rank, FI_WAIT_UNSPEC); }
+static void sread_fd(int rank) { sread_with(rank, FI_WAIT_FD); }
+static void sread_yield(int rank) { sread_with(rank, FI_WAIT_YIELD); }
+
+/* A wait object either works or is refused when the queue is opened. */
+static void mutex_cond(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct ct c;
+	struct fi_cq_attr a = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_MUTEX_COND };
+	struct fid_cq *q;
+	int r;
+
+	ct_open(&c, &o);
+	(void)rank;
+	r = fi_cq_open(c.domain, &a, &q, NULL);
+	if (r == 0) {
+		struct fi_cq_tagged_entry e;
+		struct fi_mutex_cond mc = { 0 };
+
+		OK(fi_control(&q->fid, FI_GETWAIT, &mc));
+		CHECK(mc.mutex && mc.cond);
+		ERR(fi_cq_sread(q, &e, 1, NULL, 10), FI_EAGAIN);
+		OK(fi_close(&q->fid));
+	} else {
+		CHECK(r == -FI_ENOSYS || r == -FI_EINVAL);
+	}
+	a.wait_obj = (enum fi_wait_obj)9999;
+	CHECK(fi_cq_open(c.domain, &a, &q, NULL) < 0);
+	a.wait_obj = FI_WAIT_NONE;
+	a.format = (enum fi_cq_format)9999;
+	CHECK(fi_cq_open(c.domain, &a, &q, NULL) < 0);
+	a.format = FI_CQ_FORMAT_MSG;
+	a.flags = 1ull << 55;
+	CHECK(fi_cq_open(c.domain, &a, &q, NULL) < 0);
+	ct_done(&c);
+}
+
+static void *signal_later(void *q)
+{
+	ct_nap(50);
+	OK(fi_cq_signal(q));
+	return NULL;
+}
+static void cq_signal(int rank)
+{
+	struct ct_opt o = { .wait = FI_WAIT_FD, .one_cq = 1 };
+	struct ct c;
+	struct fi_cq_tagged_entry e;
+	pthread_t t;
+
+	(void)rank;
+	ct_open(&c, &o);
+	for (int i = 0; i < 3; i++) {
+		EQ(pthread_create(&t, NULL, signal_later, c.rx), 0);
+		ERR(fi_cq_sread(c.rx, &e, 1, NULL, -1), FI_EAGAIN);	/* the watchdog waits with us */
+		EQ(pthread_join(t, NULL), 0);
+	}
+	ct_done(&c);
+}
+
+/* fi_trywait, poll, read: the loop of an application with its own event loop. */
+static void wait_fd(int rank)
+{
+	struct ct_opt o = { .wait = FI_WAIT_FD, .one_cq = 1 };
+	struct ct c;
+	char *b;
+	int fd = -1, polls = 0;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	OK(fi_control(&c.rx->fid, FI_GETWAIT, &fd));
+	CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
+	for (int i = 0; i < 60; i++) {
+		size_t n = i % 20 == 19 ? 1 << 20 : 64;
+		struct fi_cq_tagged_entry e = { 0 };
+
+		if (rank == 0) {
+			recv1(&c, b, n, i);
+		} else {
+			if (i < 5)
+				ct_nap(20);
+			send1(&c, b, n, i);
+		}
+		for (;;) {
+			struct fid *f = &c.rx->fid;
+			struct pollfd p = { .fd = fd, .events = POLLIN };
+			ssize_t r = fi_cq_read(c.rx, &e, 1);
+			int t;
+
+			if (r == 1)
+				break;
+			EQ(r, -FI_EAGAIN);
+			t = fi_trywait(c.fabric, &f, 1);
+			if (t == 0) {
+				polls++;
+				poll(&p, 1, -1);
+			} else {
+				EQ(t, -FI_EAGAIN);
+			}
+		}
+		CHECK(e.op_context == CTX(i));
+	}
+	CHECK(rank == 1 || polls > 0);
+	ct_done(&c);
+}
+
+static void sread_none(int rank)
+{
+	struct ct c;
+	int fd;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	CHECK(fi_control(&c.rx->fid, FI_GETWAIT, &fd) < 0);
+	ct_done(&c);
+}
+
+/* ---- counters --------------------------------------------------------- */
+
+static void counters(int rank)
+{
+	struct ct_opt o = { .cntr = 1 };
+	struct ct c;
+	char *b;
+	struct fid_cntr *mine;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	mine = rank ? c.txc : c.rxc;
+	EQ(fi_cntr_read(mine), 0);
+	if (rank == 0) {
+		for (int i = 0; i < 10; i++)
+			recv1(&c, b, 64, i);
+		ct_barrier(&c);
+		OK(fi_cntr_wait(mine, 10, -1));
+	} else {
+		ct_barrier(&c);
+		for (int i = 0; i < 9; i++)
+			send1(&c, b, 64, i);
+		POST(&c, fi_inject(c.ep, b, 8, c.peer));	/* counts, though it has no entry */
+		OK(fi_cntr_wait(mine, 10, -1));
+	}
+	EQ(fi_cntr_read(mine), 10);
+	EQ(fi_cntr_read(rank ? c.rxc : c.txc), 0);
+	EQ(fi_cntr_readerr(mine), 0);
+	ERR(fi_cntr_wait(mine, 11, 20), FI_ETIMEDOUT);
+	OK(fi_cntr_wait(mine, 5, 0));
+	ct_done(&c);
+}
+static void counter_arithmetic(int rank)
+{
+	struct ct_opt o = { .cntr = 1 };
+	struct ct c;
+
+	(void)rank;
+	ct_open(&c, &o);
+	OK(fi_cntr_set(c.txc, 100));
+	EQ(fi_cntr_read(c.txc), 100);
+	OK(fi_cntr_add(c.txc, 11));
+	EQ(fi_cntr_read(c.txc), 111);
+	OK(fi_cntr_seterr(c.txc, 7));
+	EQ(fi_cntr_readerr(c.txc), 7);
+	OK(fi_cntr_adderr(c.txc, 3));
+	EQ(fi_cntr_readerr(c.txc), 10);
+	EQ(fi_cntr_read(c.txc), 111);
+	EQ(fi_cntr_read(c.rxc), 0);
+	ct_done(&c);
+}
+static void counter_errors(int rank)
+{
+	struct ct_opt o = { .cntr = 1 };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		struct fi_cq_err_entry err = { 0 };
+
+		recv1(&c, b, 64, 1);
+		OK(fi_cancel(&c.ep->fid, CTX(1)));
+		while (fi_cntr_readerr(c.rxc) == 0)
+			ct_progress(&c);
+		EQ(fi_cntr_readerr(c.rxc), 1);
+		EQ(fi_cntr_read(c.rxc), 0);
+		EQ(fi_cq_readerr(c.rx, &err, 0), 1);
+		EQ(err.err, FI_ECANCELED);
+		ERR(fi_cntr_wait(c.rxc, 1, 20), FI_ETIMEDOUT);	/* that error was there before */
+	}
+	ct_done(&c);
+}
+static void *err_later(void *q)
+{
+	ct_nap(50);
+	OK(fi_cntr_adderr(q, 1));
+	return NULL;
+}
+static void *add_later(void *q)
+{
+	ct_nap(50);
+	OK(fi_cntr_add(q, 3));
+	return NULL;
+}
+static void counter_wakes(int rank)
+{
+	struct ct_opt o = { .cntr = 1 };
+	struct ct c;
+	pthread_t t;
+
+	(void)rank;
+	ct_open(&c, &o);
+	EQ(pthread_create(&t, NULL, add_later, c.txc), 0);
+	OK(fi_cntr_wait(c.txc, 3, -1));
+	EQ(pthread_join(t, NULL), 0);
+	EQ(pthread_create(&t, NULL, err_later, c.txc), 0);
+	ERR(fi_cntr_wait(c.txc, 4, -1), FI_EAVAIL);
+	EQ(pthread_join(t, NULL), 0);
+	ct_done(&c);
+}
+
+/* ---- poll and wait sets, busy queues ----------------------------------- */
+
+static void poll_set(int rank)
+{
+	struct ct_opt o = { .cntr = 1 };
+	struct ct c;
+	char *b;
+	struct fid_poll *p;
+	struct fi_poll_attr a = { 0 };
+	void *hit[4] = { 0 };
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	OK(fi_poll_open(c.domain, &a, &p));
+	OK(fi_poll_add(p, &c.rx->fid, 0));
+	OK(fi_poll_add(p, &c.tx->fid, 0));
+	EQ(fi_poll(p, hit, 4), 0);
+	if (rank == 0) {
+		int n;
+
+		recv1(&c, b, 64, 0);
+		ct_send_oob("x", 1);
+		while ((n = fi_poll(p, hit, 4)) == 0)
+			;
+		EQ(n, 1);
+		CHECK(hit[0] == &c);		/* context of the queue */
+		ct_recvd(&c, CTX(0), 64);
+		EQ(fi_poll(p, hit, 4), 0);
+	} else {
+		char x;
+		ct_recv_oob(&c, &x, 1);
+		send1(&c, b, 64, 0);
+		ct_sent(&c, CTX(0));
+	}
+	ERR(fi_close(&c.rx->fid), FI_EBUSY);
+	OK(fi_poll_del(p, &c.rx->fid, 0));
+	OK(fi_poll_del(p, &c.tx->fid, 0));
+	OK(fi_close(&p->fid));
+	ct_done(&c);
+}
+static void wait_set(int rank)
+{
+	struct ct c;
+	struct fid_wait *w;
+	struct fid_cq *q;
+	struct fi_wait_attr wa = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cq_attr qa = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_SET };
+	int r;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	r = fi_wait_open(c.fabric, &wa, &w);
+	if (r == -FI_ENOSYS)
+		SKIP("no wait sets");
+	OK(r);
+	qa.wait_set = w;
+	OK(fi_cq_open(c.domain, &qa, &q, NULL));
+	ERR(fi_wait(w, 20), FI_ETIMEDOUT);
+	ERR(fi_close(&w->fid), FI_EBUSY);
+	OK(fi_close(&q->fid));
+	OK(fi_close(&w->fid));
+	ct_done(&c);
+}
+
+static void busy(int rank)
+{
+	struct ct c;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	ERR(fi_close(&c.rx->fid), FI_EBUSY);
+	ERR(fi_close(&c.tx->fid), FI_EBUSY);
+	if (c.av)
+		ERR(fi_close(&c.av->fid), FI_EBUSY);
+	ERR(fi_close(&c.domain->fid), FI_EBUSY);
+	ERR(fi_close(&c.fabric->fid), FI_EBUSY);
+	ct_done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "each queue format fills its own members and no byte more", formats, CT_RDM },
+	{ "one read returns many entries in order", read_many, 0 },
+	{ "an empty queue answers -FI_EAGAIN to every read", empty, 0 },
+	{ "a queue of four entries loses none of two hundred", small_queue, 0 },
+	{ "one queue can serve both directions", one_queue, 0 },
+	{ "readfrom tells the sender's address", source, CT_RDM },
+	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
+	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },
+	{ "sread waits on FI_WAIT_FD", sread_fd, 0 },
+	{ "sread waits on FI_WAIT_YIELD", sread_yield, 0 },
+	{ "FI_WAIT_MUTEX_COND works or is refused, nonsense is refused", mutex_cond, 0 },
+	{ "fi_cq_signal wakes a waiting reader", cq_signal, 0 },
+	{ "fi_trywait and poll on the descriptor miss no completion", wait_fd, 0 },
+	{ "a queue without wait object has no descriptor", sread_none, 0 },
+	{ "counters count what completed, injects too", counters, 0 },
+	{ "counters can be set and added to", counter_arithmetic, 0 },
+	{ "a cancelled receive counts as an error", counter_errors, 0 },
+	{ "add and adderr wake a waiter", counter_wakes, 0 },
+	{ "a poll set tells which queue has something", poll_set, 0 },
+	{ "a wait set waits and is busy while a queue uses it", wait_set, 0 },
+	{ "objects in use answer -FI_EBUSY to fi_close", busy, 0 },
+};
+CT_MAIN("cq", tests)

@@ -1,0 +1,692 @@
+/*
+ * The whole harness of the conformance suite: one header, no library.
+ *
+ * A test is a function that two processes run at once, as rank 0 and rank 1
+ * (or one process, CT_SOLO).  A failed CHECK ends its process, the other one
+ * is ended with it, and a watchdog ends both when nothing more happens.  No
+ * test asserts an upper bound on time: the watchdog is there for hangs alone.
+ * SIGPIPE keeps its default action everywhere, so that a library which lets
+ * one through is caught by whichever test provokes it.
+ *
+ *   PROGRAM -p PROVIDER -t rdm|msg [-l] [-k SUBSTRING] [-w SECONDS]
+ */
+#ifndef CT_H
+#define CT_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+#define CT_SOLO 1	/* only rank 0 runs */
+#define CT_RDM 2	/* makes sense on FI_EP_RDM alone */
+#define CT_MSG 4	/* makes sense on FI_EP_MSG alone */
+
+struct ct_test {
+	const char *name;
+	void (*run)(int rank);
+	int flags;
+};
+
+/* What a test asks for; zero means the suite's default. */
+struct ct_opt {
+	uint64_t caps;			/* default FI_MSG */
+	enum fi_cq_format fmt;		/* default FI_CQ_FORMAT_TAGGED */
+	enum fi_wait_obj wait;		/* default FI_WAIT_NONE */
+	uint64_t cq_flags;		/* FI_SELECTIVE_COMPLETION */
+	uint64_t tx_op_flags;
+	enum fi_threading threading;
+	enum fi_av_type av;
+	int af;				/* AF_INET6; default AF_INET */
+	int one_cq;			/* transmit and receive share a queue */
+	int cntr;			/* open and bind counters */
+	size_t cq_size;
+	const void *param;		/* connection data of fi_connect */
+	size_t paramlen;
+};
+
+/* One endpoint and all it stands on. */
+struct ct {
+	struct ct_opt o;
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_eq *eq;
+	struct fid_pep *pep;
+	struct fid_cq *tx, *rx;
+	struct fid_cntr *txc, *rxc;
+	struct fid_ep *ep;
+	fi_addr_t peer;			/* RDM: the other rank; MSG: FI_ADDR_UNSPEC */
+	int borrowed;			/* fabric and domain belong to another ct */
+};
+
+static const char *ct_prov = "tcp";
+static enum fi_ep_type ct_type = FI_EP_RDM;
+static int ct_sync = -1;		/* socketpair to the other rank */
+static int ct_why = -1;			/* pipe to the runner for the reason */
+static int ct_rank;
+static int ct_secs = 30;
+
+static inline void __attribute__((noreturn, format(printf, 2, 3)))
+ct_end(int code, const char *fmt, ...)
+{
+	char b[600];
+	va_list a;
+	int n = snprintf(b, sizeof b, "[rank %d: ", ct_rank);
+
+	va_start(a, fmt);
+	n += vsnprintf(b + n, sizeof b - n, fmt, a);
+	va_end(a);
+	if (n > (int)sizeof b - 2)
+		n = sizeof b - 2;
+	b[n++] = ']';
+	if (write(ct_why, b, n) < 0)
+		fprintf(stderr, "%s\n", b);
+	_exit(code);
+}
+
+#define SKIP(...) ct_end(77, __VA_ARGS__)
+#define FAIL(fmt, ...) ct_end(1, "%s:%d: " fmt, strrchr("/" __FILE__, '/') + 1, __LINE__, ##__VA_ARGS__)
+#define CHECK(x) do { if (!(x)) FAIL("%s", #x); } while (0)
+/* a and b are integers; both are printed */
+#define EQ(a, b) do { long long a_ = (long long)(a), b_ = (long long)(b); \
+	if (a_ != b_) FAIL("%s is %lld, not %s = %lld", #a, a_, #b, b_); } while (0)
+/* a libfabric call that must return 0 */
+#define OK(x) do { long r_ = (long)(x); \
+	if (r_) FAIL("%s: %ld %s", #x, r_, fi_strerror((int)-r_)); } while (0)
+/* a libfabric call that must fail with one error */
+#define ERR(x, e) do { long r_ = (long)(x); if (r_ != -(e)) \
+	FAIL("%s: %ld %s, not -%s", #x, r_, r_ < 0 ? fi_strerror((int)-r_) : "", #e); } while (0)
+
+static inline int64_t ct_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+static inline unsigned char ct_byte(size_t i, unsigned seed)
+{
+	return (unsigned char)(i * 131 + (i >> 8) * 7 + seed * 29 + 1);
+}
+static inline void ct_fill(void *b, size_t n, unsigned seed)
+{
+	for (size_t i = 0; i < n; i++)
+		((unsigned char *)b)[i] = ct_byte(i, seed);
+}
+static inline int ct_same(const void *b, size_t n, unsigned seed)
+{
+	for (size_t i = 0; i < n; i++)
+		if (((const unsigned char *)b)[i] != ct_byte(i, seed))
+			return 0;
+	return 1;
+}
+
+/* Progress without consuming anything. */
+static inline void ct_progress(struct ct *c)
+{
+	if (!c)
+		return;
+	if (c->tx)
+		(void)fi_cq_read(c->tx, NULL, 0);
+	if (c->rx && c->rx != c->tx)
+		(void)fi_cq_read(c->rx, NULL, 0);
+}
+
+/* Exchange n bytes with the other rank, driving progress meanwhile. */
+static inline void ct_send_oob(const void *b, size_t n)
+{
+	if (send(ct_sync, b, n, MSG_NOSIGNAL) != (ssize_t)n)
+		_exit(3);		/* the other rank ended and said why */
+}
+static inline void ct_recv_oob(struct ct *c, void *b, size_t n)
+{
+	size_t got = 0;
+
+	while (got < n) {
+		ssize_t r = recv(ct_sync, (char *)b + got, n - got, MSG_DONTWAIT);
+
+		if (r > 0) {
+			got += r;
+		} else if (r == 0 || (errno != EAGAIN && errno != EINTR)) {
+			_exit(3);
+		} else {
+			struct pollfd p = { .fd = ct_sync, .events = POLLIN };
+
+			ct_progress(c);
+			poll(&p, 1, c ? 0 : 100);
+		}
+	}
+}
+static inline void ct_swap(struct ct *c, const void *mine, void *theirs, size_t n)
+{
+	ct_send_oob(mine, n);
+	ct_recv_oob(c, theirs, n);
+}
+static inline void ct_barrier(struct ct *c)
+{
+	char a = 'b', b = 0;
+
+	ct_swap(c, &a, &b, 1);
+}
+static inline void ct_nap(int ms)
+{
+	struct timespec t = { ms / 1000, (ms % 1000) * 1000000L };
+	nanosleep(&t, NULL);
+}
+/* Drive progress for a while: "nothing happens" can only be watched. */
+static inline void ct_idle(struct ct *c, int ms)
+{
+	for (int64_t end = ct_ms() + ms; ct_ms() < end; ct_nap(1))
+		ct_progress(c);
+}
+
+static inline int ct_is_ip(void) { return strncmp(ct_prov, "shm", 3) && strncmp(ct_prov, "lnx", 3); }
+static inline const char *ct_node(const struct ct_opt *o)
+{
+	return !ct_is_ip() ? NULL : o->af == AF_INET6 ? "::1" : "127.0.0.1";
+}
+static inline struct fi_info *ct_hints(const struct ct_opt *o)
+{
+	struct fi_info *h = fi_allocinfo();
+
+	CHECK(h);
+	h->caps = o->caps ? o->caps : FI_MSG;
+	h->mode = FI_CONTEXT | FI_CONTEXT2;
+	h->ep_attr->type = ct_type;
+	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	h->domain_attr->threading = o->threading;
+	h->domain_attr->av_type = o->av;
+	h->tx_attr->op_flags = o->tx_op_flags;
+	h->fabric_attr->prov_name = strdup(ct_prov);
+	if (ct_is_ip())
+		h->addr_format = o->af == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+	return h;
+}
+#define CT_VERSION FI_VERSION(1, 17)
+/* -FI_ENODATA, the answer for what a provider does not offer, skips the test. */
+static inline struct fi_info *ct_getinfo(const struct ct_opt *o, const char *node,
+					 const char *service, uint64_t flags)
+{
+	struct fi_info *h = ct_hints(o), *i = NULL;
+	int r = fi_getinfo(CT_VERSION, node, service, flags, h, &i);
+
+	if (r == -FI_ENODATA) {
+		/* only a missing feature skips: the bare provider must be there */
+		uint64_t caps = h->caps;
+		h->caps = FI_MSG;
+		h->tx_attr->op_flags = 0;
+		h->domain_attr->threading = FI_THREAD_UNSPEC;
+		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+		SKIP("not offered: %s", fi_tostr(&caps, FI_TYPE_CAPS));
+	}
+	if (r)
+		FAIL("fi_getinfo: %d %s", r, fi_strerror(-r));
+	CHECK(i);
+	fi_freeinfo(h);
+	return i;
+}
+
+static inline void ct_open_eq(struct ct *c)
+{
+	struct fi_eq_attr a = { .size = 64, .wait_obj = FI_WAIT_UNSPEC, .flags = FI_WRITE };
+
+	OK(fi_eq_open(c->fabric, &a, &c->eq, c));
+}
+/* Domain, queues and counters for c->info. */
+static inline void ct_open_domain(struct ct *c)
+{
+	struct fi_cq_attr q = {
+		.size = c->o.cq_size,
+		.format = c->o.fmt ? c->o.fmt : FI_CQ_FORMAT_TAGGED,
+		.wait_obj = c->o.wait ? c->o.wait : FI_WAIT_NONE,
+	};
+	struct fi_cntr_attr n = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC };
+
+	if (!c->domain)
+		OK(fi_domain(c->fabric, c->info, &c->domain, c));
+	OK(fi_cq_open(c->domain, &q, &c->rx, c));
+	if (c->o.one_cq)
+		c->tx = c->rx;
+	else
+		OK(fi_cq_open(c->domain, &q, &c->tx, c));
+	if (c->o.cntr) {
+		OK(fi_cntr_open(c->domain, &n, &c->txc, c));
+		OK(fi_cntr_open(c->domain, &n, &c->rxc, c));
+	}
+	if (ct_type == FI_EP_RDM) {
+		struct fi_av_attr a = { .type = c->o.av, .count = 64 };
+
+		OK(fi_av_open(c->domain, &a, &c->av, c));
+	}
+}
+/* Endpoint on c->info, bound to everything but not enabled. */
+static inline void ct_open_ep(struct ct *c, struct fi_info *info)
+{
+	uint64_t sel = c->o.cq_flags;
+
+	OK(fi_endpoint(c->domain, info, &c->ep, c));
+	if (c->eq && ct_type == FI_EP_MSG)
+		OK(fi_ep_bind(c->ep, &c->eq->fid, 0));
+	if (c->av)
+		OK(fi_ep_bind(c->ep, &c->av->fid, 0));
+	if (c->o.one_cq) {
+		OK(fi_ep_bind(c->ep, &c->rx->fid, FI_TRANSMIT | FI_RECV | sel));
+	} else {
+		OK(fi_ep_bind(c->ep, &c->tx->fid, FI_TRANSMIT | sel));
+		OK(fi_ep_bind(c->ep, &c->rx->fid, FI_RECV | sel));
+	}
+	if (c->txc) {
+		OK(fi_ep_bind(c->ep, &c->txc->fid, FI_SEND));
+		OK(fi_ep_bind(c->ep, &c->rxc->fid, FI_RECV));
+	}
+	c->peer = FI_ADDR_UNSPEC;
+}
+/* The next event; returns its length, or -FI_EAVAIL with *err filled. */
+static inline ssize_t ct_event(struct ct *c, uint32_t *ev, void *b, size_t n, struct fi_eq_err_entry *err)
+{
+	for (;; ct_nap(1)) {
+		ssize_t r = fi_eq_read(c->eq, ev, b, n, 0);
+
+		if (r == -FI_EAVAIL) {
+			struct fi_eq_err_entry e = { 0 };
+			if (!err)
+				err = &e;
+			EQ(fi_eq_readerr(c->eq, err, 0), sizeof *err);
+			if (err == &e)
+				FAIL("error event %d %s (prov_errno %d)", e.err, fi_strerror(e.err), e.prov_errno);
+			return r;
+		}
+		if (r != -FI_EAGAIN)
+			return r;
+		ct_progress(c);
+	}
+}
+static inline void ct_want_event(struct ct *c, uint32_t want, struct fi_eq_cm_entry *e, size_t n)
+{
+	struct fi_eq_cm_entry x;
+	uint32_t ev = ~0u;
+	ssize_t r = ct_event(c, &ev, e ? e : &x, e ? n : sizeof x, NULL);
+
+	if (r < 0)
+		FAIL("fi_eq_read: %zd %s", r, fi_strerror((int)-r));
+	EQ(ev, want);
+	CHECK((size_t)r >= sizeof x);
+}
+struct ct_name { char b[128]; size_t n; };
+static inline struct ct_name ct_getname(struct fid *f)
+{
+	struct ct_name a = { .n = sizeof a.b };
+
+	OK(fi_getname(f, a.b, &a.n));
+	return a;
+}
+static inline void ct_listen(struct ct *c)
+{
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
+	ct_open_eq(c);
+	OK(fi_passive_ep(c->fabric, c->info, &c->pep, c));
+	OK(fi_pep_bind(c->pep, &c->eq->fid, 0));
+	OK(fi_listen(c->pep));
+}
+/* Client side of a MSG endpoint, everything but fi_connect. */
+static inline void ct_prepare(struct ct *c, const struct ct_name *to)
+{
+	char svc[16], node[64];
+	const struct sockaddr *sa = (const void *)to->b;
+
+	if (sa->sa_family == AF_INET6) {
+		const struct sockaddr_in6 *s = (const void *)sa;
+		inet_ntop(AF_INET6, &s->sin6_addr, node, sizeof node);
+		snprintf(svc, sizeof svc, "%d", ntohs(s->sin6_port));
+	} else {
+		const struct sockaddr_in *s = (const void *)sa;
+		inet_ntop(AF_INET, &s->sin_addr, node, sizeof node);
+		snprintf(svc, sizeof svc, "%d", ntohs(s->sin_port));
+	}
+	c->info = ct_getinfo(&c->o, node, svc, 0);
+	if (!c->fabric) {
+		OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
+		ct_open_eq(c);
+		ct_open_domain(c);
+	}
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+}
+/* RDM endpoint of this process, enabled; base lends fabric and domain. */
+static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
+{
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	if (base) {
+		c->fabric = base->fabric;
+		c->domain = base->domain;
+		c->borrowed = 1;
+	} else {
+		OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
+	}
+	ct_open_domain(c);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+	return ct_getname(&c->ep->fid);
+}
+static inline fi_addr_t ct_insert(struct ct *c, const struct ct_name *n)
+{
+	fi_addr_t a = FI_ADDR_NOTAVAIL;
+
+	EQ(fi_av_insert(c->av, n->b, 1, &a, 0, NULL), 1);
+	CHECK(a != FI_ADDR_NOTAVAIL);
+	return a;
+}
+/* A connected pair, one endpoint in each rank. Rank 1 is the client. */
+static inline void ct_open(struct ct *c, const struct ct_opt *o)
+{
+	struct ct_name mine, theirs;
+
+	memset(c, 0, sizeof *c);
+	if (o)
+		c->o = *o;
+	if (ct_type == FI_EP_RDM) {
+		mine = ct_open_rdm(c, NULL);
+		ct_swap(c, &mine, &theirs, sizeof mine);
+		c->peer = ct_insert(c, &theirs);
+	} else if (ct_rank == 0) {
+		struct fi_eq_cm_entry e;
+
+		ct_listen(c);
+		mine = ct_getname(&c->pep->fid);
+		ct_send_oob(&mine, sizeof mine);
+		ct_want_event(c, FI_CONNREQ, &e, sizeof e);
+		CHECK(e.fid == &c->pep->fid);
+		fi_freeinfo(c->info);
+		c->info = e.info;
+		CHECK(c->info);
+		ct_open_domain(c);
+		ct_open_ep(c, c->info);
+		OK(fi_enable(c->ep));
+		OK(fi_accept(c->ep, NULL, 0));
+		ct_want_event(c, FI_CONNECTED, NULL, 0);
+	} else {
+		ct_recv_oob(NULL, &theirs, sizeof theirs);
+		ct_prepare(c, &theirs);
+		OK(fi_connect(c->ep, c->info->dest_addr ? c->info->dest_addr : theirs.b, c->o.param, c->o.paramlen));
+		ct_want_event(c, FI_CONNECTED, NULL, 0);
+	}
+	ct_barrier(c);
+}
+static inline void ct_close(struct ct *c)
+{
+	if (c->ep)
+		OK(fi_close(&c->ep->fid));
+	if (c->pep)
+		OK(fi_close(&c->pep->fid));
+	if (c->tx && c->tx != c->rx)
+		OK(fi_close(&c->tx->fid));
+	if (c->rx)
+		OK(fi_close(&c->rx->fid));
+	if (c->txc)
+		OK(fi_close(&c->txc->fid));
+	if (c->rxc)
+		OK(fi_close(&c->rxc->fid));
+	if (c->av)
+		OK(fi_close(&c->av->fid));
+	if (!c->borrowed && c->domain)
+		OK(fi_close(&c->domain->fid));
+	if (c->eq)
+		OK(fi_close(&c->eq->fid));
+	if (!c->borrowed && c->fabric)
+		OK(fi_close(&c->fabric->fid));
+	fi_freeinfo(c->info);
+	memset(c, 0, sizeof *c);
+}
+/* Both ranks are through: a peer that leaves early would cut the other off. */
+static inline void ct_done(struct ct *c)
+{
+	ct_barrier(c);
+	ct_close(c);
+}
+
+/*
+ * The next entry of q: 1, or -FI_EAVAIL with *err filled (err NULL: an error
+ * entry fails the test).  Progresses every queue of c while it waits.
+ */
+static inline int ct_next(struct ct *c, struct fid_cq *q, struct fi_cq_tagged_entry *e,
+			  fi_addr_t *src, struct fi_cq_err_entry *err)
+{
+	for (;;) {
+		ssize_t r = src ? fi_cq_readfrom(q, e, 1, src) : fi_cq_read(q, e, 1);
+
+		if (r == 1)
+			return 1;
+		if (r == -FI_EAVAIL) {
+			struct fi_cq_err_entry x = { 0 };
+
+			if (!err)
+				err = &x;
+			else
+				memset(err, 0, sizeof *err);
+			EQ(fi_cq_readerr(q, err, 0), 1);
+			if (err == &x)
+				FAIL("error entry %d %s, prov_errno %d", x.err, fi_strerror(x.err), x.prov_errno);
+			return (int)r;
+		}
+		if (r != -FI_EAGAIN)
+			FAIL("fi_cq_read: %zd %s", r, fi_strerror((int)-r));
+		ct_progress(c);
+		sched_yield();
+	}
+}
+static inline void ct_sent(struct ct *c, void *ctx)
+{
+	struct fi_cq_tagged_entry e = { 0 };
+
+	ct_next(c, c->tx, &e, NULL, NULL);
+	CHECK(e.op_context == ctx);
+}
+static inline struct fi_cq_tagged_entry ct_recvd(struct ct *c, void *ctx, size_t len)
+{
+	struct fi_cq_tagged_entry e = { 0 };
+
+	ct_next(c, c->rx, &e, NULL, NULL);
+	CHECK(e.op_context == ctx);
+	EQ(e.len, len);
+	CHECK(e.flags & FI_RECV);
+	return e;
+}
+/* q has nothing to say, watched for a while */
+#define NOTHING(c, q, ms) do { struct fi_cq_tagged_entry e_; ct_idle(c, ms); \
+	ERR(fi_cq_read(q, &e_, 1), FI_EAGAIN); } while (0)
+/* A posting call, repeated while the provider pushes back. */
+#define POST(c, x) do { long r_; while ((r_ = (long)(x)) == -FI_EAGAIN) { ct_progress(c); sched_yield(); } \
+	if (r_) FAIL("%s: %ld %s", #x, r_, fi_strerror((int)-r_)); } while (0)
+
+/* Contexts with room for FI_CONTEXT2. */
+static struct fi_context2 ct_ctx[4096];
+#define CTX(i) ((void *)&ct_ctx[i])
+
+/* Zeroed memory, registered when the provider wants FI_MR_LOCAL. */
+static struct { char *p; size_t n; struct fid_mr *mr; } ct_mem[4096];
+static int ct_nmem;
+static inline void *ct_alloc(struct ct *c, size_t n)
+{
+	char *p = mmap(NULL, n + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	if (c->info->domain_attr->mr_mode & FI_MR_LOCAL) {
+		CHECK(ct_nmem < 4096);
+		ct_mem[ct_nmem].p = p;
+		ct_mem[ct_nmem].n = n + 4096;
+		OK(fi_mr_reg(c->domain, p, n + 4096, FI_SEND | FI_RECV, 0, ct_nmem + 1, 0, &ct_mem[ct_nmem].mr, NULL));
+		ct_nmem++;
+	}
+	return p;
+}
+static inline void *ct_desc(const void *b)
+{
+	for (int i = 0; i < ct_nmem; i++)
+		if ((const char *)b >= ct_mem[i].p && (const char *)b < ct_mem[i].p + ct_mem[i].n)
+			return fi_mr_desc(ct_mem[i].mr);
+	return NULL;
+}
+
+/* ---- runner ---------------------------------------------------------- */
+
+static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
+{
+	int sp[2], pp[2], n = (t->flags & CT_SOLO) ? 1 : 2, code = 0, left = n;
+	pid_t pid[2] = { 0, 0 };
+	size_t got = 0;
+	int64_t end = ct_ms() + ct_secs * 1000LL, kill_at = 0;
+
+	why[0] = 0;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp) || pipe2(pp, O_CLOEXEC | O_NONBLOCK)) {
+		snprintf(why, nwhy, "harness: %s", strerror(errno));
+		return 1;
+	}
+	fflush(stdout);
+	for (int i = 0; i < n; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0) {
+			setpgid(0, 0);
+			signal(SIGPIPE, SIG_DFL);
+			ct_rank = i;
+			ct_sync = sp[i];
+			close(sp[!i]);
+			ct_why = pp[1];
+			t->run(i);
+			_exit(0);
+		}
+		setpgid(pid[i], pid[i]);
+	}
+	close(sp[0]);
+	close(sp[1]);
+	close(pp[1]);
+	while (left) {
+		int st, worst;
+		struct pollfd p = { .fd = pp[0], .events = POLLIN };
+		ssize_t r;
+
+		poll(&p, 1, 5);
+		if (!(p.revents & POLLIN) && (p.revents & POLLHUP))
+			ct_nap(2);
+		while ((r = read(pp[0], why + got, nwhy - 1 - got)) > 0) {
+			got += r;
+			why[got] = 0;
+		}
+		for (int i = 0; i < n; i++) {
+			if (pid[i] <= 0 || waitpid(pid[i], &st, WNOHANG) != pid[i])
+				continue;
+			left--;
+			kill(-pid[i], SIGKILL);
+			pid[i] = 0;
+			worst = WIFEXITED(st) ? WEXITSTATUS(st) : 1;
+			if (WIFSIGNALED(st) && !(kill_at && WTERMSIG(st) == SIGKILL) && got < nwhy - 60)
+				got += snprintf(why + got, nwhy - got, "[rank %d: killed by signal %d, %s]", i,
+						WTERMSIG(st), strsignal(WTERMSIG(st)));
+			/* 3: lost the other rank, whose verdict counts */
+			if (worst == 1 || worst > 77 || (worst == 77 && code != 1) || (worst && !code))
+				code = worst == 1 || worst == 77 || worst == 3 ? worst : 1;
+			if (worst && !kill_at)
+				kill_at = ct_ms() + 300;
+		}
+		if (left && !kill_at && ct_ms() > end) {
+			snprintf(why + got, nwhy - got, "[watchdog: not finished after %d s]", ct_secs);
+			got = strlen(why);
+			code = 1;
+			kill_at = ct_ms();
+		}
+		if (left && kill_at && ct_ms() >= kill_at) {
+			for (int i = 0; i < n; i++)
+				if (pid[i] > 0)
+					kill(-pid[i], SIGKILL);
+		}
+	}
+	{
+		ssize_t r;
+		while ((r = read(pp[0], why + got, nwhy - 1 - got)) > 0) {
+			got += r;
+			why[got] = 0;
+		}
+	}
+	close(pp[0]);
+	if (code == 3)
+		code = 1;
+	if (code == 1 && !got)
+		snprintf(why, nwhy, "ended without a reason");
+	for (char *s = why; *s; s++)
+		if (*s == '\n')
+			*s = ' ';
+	return code;
+}
+
+static inline int ct_main(int argc, char **argv, const char *suite, const struct ct_test *t, size_t n)
+{
+	const char *only = NULL;
+	int c, list = 0, ok = 0, bad = 0, skip = 0;
+
+	while ((c = getopt(argc, argv, "p:t:k:w:l")) != -1) {
+		switch (c) {
+		case 'p': ct_prov = optarg; break;
+		case 't': ct_type = strcmp(optarg, "msg") ? FI_EP_RDM : FI_EP_MSG; break;
+		case 'k': only = optarg; break;
+		case 'w': ct_secs = atoi(optarg); break;
+		case 'l': list = 1; break;
+		default:
+			fprintf(stderr, "usage: %s [-p provider] [-t rdm|msg] [-k substring] [-w seconds] [-l]\n", argv[0]);
+			return 2;
+		}
+	}
+	for (size_t i = 0; i < n; i++) {
+		char why[2000];
+		int r;
+		const char *type = ct_type == FI_EP_MSG ? "msg" : "rdm";
+
+		if ((t[i].flags & CT_RDM && ct_type != FI_EP_RDM) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG))
+			continue;
+		if (only && !strstr(t[i].name, only))
+			continue;
+		if (list) {
+			printf("%s: %s\n", suite, t[i].name);
+			continue;
+		}
+		r = ct_run_one(&t[i], why, sizeof why);
+		if (r == 0)
+			ok++, printf("ok   %s/%s %s: %s\n", ct_prov, type, suite, t[i].name);
+		else if (r == 77)
+			skip++, printf("skip %s/%s %s: %s # %s\n", ct_prov, type, suite, t[i].name, why);
+		else
+			bad++, printf("FAIL %s/%s %s: %s # %s\n", ct_prov, type, suite, t[i].name, why);
+		fflush(stdout);
+	}
+	return bad ? 1 : ok + skip == 0 && !list ? 2 : 0;
+}
+#define CT_MAIN(suite, tests) \
+	int main(int argc, char **argv) { return ct_main(argc, argv, suite, tests, sizeof tests / sizeof *tests); }
+#endif

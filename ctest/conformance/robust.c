@@ -1,0 +1,480 @@
+/* What peers, the network and the operating system can do to an endpoint. */
+#include "ct.h"
+
+static int port_of(const struct ct_name *n)
+{
+	const struct sockaddr *sa = (const void *)n->b;
+
+	return ntohs(sa->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)sa)->sin6_port
+					       : ((const struct sockaddr_in *)sa)->sin_port);
+}
+static int tcp_to(int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(s >= 0);
+	CHECK(!connect(s, (void *)&a, sizeof a));
+	return s;
+}
+
+/*
+ * Rank 1 is killed while messages flow both ways.  Every operation of rank 0
+ * must end, in success or in error, and its process must live on.
+ */
+static void peer_killed(int rank, size_t n)
+{
+	enum { W = 16 };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, n * W);
+	if (rank == 1) {
+		int sent = 0;
+
+		for (int i = 0; i < W; i++)
+			POST(&c, fi_recv(c.ep, b, n, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+		ct_send_oob("k", 1);
+		for (;;) {
+			struct fi_cq_tagged_entry e;
+
+			if (sent < 3 && fi_send(c.ep, b, n, ct_desc(b), c.peer, CTX(9)) == 0)
+				sent++;
+			(void)fi_cq_read(c.tx, &e, 1);
+			if (fi_cq_read(c.rx, &e, 1) == 1 && sent == 3) {
+				ct_rank = 1;
+				kill(getpid(), SIGKILL);
+			}
+		}
+	} else {
+		int errors = 0, posted = 0, done = 0;
+		char x;
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+		uint32_t ev;
+		struct fi_eq_cm_entry cm;
+
+		ct_recv_oob(&c, &x, 1);
+		/* go on sending until the library reports that the peer is gone */
+		while (!errors) {
+			ssize_t r;
+
+			if (posted - done < W) {
+				r = fi_send(c.ep, b, n, ct_desc(b), c.peer, CTX(0));
+				if (r == 0)
+					posted++;
+				else if (r != -FI_EAGAIN)
+					errors++;	/* refused at once: told as well */
+			}
+			memset(&err, 0, sizeof err);
+			r = fi_cq_read(c.tx, &e, 1);
+			if (r == 1) {
+				done++;
+			} else if (r == -FI_EAVAIL) {
+				EQ(fi_cq_readerr(c.tx, &err, 0), 1);
+				CHECK(err.err > 0);
+				CHECK(err.op_context == CTX(0));
+				done++;
+				errors++;
+			}
+			ct_progress(&c);
+			if (c.eq && fi_eq_read(c.eq, &ev, &cm, sizeof cm, 0) > 0)
+				errors += ev == FI_SHUTDOWN;
+		}
+		while (done < posted) {		/* nothing is left hanging */
+			ssize_t r = ct_next(&c, c.tx, &e, NULL, &err);
+
+			CHECK(r == 1 || err.err > 0);
+			done++;
+		}
+		ct_close(&c);
+		ct_end(0, "survived");
+	}
+}
+/* Rank 1 dies by SIGKILL on purpose: only rank 0 has a verdict. */
+static void in_child(int rank, void (*f)(int))
+{
+	pid_t p;
+	int st;
+
+	if (rank == 0) {
+		f(0);
+		return;
+	}
+	p = fork();
+	if (p == 0) {
+		f(1);
+		_exit(0);
+	}
+	close(ct_sync);
+	CHECK(waitpid(p, &st, 0) == p);
+	CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL);
+}
+static void kill_small(int rank) { peer_killed(rank, 64); }
+static void kill_large(int rank) { peer_killed(rank, 1 << 20); }
+static void peer_killed_small(int rank) { in_child(rank, kill_small); }
+static void peer_killed_large(int rank) { in_child(rank, kill_large); }
+
+/* Nothing arrives any more: receives of a lost MSG connection are flushed. */
+static void kill_idle(int rank)
+{
+	struct ct c;
+	static char b[64];
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+
+	ct_open(&c, NULL);
+	if (rank == 1) {
+		ct_recv_oob(&c, b, 1);
+		kill(getpid(), SIGKILL);
+	}
+	OK(fi_recv(c.ep, b, 64, NULL, 0, CTX(3)));
+	ct_send_oob("k", 1);
+	ct_want_event(&c, FI_SHUTDOWN, NULL, 0);
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.op_context == CTX(3) && err.err > 0);
+	ct_close(&c);
+}
+static void peer_killed_idle(int rank) { in_child(rank, kill_idle); }
+
+/* The next peer at the same address can be talked to after one was lost. */
+static void restarted(int rank)
+{
+	struct ct c;
+	static char b[64];
+
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		struct ct_name n, mine = ct_open_rdm(&c, NULL);
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+		fi_addr_t a;
+
+		for (int i = 0; i < 2; i++) {
+			int st;
+
+			ct_send_oob(&mine, sizeof mine);
+			ct_recv_oob(&c, &n, sizeof n);
+			a = ct_insert(&c, &n);
+			for (;;) {
+				POST(&c, fi_send(c.ep, b, 8, NULL, a, CTX(i)));
+				if (ct_next(&c, c.tx, &e, NULL, &err) == 1)
+					break;
+				CHECK(err.err > 0);	/* the old connection may tell its end first */
+			}
+			ct_recv_oob(&c, &st, sizeof st);
+		}
+		ct_close(&c);
+	} else {
+		int port = 0;
+
+		for (int i = 0; i < 2; i++) {
+			int pp[2], st;
+			pid_t p;
+
+			CHECK(!pipe(pp));
+			p = fork();
+			if (p == 0) {
+				struct ct_name peer, me;
+				char svc[16];
+
+				snprintf(svc, sizeof svc, "%d", port);
+				c.info = ct_getinfo(&c.o, "127.0.0.1", svc, FI_SOURCE);
+				OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+				ct_open_domain(&c);
+				ct_open_ep(&c, c.info);
+				OK(fi_enable(c.ep));
+				me = ct_getname(&c.ep->fid);
+				st = port_of(&me);
+				CHECK(write(pp[1], &st, sizeof st) == sizeof st);
+				ct_recv_oob(&c, &peer, sizeof peer);
+				ct_send_oob(&me, sizeof me);
+				OK(fi_recv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, CTX(i)));
+				ct_recvd(&c, CTX(i), 8);
+				kill(getpid(), SIGKILL);
+			}
+			CHECK(read(pp[0], &port, sizeof port) == sizeof port);
+			CHECK(waitpid(p, &st, 0) == p);
+			CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL);
+			ct_send_oob(&st, sizeof st);
+		}
+	}
+}
+
+/* Sending to an address where nobody listens ends in an error entry. */
+static void nobody(int rank)
+{
+	struct ct c;
+	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t al = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+	static char b[8];
+	fi_addr_t to;
+
+	(void)rank;
+	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
+	memcpy(n.b, &a, sizeof a);
+	memset(&c, 0, sizeof c);
+	ct_open_rdm(&c, NULL);
+	to = ct_insert(&c, &n);
+	for (;;) {
+		ssize_t r = fi_send(c.ep, b, 8, NULL, to, CTX(1));
+
+		if (r == 0) {
+			EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+			CHECK(err.op_context == CTX(1));
+			CHECK(err.err == FI_ECONNREFUSED || err.err == FI_EHOSTUNREACH || err.err == FI_ENOTCONN);
+			break;
+		}
+		EQ(r, -FI_EAGAIN);	/* for ever is caught by the watchdog */
+		ct_progress(&c);
+	}
+	ct_close(&c);
+}
+
+/* Garbage of many shapes on the listening port; an honest peer is served afterwards. */
+static void garbage(int rank)
+{
+	struct ct c;
+	struct ct_name n;
+	static unsigned char junk[70000];
+	uint32_t seed = 4711;
+
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		char done;
+
+		if (ct_type == FI_EP_RDM) {
+			n = ct_open_rdm(&c, NULL);
+		} else {
+			ct_listen(&c);
+			n = ct_getname(&c.pep->fid);
+		}
+		ct_send_oob(&n, sizeof n);
+		/* serve the listener until the other side has written it all */
+		while (recv(ct_sync, &done, 1, MSG_DONTWAIT) != 1) {
+			struct { struct fi_eq_cm_entry e; char d[512]; } x;
+			uint32_t ev;
+
+			ct_progress(&c);
+			if (c.eq && fi_eq_read(c.eq, &ev, &x, sizeof x, 0) == -FI_EAVAIL) {
+				struct fi_eq_err_entry err = { 0 };
+
+				(void)fi_eq_readerr(c.eq, &err, 0);
+			}
+			ct_nap(1);
+		}
+		/* still alive and listening */
+		int s = tcp_to(port_of(&n));
+		close(s);
+		ct_close(&c);
+	} else {
+		ct_recv_oob(NULL, &n, sizeof n);
+		for (int i = 0; i < 60; i++) {
+			int s = tcp_to(port_of(&n));
+			size_t len = i < 40 ? (size_t)i * 3 : sizeof junk;
+
+			for (size_t k = 0; k < sizeof junk; k++) {
+				seed = seed * 1103515245 + 12345;
+				junk[k] = i == 10 ? 0 : i == 11 ? 0xff : seed >> 16;
+			}
+			if (i >= 20) {	/* a good beginning: version 3, request, then nonsense */
+				static const unsigned char head[] = { 3, 0, 0, 8, 0, 0, 0, 0 };
+
+				memset(junk, 0, 32);
+				memcpy(junk, head, sizeof head);
+				junk[24] = 1;
+				if (i % 4 == 1) {
+					junk[2] = 0xff;		/* absurd data length */
+					junk[3] = 0xff;
+				}
+				if (i % 4 == 2)
+					junk[1] = 1 + i % 6;	/* another message type */
+				if (i % 4 == 3)
+					junk[32] = 1;		/* plausible RDM connection data */
+			}
+			if (len && send(s, junk, len, MSG_NOSIGNAL) < 0)
+				CHECK(errno == EPIPE || errno == ECONNRESET);
+			ct_nap(2);
+			close(s);
+		}
+		ct_nap(50);
+		ct_send_oob("d", 1);
+	}
+}
+
+/* Garbage connections beside honest traffic do not disturb it. */
+static void garbage_beside(int rank)
+{
+	struct ct c;
+	static char b[64];
+	static unsigned char junk[4096];
+	struct ct_name n, theirs;
+
+	ct_open(&c, NULL);
+	n = ct_getname(&c.ep->fid);
+	ct_swap(&c, &n, &theirs, sizeof n);
+	for (int i = 0; i < 30; i++) {
+		if (rank == 0) {
+			POST(&c, fi_recv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, CTX(i)));
+			ct_recvd(&c, CTX(i), 64);
+			CHECK(ct_same(b, 64, i));
+		} else {
+			int s = tcp_to(port_of(&theirs));
+
+			ct_fill(junk, sizeof junk, i);
+			junk[0] = i & 1 ? 3 : junk[0];
+			if (send(s, junk, 40 + i * 20, MSG_NOSIGNAL) < 0)
+				CHECK(errno == EPIPE || errno == ECONNRESET);
+			ct_fill(b, 64, i);
+			POST(&c, fi_send(c.ep, b, 64, NULL, c.peer, CTX(i)));
+			ct_sent(&c, CTX(i));
+			close(s);
+		}
+	}
+	ct_done(&c);
+}
+
+/* Descriptors run out: calls fail, the process lives, and later calls work again. */
+static void no_descriptors(int rank)
+{
+	struct ct c;
+	struct rlimit l, low;
+	int fds[64], n = 0;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+	low = l;
+	low.rlim_cur = 40;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+	while (n < 64 && (fds[n] = dup(0)) >= 0)
+		n++;
+	for (int keep = 0; keep < 12 && n > 0; keep++) {
+		struct fid_fabric *f;
+		struct fid_domain *d;
+		struct fid_cq *q;
+		struct fid_av *av;
+		struct fid_ep *ep;
+		struct fi_cq_attr qa = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
+		struct fi_av_attr aa = { 0 };
+
+		if (fi_fabric(c.info->fabric_attr, &f, NULL) == 0) {
+			if (fi_domain(f, c.info, &d, NULL) == 0) {
+				if (fi_cq_open(d, &qa, &q, NULL) == 0) {
+					if (fi_av_open(d, &aa, &av, NULL) == 0) {
+						if (fi_endpoint(d, c.info, &ep, NULL) == 0) {
+							(void)fi_ep_bind(ep, &q->fid, FI_TRANSMIT | FI_RECV);
+							(void)fi_ep_bind(ep, &av->fid, 0);
+							(void)fi_enable(ep);
+							OK(fi_close(&ep->fid));
+						}
+						OK(fi_close(&av->fid));
+					}
+					OK(fi_close(&q->fid));
+				}
+				OK(fi_close(&d->fid));
+			}
+			OK(fi_close(&f->fid));
+		}
+		close(fds[--n]);		/* one more descriptor to use in the next round */
+	}
+	while (n > 0)
+		close(fds[--n]);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &l));
+	fi_freeinfo(c.info);
+	c.info = NULL;
+	ct_open_rdm(&c, NULL);
+	ct_close(&c);
+}
+/* The accepting side has no descriptor left while peers connect. */
+static void accept_without_descriptors(int rank)
+{
+	struct ct c;
+	static char b[64];
+	struct ct_name n, theirs;
+
+	memset(&c, 0, sizeof c);
+	n = ct_open_rdm(&c, NULL);
+	ct_swap(&c, &n, &theirs, sizeof n);
+	c.peer = ct_insert(&c, &theirs);
+	if (rank == 0) {
+		struct rlimit l, low;
+		int fds[256], k = 0;
+
+		CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+		low = l;
+		low.rlim_cur = 64;
+		CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+		while (k < 256 && (fds[k] = dup(0)) >= 0)
+			k++;
+		POST(&c, fi_recv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, CTX(0)));
+		ct_send_oob("g", 1);
+		ct_idle(&c, 100);
+		while (k > 0)
+			close(fds[--k]);
+		CHECK(!setrlimit(RLIMIT_NOFILE, &l));
+		ct_recvd(&c, CTX(0), 8);	/* accepted once there is room again */
+	} else {
+		ct_recv_oob(&c, b, 1);
+		POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+	}
+	ct_done(&c);
+}
+/* A signal handler that interrupts system calls disturbs nothing. */
+static void on_alarm(int s) { (void)s; }
+static void interrupted(int rank)
+{
+	struct sigaction sa = { .sa_handler = on_alarm };	/* no SA_RESTART */
+	timer_t t;
+	struct sigevent ev = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
+	struct itimerspec it = { { 0, 300000 }, { 0, 300000 } };
+	struct ct_opt o = { .wait = FI_WAIT_FD, .one_cq = 1 };
+	struct ct c;
+	char *b;
+	size_t n = 200000;
+
+	ct_open(&c, &o);
+	sigaction(SIGUSR1, &sa, NULL);
+	CHECK(!timer_create(CLOCK_MONOTONIC, &ev, &t));
+	CHECK(!timer_settime(t, 0, &it, NULL));
+	b = ct_alloc(&c, n);
+	for (int i = 0; i < 100; i++) {
+		struct fi_cq_tagged_entry e = { 0 };
+		ssize_t r;
+
+		if (rank == 0) {
+			POST(&c, fi_recv(c.ep, b, n, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+		} else {
+			ct_fill(b, n, i);
+			POST(&c, fi_send(c.ep, b, n, ct_desc(b), c.peer, CTX(i)));
+		}
+		while ((r = fi_cq_sread(c.rx, &e, 1, NULL, 1000)) != 1)
+			CHECK(r == -FI_EAGAIN || r == -FI_EINTR);
+		if (rank == 0)
+			CHECK(ct_same(b, n, i));
+	}
+	timer_delete(t);
+	ct_barrier(&c);
+	ct_close(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "a killed peer ends small transfers with errors and no hang", peer_killed_small, 0 },
+	{ "a killed peer ends large transfers with errors and no hang", peer_killed_large, 0 },
+	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
+	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
+	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO },
+	{ "garbage on the listening port is refused", garbage, 0 },
+	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM },
+	{ "running out of descriptors fails calls and kills nothing", no_descriptors, CT_RDM | CT_SOLO },
+	{ "a connection waits while the acceptor has no descriptor", accept_without_descriptors, CT_RDM },
+	{ "signals that interrupt system calls disturb nothing", interrupted, 0 },
+};
+CT_MAIN("robust", tests)

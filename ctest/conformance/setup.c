@@ -1,0 +1,394 @@
+/* fi_getinfo(3), fi_av(3), fi_endpoint(3): discovery, address vectors, set-up errors, options. */
+#include "ct.h"
+
+static void getinfo_basics(int rank)
+{
+	struct fi_info *h, *i = NULL, *d;
+	int n = 0;
+
+	(void)rank;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, NULL, &i));
+	for (struct fi_info *p = i; p; p = p->next, n++) {
+		CHECK(p->fabric_attr->name && p->fabric_attr->prov_name && p->domain_attr->name);
+		CHECK(p->ep_attr->type != FI_EP_UNSPEC);
+		EQ(p->fabric_attr->api_version, CT_VERSION);
+	}
+	CHECK(n > 0);
+	d = fi_dupinfo(i);
+	CHECK(d && !d->next && !strcmp(d->fabric_attr->name, i->fabric_attr->name));
+	fi_freeinfo(d);
+	fi_freeinfo(i);
+	h = fi_allocinfo();
+	CHECK(h && h->ep_attr && h->tx_attr && h->rx_attr && h->domain_attr && h->fabric_attr);
+	h->fabric_attr->prov_name = strdup("no such provider");
+	i = NULL;
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	fi_freeinfo(h);
+	ERR(fi_getinfo(FI_VERSION(99, 0), NULL, NULL, 0, NULL, &i), FI_ENOSYS);
+	fi_freeinfo(NULL);
+}
+static void hints_hold(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_RECV };
+	struct fi_info *h = ct_hints(&o), *i = NULL;
+	int n = 0;
+
+	(void)rank;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+	for (struct fi_info *p = i; p; p = p->next, n++) {
+		/* layered providers are listed for the name of their core too */
+		CHECK(!strncmp(p->fabric_attr->prov_name, ct_prov, strlen(ct_prov)));
+		EQ(p->ep_attr->type, ct_type);
+		EQ(p->caps & o.caps, o.caps);
+		EQ(p->caps & FI_RMA, 0);		/* primary capabilities: as asked, no more */
+		EQ(p->caps & FI_SEND, 0);
+		if (ct_is_ip())
+			EQ(p->addr_format, FI_SOCKADDR_IN);
+	}
+	CHECK(n > 0);
+	fi_freeinfo(i);
+	i = NULL;
+	h->tx_attr->inject_size = (size_t)1 << 40;	/* more than anyone has */
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	h->tx_attr->inject_size = 0;
+	h->ep_attr->max_msg_size = 1;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+	CHECK(i->ep_attr->max_msg_size >= 1);
+	fi_freeinfo(i);
+	fi_freeinfo(h);
+}
+static void getinfo_addresses(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *h = ct_hints(&o), *i = NULL;
+	struct sockaddr_in *a;
+
+	(void)rank;
+	OK(fi_getinfo(CT_VERSION, "127.0.0.1", "7777", FI_SOURCE, h, &i));
+	a = i->src_addr;
+	CHECK(a && !i->dest_addr);
+	EQ(i->src_addrlen, sizeof *a);
+	EQ(a->sin_port, htons(7777));
+	EQ(a->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	fi_freeinfo(i);
+	i = NULL;
+	OK(fi_getinfo(CT_VERSION, "127.0.0.1", "7778", 0, h, &i));
+	a = i->dest_addr;
+	CHECK(a);
+	EQ(i->dest_addrlen, sizeof *a);
+	EQ(a->sin_port, htons(7778));
+	EQ(a->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	CHECK(i->src_addr);
+	EQ(((struct sockaddr_in *)i->src_addr)->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	fi_freeinfo(i);
+	i = NULL;
+	ERR(fi_getinfo(CT_VERSION, "not.a.number", "1", FI_NUMERICHOST, h, &i), FI_ENODATA);
+	CHECK(fi_getinfo(CT_VERSION, NULL, NULL, FI_SOURCE, h, &i) < 0);
+	fi_freeinfo(h);
+}
+static void prov_attr_only(int rank)
+{
+	struct fi_info *i = NULL;
+	int found = 0;
+
+	(void)rank;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, FI_PROV_ATTR_ONLY, NULL, &i));
+	for (struct fi_info *p = i; p; p = p->next)
+		found |= p->fabric_attr && !strncmp(p->fabric_attr->prov_name, ct_prov, strcspn(ct_prov, ";"));
+	CHECK(found);
+	fi_freeinfo(i);
+}
+
+/* ---- address vectors --------------------------------------------------- */
+
+static void open_av(struct ct *c, enum fi_av_type t, size_t count)
+{
+	struct fi_av_attr a = { .type = t, .count = count };
+
+	memset(c, 0, sizeof *c);
+	c->o.av = t;
+	c->info = ct_getinfo(&c->o, "127.0.0.1", "0", FI_SOURCE);
+	OK(fi_fabric(c->info->fabric_attr, &c->fabric, NULL));
+	OK(fi_domain(c->fabric, c->info, &c->domain, NULL));
+	OK(fi_av_open(c->domain, &a, &c->av, NULL));
+}
+static struct sockaddr_in sin_of(const char *ip, int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	inet_pton(AF_INET, ip, &a.sin_addr);
+	return a;
+}
+static void av_insert(int rank, enum fi_av_type t)
+{
+	struct ct c;
+	struct sockaddr_in a[40], b;
+	fi_addr_t f[40], again, x;
+	size_t n;
+	char s[100];
+
+	(void)rank;
+	open_av(&c, t, 4);			/* grows past its count */
+	for (int i = 0; i < 40; i++)
+		a[i] = sin_of("127.0.0.1", 5000 + i);
+	EQ(fi_av_insert(c.av, a, 40, f, 0, NULL), 40);
+	for (int i = 0; i < 40; i++) {
+		CHECK(f[i] != FI_ADDR_NOTAVAIL);
+		if (t == FI_AV_TABLE)
+			EQ(f[i], i);
+		for (int j = 0; j < i; j++)
+			CHECK(f[i] != f[j]);
+		n = sizeof b;
+		memset(&b, 0, sizeof b);
+		OK(fi_av_lookup(c.av, f[i], &b, &n));
+		EQ(n, sizeof b);
+		EQ(b.sin_port, a[i].sin_port);
+	}
+	/* lookup with too little room: as much as fits, and the whole length */
+	n = 4;
+	memset(&b, 0xee, sizeof b);
+	OK(fi_av_lookup(c.av, f[0], &b, &n));
+	EQ(n, sizeof b);
+	EQ(((unsigned char *)&b)[4], 0xee);
+	/* a duplicate is the same peer, and is removed as often as it was inserted */
+	EQ(fi_av_insert(c.av, &a[3], 1, &again, 0, NULL), 1);
+	EQ(again, f[3]);
+	OK(fi_av_remove(c.av, &f[3], 1, 0));
+	n = sizeof b;
+	OK(fi_av_lookup(c.av, f[3], &b, &n));
+	OK(fi_av_remove(c.av, &f[3], 1, 0));
+	n = sizeof b;
+	CHECK(fi_av_lookup(c.av, f[3], &b, &n) < 0);
+	CHECK(fi_av_remove(c.av, &f[3], 1, 0) < 0);
+	/* the free slot can be used again */
+	EQ(fi_av_insert(c.av, &a[3], 1, &x, 0, NULL), 1);
+	n = sizeof b;
+	OK(fi_av_lookup(c.av, x, &b, &n));
+	EQ(b.sin_port, a[3].sin_port);
+	CHECK(fi_av_remove(c.av, f, 1, 1ull << 50) < 0);
+	x = 99999;
+	n = sizeof b;
+	CHECK(fi_av_lookup(c.av, x, &b, &n) < 0);
+	n = sizeof s;
+	CHECK(fi_av_straddr(c.av, &a[0], s, &n) == s);
+	CHECK(!strcmp(s, "fi_sockaddr_in://127.0.0.1:5000"));
+	EQ(n, strlen(s) + 1);
+	n = 5;
+	memset(s, 'z', sizeof s);
+	fi_av_straddr(c.av, &a[0], s, &n);
+	CHECK(n > 5 && s[5] == 'z' && s[4] == 0);
+	OK(fi_close(&c.av->fid));
+	c.av = NULL;
+	ct_close(&c);
+}
+static void av_table(int rank) { av_insert(rank, FI_AV_TABLE); }
+static void av_map(int rank) { av_insert(rank, FI_AV_MAP); }
+static void av_bad(int rank)
+{
+	struct ct c;
+	struct sockaddr_in a[3] = { sin_of("127.0.0.1", 5000), sin_of("127.0.0.1", 5001), sin_of("127.0.0.1", 5002) };
+	fi_addr_t f[3] = { 1, 2, 3 };
+	int e[3] = { -1, -1, -1 };
+
+	(void)rank;
+	open_av(&c, FI_AV_TABLE, 8);
+	a[1].sin_family = 77;
+	EQ(fi_av_insert(c.av, a, 3, f, 0, NULL), 2);
+	CHECK(f[0] != FI_ADDR_NOTAVAIL && f[2] != FI_ADDR_NOTAVAIL);
+	EQ(f[1], FI_ADDR_NOTAVAIL);
+	a[0].sin_port = htons(6000);
+	a[2].sin_port = htons(6002);
+	EQ(fi_av_insert(c.av, a, 3, f, FI_SYNC_ERR, e), 2);
+	EQ(e[0], 0);
+	CHECK(e[1] > 0);
+	EQ(e[2], 0);
+	CHECK(fi_av_insert(c.av, a, 1, f, 1ull << 50, NULL) < 0);
+	ct_close(&c);
+}
+static void av_service(int rank)
+{
+	struct ct c;
+	struct sockaddr_in b;
+	size_t n = sizeof b;
+	fi_addr_t f[6];
+
+	(void)rank;
+	open_av(&c, FI_AV_TABLE, 8);
+	EQ(fi_av_insertsvc(c.av, "127.0.0.1", "8000", f, 0, NULL), 1);
+	OK(fi_av_lookup(c.av, f[0], &b, &n));
+	EQ(b.sin_port, htons(8000));
+	EQ(b.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	EQ(fi_av_insertsym(c.av, "127.0.0.1", 2, "9000", 3, f, 0, NULL), 6);
+	for (int i = 0; i < 6; i++) {	/* hosts in the outer loop, services in the inner */
+		n = sizeof b;
+		OK(fi_av_lookup(c.av, f[i], &b, &n));
+		EQ(ntohl(b.sin_addr.s_addr), INADDR_LOOPBACK + i / 3);
+		EQ(ntohs(b.sin_port), 9000 + i % 3);
+	}
+	ct_close(&c);
+}
+
+/* ---- endpoints ----------------------------------------------------------- */
+
+static void enable_errors(int rank)
+{
+	struct ct c;
+	struct fid_ep *ep;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	ct_open_domain(&c);
+	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+	CHECK(fi_enable(ep) < 0);
+	OK(fi_ep_bind(ep, &c.av->fid, 0));
+	ERR(fi_enable(ep), FI_ENOCQ);
+	OK(fi_close(&ep->fid));
+	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+	OK(fi_ep_bind(ep, &c.tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(ep, &c.rx->fid, FI_RECV));
+	ERR(fi_enable(ep), FI_ENOAV);
+	OK(fi_close(&ep->fid));
+	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+	CHECK(fi_ep_bind(ep, &c.tx->fid, 1ull << 55) < 0);
+	CHECK(fi_ep_bind(ep, &c.domain->fid, 0) < 0);
+	OK(fi_close(&ep->fid));
+	ct_close(&c);
+}
+static void before_enable(int rank)
+{
+	struct ct c;
+	struct fid_ep *ep;
+	char b[8];
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	ct_open_domain(&c);
+	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+	CHECK(fi_send(ep, b, 1, NULL, 0, CTX(0)) < 0);
+	CHECK(fi_recv(ep, b, 1, NULL, 0, CTX(0)) < 0);
+	OK(fi_close(&ep->fid));
+	ct_close(&c);
+}
+static void options(int rank)
+{
+	struct ct c;
+	size_t v = 0, n = sizeof v;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &v, &n));
+	CHECK(v > 0);
+	v = 100;
+	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &v, sizeof v));
+	v = 0;
+	n = sizeof v;
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &v, &n));
+	EQ(v, 100);
+	EQ(n, sizeof v);
+	n = 1;
+	ERR(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &v, &n), FI_ETOOSMALL);
+	n = sizeof v;
+	ERR(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, 0x7fff, &v, &n), FI_ENOPROTOOPT);
+	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, 0x7fff, &v, sizeof v), FI_ENOPROTOOPT);
+	ERR(fi_getopt(&c.ep->fid, 77, FI_OPT_MIN_MULTI_RECV, &v, &n), FI_ENOPROTOOPT);
+	ct_done(&c);
+}
+static void op_flags(int rank)
+{
+	struct ct c;
+	uint64_t f = FI_TRANSMIT;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	int r = fi_control(&c.ep->fid, FI_GETOPSFLAG, &f);
+	if (r == -FI_ENOSYS)
+		SKIP("FI_GETOPSFLAG not offered");
+	OK(r);
+	f = FI_TRANSMIT | FI_COMPLETION;
+	OK(fi_control(&c.ep->fid, FI_SETOPSFLAG, &f));
+	f = FI_TRANSMIT;
+	OK(fi_control(&c.ep->fid, FI_GETOPSFLAG, &f));
+	CHECK(f & FI_COMPLETION);
+	ct_done(&c);
+}
+static void rdm_name(int rank)
+{
+	struct ct c;
+	struct ct_name n;
+	char b[128];
+	size_t l = 3;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	n = ct_open_rdm(&c, NULL);
+	EQ(n.n, sizeof(struct sockaddr_in));
+	EQ(((struct sockaddr_in *)n.b)->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	CHECK(((struct sockaddr_in *)n.b)->sin_port != 0);
+	ERR(fi_getname(&c.ep->fid, b, &l), FI_ETOOSMALL);
+	EQ(l, n.n);
+	ct_close(&c);
+}
+static void null_arguments(int rank)
+{
+	struct ct c;
+	struct fid_fabric *f = NULL;
+	struct fi_fabric_attr a = { 0 };
+
+	(void)rank;
+	CHECK(fi_fabric(&a, &f, NULL) < 0);		/* no name, no provider */
+	a.name = (char *)"x";
+	a.prov_name = (char *)"no such provider";
+	CHECK(fi_fabric(&a, &f, NULL) < 0);
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	ct_open_domain(&c);
+	CHECK(fi_endpoint(c.domain, c.info, &c.ep, NULL) == 0);
+	CHECK(fi_control(&c.ep->fid, 9999, NULL) < 0);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	ct_close(&c);
+}
+/* Opening and closing everything many times leaks no descriptor. */
+static void reopen(int rank)
+{
+	int first = -1, last;
+
+	(void)rank;
+	for (int i = 0; i < 40; i++) {
+		struct ct c;
+
+		ct_open(&c, NULL);
+		ct_done(&c);
+		if (i == 4) {
+			first = dup(0);
+			close(first);
+		}
+	}
+	last = dup(0);
+	close(last);
+	CHECK(last <= first + 2);
+}
+
+static const struct ct_test tests[] = {
+	{ "fi_getinfo without hints lists whole records", getinfo_basics, CT_SOLO },
+	{ "every record satisfies the hints", hints_hold, CT_SOLO },
+	{ "node and service become source or destination address", getinfo_addresses, CT_SOLO },
+	{ "FI_PROV_ATTR_ONLY lists the provider", prov_attr_only, CT_SOLO },
+	{ "an FI_AV_TABLE keeps, finds, counts and forgets addresses", av_table, CT_SOLO | CT_RDM },
+	{ "an FI_AV_MAP keeps, finds, counts and forgets addresses", av_map, CT_SOLO | CT_RDM },
+	{ "a bad address fails alone and tells why", av_bad, CT_SOLO | CT_RDM },
+	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
+	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
+	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },
+	{ "endpoint options are kept and unknown ones refused", options, CT_RDM },
+	{ "operation flags can be read and set", op_flags, 0 },
+	{ "an endpoint tells its own address", rdm_name, CT_SOLO | CT_RDM },
+	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
+	{ "opening and closing leaks no descriptor", reopen, 0 },
+};
+CT_MAIN("setup", tests)

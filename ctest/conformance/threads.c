@@ -1,0 +1,241 @@
+/* FI_THREAD_SAFE: every call from several threads at once. */
+#include "ct.h"
+
+enum { T = 4, N = 400, LEN = 512 };
+
+static struct ct C;
+static char *rbuf, *sbuf;
+static unsigned char seen[T][N];
+static int received;
+static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* One entry of each queue, if there: any thread may get the entry of any other. */
+static int sent_total;
+static void drain(void)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	ssize_t r = fi_cq_read(C.tx, &e, 1);
+
+	if (r == 1)
+		__atomic_add_fetch(&sent_total, 1, __ATOMIC_RELAXED);
+	else
+		CHECK(r == -FI_EAGAIN);
+	r = fi_cq_read(C.rx, &e, 1);
+	if (r == 1) {
+		int i = (struct fi_context2 *)e.op_context - ct_ctx;
+		char *b = rbuf + i * LEN;
+		int t = ((int *)b)[0], k = ((int *)b)[1];
+
+		EQ(e.len, LEN);
+		EQ(e.tag, t);
+		CHECK(t >= 0 && t < T && k >= 0 && k < N);
+		CHECK(ct_same(b + 8, LEN - 8, t * N + k));
+		pthread_mutex_lock(&seen_lock);
+		EQ(seen[t][k], 0);
+		seen[t][k] = 1;
+		received++;
+		pthread_mutex_unlock(&seen_lock);
+	} else if (r == -FI_EAVAIL) {
+		if (fi_cq_readerr(C.rx, &err, 0) == 1)
+			FAIL("error entry %d %s", err.err, fi_strerror(err.err));
+	} else {
+		EQ(r, -FI_EAGAIN);
+	}
+}
+static int all_received(void)
+{
+	int r;
+
+	pthread_mutex_lock(&seen_lock);
+	r = received;
+	pthread_mutex_unlock(&seen_lock);
+	return r == T * N;
+}
+static void *worker(void *arg)
+{
+	int t = (int)(intptr_t)arg;
+
+	for (int k = 0; k < N; k++) {
+		int i = t * N + k;
+		char *s = sbuf + i * LEN, *r = rbuf + i * LEN;
+		ssize_t x;
+
+		while ((x = fi_trecv(C.ep, r, LEN, ct_desc(r), FI_ADDR_UNSPEC, t, 0, &ct_ctx[i])) == -FI_EAGAIN)
+			drain();
+		OK(x);
+		((int *)s)[0] = t;
+		((int *)s)[1] = k;
+		ct_fill(s + 8, LEN - 8, i);
+		while ((x = fi_tsend(C.ep, s, LEN, ct_desc(s), C.peer, t, &ct_ctx[T * N + i])) == -FI_EAGAIN)
+			drain();
+		OK(x);
+		drain();
+	}
+	while (!all_received() || __atomic_load_n(&sent_total, __ATOMIC_RELAXED) < T * N)
+		drain();
+	return NULL;
+}
+static void four_threads(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_SAFE };
+	pthread_t t[T];
+
+	(void)rank;
+	ct_open(&C, &o);
+	EQ(C.info->domain_attr->threading, FI_THREAD_SAFE);
+	rbuf = ct_alloc(&C, T * N * LEN);
+	sbuf = ct_alloc(&C, T * N * LEN);
+	for (int i = 0; i < T; i++)
+		EQ(pthread_create(&t[i], NULL, worker, (void *)(intptr_t)i), 0);
+	for (int i = 0; i < T; i++)
+		EQ(pthread_join(t[i], NULL), 0);
+	ct_done(&C);
+}
+
+/* The same on untagged messages: a MSG connection keeps each whole. */
+static void *msender(void *arg)
+{
+	int t = (int)(intptr_t)arg;
+
+	for (int k = 0; k < N; k++) {
+		int i = t * N + k;
+		char *s = sbuf + i * LEN;
+		ssize_t x;
+
+		((int *)s)[0] = t;
+		((int *)s)[1] = k;
+		ct_fill(s + 8, LEN - 8, i);
+		while ((x = fi_send(C.ep, s, LEN, ct_desc(s), C.peer, &ct_ctx[i])) == -FI_EAGAIN)
+			sched_yield();
+		OK(x);
+	}
+	return NULL;
+}
+static void *mreaper(void *arg)
+{
+	struct fi_cq_tagged_entry e;
+
+	(void)arg;
+	for (int n = 0; n < T * N; ) {
+		ssize_t r = fi_cq_read(C.tx, &e, 1);
+
+		if (r == 1)
+			n++;
+		else
+			EQ(r, -FI_EAGAIN);
+	}
+	return NULL;
+}
+static void threads_untagged(int rank)
+{
+	struct ct_opt o = { .threading = FI_THREAD_SAFE };
+	pthread_t t[T + 1];
+	int last[T];
+
+	ct_open(&C, &o);
+	rbuf = ct_alloc(&C, LEN);
+	sbuf = ct_alloc(&C, T * N * LEN);
+	for (int i = 0; i < T; i++)
+		last[i] = -1;
+	if (rank == 1) {
+		for (int i = 0; i < T; i++)
+			EQ(pthread_create(&t[i], NULL, msender, (void *)(intptr_t)i), 0);
+		EQ(pthread_create(&t[T], NULL, mreaper, NULL), 0);
+		for (int i = 0; i <= T; i++)
+			EQ(pthread_join(t[i], NULL), 0);
+	} else {
+		for (int i = 0; i < T * N; i++) {
+			int s, k;
+
+			POST(&C, fi_recv(C.ep, rbuf, LEN, ct_desc(rbuf), FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(&C, CTX(1), LEN);
+			s = ((int *)rbuf)[0];
+			k = ((int *)rbuf)[1];
+			CHECK(s >= 0 && s < T);
+			EQ(k, last[s] + 1);	/* each thread's messages keep their order */
+			last[s] = k;
+			CHECK(ct_same(rbuf + 8, LEN - 8, s * N + k));
+		}
+	}
+	ct_done(&C);
+}
+
+/* Two threads, each with objects of its own, as fast as they can. */
+static void *open_close(void *arg)
+{
+	struct ct_opt o = { 0 };
+
+	(void)arg;
+	for (int i = 0; i < 20; i++) {
+		struct ct c;
+
+		memset(&c, 0, sizeof c);
+		c.o = o;
+		ct_open_rdm(&c, NULL);
+		ct_close(&c);
+	}
+	return NULL;
+}
+static void open_in_parallel(int rank)
+{
+	pthread_t t[T];
+
+	(void)rank;
+	for (int i = 0; i < T; i++)
+		EQ(pthread_create(&t[i], NULL, open_close, NULL), 0);
+	for (int i = 0; i < T; i++)
+		EQ(pthread_join(t[i], NULL), 0);
+}
+/* Many threads wait on queues of one domain; each is woken by its own message. */
+struct waiter { struct ct c; struct ct_name n; int i; char b[8]; };
+static void *wait_one(void *arg)
+{
+	struct waiter *w = arg;
+	struct fi_cq_tagged_entry e = { 0 };
+	ssize_t r;
+
+	while ((r = fi_cq_sread(w->c.rx, &e, 1, NULL, -1)) == -FI_EAGAIN)
+		;
+	EQ(r, 1);
+	CHECK(e.op_context == CTX(w->i));
+	return NULL;
+}
+static void many_waiters(int rank)
+{
+	static struct waiter w[T];
+	pthread_t t[T];
+	struct ct s;
+	char x = 0;
+
+	(void)rank;
+	for (int i = 0; i < T; i++) {
+		w[i].c.o.wait = FI_WAIT_FD;
+		w[i].c.o.threading = FI_THREAD_SAFE;
+		w[i].i = i;
+		w[i].n = ct_open_rdm(&w[i].c, NULL);
+		OK(fi_recv(w[i].c.ep, w[i].b, 8, NULL, FI_ADDR_UNSPEC, CTX(i)));
+		EQ(pthread_create(&t[i], NULL, wait_one, &w[i]), 0);
+	}
+	memset(&s, 0, sizeof s);
+	ct_open_rdm(&s, NULL);
+	ct_nap(50);
+	for (int i = T - 1; i >= 0; i--) {
+		fi_addr_t a = ct_insert(&s, &w[i].n);
+
+		POST(&s, fi_send(s.ep, &x, 1, NULL, a, CTX(100)));
+		ct_sent(&s, CTX(100));
+		EQ(pthread_join(t[i], NULL), 0);
+	}
+	for (int i = 0; i < T; i++)
+		ct_close(&w[i].c);
+	ct_close(&s);
+}
+
+static const struct ct_test tests[] = {
+	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },
+	{ "four threads send on one endpoint and each keeps its order", threads_untagged, 0 },
+	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },
+	{ "threads that wait on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
+};
+CT_MAIN("threads", tests)

@@ -1,0 +1,80 @@
+# Shared by the scripts here: packages, the one-file library directory, proofs.
+# shellcheck shell=bash
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+OUT=$ROOT/out
+WORK=$(mktemp -d)
+PIDS=()
+cleanup() { local p; for p in "${PIDS[@]}"; do kill "$p" 2>/dev/null; done; rm -rf "$WORK"; }
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+say() { printf '\n== %s\n' "$*"; }
+
+# need PACKAGE...: installs what is missing, once; fails with a clear message when it cannot.
+need() {
+  local p missing=() sudo=()
+  for p; do dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p"); done
+  [ ${#missing[@]} = 0 ] && return 0
+  command -v apt-get >/dev/null || { echo "please install: ${missing[*]} (no apt-get here)" >&2; return 1; }
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "please run as root: apt-get install ${missing[*]}" >&2; return 1; }
+    sudo=(sudo -n)
+  fi
+  echo "installing once: ${missing[*]}"
+  # shellcheck disable=SC2024
+  { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >"$WORK/apt.log" 2>&1 ||
+    { "${sudo[@]}" apt-get update -q </dev/null >>"$WORK/apt.log" 2>&1 &&
+      "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >>"$WORK/apt.log" 2>&1; }; } && return 0
+  tail -5 "$WORK/apt.log" >&2
+  echo "please run as root: apt-get install ${missing[*]}" >&2
+  return 1
+}
+
+# only DIR: sets ONLY to a directory that holds nothing but a link to DIR's libfabric.so.1,
+# and LUT to that file: programs get this one file in place of theirs, and no other.
+only() {
+  LUT=$(realpath -e "$1/libfabric.so.1") || return 1
+  ONLY=$WORK/only.$RANDOM; mkdir "$ONLY"; ln -s "$LUT" "$ONLY/libfabric.so.1"
+}
+
+# The libfabric files that a live process has mapped.
+mapped() { awk '/libfabric\.so/ { print $6 }' "/proc/$1/maps" 2>/dev/null | sort -u; }
+
+# with_net COMMAND...: where only loopback exists, a private namespace with a pair of
+# virtual interfaces (programs that ask for a remote peer refuse loopback).
+with_net() {
+  local setup='ip link set lo up; ip link add eth0 type veth peer name eth0p && ip addr add 10.99.0.1/24 dev eth0 && ip link set eth0 up && ip link set eth0p up; exec "$@"'
+  if ip -o addr show up scope global 2>/dev/null | grep -q inet || ! command -v ip >/dev/null; then "$@"
+  elif [ "$(id -u)" = 0 ]; then unshare -n bash -c "$setup" with_net "$@"
+  else unshare -rn bash -c "$setup" with_net "$@"; fi
+}
+
+# fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback.
+# Sets PP_LIBS to the libfabric files the live server had mapped. Needs ONLY.
+PP_PORT=$((20000 + RANDOM % 20000))
+fi_pp() {
+  local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
+  PP_PORT=$((PP_PORT + 1)); PP_LIBS=
+  LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
+  pid=$!; PIDS+=("$pid")
+  for i in $(seq 100); do
+    ss -Hltn "sport = :$PP_PORT" 2>/dev/null | grep -q . && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.05
+  done
+  # the library is mapped at start: the server is a child of timeout
+  PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
+  LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
+  wait $pid; rc2=$?
+  [ $rc = 0 ] && [ $rc2 = 0 ] && return 0
+  tail -3 "$WORK/pp.server" "$out" >&2
+  return 1
+}
+
+# mpi PROVIDER NP PROGRAM...: Debian's Open MPI, all messages through libfabric.
+mpi() {
+  local prov=$1 np=$2; shift 2
+  LD_LIBRARY_PATH=$ONLY with_net timeout 200 mpirun --oversubscribe -np "$np" --mca pml cm --mca mtl ofi \
+    --mca mtl_ofi_provider_include "$prov" --mca btl self,vader -x LD_LIBRARY_PATH "$@" </dev/null
+}
