@@ -7,5 +7,7 @@
 //! core -> info -> {fid, boundary, error} -> abi.
 pub mod abi;
 pub mod boundary;
+pub mod core;
 pub mod error;
 pub mod fid;
+pub mod info;

@@ -12,116 +12,247 @@ pub type fi_addr_t = u64;
 /// Any object of the API, by its common head.
 pub type fid_t = *mut fid;
 
+/// The version of the API that this is.
 pub const FI_MAJOR_VERSION: c_int = 2;
+/// The version of the API that this is.
 pub const FI_MINOR_VERSION: c_int = 6;
+/// Not part of the API's version.
 pub const FI_REVISION_VERSION: c_int = 0;
+/// Capability: message queues.
 pub const FI_MSG: u64 = 1 << 1;
+/// Capability: remote memory access.
 pub const FI_RMA: u64 = 1 << 2;
+/// Capability: tagged messages.
 pub const FI_TAGGED: u64 = 1 << 3;
+/// Capability: atomic operations.
 pub const FI_ATOMIC: u64 = 1 << 4;
+/// Another name of `FI_ATOMIC`.
 pub const FI_ATOMICS: u64 = 1 << 4;
+/// Capability and flag: multicast.
 pub const FI_MULTICAST: u64 = 1 << 5;
+/// Capability and flag: collectives.
 pub const FI_COLLECTIVE: u64 = 1 << 6;
+/// Reads of remote memory start here.
 pub const FI_READ: u64 = 1 << 8;
+/// Writes to remote memory start here.
 pub const FI_WRITE: u64 = 1 << 9;
+/// Receives.
 pub const FI_RECV: u64 = 1 << 10;
+/// Sends.
 pub const FI_SEND: u64 = 1 << 11;
+/// Another name of `FI_SEND`, for everything that transmits.
 pub const FI_TRANSMIT: u64 = 1 << 11;
+/// Peers read this memory.
 pub const FI_REMOTE_READ: u64 = 1 << 12;
+/// Peers write to this memory.
 pub const FI_REMOTE_WRITE: u64 = 1 << 13;
+/// One buffer receives many messages.
 pub const FI_MULTI_RECV: u64 = 1 << 16;
+/// The transfer carries data for the peer's completion.
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+/// Another request follows; or more data is to come.
 pub const FI_MORE: u64 = 1 << 18;
+/// Looks for an arrived message without receiving it.
 pub const FI_PEEK: u64 = 1 << 19;
+/// Capability and flag: triggered operations.
 pub const FI_TRIGGER: u64 = 1 << 20;
+/// The request waits for those before it to the same peer.
 pub const FI_FENCE: u64 = 1 << 21;
+/// The request writes a completion.
 pub const FI_COMPLETION: u64 = 1 << 24;
+/// Another name of `FI_COMPLETION`, for control operations.
 pub const FI_EVENT: u64 = 1 << 24;
+/// The buffer is free when the call returns.
 pub const FI_INJECT: u64 = 1 << 25;
+/// Completes when the buffer is free.
 pub const FI_INJECT_COMPLETE: u64 = 1 << 26;
+/// Completes when the transfer no longer depends on this side.
 pub const FI_TRANSMIT_COMPLETE: u64 = 1 << 27;
+/// Completes when the peer's memory has the data.
 pub const FI_DELIVERY_COMPLETE: u64 = 1 << 28;
+/// The signaling vector is set.
 pub const FI_AFFINITY: u64 = 1 << 29;
+/// Completes when the data is in persistent memory.
 pub const FI_COMMIT_COMPLETE: u64 = 1 << 30;
+/// Completes when the peer has matched the message.
 pub const FI_MATCH_COMPLETE: u64 = 1 << 31;
+/// `fi_getinfo` looks for devices anew.
 pub const FI_RESCAN: u64 = 1 << 35;
+/// The endpoint makes transfers for a peer provider.
 pub const FI_PEER_TRANSFER: u64 = 1 << 36;
+/// The address vector reports peers by numbers of the program's.
 pub const FI_AV_USER_ID: u64 = 1 << 41;
+/// The peer is behind a firewall.
 pub const FI_FIREWALL_ADDR: u64 = 1 << 42;
+/// The object is shared with a peer provider.
 pub const FI_PEER: u64 = 1 << 43;
+/// Capability: device-side objects.
 pub const FI_XPU: u64 = 1 << 44;
+/// Capability: tagged receives take one source only.
 pub const FI_TAGGED_DIRECTED_RECV: u64 = 1 << 45;
+/// Capability: one buffer receives many tagged messages.
 pub const FI_TAGGED_MULTI_RECV: u64 = 1 << 46;
+/// Capability: device memory.
 pub const FI_HMEM: u64 = 1 << 47;
+/// Every directed receive names its source.
 pub const FI_EXACT_DIRECTED_RECV: u64 = 1 << 48;
+/// Capability: remote access to persistent memory.
 pub const FI_RMA_PMEM: u64 = 1 << 49;
+/// Capability: messages of unknown sources are told with their address.
 pub const FI_SOURCE_ERR: u64 = 1 << 50;
+/// Capability: peers on this node.
 pub const FI_LOCAL_COMM: u64 = 1 << 51;
+/// Capability: peers on other nodes.
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
+/// Capability: address vectors shared by processes.
 pub const FI_SHARED_AV: u64 = 1 << 53;
+/// `fi_getinfo` answers with the providers there are.
 pub const FI_PROV_ATTR_ONLY: u64 = 1 << 54;
+/// The node is an address and is not looked up.
 pub const FI_NUMERICHOST: u64 = 1 << 55;
+/// Capability: remote accesses are counted at the target.
 pub const FI_RMA_EVENT: u64 = 1 << 56;
+/// Capability: receives tell their source. Flag: the node is the local one.
 pub const FI_SOURCE: u64 = 1 << 57;
+/// Capability: a peer's receive contexts are addressed one by one.
 pub const FI_NAMED_RX_CTX: u64 = 1 << 58;
+/// Capability: receives take one source only.
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
+/// Takes the message that a peek claimed or a buffered receive announced.
 pub const FI_CLAIM: u64 = 1 << 59;
+/// Drops that message.
 pub const FI_DISCARD: u64 = 1 << 58;
+/// The address stands for an authorization key.
 pub const FI_AUTH_KEY: u64 = 1 << 57;
+/// Any peer, or none in particular.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
+/// No address is known.
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+/// The region has no key.
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
+/// The endpoint uses a shared context, in place of a number of contexts.
 pub const FI_SHARED_CONTEXT: usize = usize::MAX;
+/// Authorization keys come from the address vector, in place of a size.
 pub const FI_AV_AUTH_KEY: u64 = u64::MAX;
+/// No requirement is said.
 pub const FI_MR_UNSPEC: c_int = 0;
+/// Up to 1.4: virtual addresses, allocated memory, keys of the provider's.
 pub const FI_MR_BASIC: c_int = 1;
+/// Up to 1.4: none of that.
 pub const FI_MR_SCALABLE: c_int = 2;
+/// Local buffers are registered.
 pub const FI_MR_LOCAL: c_int = 1 << 2;
+/// Keys longer than 64 bits.
 pub const FI_MR_RAW: c_int = 1 << 3;
+/// Remote memory is addressed by its virtual address.
 pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
+/// Memory has pages behind it when it is registered.
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
+/// The provider chooses keys.
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
+/// The program tells when pages behind a region change.
 pub const FI_MR_MMU_NOTIFY: c_int = 1 << 7;
+/// Regions that count accesses are bound and enabled.
 pub const FI_MR_RMA_EVENT: c_int = 1 << 8;
+/// Regions are bound to an endpoint.
 pub const FI_MR_ENDPOINT: c_int = 1 << 9;
+/// Device memory is registered.
 pub const FI_MR_HMEM: c_int = 1 << 10;
+/// Buffers of collectives are registered.
 pub const FI_MR_COLLECTIVE: c_int = 1 << 11;
+/// Device-side requests take descriptors.
 pub const FI_MR_XPU_DESC: c_int = 1 << 12;
+/// No order.
 pub const FI_ORDER_NONE: u64 = 0;
+/// Reads stay behind reads.
 pub const FI_ORDER_RAR: u64 = 1 << 0;
+/// Reads stay behind writes.
 pub const FI_ORDER_RAW: u64 = 1 << 1;
+/// Reads stay behind sends.
 pub const FI_ORDER_RAS: u64 = 1 << 2;
+/// Writes stay behind reads.
 pub const FI_ORDER_WAR: u64 = 1 << 3;
+/// Writes stay behind writes.
 pub const FI_ORDER_WAW: u64 = 1 << 4;
+/// Writes stay behind sends.
 pub const FI_ORDER_WAS: u64 = 1 << 5;
+/// Sends stay behind reads.
 pub const FI_ORDER_SAR: u64 = 1 << 6;
+/// Sends stay behind writes.
 pub const FI_ORDER_SAW: u64 = 1 << 7;
+/// Sends stay behind sends.
 pub const FI_ORDER_SAS: u64 = 1 << 8;
+/// All of these orders.
 pub const FI_ORDER_STRICT: u64 = 511;
+/// Reads stay behind reads, between RMA operations.
 pub const FI_ORDER_RMA_RAR: u64 = 1 << 32;
+/// Reads stay behind writes, between RMA operations.
 pub const FI_ORDER_RMA_RAW: u64 = 1 << 33;
+/// Writes stay behind reads, between RMA operations.
 pub const FI_ORDER_RMA_WAR: u64 = 1 << 34;
+/// Writes stay behind writes, between RMA operations.
 pub const FI_ORDER_RMA_WAW: u64 = 1 << 35;
+/// Reads stay behind reads, between atomics.
 pub const FI_ORDER_ATOMIC_RAR: u64 = 1 << 36;
+/// Reads stay behind writes, between atomics.
 pub const FI_ORDER_ATOMIC_RAW: u64 = 1 << 37;
+/// Writes stay behind reads, between atomics.
 pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
+/// Writes stay behind writes, between atomics.
 pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
+/// The bytes of a message are written in order.
 pub const FI_ORDER_DATA: u64 = 1 << 16;
+/// Mode: contexts have the room of a fi_context.
 pub const FI_CONTEXT: u64 = 1 << 59;
+/// Mode: buffers start with room for the provider.
 pub const FI_MSG_PREFIX: u64 = 1 << 58;
+/// Mode: vectors stay as they are until completion.
 pub const FI_ASYNC_IOV: u64 = 1 << 57;
+/// Mode: completion data takes a posted receive.
 pub const FI_RX_CQ_DATA: u64 = 1 << 56;
+/// Mode, up to 1.4: local buffers are registered.
 pub const FI_LOCAL_MR: u64 = 1 << 55;
+/// Mode: contexts have the room of a fi_context2.
 pub const FI_CONTEXT2: u64 = 1 << 52;
+/// Only requests that ask for a completion write one.
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
+/// Without meaning as of 1.21.
 pub const FI_VARIABLE_MSG: u64 = 0;
+/// Without meaning as of 1.21.
 pub const FI_NOTIFY_FLAGS_ONLY: u64 = 0;
+/// Without meaning as of 1.21.
 pub const FI_RESTRICTED_COMP: u64 = 0;
+/// Without meaning as of 1.21.
 pub const FI_EP_SOCK_STREAM: u64 = 0;
 
+// Names that releases removed. Programs written for those releases still use
+// them; the library itself gives them no meaning but FI_BUFFERED_RECV.
+/// A mode bit, of fi_msg(3) as of 1.7 to 1.22.
+pub const FI_BUFFERED_RECV: u64 = 1 << 51;
+/// A capability bit of 1.15 to 1.20; the bit is [`FI_XPU`] now.
+pub const FI_XPU_TRIGGER: u64 = 1 << 44;
+/// A flag of 1.11 to 1.20.
+pub const FI_PRIORITY: u64 = 1 << 22;
+/// A flag of 1.16.
+pub const FI_PEER_CQ: u64 = 1 << 43;
+/// A flag of 1.16.
+pub const FI_PEER_SRX: u64 = 1 << 42;
+/// The start of the range of values that a provider may define, up to 1.20.
+pub const FI_PROV_SPECIFIC: u32 = 1 << 31;
+/// An endpoint type of 1.5 to 1.20.
+pub const FI_EP_SOCK_DGRAM: c_int = 5;
+/// A bound on the length of version texts, up to 1.22.
+pub const FI_VERSION_MAX: c_int = 64;
+/// A bound on the length of path names, up to 1.22.
+pub const FI_PATH_MAX: c_int = 256;
+
+/// The longest name of a provider or a fabric, in bytes.
 pub const FI_NAME_MAX: c_int = 64;
+/// A frozen bound; newer operations lie beyond it.
 pub const FI_ATOMIC_OP_LAST: c_int = 19;
+/// A frozen bound; newer datatypes lie beyond it.
 pub const FI_DATATYPE_LAST: c_int = 14;
+// Address formats.
 pub const FI_FORMAT_UNSPEC: c_int = 0;
 pub const FI_SOCKADDR: c_int = 1;
 pub const FI_SOCKADDR_IN: c_int = 2;
@@ -140,6 +271,7 @@ pub const FI_ADDR_OPX: c_int = 14;
 pub const FI_ADDR_CXI: c_int = 15;
 pub const FI_ADDR_UCX: c_int = 16;
 pub const FI_SOCKADDR_IP: c_int = 17;
+// Wire protocols (fi_endpoint(3)).
 pub const FI_PROTO_UNSPEC: c_int = 0;
 pub const FI_PROTO_RDMA_CM_IB_RC: c_int = 1;
 pub const FI_PROTO_IWARP: c_int = 2;
@@ -172,10 +304,12 @@ pub const FI_PROTO_SM2: c_int = 28;
 pub const FI_PROTO_CXI_RNR: c_int = 29;
 pub const FI_PROTO_LPP: c_int = 30;
 pub const FI_PROTO_LNX: c_int = 31;
+// Tag formats (fi_endpoint(3)).
 pub const FI_TAG_BITS: c_int = 0;
 pub const FI_TAG_MPI: c_int = 1;
 pub const FI_TAG_CCL: c_int = 2;
 pub const FI_TAG_MAX_FORMAT: c_int = 65536;
+// Traffic classes (fi_endpoint(3)).
 pub const FI_TC_UNSPEC: c_int = 0;
 pub const FI_TC_DSCP: c_int = 256;
 pub const FI_TC_LABEL: c_int = 512;
@@ -185,6 +319,7 @@ pub const FI_TC_DEDICATED_ACCESS: c_int = 514;
 pub const FI_TC_BULK_DATA: c_int = 515;
 pub const FI_TC_SCAVENGER: c_int = 516;
 pub const FI_TC_NETWORK_CTRL: c_int = 517;
+// Classes of objects, `fid.fclass`.
 pub const FI_CLASS_UNSPEC: c_int = 0;
 pub const FI_CLASS_FABRIC: c_int = 1;
 pub const FI_CLASS_DOMAIN: c_int = 2;
@@ -217,6 +352,7 @@ pub const FI_CLASS_PEER_AV_SET: c_int = 28;
 pub const FI_CLASS_PEER_CNTR: c_int = 29;
 pub const FI_CLASS_PROFILE: c_int = 30;
 pub const FI_CLASS_XPU_CTX: c_int = 31;
+// Commands of `fi_control`.
 pub const FI_GETFIDFLAG: c_int = 0;
 pub const FI_SETFIDFLAG: c_int = 1;
 pub const FI_GETOPSFLAG: c_int = 2;
@@ -240,6 +376,7 @@ pub const FI_EXPORT_FID: c_int = 19;
 pub const FI_GET_FD: c_int = 20;
 pub const FI_GET_MR_XPU_DESC: c_int = 21;
 
+/// How an address vector names its peers (fi_av(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_av_type {
@@ -248,6 +385,7 @@ pub enum fi_av_type {
     FI_AV_TABLE = 2,
 }
 
+/// Who drives an operation forward: the library, or the program by its calls (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_progress {
@@ -257,6 +395,7 @@ pub enum fi_progress {
     FI_PROGRESS_CONTROL_UNIFIED = 3,
 }
 
+/// Which calls a program promises not to make at the same time (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_threading {
@@ -268,6 +407,7 @@ pub enum fi_threading {
     FI_THREAD_ENDPOINT = 5,
 }
 
+/// Whether the provider protects queues from overruns (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_resource_mgmt {
@@ -276,6 +416,7 @@ pub enum fi_resource_mgmt {
     FI_RM_ENABLED = 2,
 }
 
+/// Connected messages, datagrams, or reliable datagrams (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_ep_type {
@@ -285,6 +426,7 @@ pub enum fi_ep_type {
     FI_EP_RDM = 3,
 }
 
+/// The bus a network device is on (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_bus_type {
@@ -292,8 +434,9 @@ pub enum fi_bus_type {
     FI_BUS_PCI = 1,
 }
 /// Another name of [`fi_bus_type::FI_BUS_UNSPEC`].
-pub const FI_BUS_UNKNOWN: c_int = 0;
+pub const FI_BUS_UNKNOWN: fi_bus_type = fi_bus_type::FI_BUS_UNSPEC;
 
+/// Whether a network port is up (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_link_state {
@@ -302,6 +445,7 @@ pub enum fi_link_state {
     FI_LINK_UP = 2,
 }
 
+/// What the data given to `fi_tostr` is (fi_fabric(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_type {
@@ -343,6 +487,7 @@ pub enum fi_type {
     FI_TYPE_WAIT_OBJ = 35,
 }
 
+/// The type of a configuration variable (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_param_type {
@@ -352,6 +497,7 @@ pub enum fi_param_type {
     FI_PARAM_SIZE_T = 3,
 }
 
+/// A vector element of an atomic operation: an address and a number of datatype elements.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ioc {
@@ -359,6 +505,7 @@ pub struct fi_ioc {
     pub count: usize,
 }
 
+/// What an endpoint's transmit side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_tx_attr {
@@ -374,6 +521,7 @@ pub struct fi_tx_attr {
     pub tclass: u32,
 }
 
+/// What an endpoint's receive side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_rx_attr {
@@ -387,6 +535,7 @@ pub struct fi_rx_attr {
     pub iov_limit: usize,
 }
 
+/// Attributes of an endpoint; sizes in bytes (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ep_attr {
@@ -406,6 +555,7 @@ pub struct fi_ep_attr {
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
 
+/// Attributes of a domain; counts of objects, sizes in bytes (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_domain_attr {
@@ -443,6 +593,7 @@ pub struct fi_domain_attr {
     pub max_xpu_ctx_cnt: usize,
 }
 
+/// The fabric and the provider it belongs to; versions as `FI_VERSION` makes them (fi_fabric(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_fabric_attr {
@@ -453,6 +604,7 @@ pub struct fi_fabric_attr {
     pub api_version: u32,
 }
 
+/// One way to communicate, as `fi_getinfo` offers it; a linked list (fi_getinfo(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_info {
@@ -473,6 +625,7 @@ pub struct fi_info {
     pub nic: *mut fid_nic,
 }
 
+/// The names of a network device (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_device_attr {
@@ -484,6 +637,7 @@ pub struct fi_device_attr {
     pub firmware: *mut c_char,
 }
 
+/// The PCI address of a network device (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_pci_attr {
@@ -493,6 +647,7 @@ pub struct fi_pci_attr {
     pub function_id: u8,
 }
 
+/// Where a network device is attached (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_bus_attr {
@@ -500,12 +655,14 @@ pub struct fi_bus_attr {
     pub attr: fi_bus_attr__attr,
 }
 
+/// The address on the bus that `bus_type` says.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_bus_attr__attr {
     pub pci: fi_pci_attr,
 }
 
+/// A network port: MTU in bytes, speed in bits per second (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_link_attr {
@@ -516,6 +673,7 @@ pub struct fi_link_attr {
     pub network_type: *mut c_char,
 }
 
+/// Calls every object has.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops {
@@ -532,6 +690,7 @@ pub struct fi_ops {
     >,
 }
 
+/// What every object of the API starts with: its class, the program's context, its calls.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid {
@@ -540,6 +699,7 @@ pub struct fid {
     pub ops: *mut fi_ops,
 }
 
+/// Calls of a fabric (fi_fabric(3), fi_eq(3), fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_fabric {
@@ -583,6 +743,7 @@ pub struct fi_ops_fabric {
     >,
 }
 
+/// An open fabric (fi_fabric(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_fabric {
@@ -591,6 +752,7 @@ pub struct fid_fabric {
     pub api_version: u32,
 }
 
+/// A network device, read directly by programs (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_nic {
@@ -601,6 +763,7 @@ pub struct fid_nic {
     pub prov_attr: *mut c_void,
 }
 
+/// What `FI_ALIAS` takes: where the alias goes, and the flags it is to have.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_alias {
@@ -608,6 +771,7 @@ pub struct fi_alias {
     pub flags: u64,
 }
 
+/// What `FI_GET_VAL` and `FI_SET_VAL` take: a variable and its value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_fid_var {
@@ -615,6 +779,7 @@ pub struct fi_fid_var {
     pub val: *mut c_void,
 }
 
+/// What `FI_GET_RAW_MR` takes: where a region's raw key goes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_raw_attr {
@@ -624,6 +789,7 @@ pub struct fi_mr_raw_attr {
     pub key_size: *mut usize,
 }
 
+/// What `FI_GET_MR_XPU_DESC` takes: where a region's device-side descriptor goes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_xpu_desc {
@@ -633,6 +799,7 @@ pub struct fi_mr_xpu_desc {
     pub ctx: *mut fid_xpu_ctx,
 }
 
+/// What `FI_MAP_RAW_MR` takes: a peer's raw key, and where its short form goes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_map_raw {
@@ -643,6 +810,7 @@ pub struct fi_mr_map_raw {
     pub key: *mut u64,
 }
 
+/// A configuration variable, as `fi_getparams` lists it (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_param {
@@ -652,18 +820,21 @@ pub struct fi_param {
     pub value: *const c_char,
 }
 
+/// Room for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_context {
     pub internal: [*mut c_void; 4],
 }
 
+/// Room for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_context2 {
     pub internal: [*mut c_void; 8],
 }
 
+/// The context of a buffered receive that is claimed or discarded (fi_msg(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_recv_context {

@@ -8,9 +8,12 @@ use super::fi_rma::fi_rma_ioc;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 
+/// Asks about fetching atomics.
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
+/// Asks about comparing atomics.
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
+/// How many elements, of how many bytes, one atomic may have (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_atomic_attr {
@@ -18,6 +21,7 @@ pub struct fi_atomic_attr {
     pub size: usize,
 }
 
+/// An atomic operation, for the calls that take flags (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_atomic {
@@ -33,6 +37,7 @@ pub struct fi_msg_atomic {
     pub data: u64,
 }
 
+/// Where the former values of an atomic's target go (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_fetch {
@@ -41,6 +46,7 @@ pub struct fi_msg_fetch {
     pub iov_count: usize,
 }
 
+/// What an atomic's target is compared with (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_compare {
@@ -49,6 +55,7 @@ pub struct fi_msg_compare {
     pub iov_count: usize,
 }
 
+/// Atomic operations (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_atomic {

@@ -8,6 +8,7 @@ use super::fi_endpoint::fid_ep;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 
+/// Calls of an address vector set (fi_av_set(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_set {
@@ -20,6 +21,7 @@ pub struct fi_ops_av_set {
     pub addr: Option<unsafe extern "C" fn(*mut fid_av_set, *mut fi_addr_t) -> c_int>,
 }
 
+/// A subset of the peers of an address vector (fi_av_set(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_av_set {
@@ -27,6 +29,7 @@ pub struct fid_av_set {
     pub ops: *mut fi_ops_av_set,
 }
 
+/// What a collective is asked for, and how far it is supported (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_collective_attr {
@@ -37,6 +40,7 @@ pub struct fi_collective_attr {
     pub mode: u64,
 }
 
+/// What `fi_join` takes as address for a collective group (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_collective_addr {
@@ -44,6 +48,7 @@ pub struct fi_collective_addr {
     pub coll_addr: fi_addr_t,
 }
 
+/// A collective operation, for the calls that take flags (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_collective {
@@ -58,6 +63,7 @@ pub struct fi_msg_collective {
     pub context: *mut c_void,
 }
 
+/// Collective operations (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_collective {

@@ -10,11 +10,16 @@ use super::fi_xpu::{fi_xpu_attr, fid_xpu_ctx};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{iovec, ssize_t};
 
+/// The name that fi_set_ops knows fi_hmem_override_ops by.
 pub const FI_SET_OPS_HMEM_OVERRIDE: &core::ffi::CStr = c"hmem_override_ops";
 
+/// The processes of an address vector have the same addresses at the same places.
 pub const FI_SYMMETRIC: u64 = 1 << 59;
+/// Insertions report each address's own error.
 pub const FI_SYNC_ERR: u64 = 1 << 58;
+/// The set starts with all peers.
 pub const FI_UNIVERSE: u64 = 1 << 57;
+// What a set is used for (fi_av_set(3)).
 pub const FI_BARRIER_SET: u64 = 1 << 40;
 pub const FI_BROADCAST_SET: u64 = 1 << 41;
 pub const FI_ALLTOALL_SET: u64 = 1 << 42;
@@ -24,13 +29,20 @@ pub const FI_REDUCE_SCATTER_SET: u64 = 1 << 45;
 pub const FI_REDUCE_SET: u64 = 1 << 46;
 pub const FI_SCATTER_SET: u64 = 1 << 47;
 pub const FI_GATHER_SET: u64 = 1 << 48;
+/// The memory is given as a dma-buf.
 pub const FI_MR_DMABUF: u64 = 1 << 40;
+/// The region is used for one transfer.
 pub const FI_MR_SINGLE_USE: u64 = 1 << 41;
+/// The memory is the host's, allocated by a device's interface.
 pub const FI_HMEM_HOST_ALLOC: u64 = 1 << 45;
+/// The memory is not accessible to the host.
 pub const FI_HMEM_DEVICE_ONLY: u64 = 1 << 46;
+/// Where operations and datatypes that only collectives have start.
 pub const FI_COLLECTIVE_OFFSET: c_int = 256;
+/// The buffer is registered with the interface that allocated it.
 pub const FI_REG_MR: u64 = 1 << 59;
 
+/// The interface that owns device memory (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_hmem_iface {
@@ -42,6 +54,7 @@ pub enum fi_hmem_iface {
     FI_HMEM_SYNAPSEAI = 5,
 }
 
+/// Element types of atomic and collective operations (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_datatype {
@@ -68,6 +81,7 @@ pub enum fi_datatype {
     FI_VOID = 256,
 }
 
+/// Operations of atomics and collectives (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_op {
@@ -94,6 +108,7 @@ pub enum fi_op {
     FI_NOOP = 256,
 }
 
+/// Collective operations (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_collective_op {
@@ -108,6 +123,7 @@ pub enum fi_collective_op {
     FI_GATHER = 8,
 }
 
+/// Attributes of an address vector (fi_av(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_av_attr {
@@ -120,6 +136,7 @@ pub struct fi_av_attr {
     pub flags: u64,
 }
 
+/// The members of an address vector set (fi_av_set(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_av_set_attr {
@@ -132,6 +149,7 @@ pub struct fi_av_set_attr {
     pub flags: u64,
 }
 
+/// Calls of an address vector (fi_av(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av {
@@ -200,6 +218,7 @@ pub struct fi_ops_av {
     >,
 }
 
+/// An address vector (fi_av(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_av {
@@ -207,6 +226,7 @@ pub struct fid_av {
     pub ops: *mut fi_ops_av,
 }
 
+/// A registered memory region; descriptor and key are read directly (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_mr {
@@ -215,6 +235,7 @@ pub struct fid_mr {
     pub key: u64,
 }
 
+/// Memory that a dma-buf file stands for; offset and length in bytes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_dmabuf {
@@ -224,6 +245,7 @@ pub struct fi_mr_dmabuf {
     pub base_addr: *mut c_void,
 }
 
+/// The authorization key of a region, by a peer's address (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_auth_key {
@@ -231,6 +253,7 @@ pub struct fi_mr_auth_key {
     pub src_addr: fi_addr_t,
 }
 
+/// What is registered, and for what access; sizes in bytes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_attr {
@@ -250,6 +273,7 @@ pub struct fi_mr_attr {
     pub sub_mr_cnt: usize,
 }
 
+/// The device of the memory, in the terms of `iface`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_mr_attr__device {
@@ -261,6 +285,7 @@ pub union fi_mr_attr__device {
     pub rocr: c_int,
 }
 
+/// What `FI_REFRESH` takes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_modify {
@@ -268,6 +293,7 @@ pub struct fi_mr_modify {
     pub attr: fi_mr_attr,
 }
 
+/// Copies to and from device memory that replace the library's (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_hmem_override_ops {
@@ -296,6 +322,7 @@ pub struct fi_hmem_override_ops {
     >,
 }
 
+/// Calls of a domain (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_domain {
@@ -385,6 +412,7 @@ pub struct fi_ops_domain {
     >,
 }
 
+/// Calls that register memory (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mr {
@@ -419,6 +447,7 @@ pub struct fi_ops_mr {
         Option<unsafe extern "C" fn(*mut fid, *const fi_mr_attr, u64, *mut *mut fid_mr) -> c_int>,
 }
 
+/// An open domain (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_domain {

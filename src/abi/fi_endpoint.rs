@@ -10,6 +10,7 @@ use super::fi_xpu::fid_xpu_ep;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
+// Options of endpoints, with their level first (fi_endpoint(3)).
 pub const FI_OPT_ENDPOINT: c_int = 0;
 pub const FI_OPT_MIN_MULTI_RECV: c_int = 0;
 pub const FI_OPT_CM_DATA_SIZE: c_int = 1;
@@ -32,11 +33,13 @@ pub const FI_OPT_INJECT_TAGGED_SIZE: c_int = 17;
 pub const FI_OPT_INJECT_RMA_SIZE: c_int = 18;
 pub const FI_OPT_INJECT_ATOMIC_SIZE: c_int = 19;
 pub const FI_OPT_FIREWALL_ADDR: c_int = 20;
+// Values of FI_OPT_FI_HMEM_P2P.
 pub const FI_HMEM_P2P_ENABLED: c_int = 0;
 pub const FI_HMEM_P2P_REQUIRED: c_int = 1;
 pub const FI_HMEM_P2P_PREFERRED: c_int = 2;
 pub const FI_HMEM_P2P_DISABLED: c_int = 3;
 
+/// A message, for the calls that take flags (fi_msg(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg {
@@ -48,6 +51,7 @@ pub struct fi_msg {
     pub data: u64,
 }
 
+/// Calls of any endpoint (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_ep {
@@ -78,6 +82,7 @@ pub struct fi_ops_ep {
     pub export_xpu: Option<unsafe extern "C" fn(*mut fid_ep, u64, *mut fid_xpu_ep) -> c_int>,
 }
 
+/// Message transfers (fi_msg(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_msg {
@@ -141,6 +146,7 @@ pub struct fi_ops_msg {
         Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t) -> ssize_t>,
 }
 
+/// An active endpoint, or one of its contexts (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_ep {
@@ -154,6 +160,7 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 
+/// A passive endpoint, which listens (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_pep {
@@ -162,6 +169,7 @@ pub struct fid_pep {
     pub cm: *mut fi_ops_cm,
 }
 
+/// A transmit context shared by endpoints (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_stx {

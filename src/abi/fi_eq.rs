@@ -6,6 +6,7 @@ use super::fi_xpu::{fid_xpu_cntr, fid_xpu_cq, fid_xpu_ctx};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
 
+// Events of an event queue (fi_eq(3)).
 pub const FI_NOTIFY: c_int = 0;
 pub const FI_CONNREQ: c_int = 1;
 pub const FI_CONNECTED: c_int = 2;
@@ -14,6 +15,7 @@ pub const FI_MR_COMPLETE: c_int = 4;
 pub const FI_AV_COMPLETE: c_int = 5;
 pub const FI_JOIN_COMPLETE: c_int = 6;
 
+/// What a blocked caller waits on (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_wait_obj {
@@ -26,6 +28,7 @@ pub enum fi_wait_obj {
     FI_WAIT_POLLFD = 6,
 }
 
+/// The struct that a completion is read as (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_cq_format {
@@ -36,6 +39,7 @@ pub enum fi_cq_format {
     FI_CQ_FORMAT_TAGGED = 4,
 }
 
+/// When a blocking read of a completion queue returns (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_cq_wait_cond {
@@ -43,6 +47,7 @@ pub enum fi_cq_wait_cond {
     FI_CQ_COND_THRESHOLD = 1,
 }
 
+/// What a counter counts: operations or bytes (fi_cntr(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_cntr_events {
@@ -50,6 +55,7 @@ pub enum fi_cntr_events {
     FI_CNTR_EVENTS_BYTES = 1,
 }
 
+/// Attributes of a wait set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_wait_attr {
@@ -57,6 +63,7 @@ pub struct fi_wait_attr {
     pub flags: u64,
 }
 
+/// Calls of a wait set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_wait {
@@ -64,6 +71,7 @@ pub struct fi_ops_wait {
     pub wait: Option<unsafe extern "C" fn(*mut fid_wait, c_int) -> c_int>,
 }
 
+/// A wait set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_wait {
@@ -71,6 +79,7 @@ pub struct fid_wait {
     pub ops: *mut fi_ops_wait,
 }
 
+/// What `FI_GETWAIT` answers for `FI_WAIT_MUTEX_COND`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mutex_cond {
@@ -78,6 +87,7 @@ pub struct fi_mutex_cond {
     pub cond: *mut pthread_cond_t,
 }
 
+/// What `FI_GETWAIT` answers for `FI_WAIT_POLLFD`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_wait_pollfd {
@@ -86,12 +96,14 @@ pub struct fi_wait_pollfd {
     pub fd: *mut pollfd,
 }
 
+/// Attributes of a poll set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_poll_attr {
     pub flags: u64,
 }
 
+/// Calls of a poll set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_poll {
@@ -101,6 +113,7 @@ pub struct fi_ops_poll {
     pub poll_del: Option<unsafe extern "C" fn(*mut fid_poll, *mut fid, u64) -> c_int>,
 }
 
+/// A poll set (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_poll {
@@ -108,6 +121,7 @@ pub struct fid_poll {
     pub ops: *mut fi_ops_poll,
 }
 
+/// Attributes of an event queue (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_eq_attr {
@@ -118,6 +132,7 @@ pub struct fi_eq_attr {
     pub wait_set: *mut fid_wait,
 }
 
+/// An event of an asynchronous control operation (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_eq_entry {
@@ -126,6 +141,7 @@ pub struct fi_eq_entry {
     pub data: u64,
 }
 
+/// A control operation that failed; `err` is a positive code (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_eq_err_entry {
@@ -138,6 +154,7 @@ pub struct fi_eq_err_entry {
     pub err_data_size: usize,
 }
 
+/// An event of a connection; the peer's data follows (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_eq_cm_entry {
@@ -146,6 +163,7 @@ pub struct fi_eq_cm_entry {
     pub data: [u8; 0],
 }
 
+/// Calls of an event queue (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_eq {
@@ -168,6 +186,7 @@ pub struct fi_ops_eq {
     >,
 }
 
+/// An event queue (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_eq {
@@ -175,12 +194,14 @@ pub struct fid_eq {
     pub ops: *mut fi_ops_eq,
 }
 
+/// A completion of `FI_CQ_FORMAT_CONTEXT` (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_entry {
     pub op_context: *mut c_void,
 }
 
+/// A completion of `FI_CQ_FORMAT_MSG`; length in bytes (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_msg_entry {
@@ -189,6 +210,7 @@ pub struct fi_cq_msg_entry {
     pub len: usize,
 }
 
+/// A completion of `FI_CQ_FORMAT_DATA`; length in bytes (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_data_entry {
@@ -199,6 +221,7 @@ pub struct fi_cq_data_entry {
     pub data: u64,
 }
 
+/// A completion of `FI_CQ_FORMAT_TAGGED`; length in bytes (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_tagged_entry {
@@ -210,6 +233,7 @@ pub struct fi_cq_tagged_entry {
     pub tag: u64,
 }
 
+/// A transfer that failed; `err` is a positive code, `olen` the bytes that did not fit (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_err_entry {
@@ -227,6 +251,7 @@ pub struct fi_cq_err_entry {
     pub src_addr: fi_addr_t,
 }
 
+/// Attributes of a completion queue (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_attr {
@@ -240,6 +265,7 @@ pub struct fi_cq_attr {
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
 
+/// Calls of a completion queue (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq {
@@ -274,6 +300,7 @@ pub struct fi_ops_cq {
     pub export_xpu: Option<unsafe extern "C" fn(*mut fid_cq, u64, *mut fid_xpu_cq) -> c_int>,
 }
 
+/// A completion queue (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_cq {
@@ -281,6 +308,7 @@ pub struct fid_cq {
     pub ops: *mut fi_ops_cq,
 }
 
+/// Attributes of a counter (fi_cntr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cntr_attr {
@@ -291,6 +319,7 @@ pub struct fi_cntr_attr {
     pub xpu_ctx: *mut fid_xpu_ctx,
 }
 
+/// Calls of a counter (fi_cntr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cntr {
@@ -305,6 +334,7 @@ pub struct fi_ops_cntr {
     pub export_xpu: Option<unsafe extern "C" fn(*mut fid_cntr, u64, *mut fid_xpu_cntr) -> c_int>,
 }
 
+/// A completion counter (fi_cntr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_cntr {

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
+// Codes that are the platform's own.
 pub const FI_SUCCESS: c_int = 0;
 pub const FI_EPERM: c_int = 1;
 pub const FI_ENOENT: c_int = 2;
@@ -48,6 +49,7 @@ pub const FI_ECANCELED: c_int = 125;
 pub const FI_EKEYREJECTED: c_int = 129;
 pub const FI_ERRNO_OFFSET: c_int = 256;
 
+// Codes of this library (fi_errno(3)).
 pub const FI_EOTHER: c_int = 256;
 pub const FI_ETOOSMALL: c_int = 257;
 pub const FI_EOPBADSTATE: c_int = 258;

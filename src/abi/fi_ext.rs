@@ -6,20 +6,25 @@ use super::fi_log::{fi_log_level, fi_log_subsys};
 use super::fi_prov::fi_provider;
 use core::ffi::{c_char, c_int, c_void};
 
+/// Where efa's own values start.
 pub const FI_PROV_SPECIFIC_EFA: c_int = 0xefa0000;
+/// Where tcp's own values start.
 pub const FI_PROV_SPECIFIC_TCP: c_int = 0x7cb0000;
+/// The line's provider is filtered out (`FI_LOG_PROV`).
 pub const FI_LOG_PROV_FILTERED: u64 = 1 << 0;
 
-pub const FI_OPT_EFA_RNR_RETRY: u64 = 0xfffffffff1060000;
-pub const FI_OPT_EFA_EMULATED_READ: u64 = 0xfffffffff1060001;
-pub const FI_OPT_EFA_EMULATED_WRITE: u64 = 0xfffffffff1060002;
-pub const FI_OPT_EFA_EMULATED_ATOMICS: u64 = 0xfffffffff1060003;
-pub const FI_OPT_EFA_USE_DEVICE_RDMA: u64 = 0xfffffffff1060004;
-pub const FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES: u64 = 0xfffffffff1060005;
-pub const FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: u64 = 0xfffffffff1060006;
-pub const FI_OPT_EFA_HOMOGENEOUS_PEERS: u64 = 0xfffffffff1060007;
-pub const FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV: u64 = 0xfffffffff1060008;
+// Endpoint options of efa.
+pub const FI_OPT_EFA_RNR_RETRY: c_int = -251265024;
+pub const FI_OPT_EFA_EMULATED_READ: c_int = -251265023;
+pub const FI_OPT_EFA_EMULATED_WRITE: c_int = -251265022;
+pub const FI_OPT_EFA_EMULATED_ATOMICS: c_int = -251265021;
+pub const FI_OPT_EFA_USE_DEVICE_RDMA: c_int = -251265020;
+pub const FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES: c_int = -251265019;
+pub const FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: c_int = -251265018;
+pub const FI_OPT_EFA_HOMOGENEOUS_PEERS: c_int = -251265017;
+pub const FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV: c_int = -251265016;
 
+/// What `FI_EXPORT_FID` takes (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_fid_export {
@@ -28,6 +33,7 @@ pub struct fi_fid_export {
     pub context: *mut c_void,
 }
 
+/// What a memory monitor is told to watch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_monitor {
@@ -40,6 +46,7 @@ pub struct fi_ops_mem_monitor {
     pub valid: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> bool>,
 }
 
+/// What a memory monitor reports.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_notify {
@@ -47,6 +54,7 @@ pub struct fi_ops_mem_notify {
     pub notify: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize)>,
 }
 
+/// A memory monitor that a program gives to the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_mem_monitor {
@@ -55,6 +63,7 @@ pub struct fid_mem_monitor {
     pub import_ops: *mut fi_ops_mem_notify,
 }
 
+/// Where the library's log lines go instead of standard error.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_log {
@@ -88,6 +97,7 @@ pub struct fi_ops_log {
     >,
 }
 
+/// A log that a program gives to the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_logging {

@@ -4,6 +4,12 @@ use super::c_enum;
 use super::fi_prov::fi_provider;
 use core::ffi::{c_char, c_int};
 
+/// The number of log levels, as programs written for 1.x count them.
+pub const FI_LOG_MAX: c_int = 4;
+/// The number of subsystems, as programs written for 1.x count them.
+pub const FI_LOG_SUBSYS_MAX: c_int = 10;
+
+/// The part of the library that a log line comes from.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_log_subsys {
@@ -19,6 +25,7 @@ pub enum fi_log_subsys {
     FI_LOG_CNTR = 9,
 }
 
+/// How important a log line is (`FI_LOG_LEVEL`).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_log_level {

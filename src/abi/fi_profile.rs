@@ -6,6 +6,7 @@ use super::fi_domain::fi_datatype;
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 
+// Variables and events that providers have in common (fi_profile(3)).
 pub const FI_VAR_UNEXP_MSG_CNT: c_int = 0;
 pub const FI_VAR_UNEXP_MSG_QUEUE: c_int = 1;
 pub const FI_VAR_MSG_QUEUE_CNT: c_int = 2;
@@ -17,6 +18,7 @@ pub const FI_VAR_OFI_MEM: c_int = 7;
 pub const FI_EVENT_UNEXP_MSG_RECVD: c_int = 0;
 pub const FI_EVENT_UNEXP_MSG_MATCHED: c_int = 1;
 
+/// Whether a variable's type is a datatype of atomics or a struct of the API (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_profile_type {
@@ -24,6 +26,7 @@ pub enum fi_profile_type {
     fi_defined_type = 1,
 }
 
+/// A variable or an event that can be profiled; size in bytes (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_profile_desc {
@@ -36,6 +39,7 @@ pub struct fi_profile_desc {
     pub desc: *const c_char,
 }
 
+/// The type, of the kind that `datatype_sel` says.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_profile_desc__datatype {
@@ -43,6 +47,7 @@ pub union fi_profile_desc__datatype {
     pub defined: c_enum<fi_type>,
 }
 
+/// Calls of a profile (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_profile_ops {
@@ -74,6 +79,7 @@ pub struct fi_profile_ops {
     pub end_reads: Option<unsafe extern "C" fn(*mut fid_profile, u64)>,
 }
 
+/// An open profile of an endpoint or a domain (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_profile {

@@ -4,9 +4,12 @@ use super::c_enum;
 use super::fabric::{fi_context, fi_fabric_attr, fi_info, fi_param_type, fid_fabric};
 use core::ffi::{c_char, c_int, c_void};
 
+/// What a plug-in's file name ends in, with the platform's own ending.
 pub const FI_LIB_EXTENSION: &core::ffi::CStr = c"fi";
+/// What a plug-in's file name ends in.
 pub const FI_LIB_SUFFIX: &core::ffi::CStr = c"fi.so";
 
+/// A provider, as its plug-in gives it to the library (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_provider {
@@ -34,7 +37,7 @@ unsafe extern "C" {
     pub fn fi_param_define(
         provider: *const fi_provider,
         param_name: *const c_char,
-        type_: c_enum<fi_param_type>,
+        r#type: c_enum<fi_param_type>,
         help_string_fmt: *const c_char,
         ...
     ) -> c_int;

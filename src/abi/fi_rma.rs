@@ -5,6 +5,7 @@ use super::fi_endpoint::fid_ep;
 use core::ffi::c_void;
 use libc::{iovec, ssize_t};
 
+/// Remote memory: address or offset, length in bytes, key (fi_rma(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_rma_iov {
@@ -13,6 +14,7 @@ pub struct fi_rma_iov {
     pub key: u64,
 }
 
+/// Remote memory of an atomic: address or offset, number of elements, key (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_rma_ioc {
@@ -21,6 +23,7 @@ pub struct fi_rma_ioc {
     pub key: u64,
 }
 
+/// A remote memory access, for the calls that take flags (fi_rma(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_rma {
@@ -34,6 +37,7 @@ pub struct fi_msg_rma {
     pub data: u64,
 }
 
+/// Remote memory access (fi_rma(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_rma {

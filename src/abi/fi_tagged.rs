@@ -5,9 +5,12 @@ use super::fi_endpoint::fid_ep;
 use core::ffi::c_void;
 use libc::{iovec, ssize_t};
 
+/// Ignores the tag of a tag of format FI_TAG_MPI.
 pub const FI_MPI_IGNORE_TAG: u64 = 0xffffffff;
+/// Ignores the payload kind of a tag of format FI_TAG_MPI.
 pub const FI_MPI_IGNORE_PAYLOAD: u64 = 0xff00000000;
 
+/// A tagged message, for the calls that take flags (fi_tagged(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_tagged {
@@ -21,6 +24,7 @@ pub struct fi_msg_tagged {
     pub data: u64,
 }
 
+/// Tagged transfers (fi_tagged(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_tagged {

@@ -10,6 +10,7 @@ use super::fi_rma::fi_msg_rma;
 use super::fi_tagged::fi_msg_tagged;
 use core::ffi::{c_int, c_void};
 
+/// What sets off a triggered operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_trigger_event {
@@ -17,6 +18,7 @@ pub enum fi_trigger_event {
     FI_TRIGGER_XPU = 1,
 }
 
+/// The operation of a deferred work request (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_op_type {
@@ -33,6 +35,7 @@ pub enum fi_op_type {
     FI_OP_CNTR_ADD = 10,
 }
 
+/// A counter, and the value that sets off the operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_threshold {
@@ -40,6 +43,7 @@ pub struct fi_trigger_threshold {
     pub threshold: usize,
 }
 
+/// A variable that a device writes to set off the operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_var {
@@ -49,6 +53,7 @@ pub struct fi_trigger_var {
     pub value: fi_trigger_var__value,
 }
 
+/// The value, or where it is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_trigger_var__value {
@@ -59,6 +64,7 @@ pub union fi_trigger_var__value {
     pub data: *mut u8,
 }
 
+/// The variables that a device writes, and the device (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_xpu {
@@ -68,6 +74,7 @@ pub struct fi_trigger_xpu {
     pub var: *mut fi_trigger_var,
 }
 
+/// The device, in the terms of `iface`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_trigger_xpu__device {
@@ -76,6 +83,7 @@ pub union fi_trigger_xpu__device {
     pub ze: c_int,
 }
 
+/// A deferred message (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_msg {
@@ -84,6 +92,7 @@ pub struct fi_op_msg {
     pub flags: u64,
 }
 
+/// A deferred tagged message (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_tagged {
@@ -92,6 +101,7 @@ pub struct fi_op_tagged {
     pub flags: u64,
 }
 
+/// A deferred remote memory access (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_rma {
@@ -100,6 +110,7 @@ pub struct fi_op_rma {
     pub flags: u64,
 }
 
+/// A deferred atomic (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_atomic {
@@ -108,6 +119,7 @@ pub struct fi_op_atomic {
     pub flags: u64,
 }
 
+/// A deferred fetching atomic (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_fetch_atomic {
@@ -117,6 +129,7 @@ pub struct fi_op_fetch_atomic {
     pub flags: u64,
 }
 
+/// A deferred comparing atomic (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_compare_atomic {
@@ -127,6 +140,7 @@ pub struct fi_op_compare_atomic {
     pub flags: u64,
 }
 
+/// A deferred change of a counter (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_op_cntr {
@@ -134,6 +148,7 @@ pub struct fi_op_cntr {
     pub value: u64,
 }
 
+/// The context of a triggered operation, under `FI_CONTEXT` (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_triggered_context {
@@ -141,6 +156,7 @@ pub struct fi_triggered_context {
     pub trigger: fi_triggered_context__trigger,
 }
 
+/// What `event_type` needs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_triggered_context__trigger {
@@ -149,6 +165,7 @@ pub union fi_triggered_context__trigger {
     pub internal: [*mut c_void; 3],
 }
 
+/// The context of a triggered operation, under `FI_CONTEXT2` (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_triggered_context2 {
@@ -156,6 +173,7 @@ pub struct fi_triggered_context2 {
     pub trigger: fi_triggered_context2__trigger,
 }
 
+/// What `event_type` needs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_triggered_context2__trigger {
@@ -164,6 +182,7 @@ pub union fi_triggered_context2__trigger {
     pub internal: [*mut c_void; 7],
 }
 
+/// A request that waits for a counter, what `FI_QUEUE_WORK` takes (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_deferred_work {
@@ -175,6 +194,7 @@ pub struct fi_deferred_work {
     pub op: fi_deferred_work__op,
 }
 
+/// The request, of the kind that `op_type` says.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_deferred_work__op {

@@ -5,6 +5,7 @@ use super::fabric::fid;
 use super::fi_domain::fi_hmem_iface;
 use core::ffi::{c_int, c_void};
 
+// Flags of fi_xpu_ops, and capabilities of a context.
 pub const FI_XPU_ALLOC_DMABUF: u64 = 1 << 0;
 pub const FI_XPU_IMPORT_IOMEMORY: u64 = 1 << 0;
 pub const FI_XPU_IMPORT_DEVICEMAP: u64 = 1 << 1;
@@ -12,17 +13,20 @@ pub const FI_XPU_CAP_EP: u64 = 1 << 0;
 pub const FI_XPU_CAP_CQ: u64 = 1 << 1;
 pub const FI_XPU_CAP_CNTR: u64 = 1 << 2;
 
+// Which part of a device calls together.
 pub const FI_XPU_WORK_ITEM: c_int = 0;
 pub const FI_XPU_SUBGROUP: c_int = 1;
 pub const FI_XPU_WORK_GROUP: c_int = 2;
 pub const FI_XPU_DEVICE: c_int = 3;
 
+/// The provider that made a device-side object.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_xpu_provider {
     FI_XPU_PROV_EFA = 1,
 }
 
+/// How device memory is allocated and imported for device-side objects.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ops {
@@ -34,6 +38,7 @@ pub struct fi_xpu_ops {
     pub free: Option<unsafe extern "C" fn(u64, *mut c_void)>,
 }
 
+/// The device that a context is for.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_attr {
@@ -42,6 +47,7 @@ pub struct fi_xpu_attr {
     pub ops: *mut fi_xpu_ops,
 }
 
+/// What a context supports; sizes in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ctx_attr {
@@ -50,6 +56,7 @@ pub struct fi_xpu_ctx_attr {
     pub mr_desc_size: usize,
 }
 
+/// Calls of an accelerator context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_xpu_ctx {
@@ -57,6 +64,7 @@ pub struct fi_ops_xpu_ctx {
     pub query: Option<unsafe extern "C" fn(*mut fid_xpu_ctx, *mut fi_xpu_ctx_attr) -> c_int>,
 }
 
+/// An accelerator context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu_ctx {
@@ -64,6 +72,7 @@ pub struct fid_xpu_ctx {
     pub ops: *mut fi_ops_xpu_ctx,
 }
 
+/// What every device-side object starts with.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu {
@@ -72,18 +81,21 @@ pub struct fid_xpu {
     pub prov_ctx: u64,
 }
 
+/// The device side of an endpoint.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu_ep {
     pub fid: fid_xpu,
 }
 
+/// The device side of a completion queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu_cq {
     pub fid: fid_xpu,
 }
 
+/// The device side of a counter.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu_cntr {

@@ -3,8 +3,10 @@
 //!
 //! Structures carry raw pointers and are exactly what a C caller passes; the
 //! safe views of them live in [`crate::info`] and in the provider glue.
-#![allow(non_camel_case_types, non_snake_case)]
+#![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
+#![allow(clippy::type_complexity, reason = "a slot's type is written where the slot is")]
 
+mod calls;
 mod enums;
 pub mod fabric;
 pub mod fi_atomic;
@@ -23,6 +25,7 @@ pub mod fi_rma;
 pub mod fi_tagged;
 pub mod fi_trigger;
 pub mod fi_xpu;
+pub mod fi_xpu_device;
 
 pub use enums::c_enum;
 pub use fabric::*;

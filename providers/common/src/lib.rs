@@ -1,2 +1,31 @@
 //! The parts that providers are built from.
-pub use ofi::{abi, boundary, error, fid};
+//!
+//! A provider implements the safe traits of [`glue`] (`Fabric`, `Domain`,
+//! `Endpoint`, `Msg`, `Tagged`, `Cm` …) and gets from here the C ops tables made
+//! from them, and the objects every provider has in the same form: completion
+//! queues ([`cq`]), event queues ([`eq`]), counters ([`cntr`]), address vectors
+//! ([`av`]), memory regions ([`mr`]), poll and wait sets ([`poll`]), tag
+//! matching ([`matching`]) and the progress thread ([`progress`]).
+//!
+//! Locks are taken in this order: a provider's engine, then a queue's own lock.
+//! No lock of this crate is held while a provider's `progress` is called.
+pub mod addr;
+pub mod av;
+pub mod buf;
+pub mod cntr;
+pub mod cq;
+pub mod eq;
+pub mod glue;
+pub mod lock;
+pub mod log;
+pub mod matching;
+pub mod mr;
+pub mod param;
+pub mod poll;
+pub mod progress;
+pub mod provider;
+pub mod slab;
+pub mod sys;
+pub mod wait;
+
+pub use ofi::{abi, boundary, error, fid, info};

@@ -1,1 +1,13 @@
-//! The tcp provider.
+//! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
+//!
+//! [`info`] says what it offers, [`domain`], [`ep`] and [`pep`] are its objects
+//! behind the common glue, [`engine`] does the work, [`wire`] holds the
+//! formats, which are those of the original's tcp provider.
+mod config;
+mod domain;
+mod engine;
+mod ep;
+pub mod info;
+mod pep;
+mod sock;
+pub mod wire;

@@ -1,0 +1,621 @@
+//! Address vectors of socket addresses (fi_av(3)).
+//!
+//! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting
+//! an address again gives the index it has and counts; it goes when it was
+//! removed as often.
+use crate::abi::{
+    self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
+    fid_av,
+};
+use crate::addr;
+use crate::boundary::answer;
+use crate::cq::Context;
+use crate::eq::{Eq, Event, FidPtr};
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::slab::Slab;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::any::Any;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+/// Who wants to know what is put into a vector: its endpoints.
+pub trait Listener: Send + Sync {
+    /// `addr` is now known by `index`.
+    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr);
+    /// `index` names nobody any more.
+    fn removed(&self, index: fi_addr_t, addr: &SocketAddr);
+}
+
+#[derive(Debug)]
+struct Entry {
+    addr: SocketAddr,
+    uses: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: Slab<Entry>,
+    index: HashMap<SocketAddr, u32>,
+    listeners: Vec<Weak<dyn Listener>>,
+}
+
+/// An address vector, as C and providers share it.
+#[repr(C)]
+pub struct Av {
+    c: fid_av,
+    format: u32,
+    table: Mutex<Table>,
+    eq: OnceLock<Arc<Eq>>,
+    events: bool,
+    users: AtomicUsize,
+    _domain: Arc<dyn Any + Send + Sync>,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for Av {}
+// SAFETY: as above.
+unsafe impl Send for Av {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_av> for Av {}
+
+impl std::fmt::Debug for Av {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Av({} addresses)", self.table().entries.len())
+    }
+}
+
+impl Av {
+    /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
+    /// On success `attr.type` says what the vector is, if it was left open.
+    pub fn open(
+        domain: Arc<dyn Any + Send + Sync>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+        format: u32,
+        attr: Option<&mut fi_av_attr>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let mut events = false;
+        if let Some(attr) = attr {
+            if attr.flags & abi::FI_PEER != 0 || !attr.name.is_null() {
+                // Shared and imported vectors are not built.
+                return Err(Error::NOSYS);
+            }
+            if attr.flags & !(abi::FI_EVENT | abi::FI_READ | abi::FI_SYMMETRIC) != 0 {
+                return Err(Error::BADFLAGS);
+            }
+            if attr.r#type.raw() > fi_av_type::FI_AV_TABLE as u32 {
+                return Err(Error::INVAL);
+            }
+            if attr.rx_ctx_bits < 0 || attr.rx_ctx_bits > 32 {
+                return Err(Error::INVAL);
+            }
+            if attr.r#type == fi_av_type::FI_AV_UNSPEC {
+                attr.r#type = fi_av_type::FI_AV_TABLE.into();
+            }
+            events = attr.flags & abi::FI_EVENT != 0;
+        }
+        Ok(Arc::new(Self {
+            c: fid_av {
+                fid: fid {
+                    fclass: FI_CLASS_AV as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const AV_OPS).cast_mut(),
+            },
+            format,
+            table: Mutex::new(Table::default()),
+            eq: OnceLock::new(),
+            events,
+            users: AtomicUsize::new(0),
+            _domain: domain,
+            on_close,
+        }))
+    }
+
+    /// The vector behind a fid of the application's, if it is one of ours.
+    ///
+    /// # Safety
+    /// `fid` points to a live fid.
+    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract; our ops table marks our vectors.
+        unsafe {
+            if (*fid).ops.cast_const() != &raw const FID_OPS {
+                return Err(Error::INVAL);
+            }
+            Self::arc_from_c(fid.cast::<fid_av>())
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// An endpoint is bound; the vector cannot be closed while it is.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The endpoint is closed.
+    pub fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// An endpoint wants to hear of insertions and removals from now on.
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        let mut table = self.table();
+        table.listeners.retain(|known| known.strong_count() != 0);
+        table.listeners.push(listener);
+    }
+
+    /// The address `index` names.
+    pub fn get(&self, index: fi_addr_t) -> Result<SocketAddr> {
+        let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
+        Ok(self.table().entries.get(index).ok_or(Error::INVAL)?.addr)
+    }
+
+    /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
+    pub fn find(&self, addr: &SocketAddr) -> fi_addr_t {
+        self.table().index.get(&key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
+    }
+
+    /// Puts an address in; its index.
+    pub fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t> {
+        if !addr::is_reachable(&addr) {
+            return Err(Error::INVAL);
+        }
+        let addr = key(&addr);
+        let mut table = self.table();
+        if let Some(&index) = table.index.get(&addr) {
+            table.entries[index].uses += 1;
+            return Ok(u64::from(index));
+        }
+        let index = table.entries.insert(Entry { addr, uses: 1 });
+        table.index.insert(addr, index);
+        let listeners = table.listeners.clone();
+        drop(table);
+        let index = u64::from(index);
+        // Without the table's lock: endpoints look addresses up under their own.
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.inserted(index, &addr);
+        }
+        Ok(index)
+    }
+
+    /// Takes an index out once.
+    fn remove(&self, index: fi_addr_t) -> Result {
+        let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
+        let mut table = self.table();
+        let entry = table.entries.get_mut(slot).ok_or(Error::INVAL)?;
+        entry.uses -= 1;
+        if entry.uses > 0 {
+            return Ok(());
+        }
+        let addr = entry.addr;
+        table.index.remove(&addr);
+        let listeners = table.listeners.clone();
+        drop(table);
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.removed(index, &addr);
+        }
+        // Last, so that the index is not given away while endpoints still use it.
+        self.table().entries.remove(slot);
+        Ok(())
+    }
+
+    /// What an insertion call reports: per address to `out`, in all by the
+    /// count, and as an event when the vector was opened with FI_EVENT.
+    ///
+    /// # Safety
+    /// `out` is null or has room for all of `addrs`; with FI_SYNC_ERR `context`
+    /// points to as many ints.
+    unsafe fn insert_all(
+        &self,
+        addrs: impl ExactSizeIterator<Item = Result<SocketAddr>>,
+        out: *mut fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> Result<c_int> {
+        const ALLOWED: u64 = abi::FI_MORE | abi::FI_SYNC_ERR;
+        if flags & !ALLOWED != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        let sync = flags & abi::FI_SYNC_ERR != 0;
+        if sync && context.is_null() {
+            return Err(Error::INVAL);
+        }
+        let eq = if self.events { Some(self.eq.get().ok_or(Error::NOEQ)?) } else { None };
+        let fid = FidPtr((&raw const self.c.fid).cast_mut());
+        let mut inserted = 0;
+        for (index, addr) in addrs.enumerate() {
+            let result = addr.and_then(|addr| self.insert(addr));
+            // SAFETY: by this function's contract.
+            unsafe {
+                if !out.is_null() {
+                    out.add(index).write(*result.as_ref().unwrap_or(&FI_ADDR_NOTAVAIL));
+                }
+                if sync {
+                    let code = result.as_ref().err().map_or(0, |error| error.code());
+                    context.cast::<c_int>().add(index).write(code);
+                }
+            }
+            match (result, eq) {
+                (Ok(_), _) => inserted += 1,
+                (Err(error), Some(eq)) if !sync => eq.write(Event::Error(crate::eq::EventError {
+                    fid,
+                    context: Context(context),
+                    data: index as u64,
+                    error,
+                    prov_errno: error.code(),
+                    err_data: Vec::new(),
+                })),
+                (Err(_), _) => {}
+            }
+        }
+        match eq {
+            None => Ok(inserted),
+            Some(eq) => {
+                eq.write(Event::Done {
+                    event: abi::FI_AV_COMPLETE as u32,
+                    fid,
+                    context: Context(context),
+                    data: inserted as u64,
+                });
+                // An asynchronous insertion was started; the event has the count.
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// What makes two addresses the same peer: not the IPv6 flow label.
+fn key(addr: &SocketAddr) -> SocketAddr {
+    let mut addr = *addr;
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_flowinfo(0);
+    }
+    addr
+}
+
+/// `name` with its last number raised by `by`: how fi_av_insertsym makes the
+/// names of a range of nodes. An IPv4 address counts as a number.
+fn nth_name(name: &str, by: usize) -> Result<String> {
+    if let Ok(ip) = name.parse::<std::net::Ipv4Addr>() {
+        let by = u32::try_from(by).map_err(|_| Error::INVAL)?;
+        let ip = u32::from(ip).checked_add(by).ok_or(Error::INVAL)?;
+        return Ok(std::net::Ipv4Addr::from(ip).to_string());
+    }
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (stem, number) = name.split_at(name.len() - digits);
+    if number.is_empty() {
+        return if by == 0 { Ok(name.to_owned()) } else { Err(Error::INVAL) };
+    }
+    let value = number.parse::<usize>().map_err(|_| Error::INVAL)?;
+    let value = value.checked_add(by).ok_or(Error::INVAL)?;
+    Ok(format!("{stem}{value:0digits$}"))
+}
+
+/// A C string of the caller's.
+///
+/// # Safety
+/// `text` is null or a C string that outlives the result.
+unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Error::INVAL)
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(crate::glue::no_control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+
+static AV_OPS: fi_ops_av = fi_ops_av {
+    size: size_of::<fi_ops_av>(),
+    insert: Some(insert),
+    insertsvc: Some(insertsvc),
+    insertsym: Some(insertsym),
+    remove: Some(remove),
+    lookup: Some(lookup),
+    straddr: Some(straddr),
+    av_set: Some(no_av_set),
+    insert_auth_key: Some(no_insert_auth_key),
+    lookup_auth_key: Some(no_lookup_auth_key),
+    set_user_id: Some(no_set_user_id),
+    lookup2: Some(lookup2),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a vector that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(av)", || {
+        // SAFETY: see above.
+        let av = unsafe { Av::from_c(fid.cast()) }?;
+        if av.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::BUSY);
+        }
+        // SAFETY: see above; nothing of ours uses it any more.
+        let av = unsafe { Av::take(fid.cast()) };
+        if let Some(eq) = av.eq.get() {
+            eq.forget(FidPtr(fid));
+            eq.remove_user();
+        }
+        (av.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
+    answer("fi_av_bind", || {
+        if bfid.is_null() {
+            return Err(Error::INVAL);
+        }
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; the application binds an open event queue.
+        let (av, eq) = unsafe { (Av::from_c(fid.cast())?, Eq::from_fid(bfid)?) };
+        eq.add_user();
+        av.eq.set(eq).map_err(|eq| {
+            eq.remove_user();
+            Error::INVAL
+        })
+    })
+}
+
+unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    addrs: *const c_void,
+    count: usize,
+    out: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_av_insert", || -> Result<c_int> {
+        // SAFETY: see above.
+        let av = unsafe { Av::from_c(av) }?;
+        if count == 0 {
+            return Ok(0);
+        }
+        if addrs.is_null() || count > c_int::MAX as usize {
+            return Err(Error::INVAL);
+        }
+        let len = addr::len_of_format(av.format);
+        // SAFETY: the caller gives `count` addresses of the vector's format.
+        let bytes = unsafe { std::slice::from_raw_parts(addrs.cast::<u8>(), len * count) };
+        let addrs = bytes.chunks_exact(len).map(addr::from_bytes);
+        // SAFETY: `out` and `context` are the caller's, for `count` entries.
+        unsafe { av.insert_all(addrs, out, flags, context) }
+    })
+}
+
+unsafe extern "C" fn insertsvc(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    out: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_av_insertsvc", || -> Result<c_int> {
+        // SAFETY: see above; the names are C strings of the caller's.
+        let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
+        let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
+        let found = addr::resolve(Some(node), Some(service), av.format);
+        let first = found.and_then(|found| found.first().copied().ok_or(Error::NODATA));
+        // SAFETY: `out` and `context` are the caller's, for one entry.
+        unsafe { av.insert_all(std::iter::once(first), out, flags, context) }
+    })
+}
+
+unsafe extern "C" fn insertsym(
+    av: *mut fid_av,
+    node: *const c_char,
+    nodes: usize,
+    service: *const c_char,
+    services: usize,
+    out: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_av_insertsym", || -> Result<c_int> {
+        // SAFETY: see above; the names are C strings of the caller's.
+        let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
+        let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
+        let count = nodes.checked_mul(services).ok_or(Error::INVAL)?;
+        if count > c_int::MAX as usize {
+            return Err(Error::INVAL);
+        }
+        let addrs = (0..count).map(|n| {
+            let node = nth_name(node, n / services)?;
+            let service = nth_name(service, n % services)?;
+            let found = addr::resolve(Some(&node), Some(&service), av.format)?;
+            found.first().copied().ok_or(Error::NODATA)
+        });
+        // SAFETY: `out` and `context` are the caller's, for `count` entries.
+        unsafe { av.insert_all(addrs, out, flags, context) }
+    })
+}
+
+unsafe extern "C" fn remove(
+    av: *mut fid_av,
+    addrs: *mut fi_addr_t,
+    count: usize,
+    flags: u64,
+) -> c_int {
+    answer("fi_av_remove", || {
+        // SAFETY: see above.
+        let av = unsafe { Av::from_c(av) }?;
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if addrs.is_null() && count > 0 {
+            return Err(Error::INVAL);
+        }
+        let mut result = Ok(());
+        for index in 0..count {
+            // SAFETY: the caller gives `count` addresses.
+            let removed = av.remove(unsafe { *addrs.add(index) });
+            result = result.and(removed);
+        }
+        result
+    })
+}
+
+unsafe fn copy_addr(
+    av: *mut fid_av,
+    index: fi_addr_t,
+    buf: *mut c_void,
+    len: *mut usize,
+) -> Result {
+    // SAFETY: as for the entry points.
+    let av = unsafe { Av::from_c(av) }?;
+    if len.is_null() {
+        return Err(Error::INVAL);
+    }
+    let raw = addr::to_raw(&av.get(index)?);
+    // SAFETY: the caller's buffer has `*len` bytes.
+    unsafe { crate::glue::copy_out(raw.as_bytes(), buf, len) };
+    Ok(())
+}
+
+unsafe extern "C" fn lookup(
+    av: *mut fid_av,
+    index: fi_addr_t,
+    buf: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: see above.
+    answer("fi_av_lookup", || unsafe { copy_addr(av, index, buf, len) })
+}
+
+unsafe extern "C" fn lookup2(
+    av: *mut fid_av,
+    index: fi_addr_t,
+    buf: *mut c_void,
+    len: *mut usize,
+    flags: u64,
+    _ctx: *mut abi::fid_xpu_ctx,
+) -> c_int {
+    answer("fi_av_lookup2", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        unsafe { copy_addr(av, index, buf, len) }
+    })
+}
+
+unsafe extern "C" fn straddr(
+    _av: *mut fid_av,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    if buf.is_null() || len.is_null() {
+        return std::ptr::null();
+    }
+    // SAFETY: `addr` is an address of the vector's format; `buf` has `*len` bytes.
+    unsafe {
+        let Ok(addr) = addr::from_ptr(addr) else { return std::ptr::null() };
+        let mut text = addr::to_text(&addr).into_bytes();
+        text.push(0);
+        let room = *len;
+        // `*len` becomes what was needed; cut text ends in a NUL too.
+        if !crate::glue::copy_out(&text, buf.cast(), len) && room > 0 {
+            buf.add(room - 1).write(0);
+        }
+        buf
+    }
+}
+
+unsafe extern "C" fn no_av_set(
+    _av: *mut fid_av,
+    _attr: *mut abi::fi_av_set_attr,
+    _set: *mut *mut abi::fid_av_set,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_insert_auth_key(
+    _av: *mut fid_av,
+    _key: *const c_void,
+    _size: usize,
+    _addr: *mut fi_addr_t,
+    _flags: u64,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_lookup_auth_key(
+    _av: *mut fid_av,
+    _addr: fi_addr_t,
+    _key: *mut c_void,
+    _size: *mut usize,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_set_user_id(
+    _av: *mut fid_av,
+    _addr: fi_addr_t,
+    _id: fi_addr_t,
+    _flags: u64,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Arc<Av> {
+        let format = abi::FI_SOCKADDR_IN as u32;
+        Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()).unwrap()
+    }
+
+    #[test]
+    fn an_address_keeps_its_index_until_removed_as_often_as_inserted() {
+        let av = open();
+        let (a, b) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        let first = av.insert(a).unwrap();
+        assert_eq!(av.insert(a), Ok(first));
+        let second = av.insert(b).unwrap();
+        assert_ne!(first, second);
+        av.remove(first).unwrap();
+        assert_eq!(av.get(first), Ok(a));
+        av.remove(first).unwrap();
+        assert_eq!(av.get(first), Err(Error::INVAL));
+        assert_eq!((av.find(&a), av.find(&b)), (FI_ADDR_NOTAVAIL, second));
+        assert_eq!(av.remove(first), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn addresses_nobody_can_reach_are_refused() {
+        let av = open();
+        assert_eq!(av.insert("0.0.0.0:1".parse().unwrap()), Err(Error::INVAL));
+        assert_eq!(av.insert("10.0.0.1:0".parse().unwrap()), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn symmetric_names_count_up() {
+        assert_eq!(nth_name("10.0.0.9", 3).unwrap(), "10.0.0.12");
+        assert_eq!(nth_name("node08", 3).unwrap(), "node11");
+        assert_eq!(nth_name("5000", 2).unwrap(), "5002");
+        assert_eq!(nth_name("localhost", 0).unwrap(), "localhost");
+        assert!(nth_name("localhost", 1).is_err());
+    }
+}

@@ -1,0 +1,383 @@
+//! The application's buffers while the library may use them.
+//!
+//! These are the only types through which a provider touches memory that the
+//! application lent with a transfer call. fi_msg(3): from the call until the
+//! completion (until the call returns, for an inject) the buffer belongs to the
+//! library. That promise of the caller is what every `unsafe` here rests on.
+use crate::error::{Error, Result};
+use core::ffi::c_void;
+use libc::iovec;
+
+/// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
+pub const IOV_LIMIT: usize = 4;
+
+#[derive(Clone, Copy)]
+struct Segments {
+    iov: [iovec; IOV_LIMIT],
+    count: u32,
+    len: usize,
+}
+
+const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+impl Segments {
+    #[inline]
+    fn one(base: *mut c_void, len: usize) -> Self {
+        Self { iov: [iovec { iov_base: base, iov_len: len }, EMPTY, EMPTY, EMPTY], count: 1, len }
+    }
+
+    /// # Safety
+    /// `iov` points to `count` readable iovecs, or `count` is 0.
+    unsafe fn many(iov: *const iovec, count: usize) -> Result<Self> {
+        if count > IOV_LIMIT || (count > 0 && iov.is_null()) {
+            return Err(Error::INVAL);
+        }
+        let mut segments = Self { iov: [EMPTY; IOV_LIMIT], count: count as u32, len: 0 };
+        for (index, to) in segments.iov[..count].iter_mut().enumerate() {
+            // SAFETY: `index` is below `count`.
+            *to = unsafe { *iov.add(index) };
+            segments.len = segments.len.checked_add(to.iov_len).ok_or(Error::INVAL)?;
+        }
+        Ok(segments)
+    }
+
+    /// Every segment must lie somewhere if it has bytes.
+    fn checked(self) -> Result<Self> {
+        let bad = |iov: &iovec| iov.iov_base.is_null() && iov.iov_len > 0;
+        if self.iov[..self.count as usize].iter().any(bad) { Err(Error::INVAL) } else { Ok(self) }
+    }
+
+    /// Appends the part from byte `from` on, at most `max` bytes, to `out`;
+    /// the number of bytes appended.
+    fn append(&self, mut from: usize, mut max: usize, out: &mut IoVecs) -> usize {
+        let mut total = 0;
+        for segment in &self.iov[..self.count as usize] {
+            if from >= segment.iov_len {
+                from -= segment.iov_len;
+                continue;
+            }
+            let len = (segment.iov_len - from).min(max);
+            if len == 0 || !out.push(segment.iov_base.cast::<u8>().wrapping_add(from), len) {
+                break;
+            }
+            total += len;
+            max -= len;
+            from = 0;
+        }
+        total
+    }
+
+    /// Calls `each` with the segments of bytes `from..from + len`.
+    #[inline]
+    fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        for segment in &self.iov[..self.count as usize] {
+            if len == 0 {
+                return;
+            }
+            if from >= segment.iov_len {
+                from -= segment.iov_len;
+                continue;
+            }
+            let part = (segment.iov_len - from).min(len);
+            each(segment.iov_base.cast::<u8>().wrapping_add(from), part);
+            len -= part;
+            from = 0;
+        }
+    }
+}
+
+impl std::fmt::Debug for Segments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes in {} segments", self.len, self.count)
+    }
+}
+
+/// Bytes the application wants sent.
+#[derive(Clone, Copy, Debug)]
+pub struct SendBuf(Segments);
+
+// SAFETY: the application lends the memory to the library, not to a thread of it.
+unsafe impl Send for SendBuf {}
+
+impl SendBuf {
+    /// One contiguous buffer.
+    ///
+    /// # Safety
+    /// `len` bytes at `buf` stay readable until the transfer is complete.
+    #[inline]
+    pub unsafe fn new(buf: *const c_void, len: usize) -> Result<Self> {
+        Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
+    }
+
+    /// Up to [`IOV_LIMIT`] segments.
+    ///
+    /// # Safety
+    /// `iov` points to `count` iovecs, whose memory stays readable until the
+    /// transfer is complete (the iovecs themselves only during this call).
+    pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: by this function's contract.
+        Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Copies the bytes from `from` on into `to`, which is filled.
+    #[inline]
+    pub fn copy_to(&self, from: usize, to: &mut [u8]) {
+        debug_assert!(from + to.len() <= self.len());
+        let mut done = 0;
+        self.0.each(from, to.len(), |part, len| {
+            // SAFETY: the application keeps `part..part + len` readable; `to`
+            // has room for it, since the parts add up to `to.len()`; a buffer
+            // of ours does not overlap the application's.
+            unsafe { std::ptr::copy_nonoverlapping(part, to.as_mut_ptr().add(done), len) };
+            done += len;
+        });
+    }
+
+    /// A copy of all bytes, for when the application keeps its buffer.
+    pub fn to_boxed(&self) -> Box<[u8]> {
+        let mut bytes = vec![0; self.len()].into_boxed_slice();
+        self.copy_to(0, &mut bytes);
+        bytes
+    }
+
+    /// Appends the bytes from `from` on to a gather list; how many.
+    pub fn gather(&self, from: usize, out: &mut IoVecs) -> usize {
+        self.0.append(from, usize::MAX, out)
+    }
+}
+
+/// Room the application gave for a message.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvBuf(Segments);
+
+// SAFETY: as for `SendBuf`.
+unsafe impl Send for RecvBuf {}
+
+impl RecvBuf {
+    /// One contiguous buffer.
+    ///
+    /// # Safety
+    /// `len` bytes at `buf` stay writable, and untouched by the application,
+    /// until the transfer is complete.
+    #[inline]
+    pub unsafe fn new(buf: *mut c_void, len: usize) -> Result<Self> {
+        Ok(Self(Segments::one(buf, len).checked()?))
+    }
+
+    /// Up to [`IOV_LIMIT`] segments.
+    ///
+    /// # Safety
+    /// As [`RecvBuf::new`] for the memory of all `count` iovecs at `iov`.
+    pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: by this function's contract.
+        Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
+    }
+
+    /// No room at all, as a peek has.
+    pub fn none() -> Self {
+        Self(Segments::one(std::ptr::null_mut(), 0))
+    }
+
+    /// Bytes in all.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether there is no room.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Where the first segment starts, as completion entries report it.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.0.iov[0].iov_base as usize
+    }
+
+    /// Copies `from` into the buffer at byte `at`; what does not fit is left
+    /// out. The number of bytes copied.
+    #[inline]
+    pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
+        let len = from.len().min(self.len().saturating_sub(at));
+        let mut done = 0;
+        self.0.each(at, len, |part, len| {
+            // SAFETY: the application keeps `part..part + len` writable and does
+            // not touch it; `from` is ours and does not overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(done), part, len) };
+            done += len;
+        });
+        done
+    }
+
+    /// Appends up to `max` bytes of room from byte `at` on to a scatter list;
+    /// how many.
+    pub fn scatter(&self, at: usize, max: usize, out: &mut IoVecs) -> usize {
+        self.0.append(at, max, out)
+    }
+
+    /// The first `len` bytes of a contiguous buffer as a buffer of its own, and
+    /// the rest: how a multi-receive buffer is used up (FI_MULTI_RECV, fi_msg(3)).
+    pub fn split(&self, len: usize) -> (Self, Self) {
+        let len = len.min(self.0.iov[0].iov_len);
+        let base = self.0.iov[0].iov_base;
+        (
+            Self(Segments::one(base, len)),
+            Self(Segments::one(
+                base.cast::<u8>().wrapping_add(len).cast(),
+                self.0.iov[0].iov_len - len,
+            )),
+        )
+    }
+}
+
+/// A scatter or gather list for one system call.
+pub struct IoVecs {
+    iov: [iovec; Self::MAX],
+    count: usize,
+    len: usize,
+}
+
+impl Default for IoVecs {
+    fn default() -> Self {
+        Self { iov: [EMPTY; Self::MAX], count: 0, len: 0 }
+    }
+}
+
+impl std::fmt::Debug for IoVecs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes in {} vectors", self.len, self.count)
+    }
+}
+
+impl IoVecs {
+    /// More than any one message needs: several small ones share a call.
+    const MAX: usize = 64;
+
+    fn push(&mut self, base: *mut u8, len: usize) -> bool {
+        if self.count == Self::MAX {
+            return false;
+        }
+        self.iov[self.count] = iovec { iov_base: base.cast(), iov_len: len };
+        self.count += 1;
+        self.len += len;
+        true
+    }
+
+    /// Appends bytes of ours to a gather list; false when it is full.
+    ///
+    /// The list does not borrow them: the caller keeps them alive and in place
+    /// until [`send`](Self::send) has returned.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> bool {
+        bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// Appends room of ours to a scatter list, under the same condition.
+    pub fn push_room(&mut self, room: &mut [u8]) -> bool {
+        room.is_empty() || self.push(room.as_mut_ptr(), room.len())
+    }
+
+    /// Whether another message still fits.
+    pub fn has_room(&self) -> bool {
+        self.count + IOV_LIMIT < Self::MAX
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Sends the list on a socket without blocking or SIGPIPE; bytes taken.
+    ///
+    /// # Safety
+    /// All memory in the list is still alive.
+    pub unsafe fn send(&mut self, socket: i32) -> Result<usize> {
+        let message = self.message();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `message` points into `self`, whose memory is alive by this
+        // function's contract; the kernel only reads it.
+        let n = unsafe { libc::sendmsg(socket, &raw const message, flags) };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Receives into the list without blocking; 0 is the end of the stream.
+    ///
+    /// # Safety
+    /// All memory in the list is still alive and nobody else uses it.
+    pub unsafe fn receive(&mut self, socket: i32) -> Result<usize> {
+        let mut message = self.message();
+        // SAFETY: as in `send`; the kernel writes to memory lent for that.
+        let n = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all zeros is a valid msghdr: no name, no control data.
+        let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+        message.msg_iov = self.iov.as_mut_ptr();
+        message.msg_iovlen = self.count as _;
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(parts: &mut [&mut [u8]]) -> Vec<iovec> {
+        let one = |p: &mut &mut [u8]| iovec { iov_base: p.as_mut_ptr().cast(), iov_len: p.len() };
+        parts.iter_mut().map(one).collect()
+    }
+
+    #[test]
+    fn bytes_go_through_segments_in_order_from_any_offset() {
+        let (mut a, mut b, mut c) = (*b"abc", *b"", *b"defgh");
+        let iov = segments(&mut [&mut a, &mut b, &mut c]);
+        // SAFETY: the arrays outlive the buffer.
+        let buf = unsafe { SendBuf::from_iov(iov.as_ptr(), iov.len()) }.unwrap();
+        let mut out = [0; 4];
+        buf.copy_to(2, &mut out);
+        assert_eq!(&out, b"cdef");
+        assert_eq!(&*buf.to_boxed(), b"abcdefgh");
+        let mut list = IoVecs::default();
+        assert_eq!(buf.gather(4, &mut list), 4);
+    }
+
+    #[test]
+    fn a_receive_takes_what_fits_and_says_how_much() {
+        let (mut a, mut b) = ([0u8; 2], [0u8; 3]);
+        let iov = segments(&mut [&mut a, &mut b]);
+        // SAFETY: the arrays outlive the buffer.
+        let buf = unsafe { RecvBuf::from_iov(iov.as_ptr(), iov.len()) }.unwrap();
+        assert_eq!(buf.copy_from(1, b"wxyz!"), 4);
+        assert_eq!((&a, &b), (b"\0w", b"xyz"));
+        assert_eq!(buf.copy_from(9, b"!"), 0);
+    }
+
+    #[test]
+    fn null_memory_with_bytes_and_too_many_segments_are_refused() {
+        // SAFETY: nothing is read through the bad pointers.
+        unsafe {
+            assert!(SendBuf::new(std::ptr::null(), 1).is_err());
+            assert!(SendBuf::new(std::ptr::null(), 0).is_ok());
+            assert!(SendBuf::from_iov([EMPTY; 5].as_ptr(), 5).is_err());
+            assert!(RecvBuf::from_iov(std::ptr::null(), 1).is_err());
+        }
+    }
+}

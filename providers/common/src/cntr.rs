@@ -1,0 +1,340 @@
+//! Counters (fi_cntr(3)).
+use crate::abi::{
+    self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fi_wait_obj, fid,
+    fid_cntr,
+};
+use crate::boundary::answer;
+use crate::cq::Parent;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::poll::WaitSet;
+use crate::progress::Progress;
+use crate::wait::{self, Kind, Wait};
+use core::ffi::{c_int, c_void};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// A counter, as C and providers share it.
+#[repr(C)]
+pub struct Cntr {
+    c: fid_cntr,
+    value: AtomicU64,
+    errors: AtomicU64,
+    /// Changed since a poll set last looked.
+    changed: AtomicBool,
+    bytes: bool,
+    wait: Option<Wait>,
+    wait_set: Option<Arc<WaitSet>>,
+    progress: Arc<dyn Progress>,
+    users: AtomicUsize,
+    _domain: Arc<dyn Any + Send + Sync>,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for Cntr {}
+// SAFETY: as above.
+unsafe impl Send for Cntr {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_cntr> for Cntr {}
+
+impl std::fmt::Debug for Cntr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cntr({:?}, {:?} errors)", self.value, self.errors)
+    }
+}
+
+impl Cntr {
+    /// Opens a counter (fi_cntr_open).
+    pub fn open(
+        parent: Parent,
+        attr: Option<&fi_cntr_attr>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let (mut events, mut wait_obj, mut set) =
+            (Default::default(), Default::default(), std::ptr::null_mut());
+        if let Some(attr) = attr {
+            if attr.flags & abi::FI_PEER != 0 {
+                return Err(Error::NOSYS);
+            }
+            if attr.flags != 0 {
+                return Err(Error::BADFLAGS);
+            }
+            (events, wait_obj, set) = (attr.events, attr.wait_obj, attr.wait_set);
+        }
+        let bytes = events == fi_cntr_events::FI_CNTR_EVENTS_BYTES;
+        if !bytes && events != fi_cntr_events::FI_CNTR_EVENTS_COMP {
+            return Err(Error::INVAL);
+        }
+        let kind = Kind::from_attr(wait_obj)?;
+        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
+            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+            Some(unsafe { WaitSet::arc_from_c(set) }?)
+        } else {
+            None
+        };
+        // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
+        // original lets it work there too, so the object exists always.
+        let wait = Wait::new(if kind == Kind::None { Kind::Fd } else { kind })?;
+        wait.add_source(&*parent.progress)?;
+        if kind != Kind::None {
+            (parent.on_blocking)()?;
+        }
+        let cntr = Arc::new(Self {
+            c: fid_cntr {
+                fid: fid {
+                    fclass: FI_CLASS_CNTR as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const CNTR_OPS).cast_mut(),
+            },
+            value: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            changed: AtomicBool::new(false),
+            bytes,
+            wait: Some(wait),
+            wait_set: wait_set.clone(),
+            progress: parent.progress,
+            users: AtomicUsize::new(0),
+            _domain: parent.domain,
+            on_close: parent.on_close,
+        });
+        if let Some(set) = wait_set {
+            set.add(&cntr)?;
+        }
+        Ok(cntr)
+    }
+
+    /// The counter behind a fid of the application's, if it is one of ours.
+    ///
+    /// # Safety
+    /// `fid` points to a live fid.
+    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract; our ops table marks our counters.
+        unsafe {
+            if (*fid).ops.cast_const() != &raw const FID_OPS {
+                return Err(Error::INVAL);
+            }
+            Self::arc_from_c(fid.cast::<fid_cntr>())
+        }
+    }
+
+    /// An endpoint starts to use the counter; it cannot be closed meanwhile.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An endpoint is done with it.
+    pub fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// An operation of `len` bytes succeeded.
+    #[inline]
+    pub fn completed(&self, len: usize) {
+        self.value.fetch_add(if self.bytes { len as u64 } else { 1 }, Ordering::SeqCst);
+        self.written();
+    }
+
+    /// An operation failed.
+    pub fn failed(&self) {
+        self.errors.fetch_add(1, Ordering::SeqCst);
+        self.written();
+    }
+
+    fn written(&self) {
+        self.changed.store(true, Ordering::SeqCst);
+        if let Some(wait) = &self.wait {
+            wait.entry_written();
+        }
+        if let Some(set) = &self.wait_set {
+            set.entry_written();
+        }
+    }
+
+    fn wait_for(&self, threshold: u64, timeout: c_int) -> Result {
+        let errors = self.errors.load(Ordering::SeqCst);
+        let state = || {
+            if self.value.load(Ordering::SeqCst) >= threshold {
+                Ok(())
+            } else if self.errors.load(Ordering::SeqCst) != errors {
+                Err(Error::AVAIL)
+            } else {
+                Err(Error::AGAIN)
+            }
+        };
+        let result = wait::blocking(
+            self.wait.as_ref(),
+            timeout,
+            &|each| each(&self.progress),
+            || {
+                state().or_else(|error| {
+                    if error != Error::AGAIN {
+                        return Err(error);
+                    }
+                    self.progress.progress();
+                    state()
+                })
+            },
+            || state() != Err(Error::AGAIN),
+        );
+        if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
+    }
+
+    /// For `fi_trywait`. The application reads the counter again afterwards, so
+    /// only what the provider has to do counts (fi_poll(3)).
+    pub fn try_wait(&self) -> Result {
+        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
+        wait.arm();
+        self.progress.progress();
+        if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    /// Progresses, then says whether the counter changed since the last poll.
+    pub fn poll(&self) -> bool {
+        self.progress.progress();
+        self.changed.swap(false, Ordering::SeqCst)
+    }
+
+    /// What drives the counter.
+    pub fn progress_source(&self) -> &Arc<dyn Progress> {
+        &self.progress
+    }
+
+    /// The context the counter was opened with.
+    pub fn context(&self) -> *mut c_void {
+        self.c.fid.context
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(crate::glue::no_bind),
+    control: Some(control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+
+static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(cntr_wait),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+    export_xpu: Some(no_export_xpu),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a counter that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(cntr)", || {
+        // SAFETY: see above.
+        let cntr = unsafe { Cntr::from_c(fid.cast()) }?;
+        if cntr.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::BUSY);
+        }
+        if let Some(set) = &cntr.wait_set {
+            set.remove(fid);
+        }
+        // SAFETY: see above; nothing of ours uses it any more.
+        let cntr = unsafe { Cntr::take(fid.cast()) };
+        (cntr.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    answer("fi_control(cntr)", || {
+        // SAFETY: see above.
+        let cntr = unsafe { Cntr::from_c(fid.cast()) }?;
+        match command {
+            abi::FI_GETWAIT => {
+                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cntr(3)).
+                unsafe { cntr.wait.as_ref().ok_or(Error::NODATA)?.get(arg) }
+            }
+            _ => Err(Error::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    answer("fi_cntr_read", || {
+        // SAFETY: see above.
+        unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
+            cntr.progress.progress();
+            cntr.value.load(Ordering::SeqCst)
+        })
+    })
+}
+
+unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
+    answer("fi_cntr_readerr", || {
+        // SAFETY: see above.
+        unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
+            cntr.progress.progress();
+            cntr.errors.load(Ordering::SeqCst)
+        })
+    })
+}
+
+/// The four calls that change a counter.
+unsafe fn change(cntr: *mut fid_cntr, entry: &'static str, how: impl FnOnce(&Cntr)) -> c_int {
+    answer(entry, || {
+        // SAFETY: see above.
+        let cntr = unsafe { Cntr::from_c(cntr) }?;
+        how(cntr);
+        cntr.written();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: see above.
+    unsafe {
+        change(cntr, "fi_cntr_add", |c| {
+            c.value.fetch_add(value, Ordering::SeqCst);
+        })
+    }
+}
+
+unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: see above.
+    unsafe { change(cntr, "fi_cntr_set", |c| c.value.store(value, Ordering::SeqCst)) }
+}
+
+unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: see above.
+    unsafe {
+        change(cntr, "fi_cntr_adderr", |c| {
+            c.errors.fetch_add(value, Ordering::SeqCst);
+        })
+    }
+}
+
+unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: see above.
+    unsafe { change(cntr, "fi_cntr_seterr", |c| c.errors.store(value, Ordering::SeqCst)) }
+}
+
+unsafe extern "C" fn cntr_wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    answer("fi_cntr_wait", || {
+        // SAFETY: see above.
+        unsafe { Cntr::from_c(cntr) }?.wait_for(threshold, timeout)
+    })
+}
+
+unsafe extern "C" fn no_export_xpu(
+    _cntr: *mut fid_cntr,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_cntr,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}

@@ -1,0 +1,722 @@
+//! Completion queues (fi_cq(3)).
+//!
+//! A queue is a ring of the size asked for. Every entry is kept: providers look
+//! at [`Cq::has_room`] before they start work that will need an entry, and an
+//! entry that comes all the same (a transfer that was already under way) goes
+//! to a list behind the ring. Errors keep their place in the order.
+use crate::abi::{
+    self, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops, fi_ops_cq,
+    fi_wait_obj, fid, fid_cq,
+};
+use crate::boundary::answer;
+use crate::error::{Error, Result, strerror};
+use crate::fid::Embeds;
+use crate::lock::Lock;
+use crate::poll::WaitSet;
+use crate::progress::Progress;
+use crate::wait::{self, Kind, Wait};
+use core::ffi::{c_char, c_int, c_void};
+use libc::ssize_t;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Entries of a queue whose size the application leaves open.
+const DEFAULT_SIZE: usize = 1024;
+
+/// The application's pointer that comes back with a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct Context(pub *mut c_void);
+
+// SAFETY: only handed back, never followed.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// No context.
+    pub const NULL: Self = Self(std::ptr::null_mut());
+}
+
+/// One successful completion, with everything any format reports.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The operation's context.
+    pub context: Context,
+    /// What it was: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
+    pub flags: u64,
+    /// Bytes received.
+    pub len: usize,
+    /// Where they are.
+    pub buf: usize,
+    /// Remote CQ data.
+    pub data: u64,
+    /// The message's tag.
+    pub tag: u64,
+    /// Who sent it, FI_ADDR_NOTAVAIL if not known.
+    pub src: fi_addr_t,
+}
+
+/// One failed operation.
+#[derive(Clone, Debug)]
+pub struct CompletionError {
+    /// What is known of the operation.
+    pub of: Completion,
+    /// Bytes that did not fit (FI_ETRUNC).
+    pub olen: usize,
+    /// Why, for the application.
+    pub error: Error,
+    /// Why, in the provider's terms: an errno here.
+    pub prov_errno: c_int,
+    /// More, in a form of the provider's own.
+    pub data: Vec<u8>,
+}
+
+impl CompletionError {
+    /// A failure with nothing more to say than its code.
+    pub fn new(of: Completion, error: Error) -> Self {
+        Self { of, olen: 0, error, prov_errno: error.code(), data: Vec::new() }
+    }
+}
+
+/// Marks a ring slot whose content is the next of the errors.
+const ERROR_MARK: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Ring {
+    slots: Box<[Completion]>,
+    /// Slots read and written so far; the low bits are the place.
+    read: usize,
+    written: usize,
+    /// What came when the ring was full, in order.
+    behind: VecDeque<Completion>,
+    errors: VecDeque<CompletionError>,
+    /// The extra data of the error read last, valid until the next read.
+    error_data: Vec<u8>,
+}
+
+impl Ring {
+    fn new(size: usize) -> Self {
+        let empty = Completion {
+            context: Context::NULL,
+            flags: 0,
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: 0,
+            src: FI_ADDR_NOTAVAIL,
+        };
+        Self {
+            slots: vec![empty; size.next_power_of_two()].into_boxed_slice(),
+            read: 0,
+            written: 0,
+            behind: VecDeque::new(),
+            errors: VecDeque::new(),
+            error_data: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, entry: Completion) {
+        if self.written - self.read == self.slots.len() {
+            self.behind.push_back(entry);
+            return;
+        }
+        let place = self.written & (self.slots.len() - 1);
+        self.slots[place] = entry;
+        self.written += 1;
+    }
+
+    #[inline]
+    fn front(&self) -> Option<&Completion> {
+        (self.written != self.read).then(|| &self.slots[self.read & (self.slots.len() - 1)])
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        self.read += 1;
+        if let Some(entry) = self.behind.pop_front() {
+            let place = self.written & (self.slots.len() - 1);
+            self.slots[place] = entry;
+            self.written += 1;
+        }
+    }
+}
+
+/// A completion queue, as C and providers share it.
+#[repr(C)]
+pub struct Cq {
+    c: fid_cq,
+    ring: Lock<Ring>,
+    /// Entries in the ring and behind it; read without the lock.
+    count: AtomicUsize,
+    size: usize,
+    format: Format,
+    wait: Option<Wait>,
+    wait_set: Option<Arc<WaitSet>>,
+    progress: Arc<dyn Progress>,
+    api_version: u32,
+    users: AtomicUsize,
+    /// Keeps the domain open in our sense: its memory, not its C object.
+    _domain: Arc<dyn Any + Send + Sync>,
+    /// Told when this is closed, so that the domain can be closed too.
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for Cq {}
+// SAFETY: as above.
+unsafe impl Send for Cq {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_cq> for Cq {}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cq({:?}, {} of {})", self.format, self.count.load(Ordering::Relaxed), self.size)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Context,
+    Msg,
+    Data,
+    Tagged,
+}
+
+/// What a queue or counter needs of the domain it is opened on.
+pub struct Parent {
+    /// The domain, kept alive.
+    pub domain: Arc<dyn Any + Send + Sync>,
+    /// What drives the domain.
+    pub progress: Arc<dyn Progress>,
+    /// The version the application asked `fi_getinfo` for.
+    pub api_version: u32,
+    /// The application serializes its calls (FI_THREAD_DOMAIN and nothing of
+    /// ours runs beside it).
+    pub serialized: bool,
+    /// Somebody can block on the new object: the domain starts its progress
+    /// thread if it promised automatic progress.
+    pub on_blocking: Box<dyn Fn() -> Result + Send + Sync>,
+    /// Called when the object is closed.
+    pub on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Parent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Parent")
+    }
+}
+
+impl Cq {
+    /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
+    /// are not looked at. A null `attr` means all defaults.
+    pub fn open(
+        parent: Parent,
+        attr: Option<&fi_cq_attr>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        const ALLOWED: u64 = abi::FI_AFFINITY;
+        let (mut size, mut format, mut wait_obj) =
+            (0, c_enum::default(), c_enum::<fi_wait_obj>::default());
+        let mut set = std::ptr::null_mut();
+        if let Some(attr) = attr {
+            if attr.flags & abi::FI_PEER != 0 {
+                return Err(Error::NOSYS);
+            }
+            if attr.flags & !ALLOWED != 0 {
+                return Err(Error::BADFLAGS);
+            }
+            (size, format, wait_obj, set) = (attr.size, attr.format, attr.wait_obj, attr.wait_set);
+        }
+        let format = match format {
+            f if f == fi_cq_format::FI_CQ_FORMAT_UNSPEC => Format::Context,
+            f if f == fi_cq_format::FI_CQ_FORMAT_CONTEXT => Format::Context,
+            f if f == fi_cq_format::FI_CQ_FORMAT_MSG => Format::Msg,
+            f if f == fi_cq_format::FI_CQ_FORMAT_DATA => Format::Data,
+            f if f == fi_cq_format::FI_CQ_FORMAT_TAGGED => Format::Tagged,
+            _ => return Err(Error::INVAL),
+        };
+        let kind = Kind::from_attr(wait_obj)?;
+        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
+            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+            Some(unsafe { WaitSet::arc_from_c(set) }?)
+        } else {
+            None
+        };
+        let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
+        if let Some(wait) = &wait {
+            wait.add_source(&*parent.progress)?;
+            (parent.on_blocking)()?;
+        }
+        let size = if size == 0 { DEFAULT_SIZE } else { size };
+        if size > 1 << 30 {
+            return Err(Error::INVAL);
+        }
+        let cq = Arc::new(Self {
+            c: fid_cq {
+                fid: fid {
+                    fclass: FI_CLASS_CQ as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const CQ_OPS).cast_mut(),
+            },
+            ring: Lock::with_level(Ring::new(size), parent.serialized),
+            count: AtomicUsize::new(0),
+            size,
+            format,
+            wait,
+            wait_set: wait_set.clone(),
+            progress: parent.progress,
+            api_version: parent.api_version,
+            users: AtomicUsize::new(0),
+            _domain: parent.domain,
+            on_close: parent.on_close,
+        });
+        if let Some(set) = wait_set {
+            set.add(&cq)?;
+        }
+        Ok(cq)
+    }
+
+    /// The queue behind a fid of the application's, if it is one of ours.
+    ///
+    /// # Safety
+    /// `fid` points to a live fid.
+    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract; our ops table marks our queues.
+        unsafe {
+            if (*fid).ops.cast_const() != &raw const FID_OPS {
+                return Err(Error::INVAL);
+            }
+            Self::arc_from_c(fid.cast::<fid_cq>())
+        }
+    }
+
+    /// An endpoint starts to use the queue; it cannot be closed meanwhile.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An endpoint is done with it.
+    pub fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether another entry fits into the ring.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.count.load(Ordering::Relaxed) < self.size
+    }
+
+    /// Whether there is something to read.
+    #[inline]
+    pub fn has_entries(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Writes a success.
+    #[inline]
+    pub fn write(&self, entry: Completion) {
+        debug_assert_ne!(entry.flags, ERROR_MARK);
+        let mut ring = self.ring.lock();
+        ring.push(entry);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(ring);
+        self.written();
+    }
+
+    /// Writes a failure.
+    #[cold]
+    pub fn write_error(&self, error: CompletionError) {
+        let mut ring = self.ring.lock();
+        ring.push(Completion { flags: ERROR_MARK, ..error.of });
+        ring.errors.push_back(error);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(ring);
+        self.written();
+    }
+
+    #[inline]
+    fn written(&self) {
+        if let Some(wait) = &self.wait {
+            wait.entry_written();
+            if let Some(set) = &self.wait_set {
+                set.entry_written();
+            }
+        }
+    }
+
+    /// Takes up to `count` entries to `buf` (and their sources to `src`).
+    ///
+    /// # Safety
+    /// `buf` has room for `count` entries of the queue's format; `src` is null
+    /// or has room for `count` addresses.
+    #[inline]
+    unsafe fn read(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Result<usize> {
+        // A read of no entries is how an application asks for progress only.
+        if count == 0 || self.count.load(Ordering::Acquire) == 0 {
+            self.progress.progress();
+            if self.count.load(Ordering::Acquire) == 0 {
+                return Err(Error::AGAIN);
+            }
+        }
+        if count > 0 && buf.is_null() {
+            return Err(Error::INVAL);
+        }
+        let mut ring = self.ring.lock();
+        let mut n = 0;
+        while n < count {
+            let Some(entry) = ring.front() else { break };
+            if entry.flags == ERROR_MARK {
+                if n == 0 {
+                    return Err(Error::AVAIL);
+                }
+                break;
+            }
+            // SAFETY: `n < count`, so the entry lies inside the caller's buffers.
+            unsafe {
+                self.format.store(buf, n, entry);
+                if !src.is_null() {
+                    src.add(n).write(entry.src);
+                }
+            }
+            ring.pop();
+            n += 1;
+        }
+        self.count.fetch_sub(n, Ordering::Relaxed);
+        if n == 0 && count != 0 { Err(Error::AGAIN) } else { Ok(n) }
+    }
+
+    /// As [`read`](Self::read), waiting up to `timeout` milliseconds.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    unsafe fn sread(
+        &self,
+        buf: *mut c_void,
+        count: usize,
+        src: *mut fi_addr_t,
+        timeout: c_int,
+    ) -> Result<usize> {
+        wait::blocking(
+            self.wait.as_ref(),
+            timeout,
+            &|each| each(&self.progress),
+            // SAFETY: by this function's contract.
+            || unsafe { self.read(buf, count, src) },
+            || self.has_entries(),
+        )
+    }
+
+    fn take_error(&self) -> Option<CompletionError> {
+        let mut ring = self.ring.lock();
+        if ring.front()?.flags != ERROR_MARK {
+            return None;
+        }
+        ring.pop();
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        ring.errors.pop_front()
+    }
+
+    /// Reads the error at the head (fi_cq_readerr). Fields newer than the
+    /// application's version of the structure are neither read nor written.
+    ///
+    /// # Safety
+    /// `out` points to a `struct fi_cq_err_entry` of the application's version.
+    unsafe fn read_error(&self, out: *mut fi_cq_err_entry) -> Result<usize> {
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        if self.count.load(Ordering::Acquire) == 0 {
+            self.progress.progress();
+        }
+        let error = self.take_error().ok_or(Error::AGAIN)?;
+        let newer_than = |major, minor| self.api_version >= version(major, minor);
+        // SAFETY: the fields up to err_data are in every version; the two others
+        // are touched only when the caller's version has them; the caller's
+        // err_data buffer has err_data_size bytes (fi_cq(3)).
+        unsafe {
+            let of = &error.of;
+            (*out).op_context = of.context.0;
+            (*out).flags = of.flags;
+            (*out).len = of.len;
+            (*out).buf = of.buf as *mut c_void;
+            (*out).data = of.data;
+            (*out).tag = of.tag;
+            (*out).olen = error.olen;
+            (*out).err = error.error.code();
+            (*out).prov_errno = error.prov_errno;
+            let room = if newer_than(1, 5) { (*out).err_data_size } else { 0 };
+            if room > 0 && !(*out).err_data.is_null() {
+                let len = error.data.len().min(room);
+                std::ptr::copy_nonoverlapping(error.data.as_ptr(), (*out).err_data.cast(), len);
+                (*out).err_data_size = len;
+            } else {
+                let mut ring = self.ring.lock();
+                ring.error_data = error.data;
+                let data = &ring.error_data;
+                (*out).err_data = if data.is_empty() {
+                    std::ptr::null_mut()
+                } else {
+                    data.as_ptr().cast_mut().cast()
+                };
+                if newer_than(1, 5) {
+                    (*out).err_data_size = data.len();
+                }
+            }
+            if newer_than(1, 20) {
+                (*out).src_addr = of.src;
+            }
+        }
+        Ok(1)
+    }
+
+    /// For `fi_trywait`: prepares the wait object for blocking; -FI_EAGAIN when
+    /// there is something to do or to read first.
+    pub fn try_wait(&self) -> Result {
+        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
+        wait.arm();
+        if !self.has_entries() {
+            self.progress.progress();
+        }
+        if self.has_entries() || !self.progress.may_block() { Err(Error::AGAIN) } else { Ok(()) }
+    }
+
+    /// Progresses, then says whether there is something to read: for poll sets.
+    pub fn poll(&self) -> bool {
+        if !self.has_entries() {
+            self.progress.progress();
+        }
+        self.has_entries()
+    }
+
+    /// What drives the queue.
+    pub fn progress_source(&self) -> &Arc<dyn Progress> {
+        &self.progress
+    }
+
+    /// The context the queue was opened with.
+    pub fn context(&self) -> *mut c_void {
+        self.c.fid.context
+    }
+}
+
+/// FI_VERSION(major, minor).
+pub const fn version(major: u32, minor: u32) -> u32 {
+    major << 16 | minor
+}
+
+impl Format {
+    /// Writes one entry in this format.
+    ///
+    /// # Safety
+    /// `buf` has room for more than `index` entries of this format.
+    #[inline]
+    unsafe fn store(self, buf: *mut c_void, index: usize, entry: &Completion) {
+        let (op_context, flags, len) = (entry.context.0, entry.flags, entry.len);
+        let (at, data, tag) = (entry.buf as *mut c_void, entry.data, entry.tag);
+        // SAFETY: by this function's contract; C aligns its entries.
+        unsafe {
+            match self {
+                Self::Context => buf.cast::<*mut c_void>().add(index).write(op_context),
+                Self::Msg => buf.cast::<fi_cq_msg_entry>().add(index).write(fi_cq_msg_entry {
+                    op_context,
+                    flags,
+                    len,
+                }),
+                Self::Data => buf.cast::<fi_cq_data_entry>().add(index).write(fi_cq_data_entry {
+                    op_context,
+                    flags,
+                    len,
+                    buf: at,
+                    data,
+                }),
+                Self::Tagged => buf
+                    .cast::<fi_cq_tagged_entry>()
+                    .add(index)
+                    .write(fi_cq_tagged_entry { op_context, flags, len, buf: at, data, tag }),
+            }
+        }
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(crate::glue::no_bind),
+    control: Some(control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+
+static CQ_OPS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(cq_strerror),
+    export_xpu: Some(no_export_xpu),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a queue that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(cq)", || {
+        // SAFETY: see above.
+        let cq = unsafe { Cq::from_c(fid.cast()) }?;
+        if cq.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::BUSY);
+        }
+        if let Some(set) = &cq.wait_set {
+            set.remove(fid);
+        }
+        // SAFETY: see above; nothing of ours uses it any more.
+        let cq = unsafe { Cq::take(fid.cast()) };
+        (cq.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    answer("fi_control(cq)", || {
+        // SAFETY: see above.
+        let cq = unsafe { Cq::from_c(fid.cast()) }?;
+        match command {
+            abi::FI_GETWAIT => {
+                let wait = cq.wait.as_ref().ok_or(Error::NODATA)?;
+                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cq(3)).
+                unsafe { wait.get(arg) }
+            }
+            abi::FI_GETWAITOBJ => {
+                let kind = match cq.wait.as_ref().map(Wait::kind) {
+                    None | Some(Kind::None) => fi_wait_obj::FI_WAIT_NONE,
+                    Some(Kind::Fd) => fi_wait_obj::FI_WAIT_FD,
+                    Some(Kind::MutexCond) => fi_wait_obj::FI_WAIT_MUTEX_COND,
+                    Some(Kind::Yield) => fi_wait_obj::FI_WAIT_YIELD,
+                };
+                if arg.is_null() {
+                    return Err(Error::INVAL);
+                }
+                // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
+                unsafe { arg.cast::<c_int>().write(kind as c_int) };
+                Ok(())
+            }
+            _ => Err(Error::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    answer("fi_cq_read", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe { Cq::from_c(cq)?.read(buf, count, std::ptr::null_mut()) }
+    })
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> ssize_t {
+    answer("fi_cq_readfrom", || {
+        // SAFETY: see above; the buffers are the caller's.
+        unsafe { Cq::from_c(cq)?.read(buf, count, src) }
+    })
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, flags: u64) -> ssize_t {
+    answer("fi_cq_readerr", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; the entry is the caller's.
+        unsafe { Cq::from_c(cq)?.read_error(out) }
+    })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> ssize_t {
+    answer("fi_cq_sread", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe { Cq::from_c(cq)?.sread(buf, count, std::ptr::null_mut(), timeout) }
+    })
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> ssize_t {
+    answer("fi_cq_sreadfrom", || {
+        // SAFETY: see above; the buffers are the caller's.
+        unsafe { Cq::from_c(cq)?.sread(buf, count, src, timeout) }
+    })
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    answer("fi_cq_signal", || {
+        // SAFETY: see above.
+        unsafe { Cq::from_c(cq) }?.wait.as_ref().ok_or(Error::NOSYS)?.signal();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn cq_strerror(
+    _cq: *mut fid_cq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: `buf` is null or has `len` bytes, as the caller says.
+    unsafe { error_text(prov_errno, buf, len) }
+}
+
+/// The text of an errno, in the caller's buffer when there is one.
+///
+/// # Safety
+/// `buf` is null or has `len` bytes.
+pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+    if !buf.is_null() && len > 0 {
+        let text = strerror(code);
+        let n = text.len().min(len - 1);
+        // SAFETY: `n + 1 <= len` bytes are written.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, n);
+            buf.add(n).write(0);
+        }
+        return buf;
+    }
+    match crate::error::ofi_text(code) {
+        Some(text) => text.as_ptr(),
+        // SAFETY: strerror answers a C string for any number; glibc keeps it per thread.
+        None => unsafe { libc::strerror(code.saturating_abs()) },
+    }
+}
+
+unsafe extern "C" fn no_export_xpu(
+    _cq: *mut fid_cq,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_cq,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}

@@ -1,0 +1,543 @@
+//! Event queues (fi_eq(3)): connection events, asynchronous completions, and
+//! whatever the application writes itself.
+use crate::abi::{
+    self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
+    fi_ops_eq, fi_wait_obj, fid, fid_eq,
+};
+use crate::boundary::answer;
+use crate::cq::error_text;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::info::InfoBuf;
+use crate::lock::Lock;
+use crate::poll::WaitSet;
+use crate::progress::Progress;
+use crate::wait::{self, Kind, Wait};
+use core::ffi::{c_char, c_int, c_void};
+use libc::ssize_t;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock, Weak};
+
+/// A fid's address: what events name their object by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FidPtr(pub *mut fid);
+
+// SAFETY: only handed back to the application, never followed.
+unsafe impl Send for FidPtr {}
+// SAFETY: as above.
+unsafe impl Sync for FidPtr {}
+
+/// One event.
+#[derive(Debug)]
+pub enum Event {
+    /// FI_CONNREQ, FI_CONNECTED, FI_SHUTDOWN, with the peer's data.
+    Cm {
+        /// Which of them.
+        event: u32,
+        /// The endpoint or passive endpoint.
+        fid: FidPtr,
+        /// For FI_CONNREQ: the request, which the application frees.
+        info: Option<InfoBuf>,
+        /// What the peer sent along.
+        data: Vec<u8>,
+    },
+    /// FI_AV_COMPLETE, FI_MR_COMPLETE, FI_JOIN_COMPLETE.
+    Done {
+        /// Which of them.
+        event: u32,
+        /// The address vector, region or group.
+        fid: FidPtr,
+        /// The operation's context.
+        context: crate::cq::Context,
+        /// A count or other result.
+        data: u64,
+    },
+    /// Something the application wrote (fi_eq_write).
+    Written {
+        /// Its event number.
+        event: u32,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// An asynchronous failure.
+    Error(EventError),
+}
+
+/// An asynchronous failure (struct fi_eq_err_entry).
+#[derive(Debug)]
+pub struct EventError {
+    /// The object that failed.
+    pub fid: FidPtr,
+    /// The operation's context.
+    pub context: crate::cq::Context,
+    /// Event-specific.
+    pub data: u64,
+    /// Why.
+    pub error: Error,
+    /// Why, in the provider's terms.
+    pub prov_errno: c_int,
+    /// More, such as the data of a rejection.
+    pub err_data: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    /// The extra data of the error read last, valid until the next read.
+    error_data: Vec<u8>,
+}
+
+/// An event queue, as C and providers share it.
+#[repr(C)]
+pub struct Eq {
+    c: fid_eq,
+    queue: Lock<Queue>,
+    count: AtomicUsize,
+    may_write: bool,
+    wait: Option<Wait>,
+    wait_set: Option<Arc<WaitSet>>,
+    sources: RwLock<Vec<Weak<dyn Progress>>>,
+    users: AtomicUsize,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for Eq {}
+// SAFETY: as above.
+unsafe impl Send for Eq {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_eq> for Eq {}
+
+impl std::fmt::Debug for Eq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Eq({} events)", self.count.load(Ordering::Relaxed))
+    }
+}
+
+impl Eq {
+    /// Opens a queue (fi_eq_open). `on_close` is called when it is closed.
+    pub fn open(
+        attr: Option<&fi_eq_attr>,
+        context: *mut c_void,
+        on_close: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<Self>> {
+        let (mut flags, mut wait_obj, mut set) = (0, Default::default(), std::ptr::null_mut());
+        if let Some(attr) = attr {
+            (flags, wait_obj, set) = (attr.flags, attr.wait_obj, attr.wait_set);
+        }
+        if flags & !(abi::FI_WRITE | abi::FI_AFFINITY) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        let kind = Kind::from_attr(wait_obj)?;
+        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
+            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+            Some(unsafe { WaitSet::arc_from_c(set) }?)
+        } else {
+            None
+        };
+        let eq = Arc::new(Self {
+            c: fid_eq {
+                fid: fid {
+                    fclass: FI_CLASS_EQ as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const EQ_OPS).cast_mut(),
+            },
+            queue: Lock::new(Queue::default()),
+            count: AtomicUsize::new(0),
+            may_write: flags & abi::FI_WRITE != 0,
+            wait: if kind == Kind::None { None } else { Some(Wait::new(kind)?) },
+            wait_set: wait_set.clone(),
+            sources: RwLock::new(Vec::new()),
+            users: AtomicUsize::new(0),
+            on_close,
+        });
+        if let Some(set) = wait_set {
+            set.add(&eq)?;
+        }
+        Ok(eq)
+    }
+
+    /// The queue behind a fid of the application's, if it is one of ours.
+    ///
+    /// # Safety
+    /// `fid` points to a live fid.
+    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract; our ops table marks our queues.
+        unsafe {
+            if (*fid).ops.cast_const() != &raw const FID_OPS {
+                return Err(Error::INVAL);
+            }
+            Self::arc_from_c(fid.cast::<fid_eq>())
+        }
+    }
+
+    /// From now on reading the queue also drives `source`.
+    pub fn add_source(&self, source: &Arc<dyn Progress>) -> Result {
+        let mut sources = self.sources.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        sources.retain(|known| known.strong_count() != 0);
+        let known = |known: &Weak<dyn Progress>| {
+            known.upgrade().is_some_and(|known| Arc::ptr_eq(&known, source))
+        };
+        if !sources.iter().any(known) {
+            sources.push(Arc::downgrade(source));
+            if let Some(wait) = &self.wait {
+                wait.add_source(&**source)?;
+            }
+            if let Some(set) = &self.wait_set {
+                set.add_source(&**source)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an application can block on the queue.
+    pub fn can_block(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// An object starts to use the queue; it cannot be closed meanwhile.
+    pub fn add_user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An object is done with it.
+    pub fn remove_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Adds an event.
+    pub fn write(&self, event: Event) {
+        let mut queue = self.queue.lock();
+        queue.events.push_back(event);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(queue);
+        if let Some(wait) = &self.wait {
+            wait.entry_written();
+            if let Some(set) = &self.wait_set {
+                set.entry_written();
+            }
+        }
+    }
+
+    /// Drops the events of an object that is being closed.
+    pub fn forget(&self, fid: FidPtr) {
+        let mut queue = self.queue.lock();
+        queue.events.retain(|event| match event {
+            Event::Cm { fid: of, .. } | Event::Done { fid: of, .. } => *of != fid,
+            Event::Error(error) => error.fid != fid,
+            Event::Written { .. } => true,
+        });
+        self.count.store(queue.events.len(), Ordering::SeqCst);
+    }
+
+    fn each_source(&self, each: &mut dyn FnMut(&Arc<dyn Progress>)) {
+        // Collected first: progress may add sources to this very queue.
+        let sources: Vec<_> = {
+            let sources = self.sources.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            sources.iter().filter_map(Weak::upgrade).collect()
+        };
+        sources.iter().for_each(each);
+    }
+
+    fn progress(&self) {
+        self.each_source(&mut |source| source.progress());
+    }
+
+    fn has_events(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Reads the next event (fi_eq_read).
+    ///
+    /// # Safety
+    /// `event` points to a `uint32_t`, `buf` has `len` bytes.
+    unsafe fn read(
+        &self,
+        event: *mut u32,
+        buf: *mut c_void,
+        len: usize,
+        flags: u64,
+    ) -> Result<usize> {
+        if flags & !abi::FI_PEEK != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if event.is_null() || (buf.is_null() && len > 0) {
+            return Err(Error::INVAL);
+        }
+        if !self.has_events() {
+            self.progress();
+        }
+        let mut queue = self.queue.lock();
+        let (number, size) = match queue.events.front() {
+            None => return Err(Error::AGAIN),
+            Some(Event::Error(_)) => return Err(Error::AVAIL),
+            Some(Event::Cm { event, data, .. }) => {
+                (*event, size_of::<fi_eq_cm_entry>() + data.len())
+            }
+            Some(Event::Done { event, .. }) => (*event, size_of::<fi_eq_entry>()),
+            Some(Event::Written { event, bytes }) => (*event, bytes.len()),
+        };
+        // CM data that does not fit is cut, as the interface has it: the entry
+        // itself must fit.
+        let least = match queue.events.front() {
+            Some(Event::Cm { .. }) => size_of::<fi_eq_cm_entry>(),
+            _ => size,
+        };
+        if len < least {
+            return Err(Error::TOOSMALL);
+        }
+        let peek = flags & abi::FI_PEEK != 0;
+        let size = size.min(len);
+        // SAFETY: `size` bytes are written, which the caller's buffer has; C
+        // aligns its entries, which start the buffer.
+        unsafe {
+            event.write(number);
+            match queue.events.front_mut() {
+                Some(Event::Cm { fid, info, data, .. }) => {
+                    let entry = buf.cast::<fi_eq_cm_entry>();
+                    (*entry).fid = fid.0;
+                    // A peek must leave the info for the real read.
+                    (*entry).info = match info {
+                        Some(info) if peek => info.as_ptr().cast_mut(),
+                        Some(_) | None => std::ptr::null_mut::<fi_info>(),
+                    };
+                    std::ptr::copy_nonoverlapping(
+                        data.as_ptr(),
+                        buf.cast::<u8>().add(size_of::<fi_eq_cm_entry>()),
+                        size - size_of::<fi_eq_cm_entry>(),
+                    );
+                    if !peek && let Some(info) = info.take() {
+                        (*entry).info = info.into_raw();
+                    }
+                }
+                Some(Event::Done { fid, context, data, .. }) => {
+                    buf.cast::<fi_eq_entry>().write(fi_eq_entry {
+                        fid: fid.0,
+                        context: context.0,
+                        data: *data,
+                    });
+                }
+                Some(Event::Written { bytes, .. }) => {
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), size);
+                }
+                Some(Event::Error(_)) | None => {}
+            }
+        }
+        if !peek {
+            queue.events.pop_front();
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        Ok(size)
+    }
+
+    /// Reads the error at the head (fi_eq_readerr).
+    ///
+    /// # Safety
+    /// `out` points to a `struct fi_eq_err_entry`.
+    unsafe fn read_error(&self, out: *mut fi_eq_err_entry, flags: u64) -> Result<usize> {
+        if flags & !abi::FI_PEEK != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        let mut queue = self.queue.lock();
+        let Some(Event::Error(_)) = queue.events.front() else { return Err(Error::AGAIN) };
+        let peek = flags & abi::FI_PEEK != 0;
+        let taken = if peek { None } else { queue.events.pop_front() };
+        if taken.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        let queue = &mut *queue;
+        let Some(Event::Error(error)) = taken.as_ref().or(queue.events.front()) else {
+            return Err(Error::AGAIN);
+        };
+        // SAFETY: `out` is the caller's; its err_data buffer, if any, has
+        // err_data_size bytes (fi_eq(3)).
+        unsafe {
+            (*out).fid = error.fid.0;
+            (*out).context = error.context.0;
+            (*out).data = error.data;
+            (*out).err = error.error.code();
+            (*out).prov_errno = error.prov_errno;
+            let room = (*out).err_data_size;
+            if room > 0 && !(*out).err_data.is_null() {
+                let len = error.err_data.len().min(room);
+                std::ptr::copy_nonoverlapping(error.err_data.as_ptr(), (*out).err_data.cast(), len);
+                (*out).err_data_size = len;
+            } else {
+                queue.error_data.clone_from(&error.err_data);
+                (*out).err_data_size = queue.error_data.len();
+                (*out).err_data = if queue.error_data.is_empty() {
+                    std::ptr::null_mut()
+                } else {
+                    queue.error_data.as_ptr().cast_mut().cast()
+                };
+            }
+        }
+        Ok(size_of::<fi_eq_err_entry>())
+    }
+
+    /// For `fi_trywait`, as [`crate::cq::Cq::try_wait`].
+    pub fn try_wait(&self) -> Result {
+        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
+        wait.arm();
+        if !self.has_events() {
+            self.progress();
+        }
+        let mut may_block = !self.has_events();
+        self.each_source(&mut |source| may_block &= source.may_block());
+        if may_block { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    /// Progresses, then says whether there is something to read.
+    pub fn poll(&self) -> bool {
+        if !self.has_events() {
+            self.progress();
+        }
+        self.has_events()
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(crate::glue::no_bind),
+    control: Some(control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+
+static EQ_OPS: fi_ops_eq = fi_ops_eq {
+    size: size_of::<fi_ops_eq>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    write: Some(write),
+    sread: Some(sread),
+    strerror: Some(eq_strerror),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a queue that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(eq)", || {
+        // SAFETY: see above.
+        let eq = unsafe { Eq::from_c(fid.cast()) }?;
+        if eq.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::BUSY);
+        }
+        if let Some(set) = &eq.wait_set {
+            set.remove(fid);
+        }
+        // SAFETY: see above; nothing of ours uses it any more.
+        let eq = unsafe { Eq::take(fid.cast()) };
+        (eq.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    answer("fi_control(eq)", || {
+        // SAFETY: see above.
+        let eq = unsafe { Eq::from_c(fid.cast()) }?;
+        match command {
+            abi::FI_GETWAIT => {
+                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_eq(3)).
+                unsafe { eq.wait.as_ref().ok_or(Error::NODATA)?.get(arg) }
+            }
+            _ => Err(Error::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn read(
+    eq: *mut fid_eq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    flags: u64,
+) -> ssize_t {
+    answer("fi_eq_read", || {
+        // SAFETY: see above; the buffers are the caller's.
+        unsafe { Eq::from_c(eq)?.read(event, buf, len, flags) }
+    })
+}
+
+unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: u64) -> ssize_t {
+    answer("fi_eq_readerr", || {
+        // SAFETY: see above; the entry is the caller's.
+        unsafe { Eq::from_c(eq)?.read_error(out, flags) }
+    })
+}
+
+unsafe extern "C" fn write(
+    eq: *mut fid_eq,
+    event: u32,
+    buf: *const c_void,
+    len: usize,
+    flags: u64,
+) -> ssize_t {
+    answer("fi_eq_write", || {
+        // SAFETY: see above.
+        let eq = unsafe { Eq::from_c(eq) }?;
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if !eq.may_write {
+            // The queue was opened without FI_WRITE.
+            return Err(Error::INVAL);
+        }
+        if buf.is_null() && len > 0 {
+            return Err(Error::INVAL);
+        }
+        let bytes = if len == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the caller gives `len` readable bytes.
+            unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) }.to_vec()
+        };
+        eq.write(Event::Written { event, bytes });
+        Ok(len)
+    })
+}
+
+unsafe extern "C" fn sread(
+    eq: *mut fid_eq,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
+    timeout: c_int,
+    flags: u64,
+) -> ssize_t {
+    answer("fi_eq_sread", || {
+        // SAFETY: see above.
+        let eq = unsafe { Eq::from_c(eq) }?;
+        if eq.wait.is_none() {
+            return Err(Error::NOSYS);
+        }
+        wait::blocking(
+            eq.wait.as_ref(),
+            timeout,
+            &|each| eq.each_source(each),
+            // SAFETY: the buffers are the caller's.
+            || unsafe { eq.read(event, buf, len, flags) },
+            || eq.has_events(),
+        )
+    })
+}
+
+unsafe extern "C" fn eq_strerror(
+    _eq: *mut fid_eq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: `buf` is null or has `len` bytes, as the caller says.
+    unsafe { error_text(prov_errno, buf, len) }
+}

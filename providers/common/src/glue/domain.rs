@@ -1,0 +1,425 @@
+//! `struct fid_domain` for any [`Domain`].
+use super::ep::EpFid;
+use super::fabric::FabricFid;
+use super::{Domain, Fabric, Users, unbuilt};
+use crate::abi::{
+    FI_CLASS_DOMAIN, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_mr_attr, fi_ops,
+    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
+    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+};
+use crate::av::Av;
+use crate::boundary::answer;
+use crate::cntr::Cntr;
+use crate::cq::{Cq, Parent};
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::info::InfoRef;
+use crate::mr::{Mr, MrTable};
+use crate::poll::PollSet;
+use core::ffi::{c_int, c_void};
+use libc::iovec;
+use std::any::Any;
+use std::sync::Arc;
+
+/// A domain, as C and the objects opened on it share it.
+#[repr(C)]
+pub struct DomainFid<D> {
+    c: fid_domain,
+    users: Arc<Users>,
+    api_version: u32,
+    regions: Arc<MrTable>,
+    /// Stops counting as a user of the fabric.
+    leave_fabric: Box<dyn Fn() + Send + Sync>,
+    /// The provider's part, with a count of its own for what outlives the fid.
+    pub(crate) inner: Arc<D>,
+    /// Keeps the fabric's memory.
+    _fabric: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
+unsafe impl<D: Domain> Sync for DomainFid<D> {}
+// SAFETY: as above.
+unsafe impl<D: Domain> Send for DomainFid<D> {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl<D: Domain> Embeds<fid_domain> for DomainFid<D> {}
+
+impl<D> std::fmt::Debug for DomainFid<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DomainFid({:?})", self.users)
+    }
+}
+
+impl<D: Domain> DomainFid<D> {
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close::<D>),
+        bind: Some(unbuilt::no_bind),
+        control: Some(unbuilt::no_control),
+        ops_open: Some(unbuilt::no_ops_open),
+        tostr: Some(unbuilt::no_tostr),
+        ops_set: Some(unbuilt::no_ops_set),
+    };
+
+    const OPS: &'static fi_ops_domain = &fi_ops_domain {
+        size: size_of::<fi_ops_domain>(),
+        av_open: Some(av_open::<D>),
+        cq_open: Some(cq_open::<D>),
+        endpoint: Some(endpoint::<D>),
+        scalable_ep: Some(no_scalable_ep),
+        cntr_open: Some(cntr_open::<D>),
+        poll_open: Some(poll_open::<D>),
+        stx_ctx: Some(no_stx_ctx),
+        srx_ctx: Some(no_srx_ctx),
+        query_atomic: Some(unbuilt::no_query_atomic),
+        query_collective: Some(unbuilt::no_query_collective),
+        endpoint2: Some(endpoint2::<D>),
+        xpu_ctx: Some(no_xpu_ctx),
+    };
+
+    const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
+        size: size_of::<fi_ops_mr>(),
+        reg: Some(reg::<D>),
+        regv: Some(regv::<D>),
+        regattr: Some(regattr::<D>),
+    };
+
+    pub(super) fn open<F: Fabric<Domain = D>>(
+        fabric: Arc<FabricFid<F>>,
+        info: InfoRef<'_>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let api_version = fabric.api_version();
+        let inner = fabric.inner.domain(info, api_version)?;
+        Ok(Arc::new(Self {
+            c: fid_domain {
+                fid: fid {
+                    fclass: FI_CLASS_DOMAIN as usize,
+                    context,
+                    ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
+                },
+                ops: std::ptr::from_ref(Self::OPS).cast_mut(),
+                mr: std::ptr::from_ref(Self::MR_OPS).cast_mut(),
+            },
+            users: Arc::new(Users::default()),
+            api_version,
+            regions: Arc::new(MrTable::new(inner.mr_mode())),
+            leave_fabric: fabric.use_it(),
+            inner: Arc::new(inner),
+            _fabric: fabric,
+        }))
+    }
+
+    /// Counts one more user; gives back how to stop being one.
+    pub(crate) fn use_it(&self) -> Box<dyn Fn() + Send + Sync> {
+        self.users.add();
+        let users = self.users.clone();
+        Box::new(move || users.remove())
+    }
+
+    fn parent(self: &Arc<Self>) -> Parent {
+        let domain = self.inner.clone();
+        Parent {
+            domain: self.clone(),
+            progress: self.inner.progress_source(),
+            api_version: self.api_version,
+            serialized: self.inner.serialized(),
+            on_blocking: Box::new(move || domain.blocking_opened()),
+            on_close: self.use_it(),
+        }
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of a domain of the same `D`, or with null. Attributes are copied field
+// by field, because an old caller's structure is shorter than ours.
+
+unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
+    answer("fi_close(domain)", || {
+        // SAFETY: see above.
+        unsafe { DomainFid::<D>::from_c(fid.cast()) }?.users.check_none()?;
+        // SAFETY: see above; nothing of ours uses it any more.
+        let domain = unsafe { DomainFid::<D>::take(fid.cast()) };
+        (domain.leave_fabric)();
+        Ok(())
+    })
+}
+
+/// Opens an object that counts as a user of the domain and hands it to C.
+unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
+    domain: *mut fid_domain,
+    out: *mut *mut C,
+    open: impl FnOnce(&Arc<DomainFid<D>>) -> Result<Arc<T>>,
+) -> Result {
+    // SAFETY: see above.
+    let domain = unsafe { DomainFid::<D>::arc_from_c(domain) }?;
+    if out.is_null() {
+        return Err(Error::INVAL);
+    }
+    // `open` counts a user whether it succeeds or not.
+    let object = open(&domain).inspect_err(|_| domain.users.remove())?;
+    // SAFETY: checked above.
+    unsafe { out.write(object.into_c()) };
+    Ok(())
+}
+
+unsafe extern "C" fn av_open<D: Domain>(
+    domain: *mut fid_domain,
+    attr: *mut fi_av_attr,
+    out: *mut *mut fid_av,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_av_open", || {
+        // SAFETY: see above; the attributes are the caller's or null.
+        unsafe {
+            open_on::<D, Av, _>(domain, out, |domain| {
+                let format = domain.inner.addr_format();
+                Av::open(domain.clone(), domain.use_it(), format, attr.as_mut(), context)
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn cq_open<D: Domain>(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    out: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_cq_open", || {
+        // SAFETY: see above; of the attributes only the part every version has is read.
+        unsafe {
+            let attr = (!attr.is_null()).then(|| fi_cq_attr {
+                size: (*attr).size,
+                flags: (*attr).flags,
+                format: (*attr).format,
+                wait_obj: (*attr).wait_obj,
+                signaling_vector: (*attr).signaling_vector,
+                wait_cond: (*attr).wait_cond,
+                wait_set: (*attr).wait_set,
+                xpu_ctx: std::ptr::null_mut(),
+            });
+            open_on::<D, Cq, _>(domain, out, |domain| {
+                Cq::open(domain.parent(), attr.as_ref(), context)
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn cntr_open<D: Domain>(
+    domain: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    out: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_cntr_open", || {
+        // SAFETY: see above; of the attributes only the part every version has is read.
+        unsafe {
+            let attr = (!attr.is_null()).then(|| fi_cntr_attr {
+                events: (*attr).events,
+                wait_obj: (*attr).wait_obj,
+                wait_set: (*attr).wait_set,
+                flags: (*attr).flags,
+                xpu_ctx: std::ptr::null_mut(),
+            });
+            open_on::<D, Cntr, _>(domain, out, |domain| {
+                Cntr::open(domain.parent(), attr.as_ref(), context)
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn poll_open<D: Domain>(
+    domain: *mut fid_domain,
+    attr: *mut fi_poll_attr,
+    out: *mut *mut fid_poll,
+) -> c_int {
+    answer("fi_poll_open", || {
+        // SAFETY: see above; the attributes are the caller's or null.
+        unsafe {
+            open_on::<D, PollSet, _>(domain, out, |domain| {
+                PollSet::open(attr.as_ref(), domain.use_it())
+            })
+        }
+    })
+}
+
+unsafe fn open_endpoint<D: Domain>(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: see above; the info is the caller's.
+    unsafe {
+        let info = InfoRef::from_c(info)?;
+        open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
+            let on_close = domain.use_it();
+            let inner = domain.inner.endpoint(info)?;
+            EpFid::open(
+                inner,
+                info,
+                domain.clone(),
+                domain.inner.progress_source(),
+                on_close,
+                context,
+            )
+        })
+    }
+}
+
+unsafe extern "C" fn endpoint<D: Domain>(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: see above.
+    answer("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
+}
+
+unsafe extern "C" fn endpoint2<D: Domain>(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_endpoint2", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        unsafe { open_endpoint::<D>(domain, info, out, context) }
+    })
+}
+
+unsafe fn register<D: Domain>(
+    fid: *mut fid,
+    attr: &fi_mr_attr,
+    flags: u64,
+    out: *mut *mut fid_mr,
+) -> Result {
+    // SAFETY: see above; a domain's fid is its first field; the iovecs are the caller's.
+    unsafe {
+        open_on::<D, Mr, _>(fid.cast(), out, |domain| {
+            Mr::open(domain.regions.clone(), domain.use_it(), attr, flags)
+        })
+    }
+}
+
+fn mr_attr(
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    context: *mut c_void,
+) -> fi_mr_attr {
+    // SAFETY: all zeros is a valid fi_mr_attr: numbers and null pointers.
+    let mut attr = unsafe { std::mem::zeroed::<fi_mr_attr>() };
+    attr.mr_iov = iov;
+    attr.iov_count = count;
+    attr.access = access;
+    attr.offset = offset;
+    attr.requested_key = key;
+    attr.context = context;
+    attr
+}
+
+unsafe extern "C" fn reg<D: Domain>(
+    fid: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    out: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_mr_reg", || {
+        let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+        let attr = mr_attr(&raw const iov, 1, access, offset, key, context);
+        // SAFETY: see above; `iov` outlives the call.
+        unsafe { register::<D>(fid, &attr, flags, out) }
+    })
+}
+
+unsafe extern "C" fn regv<D: Domain>(
+    fid: *mut fid,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    out: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_mr_regv", || {
+        let attr = mr_attr(iov, count, access, offset, key, context);
+        // SAFETY: see above; the iovecs are the caller's.
+        unsafe { register::<D>(fid, &attr, flags, out) }
+    })
+}
+
+unsafe extern "C" fn regattr<D: Domain>(
+    fid: *mut fid,
+    attr: *const fi_mr_attr,
+    flags: u64,
+    out: *mut *mut fid_mr,
+) -> c_int {
+    answer("fi_mr_regattr", || {
+        if attr.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: see above; only fields that every version has are read.
+        unsafe {
+            let attr = mr_attr(
+                (*attr).mr_iov,
+                (*attr).iov_count,
+                (*attr).access,
+                (*attr).offset,
+                (*attr).requested_key,
+                (*attr).context,
+            );
+            register::<D>(fid, &attr, flags, out)
+        }
+    })
+}
+
+unsafe extern "C" fn no_scalable_ep(
+    _domain: *mut fid_domain,
+    _info: *mut fi_info,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_stx_ctx(
+    _domain: *mut fid_domain,
+    _attr: *mut fi_tx_attr,
+    _out: *mut *mut fid_stx,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_srx_ctx(
+    _domain: *mut fid_domain,
+    _attr: *mut fi_rx_attr,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_xpu_ctx(
+    _domain: *mut fid_domain,
+    _attr: *mut fi_xpu_attr,
+    _out: *mut *mut fid_xpu_ctx,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}

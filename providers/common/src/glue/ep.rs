@@ -1,0 +1,1026 @@
+//! `struct fid_ep` for any [`Endpoint`].
+use super::{Endpoint, RecvOp, SendOp, bytes, copy_out, unbuilt};
+use crate::abi::{
+    self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, fi_addr_t, fi_alias,
+    fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged,
+    fi_rx_attr, fi_tx_attr, fid, fid_ep, fid_mc, fid_pep, fid_t,
+};
+use crate::addr;
+use crate::av::Av;
+use crate::boundary::{answer, answer_transfer};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::cntr::Cntr;
+use crate::cq::{Context, Cq};
+use crate::eq::{Eq, FidPtr};
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, class_of};
+use crate::info::InfoRef;
+use crate::progress::Progress;
+use core::ffi::{c_int, c_void};
+use libc::{iovec, ssize_t};
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What the application bound to an endpoint (fi_ep_bind).
+#[derive(Clone, Debug, Default)]
+pub struct Bindings {
+    /// For sends.
+    pub tx_cq: Option<Arc<Cq>>,
+    /// For receives.
+    pub rx_cq: Option<Arc<Cq>>,
+    /// For connection events.
+    pub eq: Option<Arc<Eq>>,
+    /// For peers' addresses.
+    pub av: Option<Arc<Av>>,
+    /// Counts sends.
+    pub tx_cntr: Option<Arc<Cntr>>,
+    /// Counts receives.
+    pub rx_cntr: Option<Arc<Cntr>>,
+    /// Counts reads and writes, and what peers read and wrote.
+    pub rma_cntrs: [Option<Arc<Cntr>>; 4],
+}
+
+impl Bindings {
+    fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
+        [&self.tx_cntr, &self.rx_cntr].into_iter().chain(&self.rma_cntrs).flatten()
+    }
+}
+
+/// What an endpoint and its aliases share.
+struct Shared<E> {
+    inner: E,
+    bindings: Mutex<Bindings>,
+    enabled: AtomicBool,
+    caps: u64,
+    ep_type: fi_ep_type,
+    /// tx_attr.op_flags and rx_attr.op_flags as the application gave them.
+    tx_defaults: u64,
+    rx_defaults: u64,
+    /// The endpoint and its aliases that are open.
+    fids: AtomicUsize,
+    progress: Arc<dyn Progress>,
+    leave_domain: Box<dyn Fn() + Send + Sync>,
+    _domain: Arc<dyn Any + Send + Sync>,
+}
+
+/// An endpoint, as C holds it.
+#[repr(C)]
+pub struct EpFid<E> {
+    /// Its transfer tables change once, when the endpoint is enabled.
+    c: UnsafeCell<fid_ep>,
+    /// Flags of calls that have none of their own, and of those that have.
+    tx_flags: AtomicU64,
+    tx_msg_flags: AtomicU64,
+    rx_flags: AtomicU64,
+    rx_msg_flags: AtomicU64,
+    shared: Arc<Shared<E>>,
+}
+
+// SAFETY: the C part changes only in `enable`, which fi_endpoint(3) orders
+// before any transfer; `E` is Send + Sync by its trait, the rest by itself.
+unsafe impl<E: Endpoint> Sync for EpFid<E> {}
+// SAFETY: as above.
+unsafe impl<E: Endpoint> Send for EpFid<E> {}
+// SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only
+// by `make`, in an `Arc`.
+unsafe impl<E: Endpoint> Embeds<fid_ep> for EpFid<E> {}
+
+impl<E> std::fmt::Debug for EpFid<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EpFid")
+    }
+}
+
+/// Flags that a send call may carry (fi_msg(3)).
+const TX_FLAGS: u64 = abi::FI_COMPLETION
+    | abi::FI_INJECT
+    | abi::FI_MORE
+    | abi::FI_REMOTE_CQ_DATA
+    | abi::FI_INJECT_COMPLETE
+    | abi::FI_TRANSMIT_COMPLETE
+    | abi::FI_DELIVERY_COMPLETE
+    | abi::FI_MATCH_COMPLETE
+    // Said again by some applications; the call itself says it.
+    | abi::FI_MSG
+    | abi::FI_TAGGED
+    | abi::FI_SEND;
+
+/// Flags that a receive call may carry.
+const RX_FLAGS: u64 = abi::FI_COMPLETION
+    | abi::FI_MORE
+    | abi::FI_MULTI_RECV
+    | abi::FI_REMOTE_CQ_DATA
+    | abi::FI_MSG
+    | abi::FI_TAGGED
+    | abi::FI_RECV;
+
+/// Flags that a tagged receive call may carry besides.
+const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
+
+impl<E: Endpoint> EpFid<E> {
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close::<E>),
+        bind: Some(bind::<E>),
+        control: Some(control::<E>),
+        ops_open: Some(unbuilt::no_ops_open),
+        tostr: Some(unbuilt::no_tostr),
+        ops_set: Some(unbuilt::no_ops_set),
+    };
+
+    const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+        size: size_of::<fi_ops_ep>(),
+        cancel: Some(cancel::<E>),
+        getopt: Some(getopt::<E>),
+        setopt: Some(setopt::<E>),
+        tx_ctx: Some(no_tx_ctx),
+        rx_ctx: Some(no_rx_ctx),
+        rx_size_left: Some(rx_size_left::<E>),
+        tx_size_left: Some(tx_size_left::<E>),
+        export_xpu: Some(no_export_xpu),
+    };
+
+    const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
+        size: size_of::<fi_ops_cm>(),
+        setname: Some(setname::<E>),
+        getname: Some(getname::<E>),
+        getpeer: Some(getpeer::<E>),
+        connect: Some(connect::<E>),
+        listen: Some(no_listen),
+        accept: Some(accept::<E>),
+        reject: Some(no_reject),
+        shutdown: Some(shutdown::<E>),
+        join: Some(no_join),
+    };
+
+    const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        size: size_of::<fi_ops_msg>(),
+        recv: Some(recv::<E>),
+        recvv: Some(recvv::<E>),
+        recvmsg: Some(recvmsg::<E>),
+        send: Some(send::<E>),
+        sendv: Some(sendv::<E>),
+        sendmsg: Some(sendmsg::<E>),
+        inject: Some(inject::<E>),
+        senddata: Some(senddata::<E>),
+        injectdata: Some(injectdata::<E>),
+    };
+
+    const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        size: size_of::<fi_ops_tagged>(),
+        recv: Some(trecv::<E>),
+        recvv: Some(trecvv::<E>),
+        recvmsg: Some(trecvmsg::<E>),
+        send: Some(tsend::<E>),
+        sendv: Some(tsendv::<E>),
+        sendmsg: Some(tsendmsg::<E>),
+        inject: Some(tinject::<E>),
+        senddata: Some(tsenddata::<E>),
+        injectdata: Some(tinjectdata::<E>),
+    };
+
+    /// Wraps a provider's new endpoint for C.
+    pub(super) fn open(
+        inner: E,
+        info: InfoRef<'_>,
+        domain: Arc<dyn Any + Send + Sync>,
+        progress: Arc<dyn Progress>,
+        leave_domain: Box<dyn Fn() + Send + Sync>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let ep_type = match info.ep_type() {
+            t if t == fi_ep_type::FI_EP_MSG => fi_ep_type::FI_EP_MSG,
+            t if t == fi_ep_type::FI_EP_DGRAM => fi_ep_type::FI_EP_DGRAM,
+            _ => fi_ep_type::FI_EP_RDM,
+        };
+        let tx = info.tx().map_or(0, |tx| tx.op_flags);
+        let rx = info.rx().map_or(0, |rx| rx.op_flags);
+        let shared = Arc::new(Shared {
+            inner,
+            bindings: Mutex::new(Bindings::default()),
+            enabled: AtomicBool::new(false),
+            caps: info.caps(),
+            ep_type,
+            tx_defaults: tx,
+            rx_defaults: rx,
+            fids: AtomicUsize::new(0),
+            progress,
+            leave_domain,
+            _domain: domain,
+        });
+        let ep = Self::make(
+            shared,
+            context,
+            [
+                tx | abi::FI_COMPLETION,
+                abi::FI_COMPLETION,
+                rx | abi::FI_COMPLETION,
+                abi::FI_COMPLETION,
+            ],
+        );
+        ep.shared.inner.opened(FidPtr(ep.as_c().cast()));
+        Ok(ep)
+    }
+
+    fn make(shared: Arc<Shared<E>>, context: *mut c_void, flags: [u64; 4]) -> Arc<Self> {
+        shared.fids.fetch_add(1, Ordering::Relaxed);
+        let [tx, tx_msg, rx, rx_msg] = flags.map(AtomicU64::new);
+        let enabled = shared.enabled.load(Ordering::Acquire);
+        let ep = Arc::new(Self {
+            c: UnsafeCell::new(fid_ep {
+                fid: fid {
+                    fclass: FI_CLASS_EP as usize,
+                    context,
+                    ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
+                },
+                ops: std::ptr::from_ref(Self::EP_OPS).cast_mut(),
+                cm: std::ptr::from_ref(Self::CM_OPS).cast_mut(),
+                msg: (&raw const unbuilt::NOT_ENABLED_MSG).cast_mut(),
+                rma: (&raw const unbuilt::NO_RMA).cast_mut(),
+                tagged: (&raw const unbuilt::NOT_ENABLED_TAGGED).cast_mut(),
+                atomic: (&raw const unbuilt::NO_ATOMIC).cast_mut(),
+                collective: (&raw const unbuilt::NO_COLLECTIVE).cast_mut(),
+            }),
+            tx_flags: tx,
+            tx_msg_flags: tx_msg,
+            rx_flags: rx,
+            rx_msg_flags: rx_msg,
+            shared,
+        });
+        if enabled {
+            ep.use_transfer_tables();
+        }
+        ep
+    }
+
+    /// The tables of what the endpoint's caps promise.
+    fn use_transfer_tables(&self) {
+        let tagged = self.shared.caps & abi::FI_TAGGED != 0;
+        let msg = self.shared.caps & abi::FI_MSG != 0;
+        // SAFETY: transfers come after enabling, in one thread or ordered by the
+        // application (fi_endpoint(3)); nobody reads the two fields now.
+        unsafe {
+            let c = self.c.get();
+            (*c).msg = if msg {
+                std::ptr::from_ref(Self::MSG_OPS).cast_mut()
+            } else {
+                (&raw const unbuilt::NO_MSG).cast_mut()
+            };
+            (*c).tagged = if tagged {
+                std::ptr::from_ref(Self::TAGGED_OPS).cast_mut()
+            } else {
+                (&raw const unbuilt::NO_TAGGED).cast_mut()
+            };
+        }
+    }
+
+    fn bindings(&self) -> MutexGuard<'_, Bindings> {
+        self.shared.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn bind_cq(&self, cq: Arc<Cq>, flags: u64) -> Result {
+        if flags & !(abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if flags & (abi::FI_TRANSMIT | abi::FI_RECV) == 0 {
+            return Err(Error::INVAL);
+        }
+        // With it a success is reported only when the call, or the endpoint's
+        // default flags for calls without flags, ask for it.
+        let selective = flags & abi::FI_SELECTIVE_COMPLETION != 0;
+        let mut bindings = self.bindings();
+        let (tx, rx) = (flags & abi::FI_TRANSMIT != 0, flags & abi::FI_RECV != 0);
+        if (tx && bindings.tx_cq.is_some()) || (rx && bindings.rx_cq.is_some()) {
+            return Err(Error::INVAL);
+        }
+        if tx {
+            cq.add_user();
+            bindings.tx_cq = Some(cq.clone());
+            if selective {
+                self.tx_flags.store(self.shared.tx_defaults, Ordering::Relaxed);
+                self.tx_msg_flags.store(0, Ordering::Relaxed);
+            }
+        }
+        if rx {
+            cq.add_user();
+            bindings.rx_cq = Some(cq);
+            if selective {
+                self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
+                self.rx_msg_flags.store(0, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
+        const KINDS: [u64; 6] = [
+            abi::FI_SEND,
+            abi::FI_RECV,
+            abi::FI_READ,
+            abi::FI_WRITE,
+            abi::FI_REMOTE_READ,
+            abi::FI_REMOTE_WRITE,
+        ];
+        let all = KINDS.iter().fold(0, |all, kind| all | kind);
+        if flags & !all != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if flags == 0 {
+            return Err(Error::INVAL);
+        }
+        let mut bindings = self.bindings();
+        let Bindings { tx_cntr, rx_cntr, rma_cntrs: [read, write, rread, rwrite], .. } =
+            &mut *bindings;
+        let slots = [tx_cntr, rx_cntr, read, write, rread, rwrite];
+        for (kind, slot) in KINDS.iter().zip(slots) {
+            if flags & kind != 0 {
+                if slot.is_some() {
+                    return Err(Error::INVAL);
+                }
+                cntr.add_user();
+                *slot = Some(cntr.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `bfid` points to a live fid.
+    unsafe fn bind(&self, bfid: *mut fid, flags: u64) -> Result {
+        // SAFETY: by this function's contract; the class says what to look for.
+        unsafe {
+            match class_of(bfid).map(|class| class as c_int) {
+                _ if self.shared.enabled.load(Ordering::Acquire) => Err(Error::OPBADSTATE),
+                Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
+                Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
+                Some(FI_CLASS_EQ) => {
+                    let eq = Eq::from_fid(bfid)?;
+                    let mut bindings = self.bindings();
+                    if bindings.eq.is_some() {
+                        return Err(Error::INVAL);
+                    }
+                    eq.add_source(&self.shared.progress)?;
+                    eq.add_user();
+                    bindings.eq = Some(eq);
+                    Ok(())
+                }
+                Some(FI_CLASS_AV) => {
+                    let av = Av::from_fid(bfid)?;
+                    let mut bindings = self.bindings();
+                    if bindings.av.is_some() {
+                        return Err(Error::INVAL);
+                    }
+                    av.add_user();
+                    bindings.av = Some(av);
+                    Ok(())
+                }
+                _ => Err(Error::INVAL),
+            }
+        }
+    }
+
+    fn enable(&self) -> Result {
+        if self.shared.enabled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let bindings = self.bindings().clone();
+        let either =
+            |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
+        let caps = self.shared.caps;
+        // Neither direction named stands for both.
+        let (send, recv) = match caps & (abi::FI_SEND | abi::FI_RECV) {
+            0 => (true, true),
+            named => (named & abi::FI_SEND != 0, named & abi::FI_RECV != 0),
+        };
+        if (send && !either(&bindings.tx_cq, &bindings.tx_cntr))
+            || (recv && !either(&bindings.rx_cq, &bindings.rx_cntr))
+        {
+            return Err(Error::NOCQ);
+        }
+        match self.shared.ep_type {
+            fi_ep_type::FI_EP_MSG if bindings.eq.is_none() => return Err(Error::NOEQ),
+            fi_ep_type::FI_EP_RDM | fi_ep_type::FI_EP_DGRAM if bindings.av.is_none() => {
+                return Err(Error::NOAV);
+            }
+            _ => {}
+        }
+        self.shared.inner.enable(&bindings)?;
+        self.shared.enabled.store(true, Ordering::Release);
+        self.use_transfer_tables();
+        Ok(())
+    }
+
+    /// Reads or changes the default flags of sends or receives, which `flags`
+    /// names with FI_TRANSMIT or FI_RECV.
+    fn op_flags(&self, flags: &mut u64, set: bool) -> Result {
+        let which = *flags & (abi::FI_TRANSMIT | abi::FI_RECV);
+        let to = match which {
+            abi::FI_TRANSMIT => &self.tx_flags,
+            abi::FI_RECV => &self.rx_flags,
+            _ => return Err(Error::INVAL),
+        };
+        if set {
+            let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
+            // Without selective completion every success is reported.
+            let always = msg.load(Ordering::Relaxed) & abi::FI_COMPLETION;
+            to.store((*flags & !which) | always, Ordering::Relaxed);
+        } else {
+            *flags = to.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn alias(&self, flags: u64) -> Result<Arc<Self>> {
+        let load = |flags: &AtomicU64| flags.load(Ordering::Relaxed);
+        let mut all = [
+            load(&self.tx_flags),
+            load(&self.tx_msg_flags),
+            load(&self.rx_flags),
+            load(&self.rx_msg_flags),
+        ];
+        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV);
+        match flags & (abi::FI_TRANSMIT | abi::FI_RECV) {
+            abi::FI_TRANSMIT => all[0] = own | (all[1] & abi::FI_COMPLETION),
+            abi::FI_RECV => all[2] = own | (all[3] & abi::FI_COMPLETION),
+            _ => return Err(Error::INVAL),
+        }
+        // SAFETY: the context is set by the application or never.
+        let context = unsafe { (*self.c.get()).fid.context };
+        Ok(Self::make(self.shared.clone(), context, all))
+    }
+
+    #[inline]
+    fn tx(&self) -> u64 {
+        self.tx_flags.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn rx(&self) -> u64 {
+        self.rx_flags.load(Ordering::Relaxed)
+    }
+
+    /// The flags of a call without any that injects: never a success entry.
+    #[inline]
+    fn inject_flags(&self) -> u64 {
+        (self.tx() & !abi::FI_COMPLETION) | abi::FI_INJECT
+    }
+
+    #[inline]
+    fn tx_msg(&self, flags: u64) -> Result<u64> {
+        if flags & !TX_FLAGS != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn rx_msg(&self, flags: u64, allowed: u64) -> Result<u64> {
+        if flags & !allowed != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        Ok(flags | self.rx_msg_flags.load(Ordering::Relaxed))
+    }
+}
+
+impl<E> Drop for Shared<E> {
+    fn drop(&mut self) {
+        let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
+            cq.remove_user();
+        }
+        bindings.cntrs().for_each(|cntr| cntr.remove_user());
+        if let Some(eq) = &bindings.eq {
+            eq.remove_user();
+        }
+        if let Some(av) = &bindings.av {
+            av.remove_user();
+        }
+        (self.leave_domain)();
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of an endpoint of the same `E` that is open, or with null. Buffers are
+// the caller's as fi_msg(3) and fi_tagged(3) promise.
+
+unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
+    answer("fi_close(ep)", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
+            ep.shared.inner.close();
+            if let Some(eq) = &ep.bindings().eq {
+                eq.forget(FidPtr(fid));
+            }
+        }
+        // SAFETY: see above; nothing of ours uses it any more.
+        drop(unsafe { EpFid::<E>::take(fid.cast::<fid_ep>()) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
+    answer("fi_ep_bind", || {
+        // SAFETY: see above; `bfid` is an open object of the application's or null.
+        unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>())?.bind(bfid, flags) }
+    })
+}
+
+unsafe extern "C" fn control<E: Endpoint>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    answer("fi_control(ep)", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        match command {
+            abi::FI_ENABLE => ep.enable(),
+            abi::FI_GETOPSFLAG | abi::FI_SETOPSFLAG => {
+                // SAFETY: both pass a pointer to the flags (fi_endpoint(3)).
+                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::INVAL)?;
+                ep.op_flags(flags, command == abi::FI_SETOPSFLAG)
+            }
+            abi::FI_ALIAS => {
+                // SAFETY: FI_ALIAS passes a struct fi_alias (fi_endpoint(3)).
+                let alias = unsafe { arg.cast::<fi_alias>().as_ref() }.ok_or(Error::INVAL)?;
+                if alias.fid.is_null() {
+                    return Err(Error::INVAL);
+                }
+                let ep = ep.alias(alias.flags)?;
+                // SAFETY: checked above.
+                unsafe { alias.fid.write(ep.into_c().cast()) };
+                Ok(())
+            }
+            // SAFETY: `arg` is what the command asks for, as fi_control(3) says.
+            _ => unsafe { ep.shared.inner.control(command, arg) },
+        }
+    })
+}
+
+unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ssize_t {
+    answer_transfer("fi_cancel", || {
+        // SAFETY: see above.
+        unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared.inner.cancel(Context(context))
+    })
+}
+
+unsafe extern "C" fn getopt<E: Endpoint>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getopt", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT {
+            return Err(Error::NOPROTOOPT);
+        }
+        if value.is_null() || len.is_null() {
+            return Err(Error::INVAL);
+        }
+        let mut bytes = [0; 64];
+        let n = ep.shared.inner.getopt(name, &mut bytes)?;
+        // SAFETY: the caller gives `*len` bytes at `value`.
+        if unsafe { copy_out(&bytes[..n], value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+    })
+}
+
+unsafe extern "C" fn setopt<E: Endpoint>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    answer("fi_setopt", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT {
+            return Err(Error::NOPROTOOPT);
+        }
+        if value.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: the caller gives `len` bytes at `value`.
+        ep.shared.inner.setopt(name, unsafe { bytes(value, len) })
+    })
+}
+
+unsafe extern "C" fn rx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
+    // SAFETY: see above.
+    answer("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.size_left(false))
+}
+
+unsafe extern "C" fn tx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
+    // SAFETY: see above.
+    answer("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.size_left(true))
+}
+
+unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
+    answer("fi_setname", || {
+        // SAFETY: see above; the caller gives `len` bytes at `addr`.
+        unsafe {
+            let ep = EpFid::<E>::from_c(fid.cast::<fid_ep>())?;
+            ep.shared.inner.setname(bytes(addr, len))
+        }
+    })
+}
+
+/// Gives a name to the caller, as fi_getname and fi_getpeer do.
+///
+/// # Safety
+/// `len` is null or points to the bytes that `addr` has.
+pub(super) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result {
+    if len.is_null() {
+        return Err(Error::INVAL);
+    }
+    // SAFETY: by this function's contract.
+    if unsafe { copy_out(name, addr, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+}
+
+unsafe extern "C" fn getname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+    answer("fi_getname", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe {
+            let name = EpFid::<E>::from_c(fid.cast::<fid_ep>())?.shared.inner.getname()?;
+            give_name(&name, addr, len)
+        }
+    })
+}
+
+unsafe extern "C" fn getpeer<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getpeer", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe {
+            let name = EpFid::<E>::from_c(ep)?.shared.inner.getpeer()?;
+            give_name(&name, addr, len)
+        }
+    })
+}
+
+unsafe extern "C" fn connect<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    param: *const c_void,
+    param_len: usize,
+) -> c_int {
+    answer("fi_connect", || {
+        // SAFETY: see above; `addr` is null or a socket address, `param` has
+        // `param_len` bytes.
+        unsafe {
+            let ep = EpFid::<E>::from_c(ep)?;
+            let addr =
+                if addr.is_null() { None } else { Some(addr::to_raw(&addr::from_ptr(addr)?)) };
+            ep.enable()?;
+            let addr = addr.as_ref().map(|addr| addr.as_bytes());
+            ep.shared.inner.connect(addr, bytes(param, param_len))
+        }
+    })
+}
+
+unsafe extern "C" fn accept<E: Endpoint>(
+    ep: *mut fid_ep,
+    param: *const c_void,
+    param_len: usize,
+) -> c_int {
+    answer("fi_accept", || {
+        // SAFETY: see above; `param` has `param_len` bytes.
+        unsafe {
+            let ep = EpFid::<E>::from_c(ep)?;
+            ep.enable()?;
+            ep.shared.inner.accept(bytes(param, param_len))
+        }
+    })
+}
+
+unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int {
+    answer("fi_shutdown", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.shutdown()
+    })
+}
+
+/// The four ways to say what to send, for `fi_send` and for `fi_tsend`.
+macro_rules! transmit {
+    ($send:ident, $sendv:ident, $sendmsg:ident, $inject:ident, $senddata:ident, $injectdata:ident,
+     $method:ident, $msg:ty, $names:expr, ($($tag:ident: $tag_ty:ty)?), $msg_tag:expr) => {
+        #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
+        unsafe extern "C" fn $send<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            _desc: *mut c_void,
+            dest: fi_addr_t,
+            $($tag: $tag_ty,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer($names[0], || {
+                let mut the_tag = 0;
+                $(the_tag = $tag;)?
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                ep.shared.inner.$method(SendOp {
+                    buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
+                })
+            })
+        }
+
+        #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
+        unsafe extern "C" fn $sendv<E: Endpoint>(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            _desc: *mut *mut c_void,
+            count: usize,
+            dest: fi_addr_t,
+            $($tag: $tag_ty,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer($names[1], || {
+                let mut the_tag = 0;
+                $(the_tag = $tag;)?
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
+                ep.shared.inner.$method(SendOp {
+                    buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
+                })
+            })
+        }
+
+        unsafe extern "C" fn $sendmsg<E: Endpoint>(
+            ep: *mut fid_ep,
+            msg: *const $msg,
+            flags: u64,
+        ) -> ssize_t {
+            answer_transfer($names[2], || {
+                // SAFETY: see above; the message structure is the caller's.
+                let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+                // SAFETY: see above.
+                let buf = unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
+                let tag: fn(&$msg) -> u64 = $msg_tag;
+                ep.shared.inner.$method(SendOp {
+                    buf,
+                    dest: msg.addr,
+                    context: Context(msg.context),
+                    data: msg.data,
+                    tag: tag(msg),
+                    flags: ep.tx_msg(flags)?,
+                })
+            })
+        }
+
+        #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
+        unsafe extern "C" fn $inject<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            dest: fi_addr_t,
+            $($tag: $tag_ty,)?
+        ) -> ssize_t {
+            answer_transfer($names[3], || {
+                let mut the_tag = 0;
+                $(the_tag = $tag;)?
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                ep.shared.inner.$method(SendOp {
+                    buf, dest, context: Context::NULL, data: 0, tag: the_tag, flags: ep.inject_flags(),
+                })
+            })
+        }
+
+        #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
+        unsafe extern "C" fn $senddata<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            _desc: *mut c_void,
+            data: u64,
+            dest: fi_addr_t,
+            $($tag: $tag_ty,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer($names[4], || {
+                let mut the_tag = 0;
+                $(the_tag = $tag;)?
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                ep.shared.inner.$method(SendOp {
+                    buf, dest, context: Context(context), data, tag: the_tag,
+                    flags: ep.tx() | abi::FI_REMOTE_CQ_DATA,
+                })
+            })
+        }
+
+        #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
+        unsafe extern "C" fn $injectdata<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            data: u64,
+            dest: fi_addr_t,
+            $($tag: $tag_ty,)?
+        ) -> ssize_t {
+            answer_transfer($names[5], || {
+                let mut the_tag = 0;
+                $(the_tag = $tag;)?
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                ep.shared.inner.$method(SendOp {
+                    buf, dest, context: Context::NULL, data, tag: the_tag,
+                    flags: ep.inject_flags() | abi::FI_REMOTE_CQ_DATA,
+                })
+            })
+        }
+    };
+}
+
+transmit!(
+    send,
+    sendv,
+    sendmsg,
+    inject,
+    senddata,
+    injectdata,
+    send,
+    fi_msg,
+    ["fi_send", "fi_sendv", "fi_sendmsg", "fi_inject", "fi_senddata", "fi_injectdata"],
+    (),
+    |_| 0
+);
+transmit!(
+    tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, fi_msg_tagged,
+    ["fi_tsend", "fi_tsendv", "fi_tsendmsg", "fi_tinject", "fi_tsenddata", "fi_tinjectdata"],
+    (tag: u64), |msg| msg.tag
+);
+
+unsafe extern "C" fn recv<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_recv", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        let (context, flags) = (Context(context), ep.rx());
+        ep.shared.inner.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+    })
+}
+
+unsafe extern "C" fn recvv<E: Endpoint>(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src: fi_addr_t,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_recvv", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let (context, flags) = (Context(context), ep.rx());
+        ep.shared.inner.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+    })
+}
+
+unsafe extern "C" fn recvmsg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg,
+    flags: u64,
+) -> ssize_t {
+    answer_transfer("fi_recvmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        // SAFETY: see above.
+        let buf = unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
+        let flags = ep.rx_msg(flags, RX_FLAGS)?;
+        let context = Context(msg.context);
+        ep.shared.inner.recv(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
+    })
+}
+
+unsafe extern "C" fn trecv<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_trecv", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        let (context, flags) = (Context(context), ep.rx());
+        ep.shared.inner.trecv(RecvOp { buf, src, tag, ignore, context, flags })
+    })
+}
+
+unsafe extern "C" fn trecvv<E: Endpoint>(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_trecvv", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let (context, flags) = (Context(context), ep.rx());
+        ep.shared.inner.trecv(RecvOp { buf, src, tag, ignore, context, flags })
+    })
+}
+
+unsafe extern "C" fn trecvmsg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_tagged,
+    flags: u64,
+) -> ssize_t {
+    answer_transfer("fi_trecvmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?;
+        let buf = if flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0 {
+            RecvBuf::none()
+        } else {
+            // SAFETY: see above.
+            unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+        };
+        ep.shared.inner.trecv(RecvOp {
+            buf,
+            src: msg.addr,
+            tag: msg.tag,
+            ignore: msg.ignore,
+            context: Context(msg.context),
+            flags,
+        })
+    })
+}
+
+unsafe extern "C" fn no_tx_ctx(
+    _ep: *mut fid_ep,
+    _index: c_int,
+    _attr: *mut fi_tx_attr,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_rx_ctx(
+    _ep: *mut fid_ep,
+    _index: c_int,
+    _attr: *mut fi_rx_attr,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_export_xpu(
+    _ep: *mut fid_ep,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_ep,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_listen(_pep: *mut fid_pep) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_reject(
+    _pep: *mut fid_pep,
+    _handle: fid_t,
+    _param: *const c_void,
+    _len: usize,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_join(
+    _ep: *mut fid_ep,
+    _addr: *const c_void,
+    _flags: u64,
+    _mc: *mut *mut fid_mc,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}

@@ -1,0 +1,233 @@
+//! `struct fid_fabric` for any [`Fabric`].
+use super::domain::DomainFid;
+use super::pep::PepFid;
+use super::{Fabric, Users, unbuilt};
+use crate::abi::{
+    FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid,
+    fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
+};
+use crate::boundary::answer;
+use crate::eq::Eq;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::info::InfoRef;
+use crate::poll::{self, WaitSet};
+use core::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+/// A fabric, as C and its domains share it.
+#[repr(C)]
+pub struct FabricFid<F> {
+    c: fid_fabric,
+    pub(crate) users: Arc<Users>,
+    pub(crate) inner: F,
+}
+
+// SAFETY: the C part is written once, by the core right after opening and by
+// `open`; `F` is Send + Sync by its trait.
+unsafe impl<F: Fabric> Sync for FabricFid<F> {}
+// SAFETY: as above.
+unsafe impl<F: Fabric> Send for FabricFid<F> {}
+// SAFETY: repr(C) with the C struct first; made only by `open_fabric`, in an `Arc`.
+unsafe impl<F: Fabric> Embeds<fid_fabric> for FabricFid<F> {}
+
+impl<F> std::fmt::Debug for FabricFid<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FabricFid({:?})", self.users)
+    }
+}
+
+/// The `fabric` callback of a provider's `struct fi_provider`.
+///
+/// # Safety
+/// As fi_fabric(3): `attr` and `out` are the caller's, or null.
+pub unsafe extern "C" fn open_fabric<F: Fabric>(
+    attr: *mut fi_fabric_attr,
+    out: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_fabric", || {
+        // SAFETY: `attr` points to a fabric attribute or is null; its name is a C string.
+        let name = unsafe {
+            let attr = attr.as_ref().ok_or(Error::INVAL)?;
+            if attr.name.is_null() || out.is_null() {
+                return Err(Error::INVAL);
+            }
+            CStr::from_ptr(attr.name)
+        };
+        // SAFETY: checked above.
+        let api_version = unsafe { (*attr).api_version };
+        let fabric = Arc::new(FabricFid {
+            c: fid_fabric {
+                fid: fid {
+                    fclass: FI_CLASS_FABRIC as usize,
+                    context,
+                    ops: std::ptr::from_ref(FabricFid::<F>::FID_OPS).cast_mut(),
+                },
+                ops: std::ptr::from_ref(FabricFid::<F>::OPS).cast_mut(),
+                api_version,
+            },
+            users: Arc::new(Users::default()),
+            inner: F::open(name)?,
+        });
+        // SAFETY: checked above.
+        unsafe { out.write(fabric.into_c()) };
+        Ok(())
+    })
+}
+
+impl<F: Fabric> FabricFid<F> {
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close::<F>),
+        bind: Some(unbuilt::no_bind),
+        control: Some(unbuilt::no_control),
+        ops_open: Some(unbuilt::no_ops_open),
+        tostr: Some(unbuilt::no_tostr),
+        ops_set: Some(unbuilt::no_ops_set),
+    };
+
+    const OPS: &'static fi_ops_fabric = &fi_ops_fabric {
+        size: size_of::<fi_ops_fabric>(),
+        domain: Some(domain::<F>),
+        passive_ep: Some(passive_ep::<F>),
+        eq_open: Some(eq_open::<F>),
+        wait_open: Some(wait_open::<F>),
+        trywait: Some(trywait),
+        domain2: Some(domain2::<F>),
+    };
+
+    /// The version the application asked `fi_getinfo` for; the core stores it
+    /// after opening.
+    pub fn api_version(&self) -> u32 {
+        // SAFETY: the core writes the field before it hands the fabric out.
+        unsafe { (&raw const self.c.api_version).read_volatile() }
+    }
+
+    /// Counts one more user; gives back how to stop being one.
+    pub(crate) fn use_it(&self) -> Box<dyn Fn() + Send + Sync> {
+        self.users.add();
+        let users = self.users.clone();
+        Box::new(move || users.remove())
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of a fabric of the same `F`, or with null.
+
+unsafe extern "C" fn close<F: Fabric>(fid: *mut fid) -> c_int {
+    answer("fi_close(fabric)", || {
+        // SAFETY: see above.
+        unsafe { FabricFid::<F>::from_c(fid.cast()) }?.users.check_none()?;
+        // SAFETY: see above; nothing of ours uses it any more.
+        drop(unsafe { FabricFid::<F>::take(fid.cast()) });
+        Ok(())
+    })
+}
+
+unsafe fn open_domain<F: Fabric>(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: see above; the info is the caller's.
+    let (fabric, info) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, InfoRef::from_c(info)?) };
+    if out.is_null() {
+        return Err(Error::INVAL);
+    }
+    let domain = DomainFid::open(fabric, info, context)?;
+    // SAFETY: checked above.
+    unsafe { out.write(domain.into_c()) };
+    Ok(())
+}
+
+unsafe extern "C" fn domain<F: Fabric>(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: see above.
+    answer("fi_domain", || unsafe { open_domain::<F>(fabric, info, out, context) })
+}
+
+unsafe extern "C" fn domain2<F: Fabric>(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_domain2", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        unsafe { open_domain::<F>(fabric, info, out, context) }
+    })
+}
+
+unsafe extern "C" fn passive_ep<F: Fabric>(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_passive_ep", || {
+        // SAFETY: see above; the info is the caller's.
+        let (fabric, info) =
+            unsafe { (FabricFid::<F>::arc_from_c(fabric)?, InfoRef::from_c(info)?) };
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        let pep = PepFid::open(&fabric, info, context)?;
+        // SAFETY: checked above.
+        unsafe { out.write(pep.into_c()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn eq_open<F: Fabric>(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_eq_attr,
+    out: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_eq_open", || {
+        // SAFETY: see above; the attributes are the caller's or null.
+        let (fabric, attr) = unsafe { (FabricFid::<F>::from_c(fabric)?, attr.as_ref()) };
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        let on_close = fabric.use_it();
+        let eq = Eq::open(attr, context, on_close).inspect_err(|_| fabric.users.remove())?;
+        // SAFETY: checked above.
+        unsafe { out.write(eq.into_c()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn wait_open<F: Fabric>(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_wait_attr,
+    out: *mut *mut fid_wait,
+) -> c_int {
+    answer("fi_wait_open", || {
+        // SAFETY: see above; the attributes are the caller's or null.
+        let (fabric, attr) = unsafe { (FabricFid::<F>::from_c(fabric)?, attr.as_ref()) };
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        let on_close = fabric.use_it();
+        let set = WaitSet::open(attr, on_close).inspect_err(|_| fabric.users.remove())?;
+        // SAFETY: checked above.
+        unsafe { out.write(set.into_c()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    // SAFETY: the fids are `count` open objects of the caller's.
+    answer("fi_trywait", || unsafe { poll::try_wait(fids, count) })
+}

@@ -1,0 +1,257 @@
+//! From Rust traits to C ops tables.
+//!
+//! A provider implements [`Fabric`], [`Domain`], [`Endpoint`] (with [`Msg`],
+//! [`Tagged`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
+//! such an implementation by monomorphisation: a call through one goes straight
+//! to the provider's method, after the checks that every provider needs: null
+//! pointers, flags, state, room in buffers. What an implementation does not
+//! provide answers -FI_ENOSYS.
+//!
+//! Objects are counted: a fabric, domain, queue or vector that others use
+//! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
+//! detected here: after fi_close the memory is gone.
+mod connreq;
+mod domain;
+mod ep;
+mod fabric;
+mod pep;
+mod unbuilt;
+
+pub use connreq::{Request, take_request};
+pub use domain::DomainFid;
+pub use ep::{Bindings, EpFid};
+pub use fabric::{FabricFid, open_fabric};
+pub use pep::{PepFid, Reject};
+pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
+
+use crate::abi::fi_addr_t;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::cq::Context;
+use crate::eq::{Eq, FidPtr};
+use crate::error::{Error, Result};
+use crate::info::InfoRef;
+use crate::progress::Progress;
+use core::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+/// A provider's fabric: where domains and passive endpoints are opened
+/// (fi_fabric(3)).
+pub trait Fabric: Send + Sync + Sized + 'static {
+    /// Its domains.
+    type Domain: Domain;
+    /// Its passive endpoints.
+    type PassiveEp: PassiveEp;
+
+    /// Opens the fabric of this name.
+    fn open(name: &CStr) -> Result<Self>;
+    /// Opens a domain as `info` describes it.
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<Self::Domain>;
+    /// Opens a passive endpoint.
+    fn passive_ep(&self, info: InfoRef<'_>) -> Result<Self::PassiveEp>;
+}
+
+/// A provider's domain (fi_domain(3)).
+pub trait Domain: Send + Sync + Sized + 'static {
+    /// Its endpoints.
+    type Endpoint: Endpoint;
+
+    /// What drives everything opened on the domain.
+    fn progress_source(&self) -> Arc<dyn Progress>;
+    /// The application serializes all calls, and nothing of the provider runs
+    /// beside them: locks may cost nothing.
+    fn serialized(&self) -> bool;
+    /// An object was opened that the application can block on, so automatic
+    /// progress needs a thread if the domain promised it.
+    fn blocking_opened(&self) -> Result;
+    /// The FI_SOCKADDR_* format of addresses.
+    fn addr_format(&self) -> u32;
+    /// The domain's mr_mode.
+    fn mr_mode(&self) -> c_int;
+    /// Opens an endpoint.
+    fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
+}
+
+/// One message to send.
+#[derive(Debug)]
+pub struct SendOp {
+    /// Its bytes.
+    pub buf: SendBuf,
+    /// To whom; nothing for connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// The tag, for tagged messages.
+    pub tag: u64,
+    /// FI_COMPLETION when a success is to be reported, FI_INJECT when the
+    /// buffer is the application's again at return, completion level, FI_MORE …
+    pub flags: u64,
+}
+
+/// Room for one message (or, with FI_MULTI_RECV, several).
+#[derive(Debug)]
+pub struct RecvOp {
+    /// Where to put it.
+    pub buf: RecvBuf,
+    /// From whom, FI_ADDR_UNSPEC for anybody.
+    pub src: fi_addr_t,
+    /// The tag to match, for tagged receives.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub flags: u64,
+}
+
+/// What every endpoint does (fi_endpoint(3)).
+pub trait Endpoint: Msg + Tagged + Cm + Send + Sync + Sized + 'static {
+    /// The endpoint got its C object; events name it by this.
+    fn opened(&self, fid: FidPtr);
+    /// All is bound: start working. Errors: -FI_ENOCQ, -FI_ENOAV …
+    fn enable(&self, bindings: &Bindings) -> Result;
+    /// Takes back a posted receive, which then completes with -FI_ECANCELED;
+    /// nothing to take back is no error.
+    fn cancel(&self, context: Context) -> Result;
+    /// Reads an option of level FI_OPT_ENDPOINT into `value`; its length.
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
+    /// Sets an option of level FI_OPT_ENDPOINT.
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result;
+    /// Ends everything: connections, posted operations. No completion follows
+    /// the return of this.
+    fn close(&self);
+    /// Sends (true) or receives (false) that would still be taken.
+    fn size_left(&self, _tx: bool) -> Result<usize> {
+        Err(Error::NOSYS)
+    }
+    /// Other fi_control commands than the common ones.
+    ///
+    /// # Safety
+    /// `arg` is what the command asks for.
+    unsafe fn control(&self, _command: c_int, _arg: *mut c_void) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Messages (fi_msg(3)).
+pub trait Msg {
+    /// Sends a message; -FI_EAGAIN when there is no room, after progress.
+    fn send(&self, _op: SendOp) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Posts a receive.
+    fn recv(&self, _op: RecvOp) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Tagged messages (fi_tagged(3)).
+pub trait Tagged {
+    /// Sends a message with `op.tag`.
+    fn tsend(&self, _op: SendOp) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Posts a receive; peeks, claims and discards by `op.flags`.
+    fn trecv(&self, _op: RecvOp) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Addresses and connections (fi_cm(3)).
+pub trait Cm {
+    /// The endpoint's own address.
+    fn getname(&self) -> Result<Vec<u8>> {
+        Err(Error::NOSYS)
+    }
+    /// Chooses the own address before the endpoint is enabled.
+    fn setname(&self, _addr: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// The connected peer's address.
+    fn getpeer(&self) -> Result<Vec<u8>> {
+        Err(Error::NOSYS)
+    }
+    /// Starts connecting; `addr` null stands for the info's destination.
+    fn connect(&self, _addr: Option<&[u8]>, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Accepts the request the endpoint was opened with.
+    fn accept(&self, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Ends the connection.
+    fn shutdown(&self) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// A listening endpoint (fi_endpoint(3), fi_cm(3)).
+pub trait PassiveEp: Send + Sync + Sized + 'static {
+    /// What its requests are kept as until they are answered ([`Request`]).
+    type Request: Reject;
+
+    /// Starts listening; requests go to `eq`, naming `fid`.
+    fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result;
+    /// What drives it.
+    fn progress_source(&self) -> Arc<dyn Progress>;
+    /// Its own address.
+    fn getname(&self) -> Result<Vec<u8>>;
+    /// Chooses the address before it listens.
+    fn setname(&self, addr: &[u8]) -> Result;
+    /// How many requests may wait in the system's queue (FI_BACKLOG).
+    fn set_backlog(&self, backlog: c_int) -> Result;
+    /// Bytes of user data a request or answer can carry (FI_OPT_CM_DATA_SIZE).
+    fn cm_data_size(&self) -> usize;
+    /// Stops listening.
+    fn close(&self);
+}
+
+/// Copies `bytes` to the caller's buffer as far as it goes, and tells the full
+/// length through `len`; whether all fitted.
+///
+/// # Safety
+/// `len` points to the number of bytes that `buf` has.
+pub(crate) unsafe fn copy_out(bytes: &[u8], buf: *mut c_void, len: *mut usize) -> bool {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let room = if buf.is_null() { 0 } else { *len };
+        *len = bytes.len();
+        let n = bytes.len().min(room);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), n);
+        n == bytes.len()
+    }
+}
+
+/// The caller's bytes; nothing for a null pointer.
+///
+/// # Safety
+/// `buf` is null or has `len` readable bytes for as long as the result lives.
+pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
+    if buf.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: by this function's contract.
+    unsafe { std::slice::from_raw_parts(buf.cast(), len) }
+}
+
+/// Counts who uses an object, so that it cannot be closed under them.
+#[derive(Debug, Default)]
+pub(crate) struct Users(std::sync::atomic::AtomicUsize);
+
+impl Users {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Release);
+    }
+    pub(crate) fn check_none(&self) -> Result {
+        if self.0.load(std::sync::atomic::Ordering::Acquire) == 0 {
+            Ok(())
+        } else {
+            Err(Error::BUSY)
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! `struct fid_pep` for any [`PassiveEp`].
+use super::ep::give_name;
+use super::fabric::FabricFid;
+use super::{Fabric, PassiveEp, bytes, copy_out, take_request, unbuilt};
+use crate::abi::{
+    self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid,
+    fid_ep, fid_mc, fid_pep, fid_t,
+};
+use crate::boundary::answer;
+use crate::eq::{Eq, FidPtr};
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, class_of};
+use crate::info::InfoRef;
+use core::ffi::{c_int, c_void};
+use libc::ssize_t;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
+
+/// A connection request that can be answered with a refusal.
+pub trait Reject: Any + Send {
+    /// Refuses, sending `param` along.
+    fn reject(self, param: &[u8]) -> Result;
+}
+
+/// A passive endpoint, as C holds it.
+#[repr(C)]
+pub struct PepFid<P> {
+    c: fid_pep,
+    inner: P,
+    eq: OnceLock<Arc<Eq>>,
+    reject: fn(*const fid, &[u8]) -> Result,
+    leave_fabric: Box<dyn Fn() + Send + Sync>,
+    _fabric: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; `P` is Send + Sync by its trait.
+unsafe impl<P: PassiveEp> Sync for PepFid<P> {}
+// SAFETY: as above.
+unsafe impl<P: PassiveEp> Send for PepFid<P> {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl<P: PassiveEp> Embeds<fid_pep> for PepFid<P> {}
+
+impl<P> std::fmt::Debug for PepFid<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PepFid")
+    }
+}
+
+fn reject_request<R: Reject>(handle: *const fid, param: &[u8]) -> Result {
+    take_request::<R>(handle)?.reject(param)
+}
+
+impl<P: PassiveEp> PepFid<P> {
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close::<P>),
+        bind: Some(bind::<P>),
+        control: Some(control::<P>),
+        ops_open: Some(unbuilt::no_ops_open),
+        tostr: Some(unbuilt::no_tostr),
+        ops_set: Some(unbuilt::no_ops_set),
+    };
+
+    const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+        size: size_of::<fi_ops_ep>(),
+        cancel: Some(no_cancel),
+        getopt: Some(getopt::<P>),
+        setopt: Some(no_setopt),
+        tx_ctx: Some(no_tx_ctx),
+        rx_ctx: Some(no_rx_ctx),
+        rx_size_left: Some(no_size_left),
+        tx_size_left: Some(no_size_left),
+        export_xpu: Some(no_export_xpu),
+    };
+
+    const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
+        size: size_of::<fi_ops_cm>(),
+        setname: Some(setname::<P>),
+        getname: Some(getname::<P>),
+        getpeer: Some(no_getpeer),
+        connect: Some(no_connect),
+        listen: Some(listen::<P>),
+        accept: Some(no_accept),
+        reject: Some(reject::<P>),
+        shutdown: Some(no_shutdown),
+        join: Some(no_join),
+    };
+
+    pub(super) fn open<F: Fabric<PassiveEp = P>>(
+        fabric: &Arc<FabricFid<F>>,
+        info: InfoRef<'_>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let inner = fabric.inner.passive_ep(info)?;
+        Ok(Arc::new(Self {
+            c: fid_pep {
+                fid: fid {
+                    fclass: FI_CLASS_PEP as usize,
+                    context,
+                    ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
+                },
+                ops: std::ptr::from_ref(Self::EP_OPS).cast_mut(),
+                cm: std::ptr::from_ref(Self::CM_OPS).cast_mut(),
+            },
+            inner,
+            eq: OnceLock::new(),
+            reject: reject_request::<P::Request>,
+            leave_fabric: fabric.use_it(),
+            _fabric: fabric.clone(),
+        }))
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of a passive endpoint of the same `P` that is open, or with null.
+
+unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
+    answer("fi_close(pep)", || {
+        // SAFETY: see above; checked for null before it is taken back.
+        let pep = unsafe {
+            PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
+            PepFid::<P>::take(fid.cast::<fid_pep>())
+        };
+        pep.inner.close();
+        if let Some(eq) = pep.eq.get() {
+            eq.forget(FidPtr(fid));
+            eq.remove_user();
+        }
+        (pep.leave_fabric)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
+    answer("fi_pep_bind", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; `bfid` is an open object of the application's or null.
+        unsafe {
+            let pep = PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
+            if class_of(bfid) != Some(FI_CLASS_EQ as usize) {
+                return Err(Error::INVAL);
+            }
+            let eq = Eq::from_fid(bfid)?;
+            eq.add_source(&pep.inner.progress_source())?;
+            eq.add_user();
+            pep.eq.set(eq).map_err(|eq| {
+                eq.remove_user();
+                Error::INVAL
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn control<P: PassiveEp>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    answer("fi_control(pep)", || {
+        // SAFETY: see above.
+        let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
+        match command {
+            abi::FI_BACKLOG => {
+                // SAFETY: FI_BACKLOG passes an int (fi_endpoint(3)).
+                let backlog = unsafe { arg.cast::<c_int>().as_ref() }.ok_or(Error::INVAL)?;
+                pep.inner.set_backlog(*backlog)
+            }
+            _ => Err(Error::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn getopt<P: PassiveEp>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getopt(pep)", || {
+        // SAFETY: see above.
+        let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT || name != abi::FI_OPT_CM_DATA_SIZE {
+            return Err(Error::NOPROTOOPT);
+        }
+        if value.is_null() || len.is_null() {
+            return Err(Error::INVAL);
+        }
+        let size = pep.inner.cm_data_size().to_ne_bytes();
+        // SAFETY: the caller gives `*len` bytes at `value`.
+        if unsafe { copy_out(&size, value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+    })
+}
+
+unsafe extern "C" fn setname<P: PassiveEp>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
+    answer("fi_setname(pep)", || {
+        // SAFETY: see above; the caller gives `len` bytes at `addr`.
+        unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>())?.inner.setname(bytes(addr, len)) }
+    })
+}
+
+unsafe extern "C" fn getname<P: PassiveEp>(
+    fid: fid_t,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getname(pep)", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe {
+            let name = PepFid::<P>::from_c(fid.cast::<fid_pep>())?.inner.getname()?;
+            give_name(&name, addr, len)
+        }
+    })
+}
+
+unsafe extern "C" fn listen<P: PassiveEp>(pep: *mut fid_pep) -> c_int {
+    answer("fi_listen", || {
+        // SAFETY: see above.
+        let inner = unsafe { PepFid::<P>::from_c(pep) }?;
+        let eq = inner.eq.get().ok_or(Error::NOEQ)?;
+        inner.inner.listen(eq.clone(), FidPtr(pep.cast()))
+    })
+}
+
+unsafe extern "C" fn reject<P: PassiveEp>(
+    pep: *mut fid_pep,
+    handle: fid_t,
+    param: *const c_void,
+    param_len: usize,
+) -> c_int {
+    answer("fi_reject", || {
+        // SAFETY: see above; `param` has `param_len` bytes. The handle is looked
+        // up, not followed.
+        unsafe {
+            let pep = PepFid::<P>::from_c(pep)?;
+            if param_len > pep.inner.cm_data_size() {
+                return Err(Error::INVAL);
+            }
+            (pep.reject)(handle, bytes(param, param_len))
+        }
+    })
+}
+
+unsafe extern "C" fn no_cancel(_fid: fid_t, _context: *mut c_void) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_setopt(
+    _fid: fid_t,
+    _level: c_int,
+    _name: c_int,
+    _value: *const c_void,
+    _len: usize,
+) -> c_int {
+    Error::NOPROTOOPT.to_ret()
+}
+
+unsafe extern "C" fn no_tx_ctx(
+    _ep: *mut fid_ep,
+    _index: c_int,
+    _attr: *mut fi_tx_attr,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_rx_ctx(
+    _ep: *mut fid_ep,
+    _index: c_int,
+    _attr: *mut fi_rx_attr,
+    _out: *mut *mut fid_ep,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_size_left(_ep: *mut fid_ep) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_export_xpu(
+    _ep: *mut fid_ep,
+    _flags: u64,
+    _xpu: *mut abi::fid_xpu_ep,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_getpeer(_ep: *mut fid_ep, _addr: *mut c_void, _len: *mut usize) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_connect(
+    _ep: *mut fid_ep,
+    _addr: *const c_void,
+    _param: *const c_void,
+    _len: usize,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_accept(_ep: *mut fid_ep, _param: *const c_void, _len: usize) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_shutdown(_ep: *mut fid_ep, _flags: u64) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_join(
+    _ep: *mut fid_ep,
+    _addr: *const c_void,
+    _flags: u64,
+    _mc: *mut *mut fid_mc,
+    _context: *mut c_void,
+) -> c_int {
+    Error::NOSYS.to_ret()
+}

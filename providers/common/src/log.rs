@@ -1,0 +1,86 @@
+//! Logging through the core that loaded the provider (fi_provider(7)).
+//!
+//! A message is formatted only when its level and subsystem are enabled. Where
+//! the application can see the cause of an error only here, log it once, at the
+//! place that decides, with what can be done about it.
+use crate::abi::{self, fi_log_level, fi_log_subsys};
+use crate::provider::Provider;
+use core::ffi::CStr;
+use std::ffi::CString;
+
+/// Whether a message of this level would be printed.
+pub fn enabled(prov: &'static Provider, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    // SAFETY: `prov` is a provider that lives as long as the process.
+    unsafe { abi::fi_log_enabled(prov.as_ptr(), level.into(), subsys.into()) != 0 }
+}
+
+/// Prints one message. Use the macros, which check the level first.
+pub fn write(
+    prov: &'static Provider,
+    level: fi_log_level,
+    subsys: fi_log_subsys,
+    func: &CStr,
+    line: u32,
+    message: std::fmt::Arguments<'_>,
+) {
+    // A message with a NUL in it (from a peer, say) is cut there, not lost.
+    let mut bytes = message.to_string().into_bytes();
+    if let Some(end) = bytes.iter().position(|b| *b == 0) {
+        bytes.truncate(end);
+    }
+    bytes.push(b'\n');
+    let Ok(text) = CString::new(bytes) else { return };
+    // SAFETY: the format takes exactly one C string, and `text` outlives the call.
+    unsafe {
+        abi::fi_log(
+            prov.as_ptr(),
+            level.into(),
+            subsys.into(),
+            func.as_ptr(),
+            line as core::ffi::c_int,
+            c"%s".as_ptr(),
+            text.as_ptr(),
+        );
+    }
+}
+
+/// Levels, by the names `log!` uses.
+#[allow(missing_docs, reason = "each is the FI_LOG_* value of its name")]
+pub mod level {
+    use crate::abi::fi_log_level;
+    pub const WARN: fi_log_level = fi_log_level::FI_LOG_WARN;
+    pub const TRACE: fi_log_level = fi_log_level::FI_LOG_TRACE;
+    pub const INFO: fi_log_level = fi_log_level::FI_LOG_INFO;
+    pub const DEBUG: fi_log_level = fi_log_level::FI_LOG_DEBUG;
+}
+
+/// Subsystems, by the names `log!` uses.
+#[allow(missing_docs, reason = "each is the FI_LOG_* value of its name")]
+pub mod subsys {
+    use crate::abi::fi_log_subsys;
+    pub const CORE: fi_log_subsys = fi_log_subsys::FI_LOG_CORE;
+    pub const FABRIC: fi_log_subsys = fi_log_subsys::FI_LOG_FABRIC;
+    pub const DOMAIN: fi_log_subsys = fi_log_subsys::FI_LOG_DOMAIN;
+    pub const EP_CTRL: fi_log_subsys = fi_log_subsys::FI_LOG_EP_CTRL;
+    pub const EP_DATA: fi_log_subsys = fi_log_subsys::FI_LOG_EP_DATA;
+    pub const AV: fi_log_subsys = fi_log_subsys::FI_LOG_AV;
+    pub const CQ: fi_log_subsys = fi_log_subsys::FI_LOG_CQ;
+    pub const EQ: fi_log_subsys = fi_log_subsys::FI_LOG_EQ;
+    pub const MR: fi_log_subsys = fi_log_subsys::FI_LOG_MR;
+}
+
+/// `log!(prov, WARN, EP_CTRL, "format", ...)`: one line, if enabled.
+#[macro_export]
+macro_rules! log {
+    ($prov:expr, $level:ident, $subsys:ident, $($message:tt)+) => {{
+        let (level, subsys) = ($crate::log::level::$level, $crate::log::subsys::$subsys);
+        if $crate::log::enabled($prov, level, subsys) {
+            const FUNC: &std::ffi::CStr =
+                match std::ffi::CStr::from_bytes_with_nul(concat!(module_path!(), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+            $crate::log::write($prov, level, subsys, FUNC, line!(), format_args!($($message)+));
+        }
+    }};
+}

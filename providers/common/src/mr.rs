@@ -1,0 +1,257 @@
+//! Memory regions (fi_mr(3)) as a table of keys: what providers without
+//! registering hardware need.
+use crate::abi::{self, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr};
+use crate::boundary::answer;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// One registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Address of its first byte.
+    pub base: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// What may be done with it: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    pub access: u64,
+    /// The address remote peers use for the first byte: `base` with
+    /// FI_MR_VIRT_ADDR, else 0 and the offset the application gave.
+    pub remote_base: u64,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    regions: HashMap<u64, Region>,
+    next: u64,
+}
+
+/// The regions of a domain.
+#[derive(Debug)]
+pub struct MrTable {
+    mode: c_int,
+    keys: Mutex<Keys>,
+}
+
+impl MrTable {
+    /// A table for a domain of this `mr_mode`.
+    ///
+    /// FI_MR_BASIC is what it stands for: the provider chooses keys, peers use
+    /// virtual addresses. FI_MR_SCALABLE is no requirement at all.
+    pub fn new(mr_mode: c_int) -> Self {
+        let mode = match mr_mode {
+            abi::FI_MR_BASIC => abi::FI_MR_VIRT_ADDR | abi::FI_MR_ALLOCATED | abi::FI_MR_PROV_KEY,
+            abi::FI_MR_SCALABLE => 0,
+            mode => mode,
+        };
+        Self { mode, keys: Mutex::new(Keys { regions: HashMap::new(), next: 1 }) }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Registers a region; its key. A key of the application's that is taken is
+    /// -FI_ENOKEY.
+    pub fn insert(
+        &self,
+        base: usize,
+        len: usize,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+    ) -> Result<u64> {
+        let virtual_addr = self.mode & abi::FI_MR_VIRT_ADDR != 0;
+        let region = Region {
+            base,
+            len,
+            access,
+            remote_base: if virtual_addr { base as u64 } else { offset },
+        };
+        let mut keys = self.keys();
+        let key = if self.mode & abi::FI_MR_PROV_KEY != 0 {
+            if access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) == 0 {
+                // Nobody remote needs to name it.
+                return Ok(FI_KEY_NOTAVAIL);
+            }
+            let key = keys.next;
+            keys.next += 1;
+            key
+        } else {
+            wanted
+        };
+        if keys.regions.contains_key(&key) {
+            return Err(Error::NOKEY);
+        }
+        keys.regions.insert(key, region);
+        Ok(key)
+    }
+
+    /// Forgets a key.
+    pub fn remove(&self, key: u64) {
+        self.keys().regions.remove(&key);
+    }
+
+    /// The local address for a remote peer's access: unknown keys are
+    /// -FI_EINVAL, a range or right that was not granted is -FI_EACCES.
+    pub fn check(&self, key: u64, addr: u64, len: usize, access: u64) -> Result<usize> {
+        let region = *self.keys().regions.get(&key).ok_or(Error::INVAL)?;
+        if region.access & access != access {
+            return Err(Error::ACCES);
+        }
+        let offset = addr.checked_sub(region.remote_base).ok_or(Error::ACCES)?;
+        let offset = usize::try_from(offset).map_err(|_| Error::ACCES)?;
+        let end = offset.checked_add(len).ok_or(Error::ACCES)?;
+        if end > region.len { Err(Error::ACCES) } else { Ok(region.base + offset) }
+    }
+}
+
+/// A memory region, as C holds it.
+#[repr(C)]
+pub struct Mr {
+    c: fid_mr,
+    table: Arc<MrTable>,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: nothing of it changes after `open`.
+unsafe impl Sync for Mr {}
+// SAFETY: as above.
+unsafe impl Send for Mr {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_mr> for Mr {}
+
+impl std::fmt::Debug for Mr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mr(key {})", self.c.key)
+    }
+}
+
+impl Mr {
+    /// Registers what `attr` describes (fi_mr_regattr).
+    ///
+    /// # Safety
+    /// `attr.mr_iov` points to `attr.iov_count` iovecs.
+    pub unsafe fn open(
+        table: Arc<MrTable>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+        attr: &fi_mr_attr,
+        flags: u64,
+    ) -> Result<Arc<Self>> {
+        const ACCESS: u64 = abi::FI_MSG
+            | abi::FI_RMA
+            | abi::FI_TAGGED
+            | abi::FI_ATOMIC
+            | abi::FI_COLLECTIVE
+            | abi::FI_SEND
+            | abi::FI_RECV
+            | abi::FI_READ
+            | abi::FI_WRITE
+            | abi::FI_REMOTE_READ
+            | abi::FI_REMOTE_WRITE;
+        if flags & !(abi::FI_RMA_EVENT | abi::FI_RMA_PMEM | abi::FI_MR_SINGLE_USE) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if attr.access & !ACCESS != 0 {
+            return Err(Error::INVAL);
+        }
+        // One contiguous range: mr_iov_limit of every provider built on this.
+        if attr.mr_iov.is_null() || attr.iov_count != 1 {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: by this function's contract.
+        let iov = unsafe { *attr.mr_iov };
+        let key = table.insert(
+            iov.iov_base as usize,
+            iov.iov_len,
+            attr.access,
+            attr.offset,
+            attr.requested_key,
+        )?;
+        Ok(Arc::new(Self {
+            c: fid_mr {
+                fid: fid {
+                    fclass: FI_CLASS_MR as usize,
+                    context: attr.context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                mem_desc: std::ptr::null_mut(),
+                key,
+            },
+            table,
+            on_close,
+        }))
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a region that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(mr)", || {
+        // SAFETY: see above; checked for null before it is taken back.
+        let mr = unsafe {
+            Mr::from_c(fid.cast())?;
+            Mr::take(fid.cast())
+        };
+        mr.table.remove(mr.c.key);
+        (mr.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
+    // Regions need no binding in the modes built on this table; an application
+    // that binds one all the same gets what it wants: a usable region.
+    if fid.is_null() || bfid.is_null() { Error::INVAL.to_ret() } else { 0 }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
+    match command {
+        _ if fid.is_null() => Error::INVAL.to_ret(),
+        // Enabled from the start; cached nowhere, so never stale.
+        abi::FI_ENABLE | abi::FI_REFRESH => 0,
+        _ => Error::NOSYS.to_ret(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FI_REMOTE_READ, FI_REMOTE_WRITE};
+
+    #[test]
+    fn scalable_keys_are_the_application_s_and_addresses_are_offsets() {
+        let table = MrTable::new(abi::FI_MR_SCALABLE);
+        assert_eq!(table.insert(0x1000, 64, FI_REMOTE_WRITE, 0, 7), Ok(7));
+        assert_eq!(table.insert(0x2000, 64, FI_REMOTE_WRITE, 0, 7), Err(Error::NOKEY));
+        assert_eq!(table.check(7, 16, 48, FI_REMOTE_WRITE), Ok(0x1010));
+        assert_eq!(table.check(7, 16, 49, FI_REMOTE_WRITE), Err(Error::ACCES));
+        assert_eq!(table.check(7, 0, 1, FI_REMOTE_READ), Err(Error::ACCES));
+        assert_eq!(table.check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+        table.remove(7);
+        assert_eq!(table.check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn basic_keys_are_ours_and_addresses_are_virtual() {
+        let table = MrTable::new(abi::FI_MR_BASIC);
+        let key = table.insert(0x1000, 64, FI_REMOTE_READ, 0, 7).unwrap();
+        assert_eq!(table.check(key, 0x1020, 32, FI_REMOTE_READ), Ok(0x1020));
+        assert_eq!(table.check(key, 0x0fff, 1, FI_REMOTE_READ), Err(Error::ACCES));
+        assert_eq!(table.check(key, u64::MAX, 2, FI_REMOTE_READ), Err(Error::ACCES));
+        assert_eq!(table.insert(0x1000, 64, abi::FI_SEND, 0, 7), Ok(FI_KEY_NOTAVAIL));
+    }
+}

@@ -1,0 +1,61 @@
+//! Run-time parameters of a provider: environment variables declared through
+//! the core, so that `fi_info -e` lists them (fi_provider(7)).
+use crate::abi::{self, fi_param_type};
+use crate::provider::Provider;
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+fn define(prov: &'static Provider, name: &CStr, kind: fi_param_type, help: &CStr) {
+    // SAFETY: all strings are C strings that outlive the call; the format "%s"
+    // takes the one argument given. A second definition of the same name is
+    // answered with an error that changes nothing.
+    unsafe {
+        abi::fi_param_define(
+            prov.as_ptr(),
+            name.as_ptr(),
+            kind.into(),
+            c"%s".as_ptr(),
+            help.as_ptr(),
+        );
+    }
+}
+
+fn get<T: Default>(prov: &'static Provider, name: &CStr) -> Option<T> {
+    let mut value = T::default();
+    // SAFETY: `value` has the type the parameter was defined with (the callers
+    // below pair them), and the core only reads the provider.
+    let ret = unsafe {
+        abi::fi_param_get(prov.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>())
+    };
+    (ret == 0).then_some(value)
+}
+
+/// A size: what the environment says, or `default`.
+pub fn size(prov: &'static Provider, name: &CStr, default: usize, help: &CStr) -> usize {
+    define(prov, name, fi_param_type::FI_PARAM_SIZE_T, help);
+    get::<usize>(prov, name).unwrap_or(default)
+}
+
+/// An integer, `None` when the environment does not say.
+pub fn int(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<c_int> {
+    define(prov, name, fi_param_type::FI_PARAM_INT, help);
+    get::<c_int>(prov, name)
+}
+
+/// A yes or no, `None` when the environment does not say.
+pub fn boolean(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<bool> {
+    define(prov, name, fi_param_type::FI_PARAM_BOOL, help);
+    get::<c_int>(prov, name).map(|value| value != 0)
+}
+
+/// A text, `None` when the environment does not say.
+pub fn string(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<String> {
+    define(prov, name, fi_param_type::FI_PARAM_STRING, help);
+    let mut value: *const c_char = std::ptr::null();
+    // SAFETY: `value` has the type the parameter was defined with.
+    let ret = unsafe {
+        abi::fi_param_get(prov.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>())
+    };
+    // SAFETY: the answer is a C string of the core's that stays.
+    (ret == 0 && !value.is_null())
+        .then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+}

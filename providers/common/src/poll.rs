@@ -1,0 +1,405 @@
+//! Wait sets and poll sets (fi_poll(3)), and `fi_trywait`.
+use crate::abi::{
+    self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, fi_ops,
+    fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_obj, fid, fid_poll, fid_wait,
+};
+use crate::boundary::answer;
+use crate::cntr::Cntr;
+use crate::cq::Cq;
+use crate::eq::Eq;
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, class_of};
+use crate::progress::Progress;
+use crate::wait::{self, Kind, Wait};
+use core::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Something a set can hold: a queue or a counter.
+#[derive(Clone, Debug)]
+enum Member {
+    Cq(Weak<Cq>),
+    Eq(Weak<Eq>),
+    Cntr(Weak<Cntr>),
+}
+
+impl Member {
+    /// # Safety
+    /// `fid` points to a live fid.
+    unsafe fn from_fid(fid: *mut fid) -> Result<Self> {
+        // SAFETY: by this function's contract; the class says what to look for.
+        unsafe {
+            match class_of(fid).map(|class| class as c_int) {
+                Some(FI_CLASS_CQ) => Ok(Self::Cq(Arc::downgrade(&Cq::from_fid(fid)?))),
+                Some(FI_CLASS_EQ) => Ok(Self::Eq(Arc::downgrade(&Eq::from_fid(fid)?))),
+                Some(FI_CLASS_CNTR) => Ok(Self::Cntr(Arc::downgrade(&Cntr::from_fid(fid)?))),
+                _ => Err(Error::INVAL),
+            }
+        }
+    }
+
+    /// Progresses it; whether it has something for the application.
+    fn poll(&self) -> bool {
+        match self {
+            Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.poll()),
+            Self::Eq(eq) => eq.upgrade().is_some_and(|eq| eq.poll()),
+            Self::Cntr(cntr) => cntr.upgrade().is_some_and(|cntr| cntr.poll()),
+        }
+    }
+
+    fn context(&self) -> *mut c_void {
+        match self {
+            Self::Cq(cq) => cq.upgrade().map(|cq| cq.context()),
+            Self::Cntr(cntr) => cntr.upgrade().map(|cntr| cntr.context()),
+            Self::Eq(_) => None,
+        }
+        .unwrap_or(std::ptr::null_mut())
+    }
+
+    fn is(&self, fid: *const fid) -> bool {
+        let address = match self {
+            Self::Cq(cq) => cq.as_ptr().cast::<fid>(),
+            Self::Eq(eq) => eq.as_ptr().cast::<fid>(),
+            Self::Cntr(cntr) => cntr.as_ptr().cast::<fid>(),
+        };
+        std::ptr::eq(address, fid)
+    }
+}
+
+impl From<&Arc<Cq>> for Member {
+    fn from(cq: &Arc<Cq>) -> Self {
+        Self::Cq(Arc::downgrade(cq))
+    }
+}
+impl From<&Arc<Eq>> for Member {
+    fn from(eq: &Arc<Eq>) -> Self {
+        Self::Eq(Arc::downgrade(eq))
+    }
+}
+impl From<&Arc<Cntr>> for Member {
+    fn from(cntr: &Arc<Cntr>) -> Self {
+        Self::Cntr(Arc::downgrade(cntr))
+    }
+}
+
+/// A wait set: one thing to block on for many queues and counters.
+#[repr(C)]
+pub struct WaitSet {
+    c: fid_wait,
+    wait: Wait,
+    members: Mutex<Vec<Member>>,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for WaitSet {}
+// SAFETY: as above.
+unsafe impl Send for WaitSet {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_wait> for WaitSet {}
+
+impl std::fmt::Debug for WaitSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WaitSet({:?})", self.members)
+    }
+}
+
+impl WaitSet {
+    /// Opens a set (fi_wait_open).
+    pub fn open(
+        attr: Option<&fi_wait_attr>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<Self>> {
+        let wait_obj = attr.map_or_else(Default::default, |attr| attr.wait_obj);
+        if attr.is_some_and(|attr| attr.flags != 0) {
+            return Err(Error::BADFLAGS);
+        }
+        let kind = match Kind::from_attr(wait_obj)? {
+            Kind::None => return Err(Error::INVAL),
+            _ if wait_obj == fi_wait_obj::FI_WAIT_SET => return Err(Error::INVAL),
+            kind => kind,
+        };
+        Ok(Arc::new(Self {
+            c: fid_wait {
+                fid: fid {
+                    fclass: FI_CLASS_WAIT as usize,
+                    context: std::ptr::null_mut(),
+                    ops: (&raw const WAIT_FID_OPS).cast_mut(),
+                },
+                ops: (&raw const WAIT_OPS).cast_mut(),
+            },
+            wait: Wait::new(kind)?,
+            members: Mutex::new(Vec::new()),
+            on_close,
+        }))
+    }
+
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
+        self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A queue or counter was opened with this set as its wait object.
+    #[allow(private_bounds, reason = "the queues and counters of this crate only")]
+    pub fn add<'a, T>(&self, member: &'a Arc<T>) -> Result
+    where
+        Member: From<&'a Arc<T>>,
+    {
+        let member = Member::from(member);
+        match &member {
+            Member::Cq(cq) => {
+                if let Some(cq) = cq.upgrade() {
+                    self.add_source(&**cq.progress_source())?;
+                }
+            }
+            Member::Cntr(cntr) => {
+                if let Some(cntr) = cntr.upgrade() {
+                    self.add_source(&**cntr.progress_source())?;
+                }
+            }
+            // An event queue adds its sources as it learns of them.
+            Member::Eq(_) => {}
+        }
+        self.members().push(member);
+        Ok(())
+    }
+
+    /// Also wakes when `source` has something to do.
+    pub fn add_source(&self, source: &dyn Progress) -> Result {
+        self.wait.add_source(source)
+    }
+
+    /// A member is being closed.
+    pub fn remove(&self, fid: *const fid) {
+        self.members().retain(|member| !member.is(fid));
+    }
+
+    /// An entry was written to a member.
+    pub fn entry_written(&self) {
+        self.wait.entry_written();
+    }
+
+    fn try_wait(&self) -> Result {
+        self.wait.arm();
+        let members = self.members().clone();
+        if members.iter().any(Member::poll) { Err(Error::AGAIN) } else { Ok(()) }
+    }
+
+    fn wait(&self, timeout: c_int) -> Result {
+        let result = wait::blocking(
+            Some(&self.wait),
+            timeout,
+            &|_| (),
+            || {
+                let members = self.members().clone();
+                if members.iter().any(Member::poll) { Ok(()) } else { Err(Error::AGAIN) }
+            },
+            || false,
+        );
+        if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
+    }
+}
+
+/// A poll set: one call that progresses many queues and counters and says which
+/// have something to read.
+#[repr(C)]
+pub struct PollSet {
+    c: fid_poll,
+    members: Mutex<Vec<Member>>,
+    users: AtomicUsize,
+    on_close: Box<dyn Fn() + Send + Sync>,
+}
+
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
+unsafe impl Sync for PollSet {}
+// SAFETY: as above.
+unsafe impl Send for PollSet {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_poll> for PollSet {}
+
+impl std::fmt::Debug for PollSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PollSet({:?})", self.members)
+    }
+}
+
+impl PollSet {
+    /// Opens a set (fi_poll_open).
+    pub fn open(
+        attr: Option<&fi_poll_attr>,
+        on_close: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<Arc<Self>> {
+        if attr.is_some_and(|attr| attr.flags != 0) {
+            return Err(Error::BADFLAGS);
+        }
+        Ok(Arc::new(Self {
+            c: fid_poll {
+                fid: fid {
+                    fclass: FI_CLASS_POLL as usize,
+                    context: std::ptr::null_mut(),
+                    ops: (&raw const POLL_FID_OPS).cast_mut(),
+                },
+                ops: (&raw const POLL_OPS).cast_mut(),
+            },
+            members: Mutex::new(Vec::new()),
+            users: AtomicUsize::new(0),
+            on_close,
+        }))
+    }
+
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
+        self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Prepares all of `fids` for blocking on their descriptors (fi_trywait(3)).
+///
+/// # Safety
+/// `fids` points to `count` pointers to live fids.
+pub unsafe fn try_wait(fids: *mut *mut fid, count: c_int) -> Result {
+    let count = usize::try_from(count).map_err(|_| Error::INVAL)?;
+    if fids.is_null() && count > 0 {
+        return Err(Error::INVAL);
+    }
+    for index in 0..count {
+        // SAFETY: by this function's contract; the class says what to look for.
+        unsafe {
+            let fid = *fids.add(index);
+            match class_of(fid).map(|class| class as c_int) {
+                Some(FI_CLASS_CQ) => Cq::from_fid(fid)?.try_wait()?,
+                Some(FI_CLASS_EQ) => Eq::from_fid(fid)?.try_wait()?,
+                Some(FI_CLASS_CNTR) => Cntr::from_fid(fid)?.try_wait()?,
+                Some(FI_CLASS_WAIT) => WaitSet::from_c(fid.cast::<fid_wait>())?.try_wait()?,
+                _ => return Err(Error::INVAL),
+            }
+        }
+    }
+    Ok(())
+}
+
+static WAIT_FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(wait_close),
+    bind: Some(crate::glue::no_bind),
+    control: Some(wait_control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+static WAIT_OPS: fi_ops_wait =
+    fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait_wait) };
+static POLL_FID_OPS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(poll_close),
+    bind: Some(crate::glue::no_bind),
+    control: Some(crate::glue::no_control),
+    ops_open: Some(crate::glue::no_ops_open),
+    tostr: Some(crate::glue::no_tostr),
+    ops_set: Some(crate::glue::no_ops_set),
+};
+static POLL_OPS: fi_ops_poll = fi_ops_poll {
+    size: size_of::<fi_ops_poll>(),
+    poll: Some(poll_poll),
+    poll_add: Some(poll_add),
+    poll_del: Some(poll_del),
+};
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a set that `open` made and `close` has not taken back, or with null.
+
+unsafe extern "C" fn wait_close(fid: *mut fid) -> c_int {
+    answer("fi_close(wait)", || {
+        // SAFETY: see above.
+        let set = unsafe { WaitSet::from_c(fid.cast::<fid_wait>()) }?;
+        if !set.members().is_empty() {
+            return Err(Error::BUSY);
+        }
+        // SAFETY: see above.
+        let set = unsafe { WaitSet::take(fid.cast::<fid_wait>()) };
+        (set.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn wait_control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    answer("fi_control(wait)", || {
+        // SAFETY: see above.
+        let set = unsafe { WaitSet::from_c(fid.cast::<fid_wait>()) }?;
+        match command {
+            // SAFETY: FI_GETWAIT passes what the wait object needs (fi_poll(3)).
+            abi::FI_GETWAIT => unsafe { set.wait.get(arg) },
+            _ => Err(Error::NOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_int {
+    answer("fi_wait", || {
+        // SAFETY: see above.
+        unsafe { WaitSet::from_c(wait) }?.wait(timeout)
+    })
+}
+
+unsafe extern "C" fn poll_close(fid: *mut fid) -> c_int {
+    answer("fi_close(poll)", || {
+        // SAFETY: see above.
+        let set = unsafe { PollSet::from_c(fid.cast::<fid_poll>()) }?;
+        if set.users.load(Ordering::Acquire) != 0 {
+            return Err(Error::BUSY);
+        }
+        // SAFETY: see above.
+        let set = unsafe { PollSet::take(fid.cast::<fid_poll>()) };
+        (set.on_close)();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn poll_poll(
+    set: *mut fid_poll,
+    contexts: *mut *mut c_void,
+    count: c_int,
+) -> c_int {
+    answer("fi_poll", || -> Result<c_int> {
+        // SAFETY: see above.
+        let set = unsafe { PollSet::from_c(set) }?;
+        if count < 0 || (contexts.is_null() && count > 0) {
+            return Err(Error::INVAL);
+        }
+        let members = set.members().clone();
+        let mut n = 0;
+        for member in &members {
+            if member.poll() && n < count {
+                // SAFETY: the caller gave room for `count` contexts.
+                unsafe { contexts.add(n as usize).write(member.context()) };
+                n += 1;
+            }
+        }
+        Ok(n)
+    })
+}
+
+unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, flags: u64) -> c_int {
+    answer("fi_poll_add", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; the fid is one the application has open.
+        let (set, member) = unsafe { (PollSet::from_c(set)?, Member::from_fid(fid)?) };
+        let mut members = set.members();
+        if !members.iter().any(|known| known.is(fid)) {
+            members.push(member);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn poll_del(set: *mut fid_poll, fid: *mut fid, flags: u64) -> c_int {
+    answer("fi_poll_del", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        let set = unsafe { PollSet::from_c(set) }?;
+        set.members().retain(|member| !member.is(fid));
+        Ok(())
+    })
+}

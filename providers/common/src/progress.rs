@@ -1,0 +1,127 @@
+//! Making things move: what drives a provider's engine, and when.
+//!
+//! The rule is one for every object: reading a completion queue, a counter or
+//! an event queue (also with room for no entry), and a transfer call that finds
+//! no room, progress everything of the domain. A domain with automatic progress
+//! and an object somebody may block on also has a [`Thread`].
+use crate::error::Result;
+use crate::sys::{Epoll, EventFd, Interest};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Something that moves only when it is driven.
+pub trait Progress: Send + Sync {
+    /// Moves what can be moved without blocking.
+    fn progress(&self);
+
+    /// A descriptor that is readable whenever [`progress`](Self::progress) has
+    /// something to do.
+    fn wait_fd(&self) -> RawFd;
+
+    /// Makes `wait_fd` tell the truth before a caller blocks on it; false when
+    /// there is something to do right now.
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    /// A count that changes with every call of `progress` that the application
+    /// made, so that the progress thread can keep out of its way.
+    fn activity(&self) -> u64;
+}
+
+/// A thread that progresses an engine while the application does not.
+///
+/// It sleeps in epoll, not in a loop. While the application drives progress
+/// itself the thread stands back and only looks in now and then: otherwise both
+/// would wake for every message and fight for the engine's lock.
+#[derive(Debug)]
+pub struct Thread {
+    shared: Arc<Shared>,
+    handle: Option<std::thread::JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    wake: EventFd,
+    turns: AtomicU64,
+}
+
+/// How long the thread stands back after it saw the application at work.
+const STAND_BACK: Duration = Duration::from_millis(1);
+
+impl Thread {
+    /// Starts the thread. It ends when this is dropped, or when `engine` is gone.
+    pub fn start(name: &str, engine: Weak<dyn Progress>) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            wake: EventFd::new()?,
+            turns: AtomicU64::new(0),
+        });
+        let epoll = Epoll::new()?;
+        epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
+        if let Some(engine) = engine.upgrade() {
+            epoll.add(engine.wait_fd(), 1, Interest::READ)?;
+        }
+        let of_thread = shared.clone();
+        let handle = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&of_thread, &epoll, &engine))?;
+        Ok(Self { shared, handle: Some(handle) })
+    }
+}
+
+fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
+    block_signals();
+    let mut seen = 0;
+    while !shared.stop.load(Ordering::Acquire) {
+        let Some(engine) = engine.upgrade() else { return };
+        let now = engine.activity();
+        let busy = now != seen;
+        seen = now;
+        if busy {
+            drop(engine);
+            // Only the wake-up descriptor counts here; the engine's would be
+            // readable most of the time.
+            std::thread::sleep(STAND_BACK);
+            continue;
+        }
+        engine.progress();
+        // What progress did itself is not the application's activity.
+        seen = engine.activity();
+        let may_block = engine.may_block();
+        drop(engine);
+        if may_block {
+            // A time limit, because the application may take over meanwhile
+            // and be gone again without an event for us.
+            let _ = epoll.wait(Some(Duration::from_millis(100)), |_| ());
+        }
+        shared.turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Signals are the application's: its handlers must not run on our thread.
+fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used, and only
+    // this thread's mask changes.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake.signal();
+        if let Some(handle) = self.handle.take() {
+            // The last count of an engine may be dropped by the thread itself.
+            if handle.thread().id() != std::thread::current().id() {
+                let _ = handle.join();
+            }
+        }
+    }
+}

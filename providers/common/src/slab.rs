@@ -1,0 +1,134 @@
+//! Slots addressed by small numbers that are reused.
+use std::ops::{Index, IndexMut};
+
+/// No slot.
+pub const NONE: u32 = u32::MAX;
+
+/// A pool of values addressed by index. An index stays valid until its value is
+/// removed; then it is given to the next insertion. No allocation once it has
+/// grown to what is needed.
+#[derive(Debug)]
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: u32,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Used(T),
+    Free(u32),
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: NONE, len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Stores a value; its index.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.len += 1;
+        if self.free == NONE {
+            self.slots.push(Slot::Used(value));
+            return (self.slots.len() - 1) as u32;
+        }
+        let index = self.free;
+        if let Slot::Free(next) = self.slots[index as usize] {
+            self.free = next;
+        }
+        self.slots[index as usize] = Slot::Used(value);
+        index
+    }
+
+    /// Takes the value out, `None` if there is none.
+    pub fn remove(&mut self, index: u32) -> Option<T> {
+        let slot = self.slots.get_mut(index as usize)?;
+        if matches!(slot, Slot::Free(_)) {
+            return None;
+        }
+        self.len -= 1;
+        let old = std::mem::replace(slot, Slot::Free(self.free));
+        self.free = index;
+        match old {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// The value at `index`.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        match self.slots.get(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value at `index`, to change.
+    #[inline]
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        match self.slots.get_mut(index as usize) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All values with their indices, in the order of the indices.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Used(value) => Some((index as u32, value)),
+            Slot::Free(_) => None,
+        })
+    }
+
+    /// All values to change, with their indices.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Used(value) => Some((index as u32, value)),
+            Slot::Free(_) => None,
+        })
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, index: u32) -> &T {
+        self.get(index).expect("a slab index is used only while its value lives")
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        self.get_mut(index).expect("a slab index is used only while its value lives")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_reused_only_after_its_value_is_gone() {
+        let mut slab = Slab::default();
+        let (a, b) = (slab.insert('a'), slab.insert('b'));
+        assert_ne!(a, b);
+        assert_eq!(slab.remove(a), Some('a'));
+        assert_eq!(slab.remove(a), None);
+        assert_eq!(slab.insert('c'), a);
+        assert_eq!((slab[a], slab[b], slab.len()), ('c', 'b', 2));
+    }
+}

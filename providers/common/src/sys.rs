@@ -1,0 +1,215 @@
+//! Safe wrappers for the system calls that the standard library does not have.
+use crate::error::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Turns a system call's -1 into the error it left in errno.
+fn check(ret: libc::c_int) -> Result<libc::c_int> {
+    if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
+}
+
+/// An epoll instance: which descriptors are worth looking at.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+/// What [`Epoll::wait`] reports of one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// The value the descriptor was added with.
+    pub token: u64,
+    /// Reading would not block: data, end of stream or an error.
+    pub readable: bool,
+    /// Writing would not block.
+    pub writable: bool,
+}
+
+/// What to watch a descriptor for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interest {
+    /// Wake up when it can be read.
+    pub read: bool,
+    /// Wake up when it can be written.
+    pub write: bool,
+}
+
+impl Interest {
+    /// Reading only, which is what an idle connection needs.
+    pub const READ: Self = Self { read: true, write: false };
+    /// Writing only, as while a connection is being made.
+    pub const WRITE: Self = Self { read: false, write: true };
+
+    fn bits(self) -> u32 {
+        let mut bits = 0;
+        if self.read {
+            bits |= libc::EPOLLIN | libc::EPOLLRDHUP;
+        }
+        if self.write {
+            bits |= libc::EPOLLOUT;
+        }
+        bits as u32
+    }
+}
+
+impl Epoll {
+    /// A new, empty instance.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?))) }
+    }
+
+    fn ctl(&self, op: libc::c_int, fd: RawFd, token: u64, interest: Interest) -> Result {
+        let mut event = libc::epoll_event { events: interest.bits(), u64: token };
+        // SAFETY: `event` outlives the call, which copies it.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) })?;
+        Ok(())
+    }
+
+    /// Starts watching `fd`; its events carry `token`.
+    pub fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        self.ctl(libc::EPOLL_CTL_ADD, fd, token, interest)
+    }
+
+    /// Changes what a watched `fd` is watched for.
+    pub fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest)
+    }
+
+    /// Stops watching `fd`. A closed descriptor is forgotten by itself, so a
+    /// failure here means there is nothing left to do.
+    pub fn remove(&self, fd: RawFd) {
+        let _ = self.ctl(libc::EPOLL_CTL_DEL, fd, 0, Interest { read: false, write: false });
+    }
+
+    /// Waits up to `timeout` (`None`: for ever, zero: not at all) and hands each
+    /// event to `each`; the number of events. A signal counts as no event.
+    pub fn wait(&self, timeout: Option<Duration>, mut each: impl FnMut(Event)) -> Result<usize> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: the kernel writes at most `events.len()` entries.
+        let n = unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as libc::c_int,
+                millis(timeout),
+            )
+        };
+        let n = match check(n) {
+            Ok(n) => n as usize,
+            Err(Error::INTR) => 0,
+            Err(error) => return Err(error),
+        };
+        const READ: u32 =
+            (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        for event in &events[..n] {
+            let (bits, token) = (event.events, event.u64);
+            each(Event { token, readable: bits & READ != 0, writable: bits & WRITE != 0 });
+        }
+        Ok(n)
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Milliseconds for poll(2): rounded up, so that a wait never ends early and
+/// spins; -1 is for ever.
+fn millis(timeout: Option<Duration>) -> libc::c_int {
+    match timeout {
+        None => -1,
+        Some(timeout) => {
+            timeout.as_nanos().div_ceil(1_000_000).min(libc::c_int::MAX as u128) as libc::c_int
+        }
+    }
+}
+
+/// A descriptor that becomes readable when it is signalled and stays so until
+/// it is drained.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A new one, not signalled.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe {
+            let fd = check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Makes it readable. Already readable is as good.
+    pub fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes are read from `one`, which outlives the call.
+        let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Makes it not readable.
+    pub fn drain(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight bytes are written to `count`, which outlives the call.
+        let _ = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A point in time to give up at, from a timeout in milliseconds as the API
+/// has it: negative waits for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// `timeout` milliseconds from now; negative: never.
+    pub fn after_ms(timeout: i32) -> Self {
+        Self((timeout >= 0).then(|| Instant::now() + Duration::from_millis(timeout as u64)))
+    }
+
+    /// What is left, `None` for "for ever".
+    pub fn left(self) -> Option<Duration> {
+        self.0.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether it is over.
+    pub fn passed(self) -> bool {
+        self.left() == Some(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_fd_is_readable_from_signal_to_drain() {
+        let epoll = Epoll::new().unwrap();
+        let event = EventFd::new().unwrap();
+        epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
+        let ready = || {
+            let mut tokens = Vec::new();
+            epoll.wait(Some(Duration::ZERO), |e| tokens.push((e.token, e.readable))).unwrap();
+            tokens
+        };
+        assert_eq!(ready(), []);
+        event.signal();
+        event.signal();
+        assert_eq!(ready(), [(7, true)]);
+        event.drain();
+        assert_eq!(ready(), []);
+    }
+
+    #[test]
+    fn a_negative_timeout_never_passes_and_a_zero_one_has() {
+        assert!(!Deadline::after_ms(-1).passed());
+        assert!(Deadline::after_ms(0).passed());
+        assert_eq!(millis(Some(Duration::from_micros(1))), 1);
+    }
+}

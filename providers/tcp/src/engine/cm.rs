@@ -1,0 +1,652 @@
+//! Making and ending connections.
+//!
+//! RDM endpoints call a peer when there is something to send, and name
+//! themselves by the port they listen on; when two call each other at the same
+//! time, one of the calls gives way. MSG endpoints are connected by the
+//! application, and their events go to the event queue.
+use super::conn::{Conn, Stage};
+use super::ep::Kind;
+use super::tx::Outgoing;
+use super::{State, TOKEN_CONN, TOKEN_LISTENER};
+use crate::config::config;
+use crate::sock::Socket;
+use crate::wire::{
+    ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER, RDM_VERSION, RdmHello,
+};
+use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
+use ofi_provider::addr::connect_order;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::{Event, EventError};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::slab::NONE;
+use ofi_provider::sys::Interest;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Connections the system may queue for a listener, as the original's.
+pub(crate) const BACKLOG: libc::c_int = 4096;
+
+/// How long a refused call waits before the first try again; doubled each time
+/// up to [`MAX_RETRY_DELAY`].
+const RETRY_DELAY: Duration = Duration::from_millis(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Refusals after which a peer is believed.
+const MAX_REFUSALS: u32 = 100;
+
+/// Makes the engine's descriptor readable after some time.
+#[derive(Debug)]
+pub(super) struct Timer(OwnedFd);
+
+impl Timer {
+    pub(super) fn new() -> Result<Self> {
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe {
+            let fd =
+                libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
+            if fd < 0 { Err(Error::last_os()) } else { Ok(Self(OwnedFd::from_raw_fd(fd))) }
+        }
+    }
+
+    /// Goes off after `delay`; zero turns it off.
+    fn set(&self, delay: Duration) {
+        let value = libc::timespec {
+            tv_sec: delay.as_secs() as libc::time_t,
+            tv_nsec: delay.subsec_nanos().into(),
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: `spec` outlives the call, which copies it.
+        unsafe {
+            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut())
+        };
+    }
+}
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A request that came to a passive endpoint, until the application answers.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) socket: Socket,
+    pub(crate) order: ByteOrder,
+}
+
+impl ofi_provider::glue::Reject for Request {
+    fn reject(self, param: &[u8]) -> Result {
+        self.socket.send(&CmMessage::encode(CmType::Nack, param))?;
+        Ok(())
+    }
+}
+
+/// A connection message once all of it is in `bytes`.
+pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
+    match CmMessage::len_at(bytes)? {
+        Some(len) if bytes.len() >= len => CmMessage::parse(&bytes[..len]).map(Some),
+        _ => Ok(None),
+    }
+}
+
+impl State {
+    fn add_conn(&mut self, conn: Conn) -> Result<u32> {
+        let (fd, interest) = (conn.socket.fd(), conn.interest);
+        let id = self.conns.insert(conn);
+        if let Err(error) = self.epoll.add(fd, TOKEN_CONN | u64::from(id), interest) {
+            self.conns.remove(id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Starts a connection from an endpoint to an address.
+    fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
+        let mut local = self.eps[ep_id].identity.local;
+        let socket = Socket::new(to)?;
+        if config().nodelay {
+            socket.set_nodelay();
+        }
+        socket.set_keepalive(true);
+        if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
+            // Peers know us by this address.
+            local.set_port(0);
+            socket.bind(&local)?;
+        }
+        socket.connect(to)?;
+        let mut conn = Conn::new(socket, Stage::Connecting, ep_id);
+        conn.param = param;
+        self.add_conn(conn)
+    }
+
+    /// Calls an RDM peer.
+    pub(super) fn call(&mut self, ep_id: u32, peer: u32) -> Result<u32> {
+        let ep = &self.eps[ep_id];
+        let hello = RdmHello {
+            version: RDM_VERSION,
+            features: 0,
+            port: ep.identity.local.port(),
+            pid: std::process::id(),
+        };
+        let addr = ep.peers[peer].addr;
+        let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
+        self.conns[id].peer = peer;
+        let entry = &mut self.eps[ep_id].peers[peer];
+        entry.conn = id;
+        entry.retry = None;
+        let parked = std::mem::take(&mut entry.parked);
+        self.conns[id].tx.extend(parked);
+        Ok(id)
+    }
+
+    /// fi_connect of a MSG endpoint.
+    pub(crate) fn connect(&mut self, ep_id: u32, to: &SocketAddr, param: &[u8]) -> Result {
+        if self.eps[ep_id].conn != NONE {
+            return Err(Error::ISCONN);
+        }
+        let id = self.dial(ep_id, to, param.to_vec())?;
+        self.eps[ep_id].conn = id;
+        Ok(())
+    }
+
+    /// fi_accept of a MSG endpoint opened with a request.
+    pub(crate) fn accept(&mut self, ep_id: u32, request: Request, param: &[u8]) -> Result {
+        if self.eps[ep_id].conn != NONE {
+            return Err(Error::ISCONN);
+        }
+        request.socket.send(&CmMessage::encode(CmType::Response, param))?;
+        request.socket.set_keepalive(false);
+        let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
+        conn.order = request.order;
+        let id = self.add_conn(conn)?;
+        let ep = &mut self.eps[ep_id];
+        ep.conn = id;
+        if let Some(eq) = &ep.eq {
+            let event = FI_CONNECTED as u32;
+            eq.write(Event::Cm { event, fid: ep.fid, info: None, data: Vec::new() });
+        }
+        self.heat(id);
+        Ok(())
+    }
+
+    /// fi_shutdown of a MSG endpoint.
+    pub(crate) fn shutdown(&mut self, ep_id: u32) -> Result {
+        let id = self.eps[ep_id].conn;
+        let Some(conn) = self.conns.get(id) else { return Err(Error::NOTCONN) };
+        conn.socket.shutdown();
+        self.fail(id, Error::CANCELED);
+        Ok(())
+    }
+
+    /// Starts listening for RDM peers.
+    pub(crate) fn listen(&mut self, ep_id: u32) -> Result {
+        let local = self.eps[ep_id].identity.local;
+        let socket = Socket::new(&local)?;
+        socket.bind_listener(&local, config().ports)?;
+        socket.listen(BACKLOG)?;
+        let local = socket.local_addr()?;
+        self.epoll.add(socket.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ)?;
+        let ep = &mut self.eps[ep_id];
+        ep.identity.local = local;
+        ep.listener = Some(socket);
+        Ok(())
+    }
+
+    /// Takes what waits at an endpoint's listener.
+    pub(super) fn accept_all(&mut self, ep_id: u32) {
+        loop {
+            let Some(listener) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref()) else {
+                return;
+            };
+            let fd = listener.fd();
+            match listener.accept() {
+                Ok((socket, _)) => {
+                    if config().nodelay {
+                        socket.set_nodelay();
+                    }
+                    let conn = Conn::new(socket, Stage::AwaitRequest, ep_id);
+                    if let Ok(id) = self.add_conn(conn) {
+                        // What the peer says first is often there already.
+                        self.handshake(id);
+                    }
+                }
+                Err(Error::MFILE | Error::NOBUFS | Error::NOMEM) => {
+                    // The callers stay in the system's queue. Epoll would report
+                    // them for ever, so it must not; the timer makes us ask.
+                    if !self.deaf.contains(&ep_id) {
+                        ofi_provider::log!(
+                            &crate::info::TCP,
+                            WARN,
+                            EP_CTRL,
+                            "cannot accept a connection: out of file descriptors or memory; \
+                             trying again (see RLIMIT_NOFILE)"
+                        );
+                        self.epoll.remove(fd);
+                        self.deaf.push(ep_id);
+                    }
+                    self.timer.set(MAX_RETRY_DELAY);
+                    return;
+                }
+                Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
+                Err(_) => {
+                    // Nobody waits. If it could not hear for a while, it can again.
+                    if self.deaf.contains(&ep_id) {
+                        self.deaf.retain(|deaf| *deaf != ep_id);
+                        let token = TOKEN_LISTENER | u64::from(ep_id);
+                        let _ = self.epoll.add(fd, token, Interest::READ);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Goes on with making a connection. Whether anything moved.
+    pub(super) fn handshake(&mut self, id: u32) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        match conn.stage {
+            Stage::Connecting => {
+                if let Err(error) = conn.socket.take_error() {
+                    self.fail(id, error);
+                    return true;
+                }
+                let message = CmMessage::encode(CmType::Request, &conn.param);
+                match conn.socket.send(&message) {
+                    Ok(sent) if sent == message.len() => {
+                        conn.stage = Stage::AwaitResponse;
+                        conn.param = Vec::new();
+                        self.watch(id);
+                    }
+                    // Epoll reports the end of connecting; not yet is not wrong.
+                    Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
+                    // A fresh socket that takes less than 300 bytes is broken.
+                    Ok(_) => self.fail(id, Error::IO),
+                    Err(error) => self.fail(id, error),
+                }
+                true
+            }
+            Stage::AwaitResponse | Stage::AwaitRequest => self.hear(id),
+            Stage::Connected => false,
+        }
+    }
+
+    /// Reads the peer's connection message.
+    fn hear(&mut self, id: u32) -> bool {
+        let conn = &mut self.conns[id];
+        let mut bytes = [0u8; CM_LEN];
+        // First the fixed part, then as much as it says follows, so that no byte
+        // of a message behind it is taken.
+        loop {
+            let want = match CmMessage::len_at(&conn.stash) {
+                Ok(Some(len)) if conn.stash.len() == len => break,
+                Ok(Some(len)) if conn.stash.len() >= CM_LEN => len - conn.stash.len(),
+                Ok(_) => CM_LEN - conn.stash.len(),
+                Err(why) => {
+                    self.refuse_stranger(id, why);
+                    return true;
+                }
+            };
+            let n = want.min(bytes.len());
+            match conn.socket.recv(&mut bytes[..n]) {
+                Ok(0) => {
+                    self.fail(id, Error::CONNREFUSED);
+                    return true;
+                }
+                Ok(n) => conn.stash.extend_from_slice(&bytes[..n]),
+                Err(Error::AGAIN | Error::INTR) => return false,
+                Err(error) => {
+                    self.fail(id, error);
+                    return true;
+                }
+            }
+        }
+        let stash = std::mem::take(&mut conn.stash);
+        let stage = conn.stage;
+        let kind = self.eps[conn.ep].identity.kind;
+        let result = CmMessage::parse(&stash).and_then(|message| match (stage, message.kind) {
+            (Stage::AwaitRequest, CmType::Request) => self.rdm_request(id, &message),
+            (Stage::AwaitResponse, CmType::Response) if kind == Kind::Rdm => {
+                self.rdm_answer(id, &message)
+            }
+            (Stage::AwaitResponse, CmType::Response) => {
+                self.msg_answer(id, message);
+                Ok(())
+            }
+            (Stage::AwaitResponse, CmType::Nack) => {
+                self.refused(id, message.data);
+                Ok(())
+            }
+            _ => Err(Malformed("connection message out of turn")),
+        });
+        if let Err(why) = result {
+            self.refuse_stranger(id, why);
+        }
+        true
+    }
+
+    /// Somebody who does not speak our protocol.
+    fn refuse_stranger(&mut self, id: u32, why: Malformed) {
+        let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            EP_CTRL,
+            "refusing the connection with {}: {why}",
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+        );
+        self.fail(id, Error::NOPROTOOPT);
+    }
+
+    /// Messages may flow; those that waited go first.
+    fn established(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        conn.stage = Stage::Connected;
+        conn.socket.set_keepalive(false);
+        self.watch(id);
+        self.flush(id);
+        self.heat(id);
+        if self.conns.get(id).is_some() {
+            self.watch(id);
+        }
+    }
+
+    fn msg_answer(&mut self, id: u32, message: CmMessage) {
+        let conn = &mut self.conns[id];
+        conn.order = message.order;
+        let ep = &self.eps[conn.ep];
+        if let Some(eq) = &ep.eq {
+            let event = FI_CONNECTED as u32;
+            eq.write(Event::Cm { event, fid: ep.fid, info: None, data: message.data });
+        }
+        self.established(id);
+    }
+
+    fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
+        // A peer of the first protocol version answers without data.
+        let version = match RdmHello::parse(&message.data) {
+            Ok(hello) => {
+                let peer = self.conns[id].peer;
+                let ep = self.conns[id].ep;
+                self.eps[ep].peers[peer].pid = hello.pid;
+                hello.version
+            }
+            Err(_) => 0,
+        };
+        let conn = &mut self.conns[id];
+        conn.order = message.order;
+        conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
+        let (ep, peer) = (conn.ep, conn.peer);
+        self.eps[ep].peers[peer].refusals = 0;
+        self.established(id);
+        Ok(())
+    }
+
+    /// An RDM peer calls. Two that call each other at the same time must end up
+    /// with one connection: the call of the smaller address is refused.
+    fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
+        let hello = RdmHello::parse(&message.data)?;
+        let conn = &mut self.conns[id];
+        conn.order = message.order;
+        let ep_id = conn.ep;
+        let Ok(mut addr) = conn.socket.peer_addr() else {
+            self.fail(id, Error::NOTCONN);
+            return Ok(());
+        };
+        addr.set_port(hello.port);
+        if let SocketAddr::V6(v6) = &mut addr {
+            v6.set_flowinfo(0);
+        }
+        let ep = &mut self.eps[ep_id];
+        let local = ep.identity.local;
+        let peer = ep.peer_at(addr);
+        let entry = &ep.peers[peer];
+        let other = entry.conn;
+        let same_process = entry.pid == 0 || hello.pid == 0 || entry.pid == hello.pid;
+        let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
+        if let Some(known) = self.conns.get(other)
+            && !calls_itself
+        {
+            let keep = if known.is_connected() {
+                same_process
+            } else {
+                connect_order(&addr, &local) == Ordering::Less
+            };
+            if keep {
+                let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, &[]));
+                self.conns[id].peer = NONE;
+                self.drop_conn(id);
+                return Ok(());
+            }
+            if known.is_connected() {
+                // The peer was restarted: what was under way with its
+                // predecessor is lost.
+                self.fail(other, Error::CONNRESET);
+            } else {
+                // Its call counts, ours does not; what waits goes over to it.
+                let waiting = std::mem::take(&mut self.conns[other].tx);
+                self.eps[ep_id].peers[peer].parked.extend(waiting);
+                self.eps[ep_id].peers[peer].conn = NONE;
+                self.conns[other].peer = NONE;
+                self.drop_conn(other);
+            }
+        }
+        // `fail` may have forgotten a peer without a name.
+        let peer = self.eps[ep_id].peer_at(addr);
+        let answer = RdmHello {
+            version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
+            features: 0,
+            port: local.port(),
+            pid: std::process::id(),
+        };
+        let conn = &mut self.conns[id];
+        conn.peer = peer;
+        conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
+        if conn.socket.send(&CmMessage::encode(CmType::Response, &answer.encode())).is_err() {
+            self.fail(id, Error::CONNRESET);
+            return Ok(());
+        }
+        let entry = &mut self.eps[ep_id].peers[peer];
+        entry.pid = hello.pid;
+        if !calls_itself || entry.conn == NONE {
+            entry.conn = id;
+            entry.retry = None;
+            entry.refusals = 0;
+            let parked = std::mem::take(&mut entry.parked);
+            self.conns[id].tx.extend(parked);
+        }
+        self.established(id);
+        Ok(())
+    }
+
+    /// The peer said no.
+    fn refused(&mut self, id: u32, data: Vec<u8>) {
+        let conn = &mut self.conns[id];
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        let ep = &mut self.eps[ep_id];
+        if ep.identity.kind == Kind::Msg {
+            self.msg_failed(id, Error::CONNREFUSED, data);
+            return;
+        }
+        // An RDM peer refuses because it is calling us, or believes it still has
+        // a connection that we know is gone. Either way it is worth waiting.
+        let waiting = std::mem::take(&mut conn.tx);
+        conn.peer = NONE;
+        self.drop_conn(id);
+        let entry = &mut self.eps[ep_id].peers[peer];
+        if entry.conn == id {
+            entry.conn = NONE;
+        }
+        entry.refusals += 1;
+        if let Some(conn) = self.conns.get_mut(entry.conn) {
+            conn.tx.extend(waiting);
+            let other = entry.conn;
+            if self.conns[other].is_connected() {
+                self.flush(other);
+                self.heat(other);
+            }
+            return;
+        }
+        if entry.refusals > MAX_REFUSALS {
+            entry.refusals = 0;
+            self.fail_all(ep_id, waiting, Error::CONNREFUSED);
+            return;
+        }
+        let delay = (RETRY_DELAY * (1 << entry.refusals.min(16))).min(MAX_RETRY_DELAY);
+        entry.parked.extend(waiting);
+        entry.retry = Some(Instant::now() + delay);
+        self.timer.set(delay);
+    }
+
+    /// Calls those again whose refusal was a while ago.
+    pub(super) fn retry_refused(&mut self) {
+        self.timer.set(Duration::ZERO);
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        let mut due = Vec::new();
+        for (ep_id, ep) in self.eps.iter() {
+            for (peer, entry) in ep.peers.iter() {
+                match entry.retry {
+                    Some(at) if at <= now => due.push((ep_id, peer)),
+                    Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                    None => {}
+                }
+            }
+        }
+        for (ep_id, peer) in due {
+            let entry = &mut self.eps[ep_id].peers[peer];
+            entry.retry = None;
+            if entry.conn == NONE
+                && !entry.parked.is_empty()
+                && let Err(error) = self.call(ep_id, peer)
+            {
+                let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].parked);
+                self.fail_all(ep_id, parked, error);
+            }
+        }
+        for ep in self.deaf.clone() {
+            self.accept_all(ep);
+        }
+        if let Some(next) = next {
+            self.timer.set(next.saturating_duration_since(now).max(Duration::from_micros(1)));
+        }
+    }
+
+    fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
+        let ep = &mut self.eps[ep_id];
+        for outgoing in waiting {
+            ep.finish_tx(&outgoing.finish, Err(error));
+        }
+    }
+
+    /// Takes a connection away without saying anything to anybody.
+    fn drop_conn(&mut self, id: u32) -> Option<Conn> {
+        let conn = self.conns.remove(id)?;
+        self.epoll.remove(conn.socket.fd());
+        self.hot.retain(|hot| *hot != id);
+        self.starved.retain(|starved| *starved != id);
+        self.held.retain(|held| *held != id);
+        Some(conn)
+    }
+
+    /// A connection is over: everything under way on it fails, and nothing
+    /// else. The process and all other connections go on.
+    pub(super) fn fail(&mut self, id: u32, error: Error) {
+        let Some(conn) = self.conns.get(id) else { return };
+        match self.eps[conn.ep].identity.kind {
+            Kind::Msg => self.msg_failed(id, error, Vec::new()),
+            Kind::Rdm => {
+                if let Some(mut conn) = self.drop_conn(id) {
+                    self.end_transfers(id, &mut conn, error);
+                    let ep = &mut self.eps[conn.ep];
+                    if let Some(peer) = ep.peers.get_mut(conn.peer) {
+                        if peer.conn == id {
+                            peer.conn = NONE;
+                        }
+                        ep.forget_peer_if_unused(conn.peer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
+        self.lose_incoming(id, conn, error);
+        let ep = &mut self.eps[conn.ep];
+        let unacked = conn.unacked.drain(..);
+        let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
+        let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
+        for finish in unacked.chain(waiting).chain(queued) {
+            ep.finish_tx(&finish, Err(error));
+        }
+    }
+
+    /// A MSG endpoint's connection is over, or was never made.
+    fn msg_failed(&mut self, id: u32, error: Error, data: Vec<u8>) {
+        let Some(mut conn) = self.drop_conn(id) else { return };
+        let ep_id = conn.ep;
+        let was_connected = conn.is_connected();
+        self.end_transfers(id, &mut conn, error);
+        drop(conn);
+        self.eps[ep_id].conn = NONE;
+        self.cancel_all(ep_id);
+        let ep = &self.eps[ep_id];
+        let Some(eq) = &ep.eq else { return };
+        if was_connected {
+            // fi_shutdown itself tells the caller nothing more.
+            if error != Error::CANCELED {
+                let event = FI_SHUTDOWN as u32;
+                eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
+            }
+        } else {
+            eq.write(Event::Error(EventError {
+                fid: ep.fid,
+                context: Context::NULL,
+                data: 0,
+                error,
+                prov_errno: error.code(),
+                err_data: data,
+            }));
+        }
+    }
+
+    /// The endpoint is closed: ends its connections and posted operations.
+    pub(crate) fn close_ep(&mut self, ep_id: u32) {
+        let ids: Vec<u32> =
+            self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
+        // The event queue hears nothing of an endpoint that is being closed.
+        self.eps[ep_id].eq = None;
+        for id in ids {
+            if self.conns.get(id).is_some_and(Conn::is_connected) {
+                // What was injected is complete for the application.
+                self.flush(id);
+            }
+            if let Some(mut conn) = self.drop_conn(id) {
+                self.end_transfers(id, &mut conn, Error::CANCELED);
+            }
+        }
+        self.cancel_all(ep_id);
+        let parked: Vec<_> = self.eps[ep_id]
+            .peers
+            .iter_mut()
+            .map(|(_, peer)| std::mem::take(&mut peer.parked))
+            .collect();
+        for waiting in parked {
+            self.fail_all(ep_id, waiting, Error::CANCELED);
+        }
+        if let Some(listener) = &self.eps[ep_id].listener {
+            self.epoll.remove(listener.fd());
+        }
+        self.deaf.retain(|deaf| *deaf != ep_id);
+        self.eps.remove(ep_id);
+    }
+
+    /// The endpoint's connected socket, for fi_getname and fi_getpeer.
+    pub(crate) fn connected_socket(&self, ep_id: u32) -> Option<&Socket> {
+        self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.socket)
+    }
+}

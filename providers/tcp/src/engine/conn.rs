@@ -1,0 +1,108 @@
+//! One TCP connection.
+use super::rx::Incoming;
+use super::tx::{Finish, Outgoing};
+use crate::sock::Socket;
+use crate::wire::ByteOrder;
+use ofi_provider::slab::NONE;
+use ofi_provider::sys::Interest;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// TCP is connecting.
+    Connecting,
+    /// Our request is sent; the answer is awaited.
+    AwaitResponse,
+    /// Accepted from the listener; the request is awaited.
+    AwaitRequest,
+    /// Messages flow.
+    Connected,
+}
+
+/// A connection and everything under way on it.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(super) socket: Socket,
+    pub(super) stage: Stage,
+    /// Tells this connection from others that had or will have its index.
+    pub(super) serial: u64,
+    /// Its endpoint.
+    pub(super) ep: u32,
+    /// Its peer in the endpoint's table, or none yet (always none for
+    /// connected endpoints).
+    pub(super) peer: u32,
+    pub(super) order: ByteOrder,
+    /// What epoll watches for.
+    pub(super) interest: Interest,
+    /// Reading stopped: a message has nowhere to go.
+    pub(super) blocked: bool,
+    /// Turns without anything moving.
+    pub(super) misses: u32,
+    /// The peer knows messages that wait at their sender.
+    pub(super) rendezvous: bool,
+
+    /// Messages not sent yet, in order.
+    pub(super) tx: VecDeque<Outgoing>,
+    /// The next header's number.
+    pub(super) tx_id: u8,
+    /// Messages sent that are complete when the peer says so, in order.
+    pub(super) unacked: VecDeque<Finish>,
+    /// Messages announced that wait here, by their number.
+    pub(super) waiting: HashMap<u8, Outgoing>,
+
+    /// The message being received.
+    pub(super) incoming: Option<Incoming>,
+    /// Messages asked for that waited at the peer, by their number.
+    pub(super) expected: HashMap<u8, Incoming>,
+    /// Bytes received and not understood yet: part of a header or of a
+    /// connection message, or what came behind a message that blocks.
+    pub(super) stash: Vec<u8>,
+    /// The user data to send with our request.
+    pub(super) param: Vec<u8>,
+}
+
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+impl Conn {
+    pub(super) fn new(socket: Socket, stage: Stage, ep: u32) -> Self {
+        Self {
+            socket,
+            stage,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            ep,
+            peer: NONE,
+            order: ByteOrder::Native,
+            interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
+            blocked: false,
+            misses: 0,
+            rendezvous: false,
+            tx: VecDeque::new(),
+            tx_id: 0,
+            unacked: VecDeque::new(),
+            waiting: HashMap::new(),
+            incoming: None,
+            expected: HashMap::new(),
+            stash: Vec::new(),
+            param: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_connected(&self) -> bool {
+        self.stage == Stage::Connected
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        self.stage == Stage::Connecting
+    }
+
+    /// The number of the next header.
+    #[inline]
+    pub(super) fn next_id(&mut self) -> u8 {
+        let id = self.tx_id;
+        self.tx_id = id.wrapping_add(1);
+        id
+    }
+}

@@ -1,0 +1,326 @@
+//! The engine's side of an endpoint.
+use super::State;
+use super::rx::{Message, Recv};
+use super::tx::Outgoing;
+use crate::sock::Socket;
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
+use ofi_provider::av::Av;
+use ofi_provider::cntr::Cntr;
+use ofi_provider::cq::{Completion, CompletionError, Cq};
+use ofi_provider::eq::{Eq, FidPtr};
+use ofi_provider::matching::{Posted, Unexpected};
+use ofi_provider::slab::{NONE, Slab};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Memory that unexpected messages of one endpoint may take before reading
+/// from their senders stops.
+const MAX_UNEXPECTED: usize = 256 << 20;
+
+/// What a small unexpected message costs beside its bytes.
+pub(super) const MESSAGE_COST: usize = 128;
+
+/// Room below which a multi-receive buffer is given back, if not set
+/// (FI_OPT_MIN_MULTI_RECV).
+pub(crate) const MIN_MULTI_RECV: usize = 16384;
+
+/// The kinds of endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// FI_EP_MSG: one connection, made by the application.
+    Msg,
+    /// FI_EP_RDM: a connection for every peer, made as needed.
+    Rdm,
+}
+
+/// What an endpoint is from its opening on.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) kind: Kind,
+    /// Its own address; the port is 0 until it listens.
+    pub(crate) local: SocketAddr,
+    /// A receive's source counts (FI_DIRECTED_RECV).
+    pub(crate) directed: bool,
+    /// tx_attr.size: sends under way before -FI_EAGAIN.
+    pub(crate) tx_size: usize,
+    /// tx_attr.inject_size.
+    pub(crate) inject_size: usize,
+}
+
+/// A multi-receive buffer of which parts are being filled.
+#[derive(Debug)]
+pub(super) struct MultiBuf {
+    /// Parts that are being filled.
+    pub(super) filling: usize,
+    /// No further message goes to it.
+    pub(super) exhausted: bool,
+}
+
+/// Somebody an RDM endpoint talks with.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) addr: SocketAddr,
+    /// Its name in the address vector, FI_ADDR_NOTAVAIL if it has none.
+    pub(super) name: fi_addr_t,
+    /// The connection to send on.
+    pub(super) conn: u32,
+    /// Its process, as it said; 0 if not known.
+    pub(super) pid: u32,
+    /// Unexpected messages that came from it.
+    pub(super) messages: usize,
+    /// What waits for a connection while there is none.
+    pub(super) parked: VecDeque<Outgoing>,
+    /// It refused us, most likely because it is calling us itself: when to call
+    /// again, and how often we did.
+    pub(super) retry: Option<Instant>,
+    pub(super) refusals: u32,
+}
+
+/// One endpoint.
+pub(crate) struct Ep {
+    pub(super) identity: Identity,
+    pub(super) fid: FidPtr,
+    pub(super) tx_cq: Option<Arc<Cq>>,
+    pub(super) rx_cq: Option<Arc<Cq>>,
+    pub(super) tx_cntr: Option<Arc<Cntr>>,
+    pub(super) rx_cntr: Option<Arc<Cntr>>,
+    pub(super) eq: Option<Arc<Eq>>,
+    pub(super) av: Option<Arc<Av>>,
+
+    /// Sends that are not complete.
+    pub(super) tx_pending: usize,
+
+    /// Receives that wait, untagged and tagged.
+    pub(super) posted: [Posted<Recv>; 2],
+    /// Messages that wait, untagged and tagged.
+    pub(super) unexpected: [Unexpected<Message>; 2],
+    /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
+    pub(super) claimed: HashMap<usize, u32>,
+    pub(super) unexpected_bytes: usize,
+    pub(super) min_multi_recv: usize,
+    pub(super) multi: Slab<MultiBuf>,
+
+    /// RDM: where peers connect to.
+    pub(super) listener: Option<Socket>,
+    pub(super) peers: Slab<Peer>,
+    pub(super) by_addr: HashMap<SocketAddr, u32>,
+    /// Peers by their name in the address vector.
+    pub(super) by_name: Vec<u32>,
+
+    /// MSG: the connection.
+    pub(super) conn: u32,
+}
+
+impl Ep {
+    pub(super) fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            fid: FidPtr(std::ptr::null_mut()),
+            tx_cq: None,
+            rx_cq: None,
+            tx_cntr: None,
+            rx_cntr: None,
+            eq: None,
+            av: None,
+            tx_pending: 0,
+            posted: [Posted::default(), Posted::default()],
+            unexpected: [Unexpected::default(), Unexpected::default()],
+            claimed: HashMap::new(),
+            unexpected_bytes: 0,
+            min_multi_recv: MIN_MULTI_RECV,
+            multi: Slab::default(),
+            listener: None,
+            peers: Slab::default(),
+            by_addr: HashMap::new(),
+            by_name: Vec::new(),
+            conn: NONE,
+        }
+    }
+
+    /// Whether another receive can be reported.
+    #[inline]
+    pub(super) fn rx_has_room(&self) -> bool {
+        self.rx_cq.as_ref().is_none_or(|cq| cq.has_room())
+    }
+
+    /// Whether another unexpected message may be kept.
+    pub(super) fn may_keep(&self, len: usize) -> bool {
+        self.unexpected_bytes.saturating_add(len).saturating_add(MESSAGE_COST) <= MAX_UNEXPECTED
+    }
+
+    /// The peer's name as completions report it.
+    #[inline]
+    pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
+        if peer == NONE { FI_ADDR_NOTAVAIL } else { self.peers[peer].name }
+    }
+
+    /// The source a receive is restricted to, if any.
+    #[inline]
+    pub(super) fn wanted_source(&self, src: fi_addr_t) -> Option<u64> {
+        (self.identity.directed && src != FI_ADDR_UNSPEC).then_some(src)
+    }
+
+    /// Reports a successful receive.
+    #[inline]
+    pub(super) fn rx_done(&self, entry: Completion, report: bool) {
+        if let Some(cntr) = &self.rx_cntr {
+            cntr.completed(entry.len);
+        }
+        if report && let Some(cq) = &self.rx_cq {
+            cq.write(entry);
+        }
+    }
+
+    /// Reports a failed receive.
+    pub(super) fn rx_failed(&self, error: CompletionError) {
+        if let Some(cntr) = &self.rx_cntr {
+            cntr.failed();
+        }
+        if let Some(cq) = &self.rx_cq {
+            cq.write_error(error);
+        }
+    }
+
+    /// Reports a successful send.
+    #[inline]
+    pub(super) fn tx_done(&self, entry: Completion, report: bool) {
+        if let Some(cntr) = &self.tx_cntr {
+            cntr.completed(entry.len);
+        }
+        if report && let Some(cq) = &self.tx_cq {
+            cq.write(Completion { len: 0, ..entry });
+        }
+    }
+
+    /// Reports a failed send.
+    pub(super) fn tx_failed(&self, error: CompletionError) {
+        if let Some(cntr) = &self.tx_cntr {
+            cntr.failed();
+        }
+        if let Some(cq) = &self.tx_cq {
+            cq.write_error(error);
+        }
+    }
+
+    /// The peer with this address, made if it is new. `addr` is without an IPv6
+    /// flow label, which does not tell peers apart.
+    pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
+        if let Some(&peer) = self.by_addr.get(&addr) {
+            return peer;
+        }
+        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
+        let peer = self.peers.insert(Peer {
+            addr,
+            name,
+            conn: NONE,
+            pid: 0,
+            messages: 0,
+            parked: VecDeque::new(),
+            retry: None,
+            refusals: 0,
+        });
+        self.by_addr.insert(addr, peer);
+        self.set_name(name, peer);
+        peer
+    }
+
+    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+        let Ok(index) = usize::try_from(name) else { return };
+        if name == FI_ADDR_NOTAVAIL {
+            return;
+        }
+        if self.by_name.len() <= index {
+            self.by_name.resize(index + 1, NONE);
+        }
+        self.by_name[index] = peer;
+    }
+
+    /// Forgets a peer nobody refers to: not connected, not in the address
+    /// vector, no message from it waiting.
+    pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
+        let Some(entry) = self.peers.get(peer) else { return };
+        if entry.conn == NONE
+            && entry.name == FI_ADDR_NOTAVAIL
+            && entry.messages == 0
+            && entry.parked.is_empty()
+        {
+            let addr = entry.addr;
+            self.peers.remove(peer);
+            self.by_addr.remove(&addr);
+        }
+    }
+}
+
+impl State {
+    /// Adds an endpoint.
+    pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
+        self.eps.insert(Ep::new(identity))
+    }
+
+    /// The endpoint, to set up or ask.
+    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
+        &mut self.eps[id]
+    }
+
+    /// An address got a name.
+    pub(crate) fn name_inserted(&mut self, ep: u32, name: fi_addr_t, addr: &SocketAddr) {
+        let Some(ep) = self.eps.get_mut(ep) else { return };
+        // Only peers that exist; others are looked up when they are sent to.
+        if let Some(&peer) = ep.by_addr.get(addr) {
+            ep.peers[peer].name = name;
+            ep.set_name(name, peer);
+        }
+    }
+
+    /// A name is gone. The connection stays; the peer is a stranger again.
+    pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep) else { return };
+        let Some(slot) = usize::try_from(name).ok().and_then(|n| ep.by_name.get_mut(n)) else {
+            return;
+        };
+        let peer = std::mem::replace(slot, NONE);
+        if let Some(entry) = ep.peers.get_mut(peer) {
+            entry.name = FI_ADDR_NOTAVAIL;
+            ep.forget_peer_if_unused(peer);
+        }
+    }
+}
+
+impl Ep {
+    /// Remembers what is bound, when the endpoint is enabled.
+    pub(crate) fn bind(&mut self, bindings: &ofi_provider::glue::Bindings) {
+        self.tx_cq.clone_from(&bindings.tx_cq);
+        self.rx_cq.clone_from(&bindings.rx_cq);
+        self.tx_cntr.clone_from(&bindings.tx_cntr);
+        self.rx_cntr.clone_from(&bindings.rx_cntr);
+        self.eq.clone_from(&bindings.eq);
+        self.av.clone_from(&bindings.av);
+    }
+
+    /// Events name the endpoint by this.
+    pub(crate) fn set_fid(&mut self, fid: FidPtr) {
+        self.fid = fid;
+    }
+
+    /// The endpoint's own address.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.identity.local
+    }
+
+    /// Chooses the own address.
+    pub(crate) fn set_local(&mut self, local: SocketAddr) {
+        self.identity.local = local;
+    }
+
+    /// FI_OPT_MIN_MULTI_RECV.
+    pub(crate) fn min_multi_recv(&mut self) -> &mut usize {
+        &mut self.min_multi_recv
+    }
+
+    /// tx_attr.size and inject size, and sends under way.
+    pub(crate) fn tx_left(&self) -> usize {
+        self.identity.tx_size.saturating_sub(self.tx_pending)
+    }
+}

@@ -1,0 +1,287 @@
+//! The engine of a domain: all its endpoints and connections, and what makes
+//! them move.
+//!
+//! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual
+//! progress it costs nothing). Sends go out from the caller's thread when the
+//! socket takes them ([`tx`]); receives are matched as bytes arrive ([`rx`]);
+//! connections are made and ended in [`cm`].
+//!
+//! Progress looks at few sockets: the *hot* ones, which moved lately, are read
+//! directly; epoll tells of all others, and is asked less often the longer it
+//! has nothing to tell. Idle connections cost nothing.
+mod cm;
+mod conn;
+mod ep;
+mod rx;
+mod tx;
+
+pub(crate) use cm::{BACKLOG, Request, cm_message};
+pub(crate) use ep::{Identity, Kind};
+
+use conn::Conn;
+use ep::Ep;
+use ofi_provider::error::Result;
+use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Event, Interest};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes read ahead of what is known to be there.
+const STAGING: usize = 64 << 10;
+
+/// How many connections may be hot at a time.
+const MAX_HOT: usize = 4;
+
+/// Looks in vain after which a connection is hot no more.
+const COLD_AFTER: u32 = 4096;
+
+/// At most so many turns pass without asking epoll.
+const MAX_EPOLL_GAP: u32 = 64;
+
+/// What an epoll token names.
+const TOKEN_CONN: u64 = 0;
+const TOKEN_LISTENER: u64 = 1 << 32;
+const TOKEN_TIMER: u64 = 2 << 32;
+
+/// A domain's engine.
+pub(crate) struct Engine {
+    state: Lock<State>,
+    epoll: Arc<Epoll>,
+    activity: AtomicU64,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+/// What the engine's lock guards.
+pub(crate) struct State {
+    epoll: Arc<Epoll>,
+    conns: Slab<Conn>,
+    eps: Slab<Ep>,
+    /// Connections that are looked at in every turn.
+    hot: Vec<u32>,
+    /// Room to read into; taken out while it is used.
+    staging: Box<[u8]>,
+    /// Connections that wait for room in a completion queue.
+    starved: Vec<u32>,
+    /// Connections with messages held back by FI_MORE.
+    held: Vec<u32>,
+    /// Turns since epoll was asked, and how many may pass.
+    since_epoll: u32,
+    epoll_gap: u32,
+    events: Vec<Event>,
+    /// Wakes for refused connections that are to be tried again.
+    timer: cm::Timer,
+    /// Endpoints whose listener could not accept for want of descriptors.
+    deaf: Vec<u32>,
+}
+
+impl Engine {
+    /// A new engine, whose lock costs nothing if the application serializes its
+    /// calls.
+    pub(crate) fn new(serialized: bool) -> Result<Arc<Self>> {
+        let epoll = Arc::new(Epoll::new()?);
+        let timer = cm::Timer::new()?;
+        epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
+        let state = State {
+            epoll: epoll.clone(),
+            conns: Slab::default(),
+            eps: Slab::default(),
+            hot: Vec::with_capacity(MAX_HOT),
+            staging: vec![0; STAGING].into_boxed_slice(),
+            starved: Vec::new(),
+            held: Vec::new(),
+            since_epoll: 0,
+            epoll_gap: 1,
+            events: Vec::with_capacity(64),
+            timer,
+            deaf: Vec::new(),
+        };
+        let state = Lock::with_level(state, serialized);
+        Ok(Arc::new(Self { state, epoll, activity: AtomicU64::new(0) }))
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl Progress for Engine {
+    #[inline]
+    fn progress(&self) {
+        // Only read by the progress thread, which needs to see it move, not an
+        // exact count: a plain load and store does.
+        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.lock().turn();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        self.lock().prepare_to_block()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// One turn of progress.
+    pub(crate) fn turn(&mut self) {
+        if !self.starved.is_empty() {
+            self.feed_starved();
+        }
+        if !self.held.is_empty() {
+            self.flush_held();
+        }
+        let mut index = 0;
+        while index < self.hot.len() {
+            let id = self.hot[index];
+            let moved = self.service(id);
+            // `service` may have taken it, and only it, off the list.
+            if self.hot.get(index) != Some(&id) {
+                continue;
+            }
+            let conn = &mut self.conns[id];
+            conn.misses = if moved { 0 } else { conn.misses + 1 };
+            if conn.misses > COLD_AFTER {
+                self.cool(id);
+            } else {
+                index += 1;
+            }
+        }
+        self.since_epoll += 1;
+        if self.hot.is_empty() || self.since_epoll >= self.epoll_gap {
+            self.since_epoll = 0;
+            self.ask_epoll();
+        }
+    }
+
+    fn ask_epoll(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        let epoll = self.epoll.clone();
+        let _ = epoll.wait(Some(Duration::ZERO), |event| events.push(event));
+        let mut news = false;
+        for event in events.drain(..) {
+            let id = event.token as u32;
+            match event.token & !u64::from(u32::MAX) {
+                TOKEN_CONN if self.hot.contains(&id) => {}
+                TOKEN_CONN => {
+                    // The connection may be gone since the event was reported.
+                    if self.conns.get(id).is_some() {
+                        news = true;
+                        if self.service(id) {
+                            self.heat(id);
+                        }
+                    }
+                }
+                TOKEN_LISTENER => {
+                    news = true;
+                    self.accept_all(id);
+                }
+                _ => {
+                    news = true;
+                    self.retry_refused();
+                }
+            }
+        }
+        self.events = events;
+        self.epoll_gap = if news { 1 } else { (self.epoll_gap * 2).min(MAX_EPOLL_GAP) };
+    }
+
+    /// Gives one connection a turn: connecting, writing what waits, reading.
+    /// Whether anything moved.
+    fn service(&mut self, id: u32) -> bool {
+        let Some(conn) = self.conns.get(id) else { return false };
+        if !conn.is_connected() {
+            return self.handshake(id);
+        }
+        let mut moved = false;
+        if !conn.tx.is_empty() {
+            moved |= self.flush(id);
+        }
+        if self.conns.get(id).is_some_and(|conn| !conn.blocked) {
+            moved |= self.read(id);
+        }
+        moved
+    }
+
+    /// From now on the connection is looked at in every turn, if there is room.
+    fn heat(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.misses = 0;
+        if self.hot.len() < MAX_HOT {
+            if !self.hot.contains(&id) {
+                self.hot.push(id);
+            }
+        } else if !self.hot.contains(&id) {
+            self.watch(id);
+        }
+    }
+
+    fn cool(&mut self, id: u32) {
+        self.hot.retain(|hot| *hot != id);
+        self.watch(id);
+    }
+
+    /// Makes epoll watch for what the connection waits for.
+    fn watch(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let wanted = Interest {
+            read: !conn.blocked && !conn.is_connecting(),
+            write: conn.is_connecting() || (conn.is_connected() && !conn.tx.is_empty()),
+        };
+        if wanted != conn.interest {
+            conn.interest = wanted;
+            let _ = self.epoll.modify(conn.socket.fd(), TOKEN_CONN | u64::from(id), wanted);
+        }
+    }
+
+    /// Before a caller sleeps on the engine's descriptor: true if everything
+    /// that waits will make it readable.
+    fn prepare_to_block(&mut self) -> bool {
+        if !self.held.is_empty() {
+            self.flush_held();
+        }
+        for index in 0..self.hot.len() {
+            self.watch(self.hot[index]);
+        }
+        // Whoever waits for room in a queue is woken by the application reading
+        // it, which is a call into the library.
+        let room =
+            |id: &u32| self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room());
+        !self.starved.iter().any(room)
+    }
+
+    /// Goes on with connections whose completion queue has room again.
+    fn feed_starved(&mut self) {
+        for id in std::mem::take(&mut self.starved) {
+            let Some(conn) = self.conns.get(id) else { continue };
+            if self.eps[conn.ep].rx_has_room() {
+                self.unblock(id);
+            } else {
+                self.starved.push(id);
+            }
+        }
+    }
+
+    fn flush_held(&mut self) {
+        for id in std::mem::take(&mut self.held) {
+            if self.conns.get(id).is_some_and(|conn| conn.is_connected()) {
+                self.flush(id);
+            }
+        }
+    }
+}

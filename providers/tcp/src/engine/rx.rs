@@ -1,0 +1,884 @@
+//! Receiving: from bytes to messages to the application's buffers.
+//!
+//! Small messages are read many at a time into the engine's staging room and
+//! copied from there. Of a large one the rest is read straight to where it
+//! belongs. A message nobody waits for is kept, up to a bound; beyond it the
+//! connection is not read until a receive is posted for what blocks it, so that
+//! the rest waits at its sender.
+use super::State;
+use super::conn::Conn;
+use super::ep::{Ep, MESSAGE_COST, MultiBuf};
+use crate::config::config;
+use crate::wire::{
+    COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
+};
+use ofi_provider::abi::{
+    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
+    FI_REMOTE_CQ_DATA, FI_TAGGED,
+};
+use ofi_provider::buf::{IoVecs, RecvBuf};
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::RecvOp;
+use ofi_provider::matching::Pattern;
+use ofi_provider::slab::NONE;
+
+/// From how much on the rest of a message is read straight to its place.
+const DIRECT_MIN: usize = 4096;
+
+/// Bytes read ahead behind a large message: enough for the next header.
+const TAIL_AFTER_LARGE: usize = 256;
+
+/// Reads of one connection in one turn, so that others get theirs.
+const MAX_READS: usize = 8;
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recv {
+    buf: RecvBuf,
+    context: Context,
+    flags: u64,
+    /// The multi-receive buffer it is part of.
+    multi: u32,
+}
+
+/// What a message is, as completions report it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    tagged: bool,
+    tag: u64,
+    /// Its bytes in all.
+    len: usize,
+    cq_data: Option<u64>,
+    /// Its sender waits for an acknowledgement.
+    ack: bool,
+    /// Who sent it.
+    peer: u32,
+    /// The connection it came on, and that connection's serial number, because
+    /// its index may be another's by now.
+    conn: u32,
+    serial: u64,
+}
+
+/// Where the bytes of a message go.
+#[derive(Debug)]
+enum Target {
+    /// To a receive.
+    Posted(Recv),
+    /// To the message kept under this number.
+    Kept(u32),
+    /// Nowhere.
+    Discard,
+}
+
+/// A message of which bytes are still to come.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    about: About,
+    target: Target,
+    done: usize,
+}
+
+/// How much of a message that came unexpectedly is here.
+#[derive(Debug)]
+enum Body {
+    /// All of it.
+    Whole(Box<[u8]>),
+    /// It is arriving.
+    Arriving(Box<[u8]>),
+    /// It blocks its connection.
+    Blocking,
+    /// It waits at its sender, under this number.
+    AtSender(u8),
+    /// Its connection ended before it was complete.
+    Lost,
+}
+
+/// A message that came before a receive for it.
+#[derive(Debug)]
+pub(super) struct Message {
+    about: About,
+    body: Body,
+}
+
+/// What became of a message's beginning.
+enum Begun {
+    /// So many bytes behind the header belonged to it.
+    Taken(usize),
+    /// It blocks the connection; nothing behind the header was taken.
+    Blocked,
+    /// It cannot even begin: the header is to be looked at again later.
+    Starved,
+    /// The connection is gone.
+    Gone,
+}
+
+impl Ep {
+    fn entry(&self, about: &About, context: Context, buf: usize, extra: u64) -> Completion {
+        let mut flags = FI_RECV | if about.tagged { FI_TAGGED } else { FI_MSG } | extra;
+        if about.cq_data.is_some() {
+            flags |= FI_REMOTE_CQ_DATA;
+        }
+        Completion {
+            context,
+            flags,
+            len: about.len,
+            buf,
+            data: about.cq_data.unwrap_or(0),
+            tag: about.tag,
+            src: self.name_of(about.peer),
+        }
+    }
+
+    /// A receive has its message: reports it.
+    #[inline]
+    fn received(&mut self, recv: &Recv, about: &About) {
+        let mut extra = 0;
+        if recv.multi != NONE {
+            let multi = &mut self.multi[recv.multi];
+            multi.filling -= 1;
+            if multi.exhausted && multi.filling == 0 {
+                // The last message in the buffer gives it back.
+                extra = FI_MULTI_RECV;
+                self.multi.remove(recv.multi);
+            }
+        }
+        let entry = self.entry(about, recv.context, recv.buf.address(), extra);
+        if about.len > recv.buf.len() {
+            let olen = about.len - recv.buf.len();
+            let of = Completion { len: recv.buf.len(), ..entry };
+            self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+        } else {
+            // That a buffer is given back is always said.
+            self.rx_done(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
+        }
+    }
+
+    /// A receive gets no message any more.
+    fn receive_failed(&mut self, recv: &Recv, about: &About, error: Error) {
+        let mut extra = 0;
+        if recv.multi != NONE {
+            let multi = &mut self.multi[recv.multi];
+            multi.filling -= 1;
+            if multi.exhausted && multi.filling == 0 {
+                extra = FI_MULTI_RECV;
+                self.multi.remove(recv.multi);
+            }
+        }
+        let entry = self.entry(about, recv.context, recv.buf.address(), extra);
+        self.rx_failed(CompletionError::new(entry, error));
+    }
+
+    /// The posted receive for a message, oldest first. Of a multi-receive
+    /// buffer it gives the part the message needs.
+    #[inline]
+    fn take_posted(&mut self, about: &About) -> Option<Recv> {
+        let src = self.name_of(about.peer);
+        let queue = usize::from(about.tagged);
+        let mut taken = self.posted[queue].take(src, about.tag)?;
+        if taken.value.flags & FI_MULTI_RECV == 0 {
+            return Some(taken.value);
+        }
+        if taken.value.multi == NONE {
+            taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
+        }
+        let (part, rest) = taken.value.buf.split(about.len);
+        let recv = Recv { buf: part, ..taken.value };
+        let multi = &mut self.multi[recv.multi];
+        multi.filling += 1;
+        if rest.len() < self.min_multi_recv.max(1) {
+            multi.exhausted = true;
+        } else {
+            taken.value.buf = rest;
+            self.posted[queue].put_back(taken);
+        }
+        Some(recv)
+    }
+
+    /// Takes a kept message out for good.
+    fn drop_message(&mut self, queue: usize, id: u32) -> Option<Message> {
+        let message = self.unexpected[queue].remove(id)?;
+        let kept = match &message.body {
+            Body::Whole(bytes) | Body::Arriving(bytes) => bytes.len() + MESSAGE_COST,
+            _ => MESSAGE_COST,
+        };
+        self.unexpected_bytes -= kept;
+        if let Some(peer) = self.peers.get_mut(message.about.peer) {
+            peer.messages -= 1;
+            self.forget_peer_if_unused(message.about.peer);
+        }
+        Some(message)
+    }
+
+    fn keep(&mut self, about: About, body: Body) -> u32 {
+        self.unexpected_bytes += MESSAGE_COST;
+        if let Body::Whole(bytes) | Body::Arriving(bytes) = &body {
+            self.unexpected_bytes += bytes.len();
+        }
+        if let Some(peer) = self.peers.get_mut(about.peer) {
+            peer.messages += 1;
+        }
+        let message = Message { about, body };
+        self.unexpected[usize::from(about.tagged)].push(about.tag, message)
+    }
+
+    /// Whether a peer's next unexpected message is one too many for the bound
+    /// the user set (FI_TCP_MAX_SAVED).
+    fn peer_is_over_bound(&self, peer: u32) -> bool {
+        let bound = config().max_saved;
+        bound.is_some_and(|max| self.peers.get(peer).is_some_and(|peer| peer.messages >= max))
+    }
+}
+
+impl State {
+    /// Reads a connection until it has nothing more, or had its share. Whether
+    /// anything came.
+    pub(super) fn read(&mut self, id: u32) -> bool {
+        let mut staging = std::mem::take(&mut self.staging);
+        let moved = self.read_with(id, &mut staging);
+        self.staging = staging;
+        moved
+    }
+
+    fn read_with(&mut self, id: u32, staging: &mut [u8]) -> bool {
+        let mut moved = false;
+        for _ in 0..MAX_READS {
+            let Some(conn) = self.conns.get_mut(id) else { return true };
+            if conn.blocked {
+                return moved;
+            }
+            let left = conn.incoming.as_ref().map_or(0, |incoming| incoming.left());
+            let (result, start, wanted) = if left >= DIRECT_MIN {
+                self.read_direct(id, staging)
+            } else {
+                let start = conn.stash.len();
+                staging[..start].copy_from_slice(&conn.stash);
+                let room = &mut staging[start..];
+                let wanted = room.len();
+                (conn.socket.recv(room), start, wanted)
+            };
+            let n = match result {
+                Ok(0) => {
+                    self.fail(id, Error::CONNRESET);
+                    return true;
+                }
+                Ok(n) => n,
+                Err(Error::AGAIN | Error::INTR) => return moved,
+                Err(error) => {
+                    self.fail(id, error);
+                    return true;
+                }
+            };
+            moved = true;
+            let conn = &mut self.conns[id];
+            let ahead = if left >= DIRECT_MIN {
+                // What went to the message itself is not looked at again.
+                let direct = n.min(left);
+                if let Some(incoming) = &mut conn.incoming {
+                    incoming.done += direct;
+                    if incoming.left() == 0 && !self.complete_incoming(id) {
+                        return true;
+                    }
+                }
+                n - direct
+            } else {
+                conn.stash.clear();
+                start + n
+            };
+            if ahead > 0 && !self.parse(id, &staging[..ahead]) {
+                return true;
+            }
+            if n < wanted {
+                // The socket is empty: asking again would only say so.
+                return true;
+            }
+        }
+        moved
+    }
+
+    /// One read whose first bytes are the rest of the message under way.
+    fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize, usize) {
+        let conn = &mut self.conns[id];
+        let mut list = IoVecs::default();
+        let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0, 0) };
+        let left = incoming.left();
+        let placed = match &mut incoming.target {
+            Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
+            Target::Kept(message) => {
+                let queue = usize::from(incoming.about.tagged);
+                let kept = self.eps[conn.ep].unexpected[queue].get_mut(*message);
+                match kept.map(|message| &mut message.body) {
+                    Some(Body::Arriving(bytes)) => {
+                        list.push_room(&mut bytes[incoming.done..]);
+                        left
+                    }
+                    _ => 0,
+                }
+            }
+            Target::Discard => 0,
+        };
+        if placed < left {
+            // Bytes that fit nowhere: read to be forgotten, and nothing behind
+            // them in the same call.
+            if placed == 0 {
+                let n = left.min(staging.len());
+                list.push_room(&mut staging[..n]);
+            }
+        } else {
+            let tail = TAIL_AFTER_LARGE.min(staging.len());
+            list.push_room(&mut staging[..tail]);
+        }
+        let wanted = list.len();
+        // SAFETY: the application lends its buffer until the receive completes;
+        // a kept message and `staging` outlive the call.
+        let result = unsafe { list.receive(conn.socket.fd()) };
+        (result, 0, wanted)
+    }
+
+    /// Understands bytes that came on a connection. False when the connection
+    /// is gone or blocked; what was not understood is in its stash.
+    fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(conn) = self.conns.get_mut(id) else { return false };
+            let rest = &bytes[at..];
+            if conn.incoming.is_some() {
+                at += self.feed(id, rest);
+                if self
+                    .conns
+                    .get(id)
+                    .and_then(|c| c.incoming.as_ref())
+                    .is_some_and(|i| i.left() == 0)
+                    && !self.complete_incoming(id)
+                {
+                    return false;
+                }
+                continue;
+            }
+            let (header, len) = match next_header(conn, rest) {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    conn.stash.extend_from_slice(rest);
+                    return true;
+                }
+                Err(why) => {
+                    self.refuse_bytes(id, why);
+                    return false;
+                }
+            };
+            match self.begin(id, &header, &rest[len..]) {
+                Ok(Begun::Taken(n)) => at += len + n,
+                Ok(Begun::Blocked) => {
+                    if let Some(conn) = self.conns.get_mut(id) {
+                        conn.blocked = true;
+                        conn.stash.extend_from_slice(&rest[len..]);
+                        self.watch(id);
+                    }
+                    return false;
+                }
+                Ok(Begun::Starved) => {
+                    if let Some(conn) = self.conns.get_mut(id) {
+                        conn.blocked = true;
+                        conn.stash.extend_from_slice(rest);
+                        self.starved.push(id);
+                        self.watch(id);
+                    }
+                    return false;
+                }
+                Ok(Begun::Gone) => return false,
+                Err(_) => {
+                    self.refuse_bytes(id, Malformed("answer to a question nobody asked"));
+                    return false;
+                }
+            }
+        }
+        self.conns.get(id).is_some()
+    }
+
+    /// A peer sent what is not a message: this one connection ends.
+    fn refuse_bytes(&mut self, id: u32, why: Malformed) {
+        let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            EP_DATA,
+            "closing the connection to {}: {why}",
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+        );
+        self.fail(id, Error::PROTO);
+    }
+
+    /// Copies bytes to the message under way; how many belonged to it.
+    fn feed(&mut self, id: u32, bytes: &[u8]) -> usize {
+        let conn = &mut self.conns[id];
+        let Some(incoming) = &mut conn.incoming else { return 0 };
+        let n = incoming.left().min(bytes.len());
+        match &mut incoming.target {
+            Target::Posted(recv) => {
+                recv.buf.copy_from(incoming.done, &bytes[..n]);
+            }
+            Target::Kept(message) => {
+                let queue = usize::from(incoming.about.tagged);
+                let kept = self.eps[conn.ep].unexpected[queue].get_mut(*message);
+                if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
+                    to[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
+                }
+            }
+            Target::Discard => {}
+        }
+        incoming.done += n;
+        n
+    }
+
+    /// A header came; `behind` is what came with it. An error is a protocol
+    /// violation.
+    #[inline]
+    fn begin(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
+        match header.op {
+            Op::Msg if header.is_ack() => {
+                self.acknowledged(id)?;
+                Ok(Begun::Taken(0))
+            }
+            Op::Msg | Op::Tag => self.begin_message(id, header, behind),
+            Op::TagRts => self.announced(id, header),
+            Op::Cts => {
+                self.clear_to_send(id, header.op_data)?;
+                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+            }
+            Op::Data => {
+                let conn = &mut self.conns[id];
+                let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
+                if header.len != incoming.about.len as u64 {
+                    return Err(Error::PROTO);
+                }
+                incoming.about.ack |= wants_ack(header);
+                conn.incoming = Some(incoming);
+                if header.len == 0 && !self.complete_incoming(id) {
+                    return Ok(Begun::Gone);
+                }
+                Ok(Begun::Taken(0))
+            }
+        }
+    }
+
+    #[inline]
+    fn begin_message(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
+        if !ep.rx_has_room() {
+            return Ok(Begun::Starved);
+        }
+        let about = about(header, id, conn)?;
+        let here = about.len.min(behind.len());
+        if let Some(recv) = ep.take_posted(&about) {
+            recv.buf.copy_from(0, &behind[..here]);
+            if here == about.len {
+                ep.received(&recv, &about);
+                if about.ack {
+                    self.send_internal(id, Header::ack());
+                    if self.conns.get(id).is_none() {
+                        return Ok(Begun::Gone);
+                    }
+                }
+            } else {
+                conn.incoming = Some(Incoming { about, target: Target::Posted(recv), done: here });
+            }
+            return Ok(Begun::Taken(here));
+        }
+        if !ep.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
+            let message = ep.keep(about, Body::Blocking);
+            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
+            return Ok(Begun::Blocked);
+        }
+        if here == about.len {
+            ep.keep(about, Body::Whole(behind[..here].into()));
+            return Ok(Begun::Taken(here));
+        }
+        let mut bytes = vec![0; about.len].into_boxed_slice();
+        bytes[..here].copy_from_slice(&behind[..here]);
+        let message = ep.keep(about, Body::Arriving(bytes));
+        conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
+        Ok(Begun::Taken(here))
+    }
+
+    /// A message was announced that waits at its sender.
+    fn announced(&mut self, id: u32, header: &Header) -> Result<Begun> {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
+        if !ep.rx_has_room() {
+            return Ok(Begun::Starved);
+        }
+        let about = about(header, id, conn)?;
+        if conn.expected.contains_key(&header.op_data) {
+            return Err(Error::PROTO);
+        }
+        match ep.take_posted(&about) {
+            Some(recv) => {
+                let target = Target::Posted(recv);
+                conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
+                self.ask_for(id, header.op_data);
+                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+            }
+            None if ep.may_keep(0) => {
+                ep.keep(about, Body::AtSender(header.op_data));
+                Ok(Begun::Taken(0))
+            }
+            // So many announcements that even they are too much to keep.
+            None => Err(Error::PROTO),
+        }
+    }
+
+    fn ask_for(&mut self, id: u32, number: u8) {
+        let header =
+            Header { op: Op::Cts, flags: 0, op_data: number, id: 0, cq_data: 0, tag: 0, len: 0 };
+        self.send_internal(id, header);
+    }
+
+    /// The message under way is here. False when the connection is gone.
+    fn complete_incoming(&mut self, id: u32) -> bool {
+        let conn = &mut self.conns[id];
+        let Some(incoming) = conn.incoming.take() else { return true };
+        let ep = &mut self.eps[conn.ep];
+        let mut ack = incoming.about.ack;
+        match incoming.target {
+            Target::Posted(recv) => ep.received(&recv, &incoming.about),
+            Target::Discard => {}
+            Target::Kept(message) => {
+                // Acknowledged when a receive takes it.
+                ack = false;
+                let queue = usize::from(incoming.about.tagged);
+                if let Some(message) = ep.unexpected[queue].get_mut(message)
+                    && let Body::Arriving(bytes) = &mut message.body
+                {
+                    message.body = Body::Whole(std::mem::take(bytes));
+                }
+            }
+        }
+        if ack {
+            self.send_internal(id, Header::ack());
+        }
+        self.conns.get(id).is_some()
+    }
+
+    /// A connection can be read again: first what came already.
+    pub(super) fn unblock(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.blocked = false;
+        let stash = std::mem::take(&mut conn.stash);
+        self.heat(id);
+        if !stash.is_empty() {
+            self.parse(id, &stash);
+        }
+        if self.conns.get(id).is_some() {
+            self.watch(id);
+        }
+    }
+
+    /// fi_recv and its kin.
+    #[inline]
+    pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
+        let ep = &mut self.eps[ep_id];
+        let queue = usize::from(tagged);
+        let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.special(ep_id, op, pattern);
+        }
+        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        if ep.unexpected[queue].is_empty() {
+            ep.posted[queue].push(pattern, recv);
+            return Ok(());
+        }
+        if recv.flags & FI_MULTI_RECV != 0 {
+            // It may take many of the messages that wait.
+            ep.posted[queue].push(pattern, recv);
+            while let Some(id) = self.find_for_posted(ep_id, queue, pattern) {
+                let about = match self.eps[ep_id].unexpected[queue].get(id) {
+                    Some(message) => message.about,
+                    None => break,
+                };
+                let Some(recv) = self.eps[ep_id].take_posted(&about) else { break };
+                self.take_message(ep_id, queue, id, Some(recv));
+            }
+            return Ok(());
+        }
+        let ep = &mut self.eps[ep_id];
+        let peers = &ep.peers;
+        let source = |message: &Message| peers.get(message.about.peer).map_or(u64::MAX, |p| p.name);
+        match ep.unexpected[queue].find(pattern, source) {
+            Some(id) => self.take_message(ep_id, queue, id, Some(recv)),
+            None => ep.posted[queue].push(pattern, recv),
+        }
+        Ok(())
+    }
+
+    /// A waiting message for a multi-receive buffer that was just posted. The
+    /// buffer is the oldest fitting receive for every message that waits, since
+    /// what an older receive fits is not waiting.
+    fn find_for_posted(&self, ep_id: u32, queue: usize, pattern: Pattern) -> Option<u32> {
+        let ep = &self.eps[ep_id];
+        if ep.posted[queue].is_empty() || !ep.rx_has_room() {
+            return None;
+        }
+        let source = |message: &Message| ep.name_of(message.about.peer);
+        ep.unexpected[queue].find(pattern, source)
+    }
+
+    /// A kept message goes to a receive, or to nobody.
+    fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
+        let ep = &mut self.eps[ep_id];
+        let Some(mut message) = ep.drop_message(queue, id) else { return };
+        let about = message.about;
+        let conn = about.conn;
+        let target = |recv: Option<Recv>| recv.map_or(Target::Discard, Target::Posted);
+        match &mut message.body {
+            Body::Whole(bytes) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, bytes);
+                    ep.received(&recv, &about);
+                }
+                if about.ack {
+                    self.acknowledge(&about);
+                }
+            }
+            Body::Arriving(bytes) => {
+                let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
+                else {
+                    return;
+                };
+                if let Some(recv) = &recv {
+                    recv.buf.copy_from(0, &bytes[..incoming.done]);
+                }
+                incoming.target = target(recv);
+            }
+            Body::Blocking => {
+                if let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut()) {
+                    incoming.target = target(recv);
+                    if incoming.left() == 0 && !self.complete_incoming(conn) {
+                        return;
+                    }
+                    self.unblock(conn);
+                }
+            }
+            Body::AtSender(number) => {
+                let number = *number;
+                if let Some(entry) = self.conns.get_mut(conn) {
+                    let incoming = Incoming { about, target: target(recv), done: 0 };
+                    entry.expected.insert(number, incoming);
+                    self.ask_for(conn, number);
+                }
+            }
+            Body::Lost => {
+                if let Some(recv) = recv {
+                    ep.receive_failed(&recv, &about, Error::CONNRESET);
+                }
+            }
+        }
+    }
+
+    /// Acknowledges a message that was complete before its receive, if the
+    /// connection it came on is still there.
+    fn acknowledge(&mut self, about: &About) {
+        if self.conns.get(about.conn).is_some_and(|conn| conn.serial == about.serial) {
+            self.send_internal(about.conn, Header::ack());
+        }
+    }
+
+    /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_tagged(3)).
+    fn special(&mut self, ep_id: u32, op: RecvOp, pattern: Pattern) -> Result {
+        const TAGGED: usize = 1;
+        if op.flags & FI_PEEK != 0 {
+            // The message asked for may be in a socket already.
+            self.turn();
+        }
+        let ep = &mut self.eps[ep_id];
+        let (peek, claim) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
+        let discard = op.flags & FI_DISCARD != 0;
+        let report = op.flags & FI_COMPLETION != 0;
+        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        if peek {
+            if claim && discard {
+                return Err(Error::BADFLAGS);
+            }
+            let peers = &ep.peers;
+            let source =
+                |message: &Message| peers.get(message.about.peer).map_or(u64::MAX, |p| p.name);
+            let Some(id) = ep.unexpected[TAGGED].find(pattern, source) else {
+                self.report_no_message(ep_id, &op);
+                return Ok(());
+            };
+            let Some(message) = ep.unexpected[TAGGED].get(id) else { return Ok(()) };
+            let about = message.about;
+            if let Body::Whole(bytes) = &message.body {
+                // As much of the message as the caller has room for.
+                recv.buf.copy_from(0, bytes);
+            }
+            let entry = ep.entry(&about, op.context, recv.buf.address(), 0);
+            if claim {
+                if ep.claimed.contains_key(&(op.context.0 as usize)) {
+                    return Err(Error::INVAL);
+                }
+                ep.unexpected[TAGGED].claim(id);
+                ep.claimed.insert(op.context.0 as usize, id);
+            }
+            if report && let Some(cq) = &ep.rx_cq {
+                cq.write(entry);
+            }
+            if discard {
+                self.take_message(ep_id, TAGGED, id, None);
+            }
+            return Ok(());
+        }
+        if !claim {
+            // FI_DISCARD alone names no message.
+            return Err(Error::BADFLAGS);
+        }
+        let id = ep.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
+        if discard {
+            let about = ep.unexpected[TAGGED].get(id).map(|message| message.about);
+            let entry = about.map(|about| ep.entry(&about, op.context, 0, 0));
+            self.take_message(ep_id, TAGGED, id, None);
+            if let Some(entry) = entry {
+                self.eps[ep_id].rx_done(entry, report);
+            }
+        } else {
+            self.take_message(ep_id, TAGGED, id, Some(recv));
+        }
+        Ok(())
+    }
+
+    /// A peek found nothing.
+    fn report_no_message(&mut self, ep_id: u32, op: &RecvOp) {
+        let ep = &mut self.eps[ep_id];
+        let of = Completion {
+            context: op.context,
+            flags: FI_RECV | FI_TAGGED,
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: op.tag,
+            src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
+        };
+        if let Some(cq) = &ep.rx_cq {
+            cq.write_error(CompletionError::new(of, Error::NOMSG));
+        }
+    }
+
+    /// fi_cancel: takes the receive with this context back.
+    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context) {
+        let ep = &mut self.eps[ep_id];
+        for queue in 0..2 {
+            let found = ep.posted[queue].take_if(|recv| recv.context == context);
+            if let Some(recv) = found {
+                self.cancelled(ep_id, queue, &recv);
+                return;
+            }
+        }
+    }
+
+    fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
+        let ep = &mut self.eps[ep_id];
+        let mut flags = FI_RECV | if queue == 1 { FI_TAGGED } else { FI_MSG };
+        if recv.flags & FI_MULTI_RECV != 0 {
+            match ep.multi.get_mut(recv.multi) {
+                // Messages are still being written to earlier parts; the last
+                // of them gives the buffer back.
+                Some(multi) if multi.filling > 0 => multi.exhausted = true,
+                _ => {
+                    flags |= FI_MULTI_RECV;
+                    ep.multi.remove(recv.multi);
+                }
+            }
+        }
+        let of = Completion {
+            context: recv.context,
+            flags,
+            len: 0,
+            buf: recv.buf.address(),
+            data: 0,
+            tag: 0,
+            src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
+        };
+        ep.rx_failed(CompletionError::new(of, Error::CANCELED));
+    }
+
+    /// Takes all posted receives back, as when a connection is over for good.
+    pub(super) fn cancel_all(&mut self, ep_id: u32) {
+        for queue in 0..2 {
+            for recv in self.eps[ep_id].posted[queue].drain() {
+                self.cancelled(ep_id, queue, &recv);
+            }
+        }
+    }
+
+    /// A connection ended: what was arriving on it is lost.
+    pub(super) fn lose_incoming(&mut self, id: u32, conn: &mut Conn, error: Error) {
+        let ep = &mut self.eps[conn.ep];
+        let under_way =
+            conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
+        for incoming in under_way {
+            match incoming.target {
+                Target::Posted(recv) => ep.receive_failed(&recv, &incoming.about, error),
+                Target::Kept(_) | Target::Discard => {}
+            }
+        }
+        for queue in 0..2 {
+            for number in ep.unexpected[queue].ids() {
+                let Some(message) = ep.unexpected[queue].get_mut(number) else { continue };
+                let complete = matches!(message.body, Body::Whole(_) | Body::Lost);
+                if complete || message.about.conn != id {
+                    continue;
+                }
+                if ep.claimed.values().any(|claimed| *claimed == number) {
+                    // Somebody counts on it: the claim fails when it is used.
+                    if let Body::Arriving(bytes) = &message.body {
+                        ep.unexpected_bytes -= bytes.len();
+                    }
+                    message.body = Body::Lost;
+                } else {
+                    ep.drop_message(queue, number);
+                }
+            }
+        }
+    }
+}
+
+impl Incoming {
+    #[inline]
+    fn left(&self) -> usize {
+        self.about.len - self.done
+    }
+}
+
+fn wants_ack(header: &Header) -> bool {
+    header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
+}
+
+#[inline]
+fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
+    // A length that no buffer can have is a lie.
+    let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
+    if len > isize::MAX as usize {
+        return Err(Error::PROTO);
+    }
+    Ok(About {
+        tagged: matches!(header.op, Op::Tag | Op::TagRts),
+        tag: header.tag,
+        len,
+        cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
+        ack: wants_ack(header),
+        peer: conn.peer,
+        conn: id,
+        serial: conn.serial,
+    })
+}
+
+/// The header at the start of `bytes` with its length, once all of it is there.
+#[inline]
+fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
+    match Header::len_at(bytes)? {
+        Some(len) if bytes.len() >= len => {
+            Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,200 @@
+//! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
+use crate::engine::{Engine, Identity, Kind, Request};
+use crate::sock::to_bytes;
+use crate::wire::CM_DATA_MAX;
+use core::ffi::c_int;
+use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t};
+use ofi_provider::addr;
+use ofi_provider::av::Listener;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Bindings, Cm, Endpoint, Msg, RecvOp, SendOp, Tagged};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// An endpoint; what it does happens in the engine.
+#[derive(Debug)]
+pub(crate) struct TcpEp {
+    engine: Arc<Engine>,
+    id: u32,
+    kind: Kind,
+    /// Where fi_connect goes without an address.
+    dest: Option<SocketAddr>,
+    /// The request the endpoint was opened with, until fi_accept.
+    request: Mutex<Option<Request>>,
+    /// Hears of insertions into the address vector.
+    names: OnceLock<Arc<Names>>,
+}
+
+/// Passes news of the address vector to the engine.
+#[derive(Debug)]
+struct Names {
+    engine: Weak<Engine>,
+    ep: u32,
+}
+
+impl Listener for Names {
+    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.lock().name_inserted(self.ep, index, addr);
+        }
+    }
+
+    fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.lock().name_removed(self.ep, index);
+        }
+    }
+}
+
+impl TcpEp {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        identity: Identity,
+        dest: Option<SocketAddr>,
+        request: Option<Request>,
+    ) -> Self {
+        let kind = identity.kind;
+        let id = engine.lock().add_ep(identity);
+        Self { engine, id, kind, dest, request: Mutex::new(request), names: OnceLock::new() }
+    }
+
+    fn take_request(&self) -> Option<Request> {
+        self.request.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    fn only(&self, kind: Kind) -> Result {
+        if self.kind == kind { Ok(()) } else { Err(Error::NOSYS) }
+    }
+}
+
+impl Endpoint for TcpEp {
+    fn opened(&self, fid: FidPtr) {
+        self.engine.lock().ep(self.id).set_fid(fid);
+    }
+
+    fn enable(&self, bindings: &Bindings) -> Result {
+        let mut state = self.engine.lock();
+        state.ep(self.id).bind(bindings);
+        if self.kind == Kind::Rdm {
+            state.listen(self.id)?;
+            if let Some(av) = &bindings.av {
+                let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
+                let weak: Weak<Names> = Arc::downgrade(&names);
+                if self.names.set(names).is_ok() {
+                    drop(state);
+                    av.listen(weak);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&self, context: Context) -> Result {
+        self.engine.lock().cancel(self.id, context);
+        Ok(())
+    }
+
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        let size = match name {
+            FI_OPT_MIN_MULTI_RECV => *self.engine.lock().ep(self.id).min_multi_recv(),
+            FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
+            _ => return Err(Error::NOPROTOOPT),
+        };
+        let bytes = size.to_ne_bytes();
+        value[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                *self.engine.lock().ep(self.id).min_multi_recv() = usize::from_ne_bytes(bytes);
+                Ok(())
+            }
+            _ => Err(Error::NOPROTOOPT),
+        }
+    }
+
+    fn close(&self) {
+        self.engine.lock().close_ep(self.id);
+        drop(self.take_request());
+    }
+
+    fn size_left(&self, tx: bool) -> Result<usize> {
+        if tx { Ok(self.engine.lock().ep(self.id).tx_left()) } else { Err(Error::NOSYS) }
+    }
+}
+
+impl Msg for TcpEp {
+    #[inline]
+    fn send(&self, op: SendOp) -> Result {
+        self.engine.lock().send(self.id, op, false)
+    }
+    #[inline]
+    fn recv(&self, op: RecvOp) -> Result {
+        self.engine.lock().post(self.id, op, false)
+    }
+}
+
+impl Tagged for TcpEp {
+    #[inline]
+    fn tsend(&self, op: SendOp) -> Result {
+        self.engine.lock().send(self.id, op, true)
+    }
+    #[inline]
+    fn trecv(&self, op: RecvOp) -> Result {
+        self.engine.lock().post(self.id, op, true)
+    }
+}
+
+impl Cm for TcpEp {
+    fn getname(&self) -> Result<Vec<u8>> {
+        let mut state = self.engine.lock();
+        if let Some(socket) = state.connected_socket(self.id) {
+            return Ok(to_bytes(&socket.local_addr()?));
+        }
+        Ok(to_bytes(&state.ep(self.id).local()))
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        let addr = addr::from_bytes(name)?;
+        self.engine.lock().ep(self.id).set_local(addr);
+        Ok(())
+    }
+
+    fn getpeer(&self) -> Result<Vec<u8>> {
+        self.only(Kind::Msg)?;
+        let state = self.engine.lock();
+        let socket = state.connected_socket(self.id).ok_or(Error::NOTCONN)?;
+        Ok(to_bytes(&socket.peer_addr()?))
+    }
+
+    fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
+        self.only(Kind::Msg)?;
+        if param.len() > CM_DATA_MAX {
+            return Err(Error::INVAL);
+        }
+        let to = match to {
+            Some(bytes) => addr::from_bytes(bytes)?,
+            None => self.dest.ok_or(Error::INVAL)?,
+        };
+        self.engine.lock().connect(self.id, &to, param)
+    }
+
+    fn accept(&self, param: &[u8]) -> Result {
+        self.only(Kind::Msg)?;
+        if param.len() > CM_DATA_MAX {
+            return Err(Error::INVAL);
+        }
+        let request = self.take_request().ok_or(Error::INVAL)?;
+        self.engine.lock().accept(self.id, request, param)
+    }
+
+    fn shutdown(&self) -> Result {
+        self.only(Kind::Msg)?;
+        self.engine.lock().shutdown(self.id)
+    }
+}

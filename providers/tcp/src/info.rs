@@ -1,0 +1,285 @@
+//! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
+use core::ffi::{CStr, c_char, c_int};
+use ofi_provider::abi::*;
+use ofi_provider::boundary::answer;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::open_fabric;
+use ofi_provider::info::{
+    API_VERSION, Era, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+};
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+use std::sync::OnceLock;
+
+/// What every endpoint of ours can do: the one place to add a capability to.
+const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV;
+/// What connectionless endpoints can do besides.
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE;
+/// Whom endpoints reach; loopback addresses lose the remote half.
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// Capabilities of a transmit context; the others are the receiver's.
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM;
+/// Capabilities of a receive context.
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM;
+/// Messages of a connection stay in order.
+const MSG_ORDER: u64 = FI_ORDER_SAS;
+const TX_OP_FLAGS: u64 =
+    FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
+
+const IOV_LIMIT: usize = 4;
+/// Every field of the tag is matched on its own.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// What of the answer users set by environment variables.
+#[derive(Clone, Debug)]
+struct Settings {
+    tx_size: usize,
+    rx_size: usize,
+    max_inject: usize,
+    iface: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { tx_size: 256, rx_size: 256, max_inject: 128, iface: None }
+    }
+}
+
+impl Settings {
+    /// What the environment says, read once.
+    fn read() -> &'static Self {
+        static SETTINGS: OnceLock<Settings> = OnceLock::new();
+        SETTINGS.get_or_init(|| {
+            let default = Self::default();
+            let size = |name, default, help| param::size(&TCP, name, default, help);
+            Self {
+                tx_size: size(
+                    c"tx_size",
+                    default.tx_size,
+                    c"transmit queue size when the application names none (256)",
+                ),
+                rx_size: size(
+                    c"rx_size",
+                    default.rx_size,
+                    c"receive queue size when the application names none (256)",
+                ),
+                max_inject: size(
+                    c"max_inject",
+                    default.max_inject,
+                    c"largest message of an inject call, in bytes (128)",
+                ),
+                iface: param::string(
+                    &TCP,
+                    c"iface",
+                    c"the network interface to use, by name (default: all)",
+                ),
+            }
+        })
+    }
+}
+
+/// The offers, in the order of the answer.
+fn offers(settings: &Settings) -> Result<Vec<Offer>> {
+    let rdm = Kind {
+        ep_type: fi_ep_type::FI_EP_RDM,
+        caps: MSG_CAPS | RDM_CAPS,
+        protocol: FI_PROTO_XNET as u32,
+        protocol_version: 1,
+        max_size: 65536,
+        ep_cnt: 256,
+        mem_tag_format: TAG_FORMAT,
+    };
+    let msg = Kind {
+        ep_type: fi_ep_type::FI_EP_MSG,
+        caps: MSG_CAPS,
+        protocol: FI_PROTO_SOCK_TCP as u32,
+        protocol_version: 0,
+        max_size: 1024,
+        ep_cnt: 8192,
+        mem_tag_format: TAG_FORMAT,
+    };
+    [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
+}
+
+/// What differs between the kinds of endpoints.
+struct Kind {
+    ep_type: fi_ep_type,
+    caps: u64,
+    protocol: u32,
+    protocol_version: u32,
+    /// The largest transmit and receive queue.
+    max_size: usize,
+    ep_cnt: usize,
+    mem_tag_format: u64,
+}
+
+impl Kind {
+    fn offer(&self, settings: &Settings) -> Result<Offer> {
+        let caps = self.caps | DOMAIN_CAPS;
+        let mut most = InfoBuf::new()?;
+        most.set_caps(caps);
+
+        let tx = most.tx_mut();
+        tx.caps = caps & TX_CAPS;
+        tx.op_flags = TX_OP_FLAGS;
+        tx.msg_order = MSG_ORDER;
+        tx.inject_size = settings.max_inject;
+        tx.size = self.max_size.max(settings.tx_size);
+        tx.iov_limit = IOV_LIMIT;
+        tx.rma_iov_limit = IOV_LIMIT;
+
+        let rx = most.rx_mut();
+        rx.caps = caps & RX_CAPS;
+        rx.op_flags = RX_OP_FLAGS;
+        rx.msg_order = MSG_ORDER;
+        rx.size = self.max_size.max(settings.rx_size);
+        rx.iov_limit = IOV_LIMIT;
+
+        most.edit_ep(|ep| {
+            ep.r#type = self.ep_type.into();
+            ep.protocol = self.protocol;
+            ep.protocol_version = self.protocol_version;
+            ep.max_msg_size = usize::MAX;
+            ep.max_order_raw_size = usize::MAX;
+            ep.max_order_waw_size = usize::MAX;
+            ep.mem_tag_format = self.mem_tag_format;
+            ep.tx_ctx_cnt = 1;
+            ep.rx_ctx_cnt = 1;
+        });
+        most.edit_domain(|domain| {
+            domain.threading = fi_threading::FI_THREAD_SAFE.into();
+            domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            domain.mr_key_size = size_of::<u64>();
+            domain.cq_data_size = size_of::<u64>();
+            domain.cq_cnt = 256;
+            domain.ep_cnt = self.ep_cnt;
+            domain.tx_ctx_cnt = self.ep_cnt;
+            domain.rx_ctx_cnt = self.ep_cnt;
+            domain.max_ep_tx_ctx = 1;
+            domain.max_ep_rx_ctx = 1;
+            domain.mr_iov_limit = 1;
+            domain.caps = DOMAIN_CAPS;
+            domain.max_cntr_value = u64::MAX;
+            domain.max_err_cntr_value = u64::MAX;
+        });
+        Ok(Offer { most, tx_size: settings.tx_size, rx_size: settings.rx_size })
+    }
+}
+
+/// fi_getinfo(3) of this provider; its names and version are the core's to add.
+pub fn getinfo(
+    version: u32,
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    hints: Option<InfoRef<'_>>,
+) -> Result<InfoChain> {
+    let settings = Settings::read();
+    let offers = offers(settings)?;
+    let prov = IpProvider {
+        name: c"tcp",
+        offers: &offers,
+        iface: settings.iface.as_deref(),
+        report: &report,
+    };
+    ip_getinfo(&prov, version, node, service, flags, hints)
+}
+
+/// Tells the core why something is not in the answer.
+fn report(line: &str) {
+    ofi_provider::log!(&TCP, INFO, FABRIC, "{line}");
+}
+
+/// The provider, as the core knows it.
+pub static TCP: Provider = Provider::new(
+    c"tcp",
+    PROV_VERSION,
+    API_VERSION,
+    getinfo_c,
+    open_fabric::<crate::domain::TcpFabric>,
+);
+
+/// The entry point of the plug-in (fi_provider(7)).
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    // Declares the parameters, so that fi_getparams lists them.
+    Settings::read();
+    crate::config::config();
+    TCP.as_ptr()
+}
+
+unsafe extern "C" fn getinfo_c(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    info: *mut *mut fi_info,
+) -> c_int {
+    answer("tcp getinfo", || -> Result {
+        // SAFETY: fi_getinfo(3): strings or null, a list's place, and hints of
+        // the generation of the core that loaded us, which may be an older one.
+        unsafe {
+            let place = info.as_mut().ok_or(Error::INVAL)?;
+            let string = |at: *const c_char| (!at.is_null()).then(|| CStr::from_ptr(at));
+            let hints = if hints.is_null() {
+                None
+            } else {
+                Some(InfoBuf::from_era(hints, Era::of_release(fi_version()))?)
+            };
+            let hints = hints.as_ref().map(InfoBuf::as_ref);
+            *place = getinfo(version, string(node), string(service), flags, hints)?.into_raw();
+            Ok(())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::info::{alter, check};
+
+    #[test]
+    fn an_application_that_names_nothing_gets_the_defaults() {
+        for offer in offers(&Settings::default()).unwrap() {
+            let info = alter(API_VERSION, &offer, None).unwrap();
+            assert_eq!((info.tx().size, info.rx().size, info.tx().inject_size), (256, 256, 128));
+            assert_eq!(info.tx().op_flags | info.rx().op_flags, 0);
+            assert_eq!(info.tx().caps & FI_RECV, 0);
+        }
+    }
+
+    #[test]
+    fn hints_raise_sizes_up_to_the_largest_queue() {
+        let offers = offers(&Settings::default()).unwrap();
+        let mut hints = InfoBuf::new().unwrap();
+        for (size, offers_that_do) in [(1024, 2), (65536, 1), (65537, 0)] {
+            hints.tx_mut().size = size;
+            let accepted = |offer: &&Offer| check(API_VERSION, offer, hints.as_ref()).is_empty();
+            assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
+        }
+    }
+
+    #[test]
+    fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
+        let offers = offers(&Settings::default()).unwrap();
+        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
+        assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
+        assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+    }
+}

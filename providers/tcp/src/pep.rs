@@ -1,0 +1,279 @@
+//! Passive endpoints: listening for MSG connections.
+use crate::config::config;
+use crate::engine::{BACKLOG, Request, cm_message};
+use crate::info::TCP;
+use crate::sock::{Socket, to_bytes};
+use crate::wire::{CM_DATA_MAX, CM_LEN, CmType};
+use core::ffi::c_int;
+use ofi_provider::abi::FI_CONNREQ;
+use ofi_provider::addr;
+use ofi_provider::eq::{Eq, Event, FidPtr};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{PassiveEp, Request as Pending};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Lock;
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Token of the listening socket; callers have their index.
+const LISTENER: u64 = u64::MAX;
+
+/// Callers that may be connected without having said what they want.
+const MAX_SILENT: usize = 1024;
+
+/// A listening endpoint.
+#[derive(Debug)]
+pub(crate) struct TcpPep {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    epoll: Epoll,
+    state: Lock<State>,
+    activity: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+struct State {
+    local: SocketAddr,
+    backlog: c_int,
+    socket: Option<Socket>,
+    /// Connected, and their request is not complete.
+    callers: Slab<(Socket, SocketAddr, Vec<u8>)>,
+    to: Option<(Arc<Eq>, FidPtr)>,
+    /// What the application gets with a request, but for the addresses.
+    info: InfoBuf,
+    out_of_descriptors: bool,
+}
+
+impl TcpPep {
+    /// A passive endpoint for the address in `info`.
+    pub(crate) fn new(info: InfoBuf, local: SocketAddr) -> Result<Self> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                epoll: Epoll::new()?,
+                state: Lock::new(State {
+                    local,
+                    backlog: BACKLOG,
+                    socket: None,
+                    callers: Slab::default(),
+                    to: None,
+                    info,
+                    out_of_descriptors: false,
+                }),
+                activity: AtomicU64::new(0),
+            }),
+        })
+    }
+}
+
+impl PassiveEp for TcpPep {
+    type Request = Request;
+
+    fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
+        let mut state = self.shared.state.lock();
+        if state.socket.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        let socket = Socket::new(&state.local)?;
+        socket.bind_listener(&state.local, config().ports)?;
+        socket.listen(state.backlog)?;
+        state.local = socket.local_addr()?;
+        self.shared.epoll.add(socket.fd(), LISTENER, Interest::READ)?;
+        state.socket = Some(socket);
+        state.to = Some((eq, fid));
+        Ok(())
+    }
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.shared.clone()
+    }
+
+    fn getname(&self) -> Result<Vec<u8>> {
+        Ok(to_bytes(&self.shared.state.lock().local))
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        let addr = addr::from_bytes(name)?;
+        let mut state = self.shared.state.lock();
+        if state.socket.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        state.local = addr;
+        Ok(())
+    }
+
+    fn set_backlog(&self, backlog: c_int) -> Result {
+        let mut state = self.shared.state.lock();
+        state.backlog = backlog;
+        match &state.socket {
+            Some(socket) => socket.listen(backlog),
+            None => Ok(()),
+        }
+    }
+
+    fn cm_data_size(&self) -> usize {
+        CM_DATA_MAX
+    }
+
+    fn close(&self) {
+        let mut state = self.shared.state.lock();
+        state.socket = None;
+        state.callers = Slab::default();
+        if let Some((_, fid)) = state.to.take() {
+            Pending::drop_all_of(fid.0 as usize);
+        }
+    }
+}
+
+impl Progress for Shared {
+    fn progress(&self) {
+        self.activity.fetch_add(1, Ordering::Relaxed);
+        let mut tokens = Vec::new();
+        let _ = self.epoll.wait(Some(Duration::ZERO), |event| tokens.push(event.token));
+        if tokens.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        for token in tokens {
+            if token == LISTENER {
+                state.accept_all(&self.epoll);
+            } else {
+                state.hear(token as u32);
+            }
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    fn accept_all(&mut self, epoll: &Epoll) {
+        while let Some(listener) = &self.socket {
+            match listener.accept() {
+                Ok((socket, peer)) => {
+                    self.out_of_descriptors = false;
+                    if config().nodelay {
+                        socket.set_nodelay();
+                    }
+                    socket.set_keepalive(true);
+                    if self.callers.len() >= MAX_SILENT {
+                        // Strangers must not use up our descriptors by silence.
+                        let oldest = self.callers.iter().map(|(id, _)| id).next();
+                        oldest.and_then(|id| self.callers.remove(id));
+                    }
+                    let fd = socket.fd();
+                    let id = self.callers.insert((socket, peer, Vec::new()));
+                    if epoll.add(fd, u64::from(id), Interest::READ).is_err() {
+                        self.callers.remove(id);
+                    } else {
+                        self.hear(id);
+                    }
+                }
+                Err(Error::CONNABORTED | Error::INTR) => {}
+                Err(error @ (Error::MFILE | Error::NOBUFS | Error::NOMEM)) => {
+                    if !self.out_of_descriptors {
+                        self.out_of_descriptors = true;
+                        ofi_provider::log!(
+                            &TCP,
+                            WARN,
+                            EP_CTRL,
+                            "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
+                        );
+                    }
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Reads a caller's request; when it is complete the application hears of it.
+    fn hear(&mut self, id: u32) {
+        let Some((socket, peer, bytes)) = self.callers.get_mut(id) else { return };
+        let mut room = [0u8; CM_LEN + CM_DATA_MAX];
+        loop {
+            // No byte behind the request may be taken: it belongs to a message.
+            let want = match crate::wire::CmMessage::len_at(bytes) {
+                Ok(Some(len)) if bytes.len() >= CM_LEN => len - bytes.len(),
+                _ => CM_LEN - bytes.len().min(CM_LEN),
+            };
+            if want == 0 {
+                break;
+            }
+            match socket.recv(&mut room[..want]) {
+                Ok(0) => {
+                    self.callers.remove(id);
+                    return;
+                }
+                Ok(n) => bytes.extend_from_slice(&room[..n]),
+                Err(Error::AGAIN | Error::INTR) => break,
+                Err(_) => {
+                    self.callers.remove(id);
+                    return;
+                }
+            }
+            if crate::wire::CmMessage::len_at(bytes).is_err() {
+                break;
+            }
+        }
+        let message = match cm_message(bytes) {
+            Ok(None) => return,
+            Ok(Some(message)) if message.kind == CmType::Request => message,
+            Ok(Some(_)) => {
+                self.callers.remove(id);
+                return;
+            }
+            Err(why) => {
+                ofi_provider::log!(&TCP, WARN, EP_CTRL, "refusing the connection of {peer}: {why}");
+                self.callers.remove(id);
+                return;
+            }
+        };
+        let Some((socket, peer, _)) = self.callers.remove(id) else { return };
+        if let Err(error) = self.announce(socket, &peer, message) {
+            ofi_provider::log!(
+                &TCP,
+                WARN,
+                EP_CTRL,
+                "dropping the connection request of {peer}: {error}"
+            );
+        }
+    }
+
+    fn announce(
+        &self,
+        socket: Socket,
+        peer: &SocketAddr,
+        message: crate::wire::CmMessage,
+    ) -> Result {
+        let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
+        let local = socket.local_addr()?;
+        let mut info = self.info.as_ref().to_owned()?;
+        info.set_src_addr(Some(&to_bytes(&local)))?;
+        info.set_dest_addr(Some(&to_bytes(peer)))?;
+        // The domain's poll must not look at a socket that changes its owner.
+        let request = Request { socket, order: message.order };
+        info.set_handle(Pending::keep(request, fid.0 as usize));
+        let event = FI_CONNREQ as u32;
+        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: message.data });
+        Ok(())
+    }
+}

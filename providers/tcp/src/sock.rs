@@ -1,0 +1,180 @@
+//! Non-blocking TCP sockets.
+use ofi_provider::addr::{self, RawAddr};
+use ofi_provider::error::{Error, Result};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+fn check(ret: libc::c_int) -> Result<libc::c_int> {
+    if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
+}
+
+/// A TCP socket, bound or connected or neither.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    /// A new socket for addresses like `like`.
+    pub(crate) fn new(like: &SocketAddr) -> Result<Self> {
+        let family = if like.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?))) }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result {
+        // SAFETY: four bytes are read from `value`, which outlives the call.
+        check(unsafe {
+            libc::setsockopt(
+                self.fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Sends small segments at once.
+    pub(crate) fn set_nodelay(&self) {
+        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
+
+    /// While a connection is made, a silent peer is noticed after some seconds.
+    pub(crate) fn set_keepalive(&self, on: bool) {
+        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, on.into());
+        if on {
+            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
+            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
+        }
+    }
+
+    pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
+        let raw = addr::to_raw(to);
+        let (pointer, len) = raw.as_sockaddr();
+        // SAFETY: `raw` holds `len` bytes of address and outlives the call.
+        check(unsafe { libc::bind(self.fd(), pointer, len) })?;
+        Ok(())
+    }
+
+    /// Binds to listen: the address may still be in use by connections of a
+    /// predecessor. With a `ports` range, the first free port of it.
+    pub(crate) fn bind_listener(&self, to: &SocketAddr, ports: Option<(u16, u16)>) -> Result {
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        let (Some((low, high)), 0) = (ports, to.port()) else { return self.bind(to) };
+        let mut last = Err(Error::ADDRINUSE);
+        for port in low..=high {
+            let mut addr = *to;
+            addr.set_port(port);
+            last = self.bind(&addr);
+            if last != Err(Error::ADDRINUSE) {
+                break;
+            }
+        }
+        last
+    }
+
+    pub(crate) fn listen(&self, backlog: libc::c_int) -> Result {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::listen(self.fd(), backlog) })?;
+        Ok(())
+    }
+
+    /// Starts connecting; it goes on by itself.
+    pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
+        let raw = addr::to_raw(to);
+        let (pointer, len) = raw.as_sockaddr();
+        // SAFETY: `raw` holds `len` bytes of address and outlives the call.
+        match check(unsafe { libc::connect(self.fd(), pointer, len) }) {
+            Ok(_) | Err(Error::INPROGRESS) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How the connecting went.
+    pub(crate) fn take_error(&self) -> Result {
+        let mut code: libc::c_int = 0;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `code`.
+        check(unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                (&raw mut code).cast(),
+                &raw mut len,
+            )
+        })?;
+        if code == 0 { Ok(()) } else { Err(Error::from_code(code)) }
+    }
+
+    /// A connection that waits, with its peer's address; -FI_EAGAIN if none does.
+    pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
+        let mut raw = [0u8; addr::MAX_LEN];
+        let mut len = raw.len() as libc::socklen_t;
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: the kernel writes at most `len` bytes to `raw`; the result is
+        // checked, then owned once.
+        let socket = unsafe {
+            let fd = libc::accept4(self.fd(), raw.as_mut_ptr().cast(), &raw mut len, flags);
+            Self(OwnedFd::from_raw_fd(check(fd)?))
+        };
+        let peer = addr::from_bytes(&raw[..(len as usize).min(raw.len())])?;
+        Ok((socket, peer))
+    }
+
+    fn name(
+        &self,
+        get: unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
+    ) -> Result<SocketAddr> {
+        let mut raw = [0u8; addr::MAX_LEN];
+        let mut len = raw.len() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `raw`.
+        check(unsafe { get(self.fd(), raw.as_mut_ptr().cast(), &raw mut len) })?;
+        addr::from_bytes(&raw[..(len as usize).min(raw.len())])
+    }
+
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
+        self.name(libc::getsockname)
+    }
+
+    pub(crate) fn peer_addr(&self) -> Result<SocketAddr> {
+        self.name(libc::getpeername)
+    }
+
+    /// Receives without blocking; 0 is the end of the stream.
+    #[inline]
+    pub(crate) fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        // SAFETY: the kernel writes at most `room.len()` bytes to `room`.
+        let n = unsafe {
+            libc::recv(self.fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+        };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Sends without blocking or SIGPIPE; the bytes taken.
+    #[inline]
+    pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the kernel only reads `bytes`.
+        let n = unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Ends both directions; the peer sees the end of the stream.
+    pub(crate) fn shutdown(&self) {
+        // SAFETY: no memory is involved. It fails only when there is nothing to end.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+/// An address as applications pass it around.
+pub(crate) fn to_bytes(addr: &SocketAddr) -> Vec<u8> {
+    let raw: RawAddr = addr::to_raw(addr);
+    raw.as_bytes().to_vec()
+}

@@ -1,0 +1,474 @@
+//! The tcp provider's wire formats: connection messages and transfer headers.
+//!
+//! Formats are those of the original's tcp provider (protocol version 3), byte
+//! for byte; the tests hold golden bytes. Nothing here touches a socket, and
+//! nothing trusts what it reads: a header that does not add up is an
+//! [`Malformed`], and the connection it came on is closed.
+use std::fmt;
+
+/// Version of connection messages and of transfer headers.
+pub const VERSION: u8 = 3;
+
+/// Bytes of a header before its optional fields.
+pub const BASE_LEN: usize = 16;
+
+/// No header is longer: base, CQ data and four remote segments.
+pub const MAX_HEADER_LEN: usize = 120;
+
+/// Why bytes from a peer are not a message. The text is for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub &'static str);
+
+/// What reading bytes from a peer comes to.
+pub type Parsed<T = ()> = Result<T, Malformed>;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// How a peer's numbers are stored: as ours, or, when its byte order differs,
+/// in network order in both directions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ByteOrder {
+    /// Both sides have the same.
+    Native,
+    /// They differ.
+    Network,
+}
+
+impl ByteOrder {
+    #[inline]
+    fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Self::Native => u16::from_ne_bytes(bytes),
+            Self::Network => u16::from_be_bytes(bytes),
+        }
+    }
+    #[inline]
+    fn u64(self, bytes: [u8; 8]) -> u64 {
+        match self {
+            Self::Native => u64::from_ne_bytes(bytes),
+            Self::Network => u64::from_be_bytes(bytes),
+        }
+    }
+    #[inline]
+    fn put16(self, value: u16) -> [u8; 2] {
+        match self {
+            Self::Native => value.to_ne_bytes(),
+            Self::Network => value.to_be_bytes(),
+        }
+    }
+    #[inline]
+    fn put64(self, value: u64) -> [u8; 8] {
+        match self {
+            Self::Native => value.to_ne_bytes(),
+            Self::Network => value.to_be_bytes(),
+        }
+    }
+}
+
+/// What a transfer header announces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Op {
+    /// A message, or an acknowledgement.
+    Msg = 0,
+    /// A tagged message.
+    Tag = 1,
+    /// A tagged message that waits at its sender.
+    TagRts = 5,
+    /// Its receiver is ready.
+    Cts = 6,
+    /// Its bytes.
+    Data = 7,
+}
+
+/// The header carries remote CQ data.
+pub const REMOTE_CQ_DATA: u16 = 1;
+/// The sender waits for an acknowledgement.
+pub const DELIVERY_COMPLETE: u16 = 4;
+/// The same, after the bytes are persistent.
+pub const COMMIT_COMPLETE: u16 = 8;
+
+/// `op_data` of an acknowledgement.
+pub const ACK: u8 = 2;
+
+/// A transfer header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What it announces.
+    pub op: Op,
+    /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
+    pub flags: u16,
+    /// ACK, or the number of a waiting message.
+    pub op_data: u8,
+    /// The sender's count of headers on this connection.
+    pub id: u8,
+    /// Remote CQ data, with REMOTE_CQ_DATA.
+    pub cq_data: u64,
+    /// The tag of a tagged message.
+    pub tag: u64,
+    /// Bytes that follow the header; for [`Op::TagRts`] those that wait.
+    pub len: u64,
+}
+
+impl Header {
+    /// Bytes the header takes on the wire.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        let data = if self.flags & REMOTE_CQ_DATA != 0 { 8 } else { 0 };
+        BASE_LEN
+            + data
+            + match self.op {
+                Op::Msg | Op::Cts | Op::Data => 0,
+                Op::Tag => 8,
+                Op::TagRts => 16,
+            }
+    }
+
+    /// Writes the header to the start of `out`; its length.
+    #[inline]
+    pub fn write(&self, order: ByteOrder, out: &mut [u8; 40]) -> usize {
+        let len = self.wire_len();
+        let payload = if self.op == Op::TagRts { 0 } else { self.len };
+        out[0] = VERSION;
+        out[1] = self.op as u8;
+        out[2..4].copy_from_slice(&order.put16(self.flags));
+        out[4] = self.op_data;
+        out[5] = 0;
+        out[6] = len as u8;
+        out[7] = self.id;
+        out[8..16].copy_from_slice(&order.put64(payload + len as u64));
+        let mut at = BASE_LEN;
+        if self.flags & REMOTE_CQ_DATA != 0 {
+            out[at..at + 8].copy_from_slice(&order.put64(self.cq_data));
+            at += 8;
+        }
+        if matches!(self.op, Op::Tag | Op::TagRts) {
+            out[at..at + 8].copy_from_slice(&order.put64(self.tag));
+            at += 8;
+        }
+        if self.op == Op::TagRts {
+            out[at..at + 8].copy_from_slice(&order.put64(self.len));
+        }
+        len
+    }
+
+    /// How long the header at the start of `bytes` is; `None` when it takes
+    /// more bytes to tell.
+    #[inline]
+    pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
+        if bytes.len() < BASE_LEN {
+            return Ok(None);
+        }
+        match bytes[6] as usize {
+            len @ BASE_LEN..=MAX_HEADER_LEN => Ok(Some(len)),
+            _ => Err(Malformed("header length out of range")),
+        }
+    }
+
+    /// Reads the header that is all of `bytes`.
+    #[inline]
+    pub fn parse(bytes: &[u8], order: ByteOrder) -> Parsed<Self> {
+        if Self::len_at(bytes)? != Some(bytes.len()) {
+            return Err(Malformed("header is cut"));
+        }
+        let word = |at: usize| -> Parsed<u64> {
+            let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+            word.map(|word| order.u64(word)).ok_or(Malformed("header too short for its operation"))
+        };
+        let op = match bytes[1] {
+            0 => Op::Msg,
+            1 => Op::Tag,
+            5 => Op::TagRts,
+            6 => Op::Cts,
+            7 => Op::Data,
+            2..=4 => return Err(Malformed("remote memory access is not enabled")),
+            _ => return Err(Malformed("unknown operation")),
+        };
+        let flags = order.u16([bytes[2], bytes[3]]);
+        if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
+            return Err(Malformed("unknown flags"));
+        }
+        if bytes[5] != 0 {
+            return Err(Malformed("remote segments on a message"));
+        }
+        let size = word(8)?;
+        let payload = size
+            .checked_sub(bytes.len() as u64)
+            .ok_or(Malformed("size smaller than the header"))?;
+        let mut header =
+            Self { op, flags, op_data: bytes[4], id: bytes[7], cq_data: 0, tag: 0, len: payload };
+        let mut at = BASE_LEN;
+        if flags & REMOTE_CQ_DATA != 0 {
+            header.cq_data = word(at)?;
+            at += 8;
+        }
+        if matches!(op, Op::Tag | Op::TagRts) {
+            header.tag = word(at)?;
+            at += 8;
+        }
+        if op == Op::TagRts {
+            header.len = word(at)?;
+        }
+        if header.wire_len() != bytes.len() {
+            return Err(Malformed("header length does not fit its operation"));
+        }
+        let acknowledges = op == Op::Msg && header.op_data == ACK;
+        if payload != 0 && (acknowledges || matches!(op, Op::TagRts | Op::Cts)) {
+            return Err(Malformed("bytes after a header that has none"));
+        }
+        if matches!(op, Op::TagRts | Op::Cts | Op::Data) && header.op_data == 0 {
+            return Err(Malformed("waiting message without a number"));
+        }
+        Ok(header)
+    }
+
+    /// An acknowledgement of the oldest message that waits for one.
+    pub fn ack() -> Self {
+        Self { op: Op::Msg, flags: 0, op_data: ACK, id: 0, cq_data: 0, tag: 0, len: 0 }
+    }
+
+    /// Whether it is an acknowledgement.
+    #[inline]
+    pub fn is_ack(&self) -> bool {
+        self.op == Op::Msg && self.op_data == ACK
+    }
+}
+
+/// The kinds of connection message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CmType {
+    /// Please.
+    Request = 0,
+    /// Yes.
+    Response = 1,
+    /// No.
+    Nack = 6,
+}
+
+/// Bytes of a connection message before the user's data.
+pub const CM_LEN: usize = 24;
+
+/// Most bytes of user data in a connection message.
+pub const CM_DATA_MAX: usize = 256;
+
+/// What opens a connection, in each direction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CmMessage {
+    /// What it says.
+    pub kind: CmType,
+    /// How the sender stores numbers, seen from here.
+    pub order: ByteOrder,
+    /// What the sender's user gave along.
+    pub data: Vec<u8>,
+}
+
+impl CmMessage {
+    /// The bytes to send; data beyond [`CM_DATA_MAX`] is the caller's mistake
+    /// and cut.
+    pub fn encode(kind: CmType, data: &[u8]) -> Vec<u8> {
+        let data = &data[..data.len().min(CM_DATA_MAX)];
+        let mut out = vec![0; CM_LEN + data.len()];
+        out[0] = VERSION;
+        out[1] = kind as u8;
+        out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
+        out[16..24].copy_from_slice(&1u64.to_ne_bytes());
+        out[CM_LEN..].copy_from_slice(data);
+        out
+    }
+
+    /// How many bytes the message at the start of `bytes` has; `None` when it
+    /// takes more bytes to tell.
+    pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
+        // The first byte tells strangers apart at once, without waiting for
+        // more that may never come.
+        match bytes.first() {
+            None => return Ok(None),
+            Some(&VERSION) => {}
+            Some(_) => return Err(Malformed("protocol version is not 3")),
+        }
+        let Some(len) = bytes.get(2..4) else { return Ok(None) };
+        match u16::from_be_bytes([len[0], len[1]]) as usize {
+            len @ ..=CM_DATA_MAX => Ok(Some(CM_LEN + len)),
+            _ => Err(Malformed("too much connection data")),
+        }
+    }
+
+    /// Reads the message that is all of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Parsed<Self> {
+        if Self::len_at(bytes)? != Some(bytes.len()) {
+            return Err(Malformed("connection message is cut"));
+        }
+        let kind = match bytes[1] {
+            0 => CmType::Request,
+            1 => CmType::Response,
+            6 => CmType::Nack,
+            _ => return Err(Malformed("unknown connection message")),
+        };
+        let mut probe = [0; 8];
+        probe.copy_from_slice(&bytes[16..24]);
+        let order = match u64::from_ne_bytes(probe) {
+            1 => ByteOrder::Native,
+            _ => ByteOrder::Network,
+        };
+        Ok(Self { kind, order, data: bytes[CM_LEN..].to_vec() })
+    }
+}
+
+/// What reliable-datagram endpoints send as connection data: who is calling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RdmHello {
+    /// Protocol version: 0 or 1; bit 7 marks an answer.
+    pub version: u8,
+    /// Optional features, none of which is used here.
+    pub features: u8,
+    /// The port the caller listens on, which with its address names it.
+    pub port: u16,
+    /// The caller's process, to tell a restarted peer; 0 if not known.
+    pub pid: u32,
+}
+
+/// The version of [`RdmHello`] we speak: from 1 on, messages may wait at their
+/// sender.
+pub const RDM_VERSION: u8 = 1;
+
+/// Marks the version of an answer.
+pub const RDM_ANSWER: u8 = 0x80;
+
+impl RdmHello {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; 8] {
+        let [p0, p1] = self.port.to_be_bytes();
+        let [i0, i1, i2, i3] = self.pid.to_be_bytes();
+        [self.version, self.features, p0, p1, i0, i1, i2, i3]
+    }
+
+    /// Reads it from connection data, which may be longer one day.
+    pub fn parse(data: &[u8]) -> Parsed<Self> {
+        match *data {
+            [version, features, p0, p1, i0, i1, i2, i3, ..] => Ok(Self {
+                version,
+                features,
+                port: u16::from_be_bytes([p0, p1]),
+                pid: u32::from_be_bytes([i0, i1, i2, i3]),
+            }),
+            _ => Err(Malformed("connection data too short to name the caller")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(header: &Header, order: ByteOrder) -> Vec<u8> {
+        let mut out = [0xee; 40];
+        let len = header.write(order, &mut out);
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn a_tagged_message_with_data_is_these_bytes() {
+        let header = Header {
+            op: Op::Tag,
+            flags: REMOTE_CQ_DATA | DELIVERY_COMPLETE,
+            op_data: 0,
+            id: 9,
+            cq_data: 0x0102,
+            tag: 0x0a0b,
+            len: 64,
+        };
+        let bytes = written(&header, ByteOrder::Network);
+        assert_eq!(
+            bytes,
+            [
+                3, 1, 0, 5, 0, 0, 32, 9, 0, 0, 0, 0, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0,
+                0, 0, 0, 0x0a, 0x0b
+            ]
+        );
+        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(header));
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_plain_message_between_like_machines_is_these_bytes() {
+        let header =
+            Header { op: Op::Msg, flags: 0, op_data: 0, id: 0, cq_data: 0, tag: 0, len: 5 };
+        let bytes = written(&header, ByteOrder::Native);
+        assert_eq!(bytes, [3, 0, 0, 0, 0, 0, 16, 0, 21, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn every_header_reads_back_as_it_was_written() {
+        for op in [Op::Msg, Op::Tag, Op::TagRts, Op::Cts, Op::Data] {
+            for flags in [0, REMOTE_CQ_DATA, DELIVERY_COMPLETE] {
+                let len = if op == Op::Cts { 0 } else { 77 };
+                let op_data = if matches!(op, Op::Msg | Op::Tag) { 0 } else { 3 };
+                let tag = if matches!(op, Op::Tag | Op::TagRts) { 5 } else { 0 };
+                let cq_data = if flags == REMOTE_CQ_DATA { 6 } else { 0 };
+                let header = Header { op, flags, op_data, id: 1, cq_data, tag, len };
+                for order in [ByteOrder::Native, ByteOrder::Network] {
+                    assert_eq!(Header::parse(&written(&header, order), order), Ok(header));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn headers_that_do_not_add_up_are_refused() {
+        let good = written(
+            &Header { op: Op::Tag, flags: 0, op_data: 0, id: 0, cq_data: 0, tag: 1, len: 8 },
+            ByteOrder::Native,
+        );
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            Header::parse(&bytes, ByteOrder::Native)
+        };
+        assert!(with(0, VERSION).is_ok());
+        assert!(with(1, 99).is_err());
+        assert!(with(1, 4).is_err());
+        assert!(with(2, 1).is_err(), "CQ data announced but not there");
+        assert!(with(3, 0x80).is_err());
+        assert!(with(5, 1).is_err());
+        assert!(with(6, 15).is_err());
+        assert!(with(6, 255).is_err());
+        let small = if cfg!(target_endian = "little") { 8 } else { 15 };
+        assert!(with(small, 3).is_err(), "size smaller than the header");
+        assert!(Header::parse(&good[..20], ByteOrder::Native).is_err());
+    }
+
+    #[test]
+    fn connection_messages_are_these_bytes() {
+        let bytes = CmMessage::encode(CmType::Nack, b"no");
+        assert_eq!(bytes[..4], [3, 6, 0, 2]);
+        assert_eq!(bytes[4..16], [0; 12]);
+        assert_eq!(bytes[16..24], 1u64.to_ne_bytes());
+        assert_eq!(&bytes[24..], b"no");
+        let message = CmMessage::parse(&bytes).unwrap();
+        assert_eq!((message.kind, message.order), (CmType::Nack, ByteOrder::Native));
+        assert_eq!(message.data, b"no");
+    }
+
+    #[test]
+    fn a_stranger_is_told_apart_by_its_first_byte() {
+        assert!(CmMessage::len_at(b"GET / HTTP/1.1").is_err());
+        assert_eq!(CmMessage::len_at(&[]), Ok(None));
+        assert!(CmMessage::len_at(&[3, 0, 0xff, 0xff]).is_err());
+        let mut swapped = CmMessage::encode(CmType::Request, &[]);
+        swapped[16..24].reverse();
+        assert_eq!(CmMessage::parse(&swapped).unwrap().order, ByteOrder::Network);
+    }
+
+    #[test]
+    fn a_hello_is_these_bytes() {
+        let hello = RdmHello { version: 0x81, features: 0, port: 0x1234, pid: 0x0a0b_0c0d };
+        assert_eq!(hello.encode(), [0x81, 0, 0x12, 0x34, 0x0a, 0x0b, 0x0c, 0x0d]);
+        assert_eq!(RdmHello::parse(&hello.encode()), Ok(hello));
+        assert!(RdmHello::parse(&[1, 0, 0]).is_err());
+    }
+}

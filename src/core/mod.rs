@@ -1,0 +1,44 @@
+//! What runs inside `libfabric.so.1`: start-up, parameters, logging, the
+//! provider registry and the `fi_getinfo` pipeline.
+//!
+//! - [`params`] is `fi_param_define`, `fi_param_get` and `fi_getparams`.
+//! - [`log`] is `fi_log` and what decides whether a line is written.
+//! - [`registry`] finds, loads and orders providers.
+//! - [`getinfo`] asks them, layers them and filters what they answer.
+//! - [`entry`] is the C face of it all, which `capi` gives symbol versions.
+//!
+//! Start-up happens once, at the first call that needs providers. Nothing here
+//! may be used from a plug-in: it would be a second copy with statics of its own.
+pub mod entry;
+pub mod getinfo;
+pub mod log;
+mod open;
+pub mod params;
+pub mod registry;
+
+use core::cell::Cell;
+use std::sync::Once;
+
+static STARTED: Once = Once::new();
+
+thread_local! {
+    /// Whether this thread is inside start-up.
+    static STARTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Reads the environment and loads the providers, unless that is done already.
+///
+/// Every thread waits until it is; a plug-in whose entry point calls back into
+/// the library finds it half started rather than waiting for itself.
+pub fn start() {
+    if STARTED.is_completed() || STARTING.get() {
+        return;
+    }
+    STARTED.call_once(|| {
+        STARTING.set(true);
+        params::define_core();
+        log::configure();
+        registry::load();
+        STARTING.set(false);
+    });
+}

@@ -1,0 +1,564 @@
+//! Which providers there are, and how plug-ins are found (fi_provider(7)).
+//!
+//! Plug-ins stay loaded until the process ends: their threads, and callbacks of
+//! theirs that others hold, may outlive any moment at which one could unload
+//! them. Their `cleanup` runs when the library's destructors do.
+use crate::abi::{FI_LIB_SUFFIX, fi_provider};
+use crate::core::log::{self, Names};
+use crate::core::params;
+use crate::info::version;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The directory of plug-ins of an installation that has none beside the library.
+const PROVDIR: &str = match option_env!("OFI_PROVDIR") {
+    Some(dir) => dir,
+    None => "/usr/local/lib/libfabric",
+};
+
+/// The order in which providers are asked; all others come behind these, in the
+/// order in which they were found.
+const ORDER: &[&str] = &[
+    "efa",
+    "psm2",
+    "opx",
+    "usnic",
+    "verbs",
+    "cxi",
+    "psm3",
+    "ucx",
+    "ofi_rxm",
+    "ofi_rxd",
+    "shm",
+    "udp",
+    "tcp",
+    "sockets",
+    "net",
+    "ofi_hook_perf",
+    "ofi_hook_trace",
+    "ofi_hook_profile",
+    "ofi_hook_monitor",
+    "ofi_hook_debug",
+    "ofi_hook_noop",
+    "ofi_hook_hmem",
+    "ofi_hook_dmabuf_peer_mem",
+    "off_coll",
+];
+
+/// Core providers that no other is layered over unless both are named.
+const UNLAYERED: &[&str] = &["sockets", "shm", "efa", "psm3", "ucx", "cxi"];
+
+/// What a provider is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Talks to hardware or the operating system.
+    Core,
+    /// Works over another one.
+    Util,
+    /// Watches calls on their way to others.
+    Hook,
+    /// Serves other providers, never applications.
+    Offload,
+}
+
+/// A provider that can be asked.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    raw: NonNull<fi_provider>,
+    name: String,
+    version: u32,
+    fi_version: u32,
+    kind: Kind,
+    /// Wins over others of its name whatever their version.
+    preferred: bool,
+    /// Lost against another of its name, or is switched off.
+    hidden: bool,
+}
+
+// SAFETY: providers are written to only by themselves, and may be called by
+// any thread (fi_provider(7)).
+unsafe impl Send for Provider {}
+// SAFETY: as above.
+unsafe impl Sync for Provider {}
+
+impl Provider {
+    /// What a plug-in, or a part of this library, offers; why not, if it cannot
+    /// be used.
+    ///
+    /// # Safety
+    /// `raw` is null or points to a provider that stays for good.
+    pub unsafe fn new(raw: *mut fi_provider) -> core::result::Result<Self, &'static str> {
+        let raw = NonNull::new(raw).ok_or("its entry point gave no provider")?;
+        // SAFETY: by this function's contract; the name is a C string or null.
+        let (prov, name) = unsafe {
+            let prov = raw.as_ref();
+            let name = (!prov.name.is_null()).then(|| CStr::from_ptr(prov.name));
+            (prov, name.ok_or("it has no name")?.to_string_lossy().into_owned())
+        };
+        if name.is_empty() {
+            return Err("it has no name");
+        }
+        let kind = match name.as_str() {
+            _ if prov.getinfo.is_none() => Kind::Hook,
+            name if name.starts_with("ofi_") => Kind::Util,
+            name if name.starts_with("off_") => Kind::Offload,
+            _ => Kind::Core,
+        };
+        if kind != Kind::Hook && prov.fabric.is_none() {
+            return Err("it cannot open a fabric");
+        }
+        if prov.fi_version < version(1, 3) {
+            return Err("it was built for an interface older than 1.3");
+        }
+        let (version, fi_version) = (prov.version, prov.fi_version);
+        Ok(Self { raw, name, version, fi_version, kind, preferred: false, hidden: false })
+    }
+
+    /// The name, as in `prov_name`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The version of the provider itself.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The version of the interface it was built for.
+    pub fn fi_version(&self) -> u32 {
+        self.fi_version
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether applications do not get to see it.
+    pub fn hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// Whether utility providers go over it without being asked to.
+    pub fn layered(&self) -> bool {
+        self.kind == Kind::Core && !UNLAYERED.iter().any(|name| self.is(name))
+    }
+
+    /// Whether that is its name, in any case.
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
+    /// The provider's own structure.
+    pub fn raw(&self) -> &fi_provider {
+        // SAFETY: stays for good by the contract of `new`.
+        unsafe { self.raw.as_ref() }
+    }
+}
+
+/// All providers, in the order in which they are asked.
+#[derive(Debug, Default)]
+pub struct Registry {
+    providers: Vec<Provider>,
+    /// Plug-ins that were opened, so as not to open one twice.
+    files: Vec<PathBuf>,
+    /// What `FI_PROVIDER` says.
+    filter: Names,
+    /// Where plug-ins were looked for.
+    searched: Vec<PathBuf>,
+}
+
+static REGISTRY: RwLock<Option<Arc<Registry>>> = RwLock::new(None);
+
+/// All providers there are now. Nothing is locked while they are used, so that
+/// providers may ask for others.
+pub fn current() -> Arc<Registry> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    registry.clone().unwrap_or_default()
+}
+
+/// Finds and loads all plug-ins.
+pub(super) fn load() {
+    let mut registry = Registry {
+        filter: Names::parse(&params::core_string(c"provider").unwrap_or_default()),
+        ..Registry::default()
+    };
+    let mut path = params::core_string(c"provider_path").unwrap_or_default();
+    if !path.is_empty() && runs_with_foreign_rights() {
+        log::warn(format_args!("FI_PROVIDER_PATH is left out, because this program is set-uid"));
+        path.clear();
+    }
+    let path = Search::parse(&path);
+    registry.search(&path);
+    registry.sort();
+    for name in registry.filter.iter() {
+        let asked = name.split(';').next().unwrap_or_default();
+        if !registry.providers.iter().any(|prov| prov.is(asked)) {
+            log::warn(format_args!(
+                "FI_PROVIDER names {name}, but no such provider was found in {}",
+                registry.places()
+            ));
+        }
+    }
+    *REGISTRY.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(registry));
+}
+
+/// Lets providers clean up at the end of the process.
+pub fn cleanup() {
+    let registry = match REGISTRY.try_write() {
+        Ok(mut registry) => registry.take(),
+        // Somebody is starting the library while the process ends.
+        Err(_) => None,
+    };
+    for prov in registry.iter().flat_map(|registry| &registry.providers) {
+        if let Some(cleanup) = prov.raw().cleanup {
+            // SAFETY: fi_provider(7): called once, when all else is over.
+            unsafe { cleanup() };
+        }
+    }
+}
+
+impl Registry {
+    /// The providers in order, hidden ones among them.
+    pub fn providers(&self) -> &[Provider] {
+        &self.providers
+    }
+
+    /// The provider of that name that applications get to see.
+    pub fn find(&self, name: &str) -> Option<&Provider> {
+        self.providers.iter().find(|prov| prov.is(name) && !prov.hidden)
+    }
+
+    /// What `FI_PROVIDER` says.
+    pub fn filter(&self) -> &Names {
+        &self.filter
+    }
+
+    /// Where plug-ins were looked for, for people.
+    pub fn places(&self) -> String {
+        let places: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
+        if places.is_empty() { "no directory".to_owned() } else { places.join(", ") }
+    }
+
+    fn search(&mut self, path: &Search) {
+        for file in &path.preferred {
+            self.searched.push(file.clone());
+            self.load_file(file, true, path.first_wins);
+        }
+        let default = path.dirs.is_empty();
+        let dirs = if default { default_dirs() } else { path.dirs.clone() };
+        for dir in dirs {
+            self.load_dir(&dir, path.first_wins, default);
+        }
+    }
+
+    fn load_dir(&mut self, dir: &Path, first_wins: bool, may_miss: bool) {
+        self.searched.push(dir.to_owned());
+        let entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if may_miss => {
+                log::info(format_args!("no plug-ins in {}: {error}", dir.display()));
+                return;
+            }
+            Err(error) => {
+                log::warn(format_args!(
+                    "FI_PROVIDER_PATH: cannot read directory {}: {error}",
+                    dir.display()
+                ));
+                return;
+            }
+        };
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|file| file.as_os_str().as_bytes().ends_with(FI_LIB_SUFFIX.to_bytes()))
+            .collect();
+        // From the last name to the first, as ever; it decides between equals.
+        files.sort();
+        for file in files.iter().rev() {
+            self.load_file(file, false, first_wins);
+        }
+    }
+
+    fn load_file(&mut self, file: &Path, preferred: bool, first_wins: bool) {
+        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        if self.files.contains(&real) {
+            return;
+        }
+        match open(file) {
+            Ok(mut prov) => {
+                self.files.push(real);
+                prov.preferred = preferred;
+                self.register(prov, first_wins);
+            }
+            Err(Refused::Nothing) => {
+                log::info(format_args!("plug-in {} has nothing to offer here", file.display()));
+            }
+            Err(Refused::Unusable(why)) => {
+                log::warn(format_args!("plug-in {} is left out: {why}", file.display()));
+            }
+        }
+    }
+
+    /// Adds a provider; of those with one name, the preferred or the newer is
+    /// used and the others are only listed.
+    fn register(&mut self, mut prov: Provider, first_wins: bool) {
+        let (major, minor) = (prov.version >> 16, prov.version & 0xffff);
+        let listed = self.filter.names(&prov.name);
+        // A positive list is of core providers: what goes over them stays.
+        if self.filter.is_negated() && listed {
+            log::info(format_args!("provider {} is switched off by FI_PROVIDER", prov.name));
+            return;
+        }
+        if !self.filter.is_negated() && !self.filter.is_empty() && prov.kind == Kind::Core {
+            let asked = |name: &str| name.split(';').any(|part| prov.is(part));
+            if !self.filter.iter().any(asked) {
+                log::info(format_args!("provider {} is not in FI_PROVIDER", prov.name));
+                return;
+            }
+        }
+        if let Some(old) = self.providers.iter_mut().find(|old| old.is(&prov.name) && !old.hidden) {
+            let newer = prov.version > old.version && !first_wins;
+            let wins = !old.preferred && (prov.preferred || newer);
+            log::info(format_args!(
+                "provider {} ({major}.{minor}) is there twice; the {} is used",
+                prov.name,
+                if wins { "one found later" } else { "one found first" }
+            ));
+            (old.hidden, prov.hidden) = (wins, !wins);
+        }
+        log::info(format_args!("registering provider: {} ({major}.{minor})", prov.name));
+        self.providers.push(prov);
+    }
+
+    fn sort(&mut self) {
+        let rank =
+            |prov: &Provider| ORDER.iter().position(|name| prov.is(name)).unwrap_or(ORDER.len());
+        // Stable: those that are not in the order keep their own.
+        self.providers.sort_by_key(rank);
+    }
+}
+
+/// Why a plug-in is not used.
+#[derive(Debug)]
+enum Refused {
+    /// It found nothing on this host that it could work with.
+    Nothing,
+    /// Something is wrong with it.
+    Unusable(String),
+}
+
+/// Opens a plug-in for good.
+fn open(file: &Path) -> core::result::Result<Provider, Refused> {
+    type Entry = unsafe extern "C" fn() -> *mut fi_provider;
+    // SAFETY: loading code runs it; that is what a plug-in is, and where
+    // plug-ins come from is for the administrator and the user to say.
+    unsafe {
+        let library = Library::open(Some(file), RTLD_NOW | RTLD_LOCAL)
+            .map_err(|error| Refused::Unusable(root_cause(&error)))?;
+        let entry = match library.get::<Entry>(b"fi_prov_ini\0") {
+            Ok(entry) => *entry,
+            Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
+        };
+        // From here on its code may have left traces.
+        core::mem::forget(library);
+        match entry() {
+            raw if raw.is_null() => Err(Refused::Nothing),
+            raw => Provider::new(raw).map_err(|why| Refused::Unusable(why.to_owned())),
+        }
+    }
+}
+
+fn root_cause(error: &libloading::Error) -> String {
+    // The loader's own message; the error's text only repeats which call failed.
+    std::error::Error::source(error).unwrap_or(error).to_string()
+}
+
+/// What `FI_PROVIDER_PATH` says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Search {
+    /// Plug-ins that win over others of their name: `+FILE`.
+    preferred: Vec<PathBuf>,
+    /// Directories; none are the default ones.
+    dirs: Vec<PathBuf>,
+    /// Who comes first is used, not who is newer: a leading `@`.
+    first_wins: bool,
+}
+
+impl Search {
+    fn parse(path: &str) -> Self {
+        let (first_wins, path) = match path.strip_prefix('@') {
+            Some(path) => (true, path),
+            None => (false, path),
+        };
+        let mut search = Self { first_wins, ..Self::default() };
+        for part in path.split(':').filter(|part| !part.is_empty()) {
+            match part.strip_prefix('+') {
+                Some(file) if file.starts_with('/') => search.preferred.push(file.into()),
+                Some(file) => log::warn(format_args!(
+                    "FI_PROVIDER_PATH: +{file} is left out, because it is no absolute path"
+                )),
+                None => search.dirs.push(part.into()),
+            }
+        }
+        search
+    }
+}
+
+/// Whether who set the environment has fewer rights than the program.
+fn runs_with_foreign_rights() -> bool {
+    // SAFETY: no precondition.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// `libfabric/` beside this library, then the installation's directory.
+fn default_dirs() -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    if let Some(own) = own_path().as_deref().and_then(Path::parent) {
+        dirs.push(own.join("libfabric"));
+    }
+    let installed = PathBuf::from(PROVDIR);
+    if !dirs.contains(&installed) {
+        dirs.push(installed);
+    }
+    dirs
+}
+
+/// The file that this code was loaded from.
+fn own_path() -> Option<PathBuf> {
+    // SAFETY: an address of our own, and a place for the answer, whose name is
+    // a C string that stays as long as this code is loaded.
+    let name = unsafe {
+        let mut about: libc::Dl_info = core::mem::zeroed();
+        let here = own_path as fn() -> Option<PathBuf>;
+        if libc::dladdr(here as *const _, &mut about) == 0 || about.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(about.dli_fname)
+    };
+    Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::abi::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
+    use core::ffi::{c_char, c_int, c_void};
+
+    unsafe extern "C" fn getinfo(
+        _: u32,
+        _: *const c_char,
+        _: *const c_char,
+        _: u64,
+        _: *const fi_info,
+        _: *mut *mut fi_info,
+    ) -> c_int {
+        -61
+    }
+    unsafe extern "C" fn fabric(
+        _: *mut fi_fabric_attr,
+        _: *mut *mut fid_fabric,
+        _: *mut c_void,
+    ) -> c_int {
+        -38
+    }
+
+    pub(crate) fn raw(name: &'static CStr, major: u32) -> fi_provider {
+        fi_provider {
+            version: version(major, 0),
+            fi_version: version(1, 5),
+            context: fi_context { internal: [core::ptr::null_mut(); 4] },
+            name: name.as_ptr(),
+            getinfo: Some(getinfo),
+            fabric: Some(fabric),
+            cleanup: None,
+        }
+    }
+
+    pub(crate) fn provider(raw: fi_provider) -> Provider {
+        // SAFETY: leaked, so it stays for good.
+        unsafe { Provider::new(Box::leak(Box::new(raw))) }.unwrap()
+    }
+
+    fn names(registry: &Registry) -> Vec<(&str, u32, bool)> {
+        let all = registry.providers.iter();
+        all.map(|prov| (prov.name(), prov.version >> 16, prov.hidden)).collect()
+    }
+
+    pub(crate) fn registry(filter: &str, found: Vec<Provider>, first_wins: bool) -> Registry {
+        let mut registry = Registry { filter: Names::parse(filter), ..Registry::default() };
+        for prov in found {
+            registry.register(prov, first_wins);
+        }
+        registry.sort();
+        registry
+    }
+
+    #[test]
+    fn known_providers_have_their_order_and_others_follow() {
+        let found = [c"mine", c"tcp", c"ofi_rxm", c"verbs"].map(|name| provider(raw(name, 1)));
+        let registry = registry("", found.into(), false);
+        let names: Vec<_> = registry.providers.iter().map(Provider::name).collect();
+        assert_eq!(names, ["verbs", "ofi_rxm", "tcp", "mine"]);
+    }
+
+    #[test]
+    fn of_one_name_the_newer_is_used_unless_another_is_preferred() {
+        let found = || vec![provider(raw(c"tcp", 2)), provider(raw(c"TCP", 3))];
+        assert_eq!(names(&registry("", found(), false)), [("tcp", 2, true), ("TCP", 3, false)]);
+        assert_eq!(names(&registry("", found(), true)), [("tcp", 2, false), ("TCP", 3, true)]);
+        let mut preferred = found();
+        preferred[0].preferred = true;
+        assert_eq!(names(&registry("", preferred, false)), [("tcp", 2, false), ("TCP", 3, true)]);
+    }
+
+    #[test]
+    fn a_list_of_providers_restricts_core_providers_and_a_negated_one_all() {
+        let found = || [c"tcp", c"udp", c"ofi_rxm"].map(|name| provider(raw(name, 1))).into();
+        let of = |filter| {
+            let registry = registry(filter, found(), false);
+            registry.providers.iter().map(|prov| prov.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("tcp"), ["ofi_rxm", "tcp"]);
+        assert_eq!(of("tcp;ofi_rxm"), ["ofi_rxm", "tcp"]);
+        assert_eq!(of("^ofi_rxm,udp"), ["tcp"]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_not_a_provider() {
+        let refuse = |change: fn(&mut fi_provider)| {
+            let mut raw = raw(c"tcp", 1);
+            change(&mut raw);
+            // SAFETY: read during the call only, for all of them are refused.
+            unsafe { Provider::new(&mut raw) }.map(|prov| prov.name).unwrap_err()
+        };
+        assert_eq!(refuse(|raw| raw.name = core::ptr::null()), "it has no name");
+        assert_eq!(refuse(|raw| raw.fabric = None), "it cannot open a fabric");
+        assert!(refuse(|raw| raw.fi_version = version(1, 2)).contains("older"));
+    }
+
+    #[test]
+    fn the_search_path_has_directories_and_preferred_files() {
+        assert_eq!(
+            Search::parse("@/a:+/b/libx-fi.so:/c"),
+            Search {
+                preferred: vec!["/b/libx-fi.so".into()],
+                dirs: vec!["/a".into(), "/c".into()],
+                first_wins: true
+            }
+        );
+        assert_eq!(Search::parse("@"), Search { first_wins: true, ..Search::default() });
+        assert_eq!(Search::parse("+relative.so"), Search::default());
+    }
+
+    #[test]
+    fn a_file_that_is_no_plug_in_is_left_out() {
+        let refused = open(Path::new("/nonexistent-fi.so"));
+        assert!(matches!(refused, Err(Refused::Unusable(why)) if why.contains("nonexistent")));
+        assert!(!default_dirs().is_empty());
+    }
+}

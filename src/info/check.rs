@@ -1,0 +1,741 @@
+//! What an application asks for against what a provider offers (fi_getinfo(3)).
+//!
+//! [`check`] says why an offer does not do, all reasons at once; [`alter`] makes
+//! of an offer that does the info which the application gets.
+use crate::abi::*;
+use crate::error::Result;
+use crate::info::{InfoBuf, InfoRef, tostr, version};
+use core::ffi::c_int;
+use core::fmt;
+
+/// Capabilities that are on only if the application asks for them.
+pub const PRIMARY_CAPS: u64 = FI_MSG
+    | FI_RMA
+    | FI_TAGGED
+    | FI_ATOMIC
+    | FI_MULTICAST
+    | FI_NAMED_RX_CTX
+    | FI_DIRECTED_RECV
+    | FI_TAGGED_DIRECTED_RECV
+    | FI_TAGGED_MULTI_RECV
+    | FI_EXACT_DIRECTED_RECV
+    | FI_HMEM
+    | FI_COLLECTIVE
+    | FI_XPU
+    | FI_AV_USER_ID
+    | FI_PEER;
+
+/// Capabilities that cost something and so are left out unless asked for,
+/// although the manual counts them among the secondary ones.
+const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR;
+
+/// Capabilities that say which halves of a primary one are wanted.
+pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
+const MSG_MODIFIERS: u64 = FI_SEND | FI_RECV;
+const RMA_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+/// What a provider offers for one kind of endpoint.
+#[derive(Debug)]
+pub struct Offer {
+    /// The most it can do: limits, all capabilities, and in `op_flags` all
+    /// default operation flags it takes. `mr_mode` and `mode` are what it
+    /// needs, `threading` and progress the most it gives.
+    pub most: InfoBuf,
+    /// The transmit size of an application that names none.
+    pub tx_size: usize,
+    /// The receive size of an application that names none.
+    pub rx_size: usize,
+}
+
+/// Why a provider does not do what hints ask for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Which attribute it is about, as in `domain_attr->mr_mode`.
+    pub what: &'static str,
+    /// What the application asked for.
+    pub wanted: String,
+    /// What there is.
+    pub have: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: wanted {}, have {}", self.what, self.wanted, self.have)
+    }
+}
+
+struct Refusals(Vec<Refusal>);
+
+impl Refusals {
+    fn add(&mut self, what: &'static str, wanted: impl fmt::Display, have: impl fmt::Display) {
+        self.0.push(Refusal { what, wanted: wanted.to_string(), have: have.to_string() });
+    }
+
+    /// A bound from below: 0 asks for nothing.
+    fn at_least(&mut self, what: &'static str, wanted: usize, have: usize) {
+        if wanted > have {
+            self.add(what, wanted, have);
+        }
+    }
+
+    /// Bits that must all be there.
+    fn subset(&mut self, what: &'static str, wanted: u64, have: u64, names: fn(u64) -> String) {
+        if wanted & !have != 0 {
+            self.add(what, names(wanted & !have), names(have));
+        }
+    }
+}
+
+/// Why the offer does not do for these hints of an application of this API
+/// version; nothing if it does. Names of fabric, domain and provider, and
+/// addresses, are not looked at here.
+pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<Refusal> {
+    let mut no = Refusals(Vec::new());
+    let most = offer.most.as_ref();
+    no.subset("caps", hints.caps(), most.caps(), tostr::caps);
+    no.subset("mode", most.mode(), hints.mode(), tostr::mode);
+    check_ep(&mut no, api, offer, hints);
+    check_domain(&mut no, api, offer, hints);
+    check_tx(&mut no, offer, hints);
+    check_rx(&mut no, offer, hints);
+    no.0
+}
+
+fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
+    let Some(want) = hints.ep() else { return };
+    let (have, domain) = (offer.most.ep(), offer.most.domain());
+    if want.r#type != fi_ep_type::FI_EP_UNSPEC && want.r#type != have.r#type {
+        no.add(
+            "ep_attr->type",
+            tostr::ep_type(want.r#type.raw()),
+            tostr::ep_type(have.r#type.raw()),
+        );
+    }
+    if want.protocol != 0 && want.protocol != have.protocol {
+        no.add("ep_attr->protocol", tostr::protocol(want.protocol), tostr::protocol(have.protocol));
+    }
+    if want.protocol_version != 0 && want.protocol_version != have.protocol_version {
+        no.add("ep_attr->protocol_version", want.protocol_version, have.protocol_version);
+    }
+    no.at_least("ep_attr->max_msg_size", want.max_msg_size, have.max_msg_size);
+    if have.msg_prefix_size != 0 {
+        // Who does not know the prefix did not set FI_MSG_PREFIX either.
+        no.at_least("ep_attr->msg_prefix_size", want.msg_prefix_size, have.msg_prefix_size);
+    }
+    // The sizes bound an ordering; without the ordering they say nothing.
+    let order = hints.tx().map_or(0, |tx| tx.msg_order) | hints.rx().map_or(0, |rx| rx.msg_order);
+    for (what, bits, want, have) in [
+        (
+            "ep_attr->max_order_raw_size",
+            FI_ORDER_RAW | FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW,
+            want.max_order_raw_size,
+            have.max_order_raw_size,
+        ),
+        (
+            "ep_attr->max_order_war_size",
+            FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR,
+            want.max_order_war_size,
+            have.max_order_war_size,
+        ),
+        (
+            "ep_attr->max_order_waw_size",
+            FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW,
+            want.max_order_waw_size,
+            have.max_order_waw_size,
+        ),
+    ] {
+        if order & bits != 0 {
+            no.at_least(what, want, have);
+        }
+    }
+    let tag_bits = |format: u64| u64::BITS - format.leading_zeros();
+    if hints.caps() & FI_TAGGED != 0
+        && tag_bits(want.mem_tag_format) > tag_bits(have.mem_tag_format)
+    {
+        no.add(
+            "ep_attr->mem_tag_format",
+            format_args!("{:#x}", want.mem_tag_format),
+            format_args!("{:#x}", have.mem_tag_format),
+        );
+    }
+    let shared = |count: usize| count == FI_SHARED_CONTEXT;
+    let contexts = |count: usize| {
+        if shared(count) { "FI_SHARED_CONTEXT".to_owned() } else { count.to_string() }
+    };
+    for (what, want, have, max) in [
+        ("ep_attr->tx_ctx_cnt", want.tx_ctx_cnt, have.tx_ctx_cnt, domain.max_ep_tx_ctx),
+        ("ep_attr->rx_ctx_cnt", want.rx_ctx_cnt, have.rx_ctx_cnt, domain.max_ep_rx_ctx),
+    ] {
+        if shared(want) != shared(have) && (shared(want) || want != 0) {
+            no.add(what, contexts(want), contexts(have));
+        } else if !shared(want) && want > max {
+            no.add(what, want, max);
+        }
+    }
+    if api >= version(1, 5) && want.auth_key_size != 0 && want.auth_key_size != have.auth_key_size {
+        no.add("ep_attr->auth_key_size", want.auth_key_size, have.auth_key_size);
+    }
+}
+
+fn check_domain(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
+    let Some(want) = hints.domain() else { return };
+    let have = offer.most.domain();
+    if threading_rank(want.threading).is_none_or(|rank| Some(rank) < threading_rank(have.threading))
+    {
+        no.add(
+            "domain_attr->threading",
+            tostr::threading(want.threading.raw()),
+            tostr::threading(have.threading.raw()),
+        );
+    }
+    if progress_rank(want.data_progress)
+        .is_none_or(|rank| Some(rank) < progress_rank(have.data_progress))
+    {
+        no.add(
+            "domain_attr->progress",
+            tostr::progress(want.data_progress.raw()),
+            tostr::progress(have.data_progress.raw()),
+        );
+    }
+    let rm = want.resource_mgmt;
+    if rm.raw() > fi_resource_mgmt::FI_RM_ENABLED as u32
+        || rm == fi_resource_mgmt::FI_RM_ENABLED
+            && have.resource_mgmt != fi_resource_mgmt::FI_RM_ENABLED
+    {
+        no.add(
+            "domain_attr->resource_mgmt",
+            tostr::resource_mgmt(rm.raw()),
+            tostr::resource_mgmt(have.resource_mgmt.raw()),
+        );
+    }
+    let av = want.av_type;
+    if av.raw() > fi_av_type::FI_AV_TABLE as u32
+        || have.av_type != fi_av_type::FI_AV_UNSPEC
+            && av != fi_av_type::FI_AV_UNSPEC
+            && av != have.av_type
+    {
+        no.add(
+            "domain_attr->av_type",
+            tostr::av_type(av.raw()),
+            tostr::av_type(have.av_type.raw()),
+        );
+    }
+    check_mr_mode(no, api, offer, hints, want.mr_mode);
+    no.at_least("domain_attr->cq_data_size", want.cq_data_size, have.cq_data_size);
+    if hints.caps() & (FI_RMA | FI_ATOMIC) != 0 {
+        no.at_least("domain_attr->mr_key_size", want.mr_key_size, have.mr_key_size);
+    }
+    if api >= version(1, 5) {
+        no.at_least("domain_attr->cntr_cnt", want.cntr_cnt, have.cntr_cnt);
+        no.at_least("domain_attr->mr_iov_limit", want.mr_iov_limit, have.mr_iov_limit);
+        no.at_least("domain_attr->max_err_data", want.max_err_data, have.max_err_data);
+        no.at_least("domain_attr->mr_cnt", want.mr_cnt, have.mr_cnt);
+        no.subset("domain_attr->caps", want.caps, have.caps, tostr::caps);
+        if want.auth_key_size != 0 && want.auth_key_size != have.auth_key_size {
+            no.add("domain_attr->auth_key_size", want.auth_key_size, have.auth_key_size);
+        }
+    }
+    if api >= version(1, 20) {
+        no.at_least("domain_attr->max_ep_auth_key", want.max_ep_auth_key, have.max_ep_auth_key);
+    }
+    if api >= version(2, 0) && want.max_group_id > have.max_group_id {
+        no.add("domain_attr->max_group_id", want.max_group_id, have.max_group_id);
+    }
+    if api >= version(2, 5) {
+        for (what, want, have) in [
+            ("domain_attr->max_cntr_value", want.max_cntr_value, have.max_cntr_value),
+            ("domain_attr->max_err_cntr_value", want.max_err_cntr_value, have.max_err_cntr_value),
+        ] {
+            if want > have {
+                no.add(what, want, have);
+            }
+        }
+    }
+}
+
+fn check_mr_mode(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>, want: c_int) {
+    let needs = mr_mode_needed(hints.caps(), offer.most.caps(), offer.most.domain().mr_mode);
+    let takes = match want {
+        FI_MR_BASIC => MR_BASIC_BITS | local_mr(hints),
+        FI_MR_SCALABLE => local_mr(hints),
+        // Before 1.5 nothing said means both of the above will do.
+        FI_MR_UNSPEC if api < version(1, 5) => MR_BASIC_BITS | local_mr(hints),
+        bits if api < version(1, 5) || bits & (FI_MR_BASIC | FI_MR_SCALABLE) != 0 => {
+            no.add(
+                "domain_attr->mr_mode",
+                tostr::mr_mode(bits as u64),
+                "FI_MR_BASIC or FI_MR_SCALABLE alone, or bits from version 1.5 on",
+            );
+            return;
+        }
+        bits => bits,
+    };
+    // The application must be ready for everything the provider needs.
+    if needs & !takes != 0 {
+        no.add("domain_attr->mr_mode", tostr::mr_mode(want as u64), tostr::mr_mode(needs as u64));
+    }
+}
+
+const MR_BASIC_BITS: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+/// The mode bit that said FI_MR_LOCAL before there was one.
+fn local_mr(hints: InfoRef<'_>) -> c_int {
+    if hints.mode() & FI_LOCAL_MR != 0 { FI_MR_LOCAL } else { 0 }
+}
+
+/// What of the provider's registration requirements matters for these caps; 0
+/// caps are all that the provider has.
+fn mr_mode_needed(caps: u64, all: u64, needs: c_int) -> c_int {
+    let caps = if caps == 0 { all } else { caps };
+    let mut needs = needs;
+    if caps & FI_HMEM == 0 {
+        needs &= !FI_MR_HMEM;
+    }
+    if caps & FI_COLLECTIVE == 0 {
+        needs &= !FI_MR_COLLECTIVE;
+    }
+    if !is_rma_target(caps) {
+        needs &= !(FI_MR_PROV_KEY | FI_MR_VIRT_ADDR | FI_MR_RAW | FI_MR_RMA_EVENT);
+        if needs & (FI_MR_LOCAL | FI_MR_HMEM) == 0 {
+            // Nothing is ever registered.
+            needs &= !(FI_MR_ALLOCATED | FI_MR_ENDPOINT | FI_MR_MMU_NOTIFY);
+        }
+    }
+    needs
+}
+
+fn is_rma_target(caps: u64) -> bool {
+    caps & (FI_RMA | FI_ATOMIC) != 0
+        && (caps & RMA_MODIFIERS == 0 || caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0)
+}
+
+/// How much the application may do at once: the lower, the more. `None` for a
+/// value that is no threading level.
+fn threading_rank(threading: c_enum<fi_threading>) -> Option<u8> {
+    use fi_threading::*;
+    [
+        (FI_THREAD_SAFE, 0),
+        // Retired levels between safe and completion; only safe gives them.
+        (FI_THREAD_FID, 0),
+        (FI_THREAD_ENDPOINT, 0),
+        (FI_THREAD_COMPLETION, 1),
+        (FI_THREAD_DOMAIN, 2),
+        (FI_THREAD_UNSPEC, 3),
+    ]
+    .into_iter()
+    .find_map(|(level, rank)| (threading == level).then_some(rank))
+}
+
+/// How little the application has to do: the lower, the less.
+fn progress_rank(progress: c_enum<fi_progress>) -> Option<u8> {
+    use fi_progress::*;
+    [
+        (FI_PROGRESS_AUTO, 0),
+        (FI_PROGRESS_MANUAL, 1),
+        (FI_PROGRESS_CONTROL_UNIFIED, 2),
+        (FI_PROGRESS_UNSPEC, 3),
+    ]
+    .into_iter()
+    .find_map(|(level, rank)| (progress == level).then_some(rank))
+}
+
+fn check_tx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
+    let Some(want) = hints.tx() else { return };
+    let have = offer.most.tx();
+    no.subset("tx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
+    no.subset("tx_attr->op_flags", want.op_flags, have.op_flags, tostr::op_flags);
+    no.subset("tx_attr->msg_order", want.msg_order, have.msg_order, tostr::msg_order);
+    no.subset("tx_attr->comp_order", want.comp_order, have.comp_order, tostr::msg_order);
+    no.at_least("tx_attr->inject_size", want.inject_size, have.inject_size);
+    no.at_least("tx_attr->size", want.size, have.size);
+    no.at_least("tx_attr->iov_limit", want.iov_limit, have.iov_limit);
+    no.at_least("tx_attr->rma_iov_limit", want.rma_iov_limit, have.rma_iov_limit);
+}
+
+fn check_rx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
+    let Some(want) = hints.rx() else { return };
+    let have = offer.most.rx();
+    no.subset("rx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
+    no.subset("rx_attr->op_flags", want.op_flags, have.op_flags, tostr::op_flags);
+    no.subset("rx_attr->msg_order", want.msg_order, have.msg_order, tostr::msg_order);
+    no.subset("rx_attr->comp_order", want.comp_order, have.comp_order, tostr::msg_order);
+    no.at_least("rx_attr->total_buffered_recv", want.total_buffered_recv, have.total_buffered_recv);
+    no.at_least("rx_attr->size", want.size, have.size);
+    no.at_least("rx_attr->iov_limit", want.iov_limit, have.iov_limit);
+}
+
+/// The capabilities of the answer: those asked for, what they imply, and what
+/// comes at no cost. Nothing asked for is everything.
+fn answer_caps(wanted: u64, offered: u64) -> u64 {
+    if wanted == 0 {
+        return offered;
+    }
+    implied_caps(wanted, offered)
+}
+
+/// The same for what is asked of one side, which may be nothing.
+fn implied_caps(wanted: u64, offered: u64) -> u64 {
+    let mut caps = wanted & offered & (PRIMARY_CAPS | MODIFIER_CAPS);
+    caps |= offered & !(PRIMARY_CAPS | MODIFIER_CAPS | ON_REQUEST);
+    caps |= wanted & ON_REQUEST;
+    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MSG_MODIFIERS == 0 {
+        caps |= MSG_MODIFIERS;
+    }
+    if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & RMA_MODIFIERS == 0 {
+        caps |= RMA_MODIFIERS;
+    }
+    caps & offered
+}
+
+/// The info an application gets from an offer that [`check`] has nothing
+/// against. Addresses and names are the caller's to fill in.
+pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
+    let mut info = offer.most.as_ref().to_owned()?;
+    let (tx, rx) = (*offer.most.tx(), *offer.most.rx());
+    let all = offer.most.caps();
+    info.tx_mut().size = offer.tx_size;
+    info.rx_mut().size = offer.rx_size;
+    // Everything the offer takes by default is far from what anybody wants.
+    info.tx_mut().op_flags = 0;
+    info.rx_mut().op_flags = 0;
+
+    let Some(hints) = hints else {
+        let needs = offer.most.domain().mr_mode;
+        info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, 0, needs));
+        return Ok(info);
+    };
+
+    let mut caps = answer_caps(hints.caps(), all);
+    let want_mr = hints.domain().map_or(0, |domain| domain.mr_mode);
+    let needs = mr_mode_needed(hints.caps(), all, offer.most.domain().mr_mode);
+    info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, want_mr, needs));
+    if hints.domain().is_none() && needs & !FI_MR_LOCAL != 0 && hints.caps() == 0 {
+        // It never said it could meet the needs of a target.
+        caps &= !(FI_REMOTE_READ | FI_REMOTE_WRITE);
+    }
+    info.set_caps(caps);
+    // A side that names its own caps gets those; else what it has of the whole.
+    let side = |wanted: u64, offered: u64| match (wanted, hints.caps()) {
+        (0, 0) => caps & offered,
+        (0, whole) => implied_caps(whole, offered),
+        (wanted, _) => implied_caps(wanted, offered | wanted),
+    };
+    info.tx_mut().caps = side(hints.tx().map_or(0, |tx| tx.caps), tx.caps) & all;
+    info.rx_mut().caps = side(hints.rx().map_or(0, |rx| rx.caps), rx.caps) & all;
+
+    if let Some(want) = hints.tx() {
+        let tx = info.tx_mut();
+        tx.op_flags = want.op_flags;
+        echo(&mut tx.inject_size, want.inject_size);
+        echo(&mut tx.size, want.size);
+        echo(&mut tx.iov_limit, want.iov_limit);
+        echo(&mut tx.rma_iov_limit, want.rma_iov_limit);
+    }
+    if let Some(want) = hints.rx() {
+        let rx = info.rx_mut();
+        rx.op_flags = want.op_flags;
+        echo(&mut rx.size, want.size);
+        echo(&mut rx.iov_limit, want.iov_limit);
+    }
+    if let Some(want) = hints.ep() {
+        info.edit_ep(|ep| {
+            echo(&mut ep.tx_ctx_cnt, want.tx_ctx_cnt);
+            echo(&mut ep.rx_ctx_cnt, want.rx_ctx_cnt);
+        });
+    }
+    if let Some(want) = hints.domain() {
+        info.edit_domain(|domain| {
+            use fi_threading::{FI_THREAD_COMPLETION, FI_THREAD_DOMAIN};
+            if want.threading == FI_THREAD_COMPLETION || want.threading == FI_THREAD_DOMAIN {
+                domain.threading = want.threading;
+            }
+            if want.data_progress != fi_progress::FI_PROGRESS_UNSPEC {
+                domain.data_progress = want.data_progress;
+                domain.control_progress = want.data_progress;
+            }
+            if want.av_type != fi_av_type::FI_AV_UNSPEC {
+                domain.av_type = want.av_type;
+            }
+        });
+    }
+    Ok(info)
+}
+
+/// Zero asks for nothing in particular.
+fn echo(field: &mut usize, wanted: usize) {
+    if wanted != 0 {
+        *field = wanted;
+    }
+}
+
+fn answer_mr_mode(api: u32, want: c_int, needs: c_int) -> c_int {
+    match want {
+        FI_MR_BASIC | FI_MR_SCALABLE => want,
+        _ if api < version(1, 5) => {
+            // Old applications know only these two, and either does here.
+            FI_MR_BASIC
+        }
+        _ => needs,
+    }
+}
+
+/// Fits the reach of an info to its address: a loopback address reaches only
+/// this host. Why not, if that is not what the hints ask for.
+///
+/// An application that names the address knows what it reaches: with both asked
+/// for, it gets both. Otherwise the answer is the same however the address came
+/// to be used, so that it can serve as hints again.
+pub fn fit_comm_caps(
+    info: &mut InfoBuf,
+    loopback: bool,
+    named: bool,
+    hints: Option<InfoRef<'_>>,
+) -> core::result::Result<(), Refusal> {
+    let wanted = hints.map_or(0, InfoRef::caps) & COMM_CAPS;
+    let caps = info.caps();
+    let reach = match loopback {
+        true if named && wanted & FI_REMOTE_COMM != 0 => caps,
+        true => caps & !FI_REMOTE_COMM,
+        false => caps,
+    };
+    if wanted & !reach != 0 {
+        return Err(Refusal {
+            what: "caps",
+            wanted: tostr::caps(wanted),
+            have: tostr::caps(reach & COMM_CAPS),
+        });
+    }
+    info.set_caps(reach);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::API_VERSION;
+
+    const ALL: u64 = FI_MSG
+        | FI_TAGGED
+        | FI_RMA
+        | MODIFIER_CAPS
+        | FI_MULTI_RECV
+        | FI_DIRECTED_RECV
+        | FI_SOURCE
+        | COMM_CAPS;
+
+    fn offer() -> Offer {
+        let mut most = InfoBuf::new().unwrap();
+        most.set_caps(ALL);
+        most.tx_mut().caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+        most.rx_mut().caps = ALL & !(FI_SEND | FI_READ | FI_WRITE | COMM_CAPS);
+        most.tx_mut().op_flags = FI_INJECT_COMPLETE | FI_COMPLETION;
+        most.tx_mut().msg_order = FI_ORDER_SAS;
+        most.tx_mut().size = 1024;
+        most.rx_mut().size = 1024;
+        most.tx_mut().inject_size = 128;
+        most.edit_ep(|ep| {
+            ep.r#type = fi_ep_type::FI_EP_RDM.into();
+            ep.protocol = FI_PROTO_XNET as u32;
+            ep.mem_tag_format = 0xff;
+            ep.tx_ctx_cnt = 1;
+            ep.rx_ctx_cnt = 1;
+        });
+        most.edit_domain(|domain| {
+            domain.threading = fi_threading::FI_THREAD_SAFE.into();
+            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            domain.max_ep_tx_ctx = 1;
+            domain.max_ep_rx_ctx = 1;
+            domain.mr_key_size = 8;
+        });
+        Offer { most, tx_size: 256, rx_size: 256 }
+    }
+
+    /// What refuses hints that `edit` makes.
+    fn refusals(api: u32, offer: &Offer, edit: impl FnOnce(&mut InfoBuf)) -> Vec<&'static str> {
+        let mut hints = InfoBuf::new().unwrap();
+        edit(&mut hints);
+        check(api, offer, hints.as_ref()).iter().map(|refusal| refusal.what).collect()
+    }
+
+    fn answer(edit: impl FnOnce(&mut InfoBuf)) -> InfoBuf {
+        let mut hints = InfoBuf::new().unwrap();
+        edit(&mut hints);
+        alter(API_VERSION, &offer(), Some(hints.as_ref())).unwrap()
+    }
+
+    #[test]
+    fn hints_that_ask_for_nothing_are_met_with_everything() {
+        assert!(refusals(API_VERSION, &offer(), |_| ()).is_empty());
+        assert_eq!(answer(|_| ()).caps(), ALL);
+    }
+
+    #[test]
+    fn primary_capabilities_are_those_asked_for_and_secondary_ones_come_along() {
+        let info = answer(|hints| hints.set_caps(FI_MSG));
+        assert_eq!(info.caps(), FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV | COMM_CAPS);
+        assert_eq!(info.tx().caps, FI_MSG | FI_SEND);
+        assert_eq!(info.rx().caps, FI_MSG | FI_RECV | FI_MULTI_RECV);
+        let info = answer(|hints| hints.set_caps(FI_TAGGED | FI_SEND | FI_SOURCE));
+        assert_eq!(info.caps() & (FI_SOURCE | FI_RECV | FI_MSG), FI_SOURCE);
+        assert_eq!(info.tx().caps, FI_TAGGED | FI_SEND);
+    }
+
+    #[test]
+    fn a_side_that_names_its_capabilities_gets_those() {
+        let info = answer(|hints| {
+            hints.set_caps(FI_MSG | FI_TAGGED);
+            hints.tx_mut().caps = FI_TAGGED | FI_SEND;
+        });
+        assert_eq!(info.tx().caps, FI_TAGGED | FI_SEND);
+        assert_eq!(info.rx().caps & (FI_MSG | FI_TAGGED), FI_MSG | FI_TAGGED);
+    }
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG | FI_ATOMIC | FI_HMEM);
+        let refusals = check(API_VERSION, &offer(), hints.as_ref());
+        assert_eq!((refusals.len(), refusals[0].what), (1, "caps"));
+        assert_eq!(refusals[0].wanted, "FI_ATOMIC, FI_HMEM");
+    }
+
+    #[test]
+    fn the_application_must_agree_to_the_modes_of_the_provider() {
+        let mut offer = offer();
+        offer.most.set_mode(FI_CONTEXT);
+        assert_eq!(refusals(API_VERSION, &offer, |_| ()), ["mode"]);
+        assert!(refusals(API_VERSION, &offer, |hints| hints.set_mode(u64::MAX)).is_empty());
+    }
+
+    #[test]
+    fn sizes_are_minimums_and_echoed() {
+        let size = |size| refusals(API_VERSION, &offer(), |hints| hints.tx_mut().size = size);
+        assert!(size(1024).is_empty());
+        assert_eq!(size(1025), ["tx_attr->size"]);
+        assert_eq!(answer(|hints| hints.tx_mut().size = 10).tx().size, 10);
+        assert_eq!(answer(|_| ()).tx().size, 256);
+    }
+
+    #[test]
+    fn each_level_of_threading_and_progress_allows_those_that_ask_for_less() {
+        let mut offer = offer();
+        let completion = fi_threading::FI_THREAD_COMPLETION.into();
+        offer.most.edit_domain(|domain| domain.threading = completion);
+        for (threading, does) in
+            [(0, true), (1, false), (2, false), (3, true), (4, true), (9, false)]
+        {
+            let no = refusals(API_VERSION, &offer, |hints| {
+                hints.edit_domain(|domain| domain.threading = c_enum::from_raw(threading));
+            });
+            assert_eq!(no.is_empty(), does, "{threading}");
+        }
+        let manual = fi_progress::FI_PROGRESS_MANUAL.into();
+        offer.most.edit_domain(|domain| domain.data_progress = manual);
+        for (progress, does) in [(0, true), (1, false), (2, true), (3, true), (4, false)] {
+            let no = refusals(API_VERSION, &offer, |hints| {
+                hints.edit_domain(|domain| domain.data_progress = c_enum::from_raw(progress));
+            });
+            assert_eq!(no.is_empty(), does, "{progress}");
+        }
+    }
+
+    #[test]
+    fn registration_modes_follow_the_version_of_the_application() {
+        let mut offer = offer();
+        let mr = |offer: &Offer, api, caps, mode| {
+            refusals(api, offer, |hints| {
+                hints.set_caps(caps);
+                hints.edit_domain(|domain| domain.mr_mode = mode);
+            })
+            .is_empty()
+        };
+        let (old, new) = (version(1, 4), version(1, 5));
+        // A provider that needs nothing takes every way to say so.
+        assert!(mr(&offer, old, FI_RMA, FI_MR_UNSPEC) && mr(&offer, old, FI_RMA, FI_MR_SCALABLE));
+        assert!(!mr(&offer, old, FI_RMA, FI_MR_LOCAL));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_SCALABLE));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_LOCAL));
+        // One that needs something only does for who agrees, if it matters.
+        let needs = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+        offer.most.edit_domain(|domain| domain.mr_mode = needs);
+        assert!(mr(&offer, new, FI_RMA, FI_MR_BASIC) && mr(&offer, new, FI_RMA, needs));
+        assert!(!mr(&offer, new, FI_RMA, FI_MR_SCALABLE) && !mr(&offer, new, FI_RMA, 0));
+        assert!(!mr(&offer, old, FI_RMA, FI_MR_SCALABLE) && mr(&offer, old, FI_RMA, 0));
+        assert!(mr(&offer, new, FI_MSG, 0) && mr(&offer, new, FI_RMA | FI_WRITE, 0));
+        // FI_MR_LOCAL was a mode bit before it was this.
+        offer.most.edit_domain(|domain| domain.mr_mode = FI_MR_LOCAL);
+        assert!(!mr(&offer, old, FI_MSG, FI_MR_BASIC));
+        let no = refusals(old, &offer, |hints| hints.set_mode(FI_LOCAL_MR));
+        assert!(no.is_empty(), "{no:?}");
+    }
+
+    #[test]
+    fn the_registration_mode_of_the_answer_is_the_one_asked_in() {
+        let mode = |api, mode| {
+            let mut hints = InfoBuf::new().unwrap();
+            hints.edit_domain(|domain| domain.mr_mode = mode);
+            alter(api, &offer(), Some(hints.as_ref())).unwrap().domain().mr_mode
+        };
+        assert_eq!(mode(version(1, 5), FI_MR_SCALABLE), FI_MR_SCALABLE);
+        assert_eq!(mode(version(1, 4), FI_MR_UNSPEC), FI_MR_BASIC);
+        // Bits that are not needed are cleared.
+        assert_eq!(mode(version(1, 5), FI_MR_LOCAL | FI_MR_PROV_KEY), 0);
+    }
+
+    #[test]
+    fn attributes_newer_than_the_application_are_not_looked_at() {
+        let counters = |hints: &mut InfoBuf| {
+            hints.edit_domain(|domain| {
+                domain.cntr_cnt = 1;
+                domain.max_cntr_value = 1;
+            });
+        };
+        assert!(refusals(version(1, 4), &offer(), counters).is_empty());
+        assert_eq!(refusals(version(1, 5), &offer(), counters), ["domain_attr->cntr_cnt"]);
+        assert_eq!(refusals(version(2, 5), &offer(), counters).len(), 2);
+    }
+
+    #[test]
+    fn orders_protocols_contexts_and_flags_are_compared() {
+        let refused = |edit: fn(&mut InfoBuf)| refusals(API_VERSION, &offer(), edit);
+        assert_eq!(refused(|h| h.tx_mut().msg_order = FI_ORDER_WAR), ["tx_attr->msg_order"]);
+        assert_eq!(refused(|h| h.tx_mut().comp_order = 15), ["tx_attr->comp_order"]);
+        assert_eq!(refused(|h| h.tx_mut().op_flags = FI_MORE), ["tx_attr->op_flags"]);
+        assert_eq!(
+            refused(|h| h.rx_mut().total_buffered_recv = 1),
+            ["rx_attr->total_buffered_recv"]
+        );
+        assert_eq!(
+            refused(|h| h.edit_ep(|ep| ep.protocol = FI_PROTO_UDP as u32)),
+            ["ep_attr->protocol"]
+        );
+        assert_eq!(refused(|h| h.edit_ep(|ep| ep.tx_ctx_cnt = 2)), ["ep_attr->tx_ctx_cnt"]);
+        assert_eq!(
+            refused(|h| h.edit_ep(|ep| ep.rx_ctx_cnt = FI_SHARED_CONTEXT)),
+            ["ep_attr->rx_ctx_cnt"]
+        );
+        // The size of an order that is not asked for does not matter.
+        assert!(refused(|h| h.edit_ep(|ep| ep.max_order_war_size = 1)).is_empty());
+        assert!(refused(|h| h.edit_ep(|ep| ep.mem_tag_format = 0x1ff)).is_empty());
+        let tagged = |h: &mut InfoBuf| {
+            h.set_caps(FI_TAGGED);
+            h.edit_ep(|ep| ep.mem_tag_format = 0x1ff);
+        };
+        assert_eq!(refused(tagged), ["ep_attr->mem_tag_format"]);
+    }
+
+    #[test]
+    fn what_is_answered_does_as_hints() {
+        let offer = offer();
+        for caps in [0, FI_MSG, FI_TAGGED | FI_SOURCE, FI_RMA | FI_WRITE | FI_REMOTE_WRITE] {
+            let mut hints = InfoBuf::new().unwrap();
+            hints.set_caps(caps);
+            let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+            assert_eq!(check(API_VERSION, &offer, info.as_ref()), [], "{caps:#x}");
+            let again = alter(API_VERSION, &offer, Some(info.as_ref())).unwrap();
+            assert_eq!((again.caps(), again.rx().caps), (info.caps(), info.rx().caps));
+        }
+    }
+}

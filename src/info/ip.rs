@@ -1,0 +1,553 @@
+//! fi_getinfo for providers whose addresses are IP addresses.
+use crate::abi::{
+    FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOURCE,
+};
+use crate::error::{Error, Result};
+use crate::info::check::fit_comm_caps;
+use crate::info::{InfoBuf, InfoChain, InfoRef, Offer, addr, alter, check, tostr};
+use core::ffi::{CStr, c_int};
+use core::ptr;
+use std::ffi::CString;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// What tells one IP provider from another.
+pub struct IpProvider<'a> {
+    /// Its name, which is also that of fabric and domain for addresses that
+    /// belong to no interface.
+    pub name: &'a CStr,
+    /// What it offers, per kind of endpoint, in the order of the answer.
+    pub offers: &'a [Offer],
+    /// The one interface to use, from `FI_<PROV>_IFACE`.
+    pub iface: Option<&'a str>,
+    /// Takes a line for every reason why something is not in the answer.
+    pub report: &'a dyn Fn(&str),
+}
+
+/// The infos of an IP provider (fi_getinfo(3)), without names and version of
+/// the provider, which the core adds.
+///
+/// Without addresses there is one info for each offer and each address of this
+/// host; with a source, or a destination from which the system finds one, one
+/// for each offer. `-FI_ENODATA`: nothing does, and `report` has been told why.
+pub fn ip_getinfo(
+    prov: &IpProvider<'_>,
+    version: u32,
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    hints: Option<InfoRef<'_>>,
+) -> Result<InfoChain> {
+    let ends = Ends::find(prov, node, service, flags, hints)?;
+    let ifaces = ends.ifaces(prov)?;
+    let mut chain = InfoChain::new();
+    for offer in prov.offers {
+        let kind = tostr::ep_type(offer.most.ep().r#type.raw());
+        if let Some(hints) = hints {
+            let refusals = check(version, offer, hints);
+            if !refusals.is_empty() {
+                for refusal in refusals {
+                    (prov.report)(&format!("{kind} refused: {refusal}"));
+                }
+                continue;
+            }
+        }
+        for iface in &ifaces {
+            let mut info = alter(version, offer, hints)?;
+            let loopback = iface.addr.is_some_and(|addr| addr.ip().is_loopback());
+            if let Err(refusal) = fit_comm_caps(&mut info, loopback, ends.named(), hints) {
+                (prov.report)(&format!("{kind} on {} refused: {refusal}", iface.name));
+                continue;
+            }
+            iface.describe(&mut info, ends.dest)?;
+            if let Some(hints) = hints {
+                info.set_handle(hints.handle());
+            }
+            chain.push(info);
+        }
+    }
+    if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+}
+
+/// The addresses an application named.
+struct Ends {
+    src: Option<SocketAddr>,
+    dest: Option<SocketAddr>,
+    /// The address format the application takes.
+    format: u32,
+}
+
+impl Ends {
+    fn find(
+        prov: &IpProvider<'_>,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<Self> {
+        let mut format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+        let of_hints = |addr: Option<&[u8]>| match addr {
+            Some(addr) => read_addr(addr, format).map(Some).ok_or_else(|| {
+                (prov.report)("refused: an address in the hints is no address of its addr_format");
+                Error::NODATA
+            }),
+            None => Ok(None),
+        };
+        let mut src = of_hints(hints.and_then(InfoRef::src_addr))?;
+        let mut dest = of_hints(hints.and_then(InfoRef::dest_addr))?;
+        if node.is_some() || service.is_some() {
+            let found = resolve(node, service, flags, format).map_err(|why| {
+                let text = |string: Option<&CStr>| {
+                    string.map_or("(null)".into(), |string| string.to_string_lossy().into_owned())
+                };
+                (prov.report)(&format!(
+                    "refused: node {} service {}: {why}",
+                    text(node),
+                    text(service)
+                ));
+                Error::NODATA
+            })?;
+            if flags & FI_SOURCE != 0 {
+                src = Some(found);
+            } else {
+                dest = Some(found);
+            }
+        } else if flags & FI_SOURCE != 0 {
+            (prov.report)("refused: FI_SOURCE needs a node or a service");
+            return Err(Error::INVAL);
+        }
+        if format == FI_ADDR_STR as u32 && (src.is_some() || dest.is_some()) {
+            // It was the format of what came in; sockets use the real one.
+            format = FI_FORMAT_UNSPEC as u32;
+        }
+        let ends = Self { src, dest, format };
+        for addr in [ends.src, ends.dest].iter().flatten() {
+            if !addr::format_takes(format, addr) {
+                (prov.report)(&format!(
+                    "refused: addr_format: wanted {}, have {}",
+                    tostr::addr_format(format),
+                    addr::to_string(addr)
+                ));
+                return Err(Error::NODATA);
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Whether the application named any.
+    fn named(&self) -> bool {
+        self.src.is_some() || self.dest.is_some()
+    }
+
+    /// The local addresses to make infos of.
+    fn ifaces(&self, prov: &IpProvider<'_>) -> Result<Vec<Iface>> {
+        let src = self.src.or_else(|| self.dest.and_then(|dest| source_for(&dest)));
+        if let Some(src) = src {
+            return Ok(vec![Iface::of(src, prov.name)]);
+        }
+        if self.dest.is_some() {
+            // No route there now; the provider may still be opened.
+            return Ok(vec![Iface::nowhere(prov.name)]);
+        }
+        let ifaces = usable(Iface::all(), prov);
+        if ifaces.is_empty() {
+            (prov.report)("refused: no network interface is up, not even the loopback");
+            return Err(Error::NODATA);
+        }
+        let (takes, not): (Vec<_>, Vec<_>) = ifaces.into_iter().partition(|iface| {
+            iface.addr.is_some_and(|addr| addr::format_takes(self.format, &addr))
+        });
+        if takes.is_empty() || self.format == FI_ADDR_STR as u32 {
+            let have = not.iter().chain(&takes).filter_map(|iface| iface.addr);
+            let have = have.map(|addr| addr::to_string(&addr)).collect::<Vec<_>>().join(", ");
+            (prov.report)(&format!(
+                "refused: addr_format: wanted {}, have {have}",
+                tostr::addr_format(self.format)
+            ));
+            return Err(Error::NODATA);
+        }
+        Ok(takes)
+    }
+}
+
+/// An address in hints: a socket address, or a string if they say so.
+fn read_addr(bytes: &[u8], format: u32) -> Option<SocketAddr> {
+    if format == FI_ADDR_STR as u32 {
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        return addr::from_string(core::str::from_utf8(&bytes[..end]).ok()?);
+    }
+    addr::from_sock(bytes)
+}
+
+/// The address of a node and service, the first one the system knows.
+fn resolve(
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    format: u32,
+) -> core::result::Result<SocketAddr, String> {
+    if let Some(addr) = node.and_then(|node| node.to_str().ok()).and_then(addr::from_string) {
+        let port = match service.and_then(|service| service.to_str().ok()) {
+            Some(service) if addr.port() == 0 => {
+                service.parse().map_err(|_| "the service is no port number".to_owned())?
+            }
+            _ => addr.port(),
+        };
+        return Ok(SocketAddr::new(addr.ip(), port));
+    }
+    // SAFETY: numbers and null pointers.
+    let mut ask: libc::addrinfo = unsafe { core::mem::zeroed() };
+    ask.ai_socktype = libc::SOCK_STREAM;
+    ask.ai_family = match format as c_int {
+        FI_SOCKADDR_IN => libc::AF_INET,
+        FI_SOCKADDR_IN6 => libc::AF_INET6,
+        _ => libc::AF_UNSPEC,
+    };
+    if flags & FI_NUMERICHOST != 0 {
+        ask.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    if flags & FI_SOURCE != 0 {
+        ask.ai_flags |= libc::AI_PASSIVE;
+    }
+    let pointer = |string: Option<&CStr>| string.map_or(ptr::null(), CStr::as_ptr);
+    let mut list = ptr::null_mut();
+    // SAFETY: C strings or null, and a place for the answer.
+    let ret = unsafe { libc::getaddrinfo(pointer(node), pointer(service), &ask, &mut list) };
+    if ret != 0 {
+        // SAFETY: the answer is a constant string for every code.
+        let text = unsafe { CStr::from_ptr(libc::gai_strerror(ret)) };
+        return Err(text.to_string_lossy().into_owned());
+    }
+    let mut found = None;
+    let mut next = list;
+    while found.is_none() && !next.is_null() {
+        // SAFETY: an entry of the list that getaddrinfo made; its address is
+        // as long as it says.
+        unsafe {
+            let entry = &*next;
+            found = sock_addr(entry.ai_addr, entry.ai_addrlen as usize);
+            next = entry.ai_next;
+        }
+    }
+    // SAFETY: made by getaddrinfo, and not used any more.
+    unsafe { libc::freeaddrinfo(list) };
+    found.ok_or_else(|| "no IP address".to_owned())
+}
+
+/// # Safety
+/// `at` is null or valid for `len` bytes.
+unsafe fn sock_addr(at: *const libc::sockaddr, len: usize) -> Option<SocketAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    addr::from_sock(unsafe { core::slice::from_raw_parts(at.cast(), len) })
+}
+
+/// The source the system would use for a destination; no packet is sent.
+fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
+    let any: IpAddr = match dest {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // The port plays no role, but the system refuses port 0 in some cases.
+    let mut dest = *dest;
+    dest.set_port(dest.port().max(1));
+    socket.connect(dest).ok()?;
+    let mut source = socket.local_addr().ok()?;
+    source.set_port(0);
+    Some(source)
+}
+
+/// A local address and where it belongs.
+#[derive(Clone, Debug)]
+struct Iface {
+    /// The interface, the name of the domain.
+    name: String,
+    /// The network, the name of the fabric.
+    network: String,
+    addr: Option<SocketAddr>,
+    /// Link speed in Mbit/s.
+    speed: u64,
+    point_to_point: bool,
+}
+
+impl Iface {
+    /// All addresses of interfaces that are up, in the order of the system.
+    fn all() -> Vec<Self> {
+        let mut list = ptr::null_mut();
+        // SAFETY: a place for the answer.
+        if unsafe { libc::getifaddrs(&mut list) } != 0 {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        let mut next = list;
+        while !next.is_null() {
+            // SAFETY: an entry of the list that getifaddrs made: its name is a
+            // C string, and address and mask have the size of their family.
+            unsafe {
+                let entry = &*next;
+                next = entry.ifa_next;
+                let flags = entry.ifa_flags as c_int;
+                let Some(len) = entry.ifa_addr.as_ref().and_then(sock_len) else { continue };
+                let Some(addr) = sock_addr(entry.ifa_addr, len) else { continue };
+                if flags & libc::IFF_UP == 0 {
+                    continue;
+                }
+                // Some systems leave the mask's family out, so take the address's.
+                let mask = match addr {
+                    _ if entry.ifa_netmask.is_null() => None,
+                    SocketAddr::V4(_) => {
+                        let mask = &*entry.ifa_netmask.cast::<libc::sockaddr_in>();
+                        Some(IpAddr::V4(Ipv4Addr::from(mask.sin_addr.s_addr.to_ne_bytes())))
+                    }
+                    SocketAddr::V6(_) => {
+                        let mask = &*entry.ifa_netmask.cast::<libc::sockaddr_in6>();
+                        Some(IpAddr::V6(Ipv6Addr::from(mask.sin6_addr.s6_addr)))
+                    }
+                };
+                let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
+                all.push(Self {
+                    network: network(addr.ip(), mask),
+                    speed: link_speed(&name),
+                    name,
+                    addr: Some(addr),
+                    point_to_point: flags & libc::IFF_POINTOPOINT != 0,
+                });
+            }
+        }
+        // SAFETY: made by getifaddrs, and not used any more.
+        unsafe { libc::freeifaddrs(list) };
+        all
+    }
+
+    /// The interface of a source address that was given.
+    fn of(src: SocketAddr, prov: &CStr) -> Self {
+        let found = Self::all()
+            .into_iter()
+            .find(|iface| iface.addr.is_some_and(|addr| addr.ip() == src.ip()));
+        match found {
+            Some(iface) => Self { addr: Some(src), ..iface },
+            None => Self { addr: Some(src), ..Self::nowhere(prov) },
+        }
+    }
+
+    /// No interface: the provider's own names stand in.
+    fn nowhere(prov: &CStr) -> Self {
+        let name = prov.to_string_lossy().into_owned();
+        Self { network: name.clone(), name, addr: None, speed: 0, point_to_point: false }
+    }
+
+    fn describe(&self, info: &mut InfoBuf, dest: Option<SocketAddr>) -> Result {
+        let c_string = |name: &str| CString::new(name).map_err(|_| Error::INVAL);
+        info.set_domain_name(&c_string(&self.name)?)?;
+        info.set_fabric_name(&c_string(&self.network)?)?;
+        let format =
+            self.addr.or(dest).map_or(FI_FORMAT_UNSPEC as u32, |addr| addr::format_of(&addr));
+        info.set_addr_format(format);
+        let bytes = self.addr.map(|addr| addr::to_sock(&addr));
+        info.set_src_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))?;
+        let bytes = dest.map(|addr| addr::to_sock(&addr));
+        info.set_dest_addr(bytes.as_ref().map(addr::SockBytes::as_bytes))
+    }
+}
+
+fn sock_len(addr: &libc::sockaddr) -> Option<usize> {
+    match i32::from(addr.sa_family) {
+        libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
+        libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
+        _ => None,
+    }
+}
+
+/// The interfaces to offer, best first: by speed, IPv4 before IPv6, what the
+/// system lists last first; loopback behind all others, and of its addresses
+/// only the well-known ones.
+fn usable(all: Vec<Iface>, prov: &IpProvider<'_>) -> Vec<Iface> {
+    if let Some(wanted) = prov.iface {
+        let named: Vec<_> =
+            all.iter().rev().filter(|iface| iface.name == wanted).cloned().collect();
+        if !named.is_empty() {
+            return ranked(named);
+        }
+        (prov.report)(&format!("interface {wanted} is not up or has no address; using all others"));
+    }
+    let is_loopback = |iface: &&Iface| iface.addr.is_some_and(|addr| is_the_loopback(addr.ip()));
+    let others = all
+        .iter()
+        .rev()
+        .filter(|iface| iface.name != "lo" && !is_loopback(iface) && !iface.point_to_point);
+    let mut list = ranked(others.cloned().collect());
+    list.extend(ranked(all.iter().filter(is_loopback).cloned().collect()));
+    list
+}
+
+fn ranked(mut ifaces: Vec<Iface>) -> Vec<Iface> {
+    // Stable, so that equals keep the order they have.
+    ifaces.sort_by_key(|iface| {
+        (core::cmp::Reverse(iface.speed), iface.addr.is_some_and(|addr| addr.is_ipv6()))
+    });
+    ifaces
+}
+
+fn is_the_loopback(ip: IpAddr) -> bool {
+    ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
+}
+
+/// `192.0.2.0/24`. A loopback address is a network of its own, whatever the
+/// interface says, because nothing else can be reached through it.
+fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
+    match (ip, mask) {
+        (IpAddr::V4(ip), _) if ip.is_loopback() => format!("{ip}/32"),
+        (IpAddr::V4(ip), Some(IpAddr::V4(mask))) => {
+            let mask = u32::from(mask);
+            format!("{}/{}", Ipv4Addr::from(u32::from(ip) & mask), mask.count_ones())
+        }
+        (IpAddr::V6(ip), Some(IpAddr::V6(mask))) => {
+            let mask = u128::from(mask);
+            format!("{}/{}", Ipv6Addr::from(u128::from(ip) & mask), mask.count_ones())
+        }
+        (IpAddr::V4(ip), _) => format!("{ip}/32"),
+        (IpAddr::V6(ip), _) => format!("{ip}/128"),
+    }
+}
+
+/// Link speed in Mbit/s, a modest one for what does not say.
+fn link_speed(name: &str) -> u64 {
+    const UNKNOWN: u64 = 100;
+    // Reads "-1" or fails to read for what has no speed.
+    let speed = fs::read_to_string(format!("/sys/class/net/{name}/speed"));
+    speed.ok().and_then(|speed| speed.trim().parse().ok()).unwrap_or(UNKNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::*;
+    use core::cell::RefCell;
+
+    fn offer() -> Offer {
+        let mut most = InfoBuf::new().unwrap();
+        let caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SOURCE;
+        most.set_caps(caps);
+        most.tx_mut().caps = FI_MSG | FI_SEND;
+        most.tx_mut().size = 1024;
+        most.rx_mut().caps = FI_MSG | FI_RECV | FI_SOURCE;
+        most.rx_mut().size = 1024;
+        most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
+        most.edit_domain(|domain| domain.threading = fi_threading::FI_THREAD_SAFE.into());
+        Offer { most, tx_size: 256, rx_size: 256 }
+    }
+
+    type Answer = (Result<InfoChain>, Vec<String>);
+
+    fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> Answer {
+        let said = RefCell::new(Vec::new());
+        let offers = [offer()];
+        let prov = IpProvider {
+            name: c"tcp",
+            offers: &offers,
+            iface: None,
+            report: &|line| said.borrow_mut().push(line.to_owned()),
+        };
+        let chain =
+            ip_getinfo(&prov, crate::info::API_VERSION, node, service, flags, Some(hints.as_ref()));
+        (chain, said.into_inner())
+    }
+
+    fn addresses(chain: Result<InfoChain>) -> Vec<(String, String)> {
+        let text = |addr: Option<&[u8]>| {
+            addr.and_then(addr::from_sock).map_or(String::new(), |addr| addr.to_string())
+        };
+        chain.unwrap().iter().map(|info| (text(info.src_addr()), text(info.dest_addr()))).collect()
+    }
+
+    #[test]
+    fn without_addresses_there_is_an_info_for_each_and_loopback_comes_last() {
+        let chain = ask(None, None, 0, &InfoBuf::new().unwrap()).0.unwrap();
+        let names: Vec<_> = chain.iter().map(|info| info.fabric_name().unwrap()).collect();
+        let lo = names.iter().position(|name| *name == c"127.0.0.1/32").unwrap();
+        assert!(names[lo + 1..].iter().all(|name| *name == c"::1/128"), "{names:?}");
+    }
+
+    #[test]
+    fn loopback_reaches_only_this_host() {
+        let mut hints = InfoBuf::new().unwrap();
+        for (node, flags) in [(None, 0), (Some(c"127.0.0.1"), 0), (Some(c"127.0.0.1"), FI_SOURCE)] {
+            let chain = ask(node, None, flags, &hints).0.unwrap();
+            let lo = chain.iter().find(|info| info.domain_name() == Some(c"lo")).unwrap();
+            assert_eq!(lo.caps() & (FI_LOCAL_COMM | FI_REMOTE_COMM), FI_LOCAL_COMM);
+        }
+        hints.set_caps(FI_MSG | FI_REMOTE_COMM);
+        let (chain, said) = ask(None, None, 0, &hints);
+        // A host may have nothing but its loopback.
+        let chain = chain.unwrap_or_default();
+        assert!(chain.iter().all(|info| info.domain_name() != Some(c"lo")));
+        assert!(said.iter().any(|line| line.contains("FI_REMOTE_COMM")), "{said:?}");
+        // Who names the address and asks for both knows what it reaches.
+        let chain = ask(Some(c"127.0.0.1"), None, FI_SOURCE, &hints).0.unwrap();
+        assert!(chain.iter().all(|info| info.caps() & FI_REMOTE_COMM != 0));
+    }
+
+    #[test]
+    fn a_node_is_the_destination_or_with_fi_source_the_source() {
+        let hints = InfoBuf::new().unwrap();
+        let pair = |src: &str, dest: &str| vec![(src.to_owned(), dest.to_owned())];
+        let node = Some(c"127.0.0.1");
+        let port = Some(c"7000");
+        assert_eq!(addresses(ask(node, port, 0, &hints).0), pair("127.0.0.1:0", "127.0.0.1:7000"));
+        assert_eq!(addresses(ask(node, port, FI_SOURCE, &hints).0), pair("127.0.0.1:7000", ""));
+        let string = Some(c"fi_sockaddr_in://127.0.0.1:5");
+        assert_eq!(addresses(ask(string, None, 0, &hints).0), pair("127.0.0.1:0", "127.0.0.1:5"));
+    }
+
+    #[test]
+    fn hints_fill_the_end_that_node_does_not() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_addr_format(FI_SOCKADDR_IN as u32);
+        let local = addr::to_sock(&"127.0.0.1:3".parse().unwrap());
+        hints.set_src_addr(Some(local.as_bytes())).unwrap();
+        assert_eq!(
+            addresses(ask(Some(c"127.0.0.1"), Some(c"80"), 0, &hints).0),
+            [("127.0.0.1:3".to_owned(), "127.0.0.1:80".to_owned())]
+        );
+        hints.set_src_addr(Some(&local.as_bytes()[..4])).unwrap();
+        assert_eq!(ask(None, None, 0, &hints).0.unwrap_err(), Error::NODATA);
+    }
+
+    #[test]
+    fn an_address_of_no_interface_has_the_providers_names() {
+        let hints = InfoBuf::new().unwrap();
+        let chain = ask(Some(c"198.51.100.7"), Some(c"7000"), FI_SOURCE, &hints).0.unwrap();
+        let info = chain.iter().next().unwrap();
+        assert_eq!((info.domain_name(), info.fabric_name()), (Some(c"tcp"), Some(c"tcp")));
+    }
+
+    #[test]
+    fn fi_source_alone_is_an_error() {
+        let (chain, said) = ask(None, None, FI_SOURCE, &InfoBuf::new().unwrap());
+        assert_eq!((chain.unwrap_err(), said.len()), (Error::INVAL, 1));
+    }
+
+    #[test]
+    fn every_refusal_has_its_reason() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG | FI_ATOMIC);
+        hints.tx_mut().size = 4096;
+        let (chain, said) = ask(None, None, 0, &hints);
+        assert_eq!(chain.unwrap_err(), Error::NODATA);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("FI_EP_RDM refused: caps: wanted FI_ATOMIC, have FI_MSG"));
+        assert_eq!(said[1], "FI_EP_RDM refused: tx_attr->size: wanted 4096, have 1024");
+    }
+
+    #[test]
+    fn networks_are_named_by_prefix() {
+        let mask = |mask: &str| Some(mask.parse().unwrap());
+        let ip = |ip: &str| ip.parse().unwrap();
+        assert_eq!(network(ip("10.1.0.7"), mask("255.255.255.252")), "10.1.0.4/30");
+        assert_eq!(network(ip("127.0.0.1"), mask("255.0.0.0")), "127.0.0.1/32");
+        assert_eq!(network(ip("fe80::fc:1"), mask("ffff:ffff:ffff:ffff::")), "fe80::/64");
+    }
+}

@@ -1,0 +1,37 @@
+//! `fi_info`: who owns it, what is in it, and what it says (fi_getinfo(3)).
+//!
+//! Used by the core and, linked statically, by every plug-in; so nothing in
+//! here keeps state of its own, and whatever C may free comes from C's malloc,
+//! so that the `fi_freeinfo` of any `libfabric.so.1` can free it.
+//!
+//! - [`InfoRef`] is a view of a caller's info, [`InfoBuf`] an owned one,
+//!   [`InfoChain`] what a provider's getinfo answers.
+//! - [`check`](mod@check) compares hints with what a provider offers and keeps the
+//!   reason of every refusal; [`alter`] fills in what is echoed back.
+//! - [`ip`] is getinfo for providers whose addresses are IP addresses.
+//! - [`addr`] reads and writes address strings.
+//! - [`tostr`] is the text of `fi_tostr`.
+pub mod addr;
+pub mod check;
+pub mod ip;
+mod owned;
+pub mod tostr;
+
+pub use check::{Offer, Refusal, alter, check};
+pub use ip::{IpProvider, ip_getinfo};
+pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
+
+/// `FI_VERSION(major, minor)` (fi_version(3)).
+pub const fn version(major: u32, minor: u32) -> u32 {
+    (major << 16) | minor
+}
+
+/// The version of the API that [`crate::abi`] describes.
+pub const API_VERSION: u32 =
+    version(crate::abi::FI_MAJOR_VERSION as u32, crate::abi::FI_MINOR_VERSION as u32);
+
+/// The version that providers of this release report, 206.0 for 2.6.
+pub const PROV_VERSION: u32 = version(
+    crate::abi::FI_MAJOR_VERSION as u32 * 100 + crate::abi::FI_MINOR_VERSION as u32,
+    crate::abi::FI_REVISION_VERSION as u32 * 10,
+);

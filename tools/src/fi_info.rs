@@ -1,0 +1,556 @@
+//! Lists what the providers of libfabric offer (fi_info(1)).
+use ofi::abi::*;
+use ofi::error::{Error, Result};
+use ofi::info::tostr::{self, RELEASE};
+use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef};
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::process::ExitCode;
+use std::ptr;
+use std::sync::Mutex;
+
+const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
+  -s, --src_addr=ADDR\t\tsource name or address
+  -n, --node=NAME\t\tdest node name or address
+  -P, --port=PNUM\t\tport number
+  -c, --caps=CAP1|CAP2..\tone or more capabilities: FI_MSG|FI_RMA...
+  -m, --mode=MOD1|MOD2..\tone or more modes, default all modes
+  -t, --ep_type=EPTYPE\t\tspecify single endpoint type: FI_EP_MSG, FI_EP_DGRAM...
+  -d, --domain=DOMAIN\t\tspecify the domain name
+  -f, --fabric=FABRIC\t\tspecify the fabric name
+  -a, --addr_format=FMT\t\tspecify accepted address format: FI_FORMAT_UNSPEC, FI_SOCKADDR...
+  -p, --provider=PROV\t\tspecify provider explicitly
+  -e, --env\t\t\tprint libfabric environment variables
+  -g, --getenv=SUBSTR\t\tprint libfabric environment variables with substr
+  -i, --info=\t\tprint fi_info structures containing substr
+  -l, --list\t\t\tlist available libfabric providers
+  -v, --verbose\t\t\tverbose output
+  --version\t\t\tprint version info and exit
+  --explain\t\t\tsay of every provider why it is, or is not, in the list";
+
+/// The long options, whether they take an argument, and their letters; those
+/// without a letter have a capital that is no option.
+const OPTIONS: &[(&str, bool, char)] = &[
+    ("help", false, 'h'),
+    ("src_addr", true, 's'),
+    ("node", true, 'n'),
+    ("port", true, 'P'),
+    ("caps", true, 'c'),
+    ("mode", true, 'm'),
+    ("ep_type", true, 't'),
+    ("domain", true, 'd'),
+    ("fabric", true, 'f'),
+    ("addr_format", true, 'a'),
+    ("provider", true, 'p'),
+    ("env", false, 'e'),
+    ("getenv", true, 'g'),
+    ("info", true, 'i'),
+    ("list", false, 'l'),
+    ("verbose", false, 'v'),
+    ("version", false, 'V'),
+    ("explain", false, 'X'),
+];
+
+/// What the command line asks for.
+struct Command {
+    hints: InfoBuf,
+    node: Option<CString>,
+    port: Option<CString>,
+    flags: u64,
+    verbose: bool,
+    env: bool,
+    getenv: Option<String>,
+    info: Option<String>,
+    list: bool,
+    version: bool,
+    explain: bool,
+}
+
+/// Why there is nothing to do.
+enum Stop {
+    /// Show how to use it, after this complaint if there is one.
+    Usage(Option<String>),
+    /// An argument that means nothing.
+    Bad(String),
+    /// Memory.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn main() -> ExitCode {
+    // Who reads only the beginning of the list ends it, as with other tools.
+    // SAFETY: the default action, before there are other threads.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let mut args = env::args_os().map(|arg| arg.to_string_lossy().into_owned());
+    let own = args.next().unwrap_or_else(|| "fi_info".to_owned());
+    let result = match parse(&args.collect::<Vec<_>>()) {
+        Ok(command) => run(&own, &command),
+        Err(Stop::Usage(complaint)) => {
+            if let Some(complaint) = complaint {
+                eprintln!("{own}: {complaint}");
+            }
+            println!("Usage: {own}\n{USAGE}");
+            return ExitCode::FAILURE;
+        }
+        Err(Stop::Bad(complaint)) => {
+            eprintln!("error: {complaint}");
+            return exit_code(Error::INVAL);
+        }
+        Err(Stop::Failed(error)) => Err(("fi_allocinfo", error)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((call, error)) => {
+            eprintln!("{call}: {} ({error})", error.to_ret());
+            exit_code(error)
+        }
+    }
+}
+
+fn exit_code(error: Error) -> ExitCode {
+    ExitCode::from(u8::try_from(error.code()).unwrap_or(u8::MAX))
+}
+
+/// The options and their arguments, in the notations of getopt_long.
+fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Stop> {
+    let usage = |complaint: String| Stop::Usage(Some(complaint));
+    let mut found = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            break;
+        }
+        if let Some(long) = arg.strip_prefix("--") {
+            let (name, value) = match long.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (long, None),
+            };
+            let exact = OPTIONS.iter().filter(|option| option.0 == name);
+            let begun = OPTIONS.iter().filter(|option| option.0.starts_with(name));
+            let mut fit: Vec<_> = exact.collect();
+            if fit.is_empty() {
+                fit = begun.collect();
+            }
+            let (name, takes, letter) = match fit[..] {
+                [option] => *option,
+                [] => return Err(usage(format!("unrecognized option '{arg}'"))),
+                _ => return Err(usage(format!("option '--{name}' is ambiguous"))),
+            };
+            let value = match (takes, value) {
+                (true, Some(value)) => value,
+                (true, None) => args
+                    .next()
+                    .cloned()
+                    .ok_or_else(|| usage(format!("option '--{name}' requires an argument")))?,
+                (false, None) => String::new(),
+                (false, Some(_)) => {
+                    return Err(usage(format!("option '--{name}' doesn't allow an argument")));
+                }
+            };
+            found.push((letter, value));
+        } else if let Some(letters) = arg.strip_prefix('-').filter(|rest| !rest.is_empty()) {
+            let mut rest = letters.chars();
+            while let Some(letter) = rest.next() {
+                let known = OPTIONS.iter().find(|option| option.2 == letter);
+                let Some((_, takes, _)) = known.filter(|option| !"VX".contains(option.2)) else {
+                    return Err(usage(format!("invalid option -- '{letter}'")));
+                };
+                if *takes {
+                    let value = match rest.as_str() {
+                        "" => args.next().cloned().ok_or_else(|| {
+                            usage(format!("option requires an argument -- '{letter}'"))
+                        })?,
+                        value => value.to_owned(),
+                    };
+                    found.push((letter, value));
+                    break;
+                }
+                found.push((letter, String::new()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn parse(args: &[String]) -> core::result::Result<Command, Stop> {
+    let mut command = Command {
+        hints: InfoBuf::new()?,
+        node: None,
+        port: None,
+        flags: 0,
+        verbose: false,
+        env: false,
+        getenv: None,
+        info: None,
+        list: false,
+        version: false,
+        explain: false,
+    };
+    // To be shown everything, agree to everything.
+    command.hints.set_mode(u64::MAX);
+    command.hints.edit_domain(|domain| {
+        domain.mode = u64::MAX;
+        domain.mr_mode = !(FI_MR_BASIC | FI_MR_SCALABLE);
+    });
+    for (letter, value) in options(args)? {
+        // An argument of the command line has no zero in it.
+        let string = CString::new(value.as_str()).map_err(|_| Stop::Usage(None))?;
+        let hints = &mut command.hints;
+        match letter {
+            's' => {
+                command.node = Some(string);
+                command.flags |= FI_SOURCE;
+            }
+            'n' => command.node = Some(string),
+            'P' => command.port = Some(string),
+            'c' => hints.set_caps(flags("capability", &value, tostr::caps)?),
+            'm' => hints.set_mode(flags("mode", &value, tostr::mode)?),
+            't' => {
+                let ep_type = named("endpoint type", &value, tostr::ep_type)?;
+                hints.edit_ep(|ep| ep.r#type = c_enum::from_raw(ep_type));
+            }
+            'd' => hints.set_domain_name(&string)?,
+            'f' => hints.set_fabric_name(&string)?,
+            'a' => hints.set_addr_format(named("address format", &value, tostr::addr_format)?),
+            'p' => hints.set_prov_name(&string)?,
+            'e' => command.env = true,
+            'g' => command.getenv = Some(value),
+            'i' => command.info = Some(value),
+            'l' => command.list = true,
+            'v' => command.verbose = true,
+            'V' => command.version = true,
+            'X' => command.explain = true,
+            _ => return Err(Stop::Usage(None)),
+        }
+    }
+    Ok(command)
+}
+
+/// `NAME|NAME` as bits.
+fn flags(what: &str, list: &str, text: fn(u64) -> String) -> core::result::Result<u64, Stop> {
+    list.split('|').try_fold(0, |bits, name| {
+        (0..u64::BITS)
+            .map(|bit| 1 << bit)
+            .find(|bit| text(*bit).eq_ignore_ascii_case(name))
+            .map(|bit| bits | bit)
+            .ok_or_else(|| Stop::Bad(format!("Unrecognized {what}: {name}")))
+    })
+}
+
+/// The value of a name.
+fn named(what: &str, name: &str, text: fn(u32) -> &'static str) -> core::result::Result<u32, Stop> {
+    (0..64)
+        .find(|value| text(*value).eq_ignore_ascii_case(name) && text(*value) != "Unknown")
+        .ok_or_else(|| Stop::Bad(format!("Unrecognized {what}: {name}")))
+}
+
+type Outcome = core::result::Result<(), (&'static str, Error)>;
+
+fn run(own: &str, command: &Command) -> Outcome {
+    if command.version {
+        // SAFETY: the value does not matter for this type, as long as there is one.
+        let library = unsafe { text(own.as_ptr().cast(), fi_type::FI_TYPE_VERSION) };
+        println!("{own}: {RELEASE}");
+        println!("libfabric: {library}");
+        println!("libfabric api: {FI_MAJOR_VERSION}.{FI_MINOR_VERSION}");
+        return Ok(());
+    }
+    if command.env || command.getenv.is_some() {
+        return print_params(command.getenv.as_deref()).map_err(|error| ("fi_getparams", error));
+    }
+    if command.explain {
+        return explain(command);
+    }
+    let chain = getinfo(command).map_err(|error| ("fi_getinfo", error))?;
+    for info in chain.iter() {
+        if command.verbose || command.info.is_some() {
+            // SAFETY: a live info.
+            let text = unsafe { text(info.as_ptr().cast(), fi_type::FI_TYPE_INFO) };
+            if command.info.as_ref().is_none_or(|part| text.contains(part.as_str())) {
+                print!("---\n{text}");
+            }
+        } else if command.list {
+            print_provider(info);
+        } else {
+            print_info(info);
+        }
+    }
+    Ok(())
+}
+
+/// What the library says about a value.
+///
+/// # Safety
+/// `data` points to a value of that type.
+unsafe fn text(data: *const c_void, kind: fi_type) -> String {
+    // SAFETY: by this function's contract; the answer is a C string or null.
+    unsafe {
+        let text = fi_tostr(data, kind.into());
+        if text.is_null() {
+            return "Unknown".to_owned();
+        }
+        CStr::from_ptr(text).to_string_lossy().into_owned()
+    }
+}
+
+fn getinfo(command: &Command) -> Result<InfoChain> {
+    let string = |string: &Option<CString>| string.as_ref().map_or(ptr::null(), |s| s.as_ptr());
+    let flags = if command.list { FI_PROV_ATTR_ONLY } else { command.flags };
+    let mut list = ptr::null_mut();
+    // SAFETY: strings, hints, and the place of a list that is ours then.
+    unsafe {
+        Error::check(fi_getinfo(
+            API_VERSION,
+            string(&command.node),
+            string(&command.port),
+            flags,
+            command.hints.as_ptr(),
+            &mut list,
+        ))?;
+        InfoChain::from_raw(list)
+    }
+}
+
+fn name(name: Option<&CStr>) -> String {
+    name.map_or("(null)".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn version(info: InfoRef<'_>) -> String {
+    let version = info.fabric().map_or(0, |fabric| fabric.prov_version);
+    format!("{}.{}", version >> 16, version & 0xffff)
+}
+
+fn print_provider(info: InfoRef<'_>) {
+    println!("{}:", name(info.prov_name()));
+    println!("    version: {}", version(info));
+}
+
+fn print_info(info: InfoRef<'_>) {
+    println!("provider: {}", name(info.prov_name()));
+    println!("    fabric: {}", name(info.fabric_name()));
+    println!("    domain: {}", name(info.domain_name()));
+    println!("    version: {}", version(info));
+    if let Some(ep) = info.ep() {
+        // SAFETY: values of these types in a live info.
+        unsafe {
+            let ep_type = text((&raw const ep.r#type).cast(), fi_type::FI_TYPE_EP_TYPE);
+            let protocol = text((&raw const ep.protocol).cast(), fi_type::FI_TYPE_PROTOCOL);
+            println!("    type: {ep_type}");
+            println!("    protocol: {protocol}");
+        }
+    }
+}
+
+fn print_params(part: Option<&str>) -> Result {
+    let mut list = ptr::null_mut();
+    let mut count: c_int = 0;
+    // SAFETY: places for the answer.
+    Error::check(unsafe { fi_getparams(&mut list, &mut count) })?;
+    for at in 0..count as usize {
+        // SAFETY: within the array, whose strings are C strings or null.
+        let (name, kind, help, value) = unsafe {
+            let param = &*list.add(at);
+            let string = |string: *const c_char| {
+                (!string.is_null()).then(|| CStr::from_ptr(string).to_string_lossy().into_owned())
+            };
+            (
+                string(param.name).unwrap_or_default(),
+                param.r#type.raw(),
+                string(param.help_string).unwrap_or_default(),
+                string(param.value),
+            )
+        };
+        if part.is_some_and(|part| !contains(&name, part)) {
+            continue;
+        }
+        let kind = match kind {
+            0 => "String",
+            1 => "Integer",
+            2 => "Boolean (0/1, on/off, true/false, yes/no)",
+            3 => "size_t",
+            _ => "Unknown",
+        };
+        println!("# {name}: {kind}\n# {help}");
+        if let Some(value) = value {
+            // For a shell to read.
+            let quote = if value.contains(' ') { "\"" } else { "" };
+            println!("{name}={quote}{value}{quote}");
+        }
+        println!();
+    }
+    // SAFETY: from fi_getparams, and not used any more.
+    unsafe { fi_freeparams(list) };
+    Ok(())
+}
+
+fn contains(text: &str, part: &str) -> bool {
+    text.to_ascii_uppercase().contains(&part.to_ascii_uppercase())
+}
+
+/// What was logged while the library looked for infos.
+static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn wants(
+    _prov: *const fi_provider,
+    level: c_enum<fi_log_level>,
+    _subsys: c_enum<fi_log_subsys>,
+    _flags: u64,
+) -> c_int {
+    c_int::from(level == fi_log_level::FI_LOG_WARN || level == fi_log_level::FI_LOG_INFO)
+}
+
+unsafe extern "C" fn never(
+    _prov: *const fi_provider,
+    _level: c_enum<fi_log_level>,
+    _subsys: c_enum<fi_log_subsys>,
+    _flags: u64,
+    _showtime: *mut u64,
+) -> c_int {
+    0
+}
+
+/// Keeps what providers say, and of what the core says the reasons and warnings.
+unsafe extern "C" fn keep(
+    prov: *const fi_provider,
+    level: c_enum<fi_log_level>,
+    _subsys: c_enum<fi_log_subsys>,
+    func: *const c_char,
+    _line: c_int,
+    text: *const c_char,
+) {
+    // SAFETY: fi_open(3): a provider or null, and C strings or null.
+    let (prov, func, text) = unsafe {
+        let string = |string: *const c_char| {
+            if string.is_null() { "".into() } else { CStr::from_ptr(string).to_string_lossy() }
+        };
+        (prov.as_ref().map(|prov| string(prov.name)), string(func), string(text))
+    };
+    let text = text.trim_end();
+    let line = match prov.filter(|prov| prov != "core") {
+        Some(prov) => format!("{prov}: {text}"),
+        None if func == "explain" => text.to_owned(),
+        // The summary says again what the lines before it said.
+        None if level == fi_log_level::FI_LOG_WARN && !text.starts_with("fi_getinfo(") => {
+            text.to_owned()
+        }
+        None => return,
+    };
+    if let Ok(mut reasons) = REASONS.lock()
+        && reasons.last() != Some(&line)
+    {
+        reasons.push(line);
+    }
+}
+
+/// One line for each reason why something is in the list or is not.
+fn explain(command: &Command) -> Outcome {
+    // Reasons come by way of the log, which programs can have for themselves.
+    let ops = Box::leak(Box::new(fi_ops_log {
+        size: size_of::<fi_ops_log>(),
+        enabled: Some(wants),
+        ready: Some(never),
+        log: Some(keep),
+    }));
+    let log = Box::leak(Box::new(fid_logging {
+        fid: fid { fclass: FI_CLASS_LOG as usize, context: ptr::null_mut(), ops: ptr::null_mut() },
+        ops,
+    }));
+    let mut import: *mut fid = ptr::null_mut();
+    // SAFETY: fi_open(3): a name, and the place of an object that is ours then;
+    // what is bound to it stays for good.
+    unsafe {
+        let opened = fi_open(
+            API_VERSION,
+            c"logging".as_ptr(),
+            ptr::null_mut(),
+            0,
+            0,
+            &mut import,
+            ptr::null_mut(),
+        );
+        Error::check(opened).map_err(|error| ("fi_open", error))?;
+        let bind = import.as_ref().and_then(|import| import.ops.as_ref()).and_then(|ops| ops.bind);
+        let bind = bind.ok_or(("fi_import_fid", Error::NOSYS))?;
+        Error::check(bind(import, &mut log.fid, 0)).map_err(|error| ("fi_import_fid", error))?;
+    }
+    let outcome = getinfo(command);
+    for line in REASONS.lock().iter().flat_map(|reasons| reasons.iter()) {
+        println!("{line}");
+    }
+    outcome.map(|_| ()).map_err(|error| ("fi_getinfo", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> core::result::Result<Command, String> {
+        parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(
+            |stop| match stop {
+                Stop::Usage(complaint) => complaint.unwrap_or_else(|| "usage".to_owned()),
+                Stop::Bad(complaint) => complaint,
+                Stop::Failed(error) => error.to_string(),
+            },
+        )
+    }
+
+    #[test]
+    fn options_have_the_notations_of_getopt_long() {
+        for args in [
+            &["-v", "-p", "tcp", "-P7000"][..],
+            &["-vptcp", "--port=7000"],
+            &["--verb", "--provider", "tcp", "--port", "7000"],
+            &["stray", "-vp", "tcp", "--po=7000", "--", "-Z"],
+        ] {
+            let command = parsed(args).unwrap();
+            assert!(command.verbose, "{args:?}");
+            assert_eq!(command.hints.as_ref().prov_name(), Some(c"tcp"), "{args:?}");
+            assert_eq!(command.port.as_deref(), Some(c"7000"), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_complained_about_as_getopt_long_does() {
+        for (args, complaint) in [
+            (&["-Z"][..], "invalid option -- 'Z'"),
+            (&["-g"], "option requires an argument -- 'g'"),
+            (&["--getenv"], "option '--getenv' requires an argument"),
+            (&["--env=5"], "option '--env' doesn't allow an argument"),
+            (&["--pr"], "option '--provider' requires an argument"),
+            (&["--ver"], "option '--ver' is ambiguous"),
+            (&["--nope"], "unrecognized option '--nope'"),
+            (&["-h"], "usage"),
+        ] {
+            assert_eq!(parsed(args).err().as_deref(), Some(complaint), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_of_any_case_and_joined_by_bars() {
+        let command =
+            parsed(&["-c", "fi_msg|FI_SOURCE", "-t", "FI_EP_RDM", "-a", "fi_sockaddr_in6"]);
+        let hints = command.unwrap().hints;
+        assert_eq!(hints.caps(), FI_MSG | FI_SOURCE);
+        assert_eq!(hints.as_ref().ep_type(), fi_ep_type::FI_EP_RDM);
+        assert_eq!(hints.as_ref().addr_format(), FI_SOCKADDR_IN6 as u32);
+        for (option, complaint) in [
+            ("-cFI_MSG|FOO", "Unrecognized capability: FOO"),
+            ("-mFOO", "Unrecognized mode: FOO"),
+            ("-tUnknown", "Unrecognized endpoint type: Unknown"),
+            ("-aFOO", "Unrecognized address format: FOO"),
+        ] {
+            assert_eq!(parsed(&[option]).err().as_deref(), Some(complaint));
+        }
+    }
+
+    #[test]
+    fn a_source_address_is_the_node_and_says_so() {
+        let command = parsed(&["-s", "127.0.0.1"]).unwrap();
+        assert_eq!((command.node.as_deref(), command.flags), (Some(c"127.0.0.1"), FI_SOURCE));
+    }
+}
