@@ -168,7 +168,7 @@ impl Cntr {
         let result = wait::blocking(
             self.wait.as_ref(),
             timeout,
-            &|each| each(&self.progress),
+            || self.progress.may_block(),
             || {
                 state().or_else(|error| {
                     if error != Error::AGAIN {

@@ -406,7 +406,7 @@ impl Cq {
         wait::blocking(
             self.wait.as_ref(),
             timeout,
-            &|each| each(&self.progress),
+            || self.progress.may_block(),
             // SAFETY: by this function's contract.
             || unsafe { self.read(buf, count, src) },
             || self.has_entries(),
