@@ -21,7 +21,7 @@ APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSIO
 PLUGINS      = $(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so)))
 LOCAL       := $(CURDIR)/out/prefix
 
-.PHONY: help build install uninstall local demo check bench fmt lint headers clean
+.PHONY: help build install uninstall local demo check bench features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -67,6 +67,9 @@ check: ## every check there is; ends with 'N passed, N failed, N skipped'
 
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@benches/run
+
+features: local ## FEATURES.md, from a run of the conformance suite
+	@ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
 
 fmt: ## format the Rust sources
 	$(CARGO) fmt --all
