@@ -79,7 +79,7 @@ impl Cntr {
         let wait = Wait::new(if kind == Kind::None { Kind::Fd } else { kind })?;
         wait.add_source(&*parent.progress)?;
         if kind != Kind::None {
-            (parent.on_blocking)()?;
+            (parent.on_blocking)(kind)?;
         }
         let cntr = Arc::new(Self {
             c: fid_cntr {
