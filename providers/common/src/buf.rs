@@ -159,7 +159,7 @@ impl SendBuf {
     #[inline]
     pub fn send_to(&self, socket: RawFd, to: &RawAddr) -> Result {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let (name, name_len) = to.as_sockaddr();
+        let (name, name_len) = crate::addr::as_sockaddr(to);
         loop {
             // SAFETY: the kernel only reads the application's segments and the
             // address, all of which outlive the call.
