@@ -8,8 +8,8 @@
 use crate::info::MAX_MSG_SIZE;
 use crate::socket::Socket;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MULTI_RECV,
-    FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
+    FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
 };
 use ofi_provider::addr;
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
@@ -176,7 +176,7 @@ impl Receiver {
 fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
     let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(from));
     let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
-    let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv, FI_RECV) };
+    let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
         fail(bound, CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) });
@@ -201,10 +201,10 @@ fn fail(bound: &Bindings, error: CompletionError) {
     }
 }
 
-fn entry(recv: &Recv, flags: u64) -> Completion {
+fn entry(recv: &Recv) -> Completion {
     Completion {
         context: recv.context,
-        flags,
+        flags: FI_MSG | FI_RECV,
         len: 0,
         buf: recv.buf.address(),
         data: 0,
@@ -258,7 +258,7 @@ impl Endpoint for UdpEp {
         let mut rx = self.receiver.rx.lock();
         let found = rx.posted.iter().position(|recv| recv.context == context);
         if let Some(recv) = found.and_then(|at| rx.posted.remove(at)) {
-            fail(bound, CompletionError::new(entry(&recv, FI_RECV), Error::CANCELED));
+            fail(bound, CompletionError::new(entry(&recv), Error::CANCELED));
         }
         Ok(())
     }
@@ -324,7 +324,7 @@ impl Msg for UdpEp {
         if let Some(cq) = report {
             cq.write(Completion {
                 context: op.context,
-                flags: FI_SEND,
+                flags: FI_MSG | FI_SEND,
                 len: 0,
                 buf: 0,
                 data: 0,
