@@ -3,33 +3,19 @@ use crate::config::config;
 use crate::engine::{Engine, Identity, Kind, Request};
 use crate::ep::TcpEp;
 use crate::pep::TcpPep;
-use core::ffi::{CStr, c_int};
-use ofi_provider::abi::{
-    FI_DIRECTED_RECV, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_threading,
-};
+use core::ffi::CStr;
+use ofi_provider::abi::{FI_DIRECTED_RECV, fi_ep_type};
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, Fabric, take_request};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, local_addr, take_request};
 use ofi_provider::info::InfoRef;
-use ofi_provider::progress::{Progress, Thread};
+use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// A fabric: a network that some interface is on. It has no state.
 #[derive(Debug)]
 pub(crate) struct TcpFabric;
-
-/// The address an endpoint is to have; any when `info` leaves it open.
-fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
-    match info.src_addr() {
-        Some(bytes) => addr::from_bytes(bytes),
-        None if info.addr_format() == FI_SOCKADDR_IN6 as u32 => {
-            Ok((Ipv6Addr::UNSPECIFIED, 0).into())
-        }
-        None => Ok((Ipv4Addr::UNSPECIFIED, 0).into()),
-    }
-}
 
 impl Fabric for TcpFabric {
     type Domain = TcpDomain;
@@ -40,26 +26,9 @@ impl Fabric for TcpFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
-        let attr = info.domain().ok_or(Error::INVAL)?;
-        let manual = attr.data_progress == fi_progress::FI_PROGRESS_MANUAL
-            || attr.data_progress == fi_progress::FI_PROGRESS_CONTROL_UNIFIED
-            || config().no_auto_progress;
-        let serialized = manual && attr.threading == fi_threading::FI_THREAD_DOMAIN;
-        let format = match info.addr_format() {
-            format if format == FI_SOCKADDR_IN6 as u32 => FI_SOCKADDR_IN6,
-            format if format == FI_SOCKADDR_IN as u32 => FI_SOCKADDR_IN,
-            // The general format: as the address says.
-            _ if local_addr(info)?.is_ipv6() => FI_SOCKADDR_IN6,
-            _ => FI_SOCKADDR_IN,
-        };
-        Ok(TcpDomain {
-            engine: Engine::new(serialized)?,
-            serialized,
-            automatic: !manual,
-            thread: Mutex::new(None),
-            addr_format: format as u32,
-            mr_mode: attr.mr_mode,
-        })
+        let settings = DomainSettings::new(info, config().no_auto_progress)?;
+        let engine = Engine::new(settings.serialized)?;
+        Ok(TcpDomain { engine, settings })
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<TcpPep> {
@@ -75,11 +44,7 @@ impl Fabric for TcpFabric {
 #[derive(Debug)]
 pub(crate) struct TcpDomain {
     engine: Arc<Engine>,
-    serialized: bool,
-    automatic: bool,
-    thread: Mutex<Option<Thread>>,
-    addr_format: u32,
-    mr_mode: c_int,
+    settings: DomainSettings,
 }
 
 impl Domain for TcpDomain {
@@ -89,28 +54,13 @@ impl Domain for TcpDomain {
         self.engine.clone()
     }
 
-    fn serialized(&self) -> bool {
-        self.serialized
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
     }
 
     fn blocking_opened(&self, _kind: WaitKind) -> Result {
-        if !self.automatic {
-            return Ok(());
-        }
-        let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if thread.is_none() {
-            let engine: Weak<Engine> = Arc::downgrade(&self.engine);
-            *thread = Some(Thread::start("ofi-tcp", engine)?);
-        }
-        Ok(())
-    }
-
-    fn addr_format(&self) -> u32 {
-        self.addr_format
-    }
-
-    fn mr_mode(&self) -> c_int {
-        self.mr_mode
+        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        self.settings.start_thread("ofi-tcp", engine)
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<TcpEp> {

@@ -1,33 +1,18 @@
 //! Fabrics and domains.
 use crate::ep::{Engine, UdpEp};
 use crate::info::QUEUE_SIZE;
-use core::ffi::{CStr, c_int};
-use ofi_provider::abi::{
-    FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOURCE, fi_ep_type, fi_progress, fi_threading,
-};
-use ofi_provider::addr;
+use core::ffi::CStr;
+use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, Fabric, NoPassiveEp};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
 use ofi_provider::info::InfoRef;
-use ofi_provider::progress::{Progress, Thread};
+use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// A fabric: a network that some interface is on. It has no state.
 #[derive(Debug)]
 pub(crate) struct UdpFabric;
-
-/// The address an endpoint is to have; any when `info` leaves it open.
-fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
-    match info.src_addr() {
-        Some(bytes) => addr::from_bytes(bytes),
-        None if info.addr_format() == FI_SOCKADDR_IN6 as u32 => {
-            Ok((Ipv6Addr::UNSPECIFIED, 0).into())
-        }
-        None => Ok((Ipv4Addr::UNSPECIFIED, 0).into()),
-    }
-}
 
 impl Fabric for UdpFabric {
     type Domain = UdpDomain;
@@ -38,19 +23,9 @@ impl Fabric for UdpFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<UdpDomain> {
-        let attr = info.domain().ok_or(Error::INVAL)?;
-        let manual = attr.data_progress == fi_progress::FI_PROGRESS_MANUAL
-            || attr.data_progress == fi_progress::FI_PROGRESS_CONTROL_UNIFIED;
-        let serialized = manual && attr.threading == fi_threading::FI_THREAD_DOMAIN;
-        let format = if local_addr(info)?.is_ipv6() { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
-        Ok(UdpDomain {
-            engine: Engine::new(serialized)?,
-            serialized,
-            automatic: !manual,
-            thread: Mutex::new(None),
-            addr_format: format as u32,
-            mr_mode: attr.mr_mode,
-        })
+        let settings = DomainSettings::new(info, false)?;
+        let engine = Engine::new(settings.serialized)?;
+        Ok(UdpDomain { engine, settings })
     }
 }
 
@@ -62,11 +37,7 @@ impl Fabric for UdpFabric {
 #[derive(Debug)]
 pub(crate) struct UdpDomain {
     engine: Arc<Engine>,
-    serialized: bool,
-    automatic: bool,
-    thread: Mutex<Option<Thread>>,
-    addr_format: u32,
-    mr_mode: c_int,
+    settings: DomainSettings,
 }
 
 impl Domain for UdpDomain {
@@ -76,27 +47,16 @@ impl Domain for UdpDomain {
         self.engine.clone()
     }
 
-    fn serialized(&self) -> bool {
-        self.serialized
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
     }
 
     fn blocking_opened(&self, kind: Kind) -> Result {
-        if self.automatic && kind == Kind::MutexCond {
-            let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if thread.is_none() {
-                let engine: Weak<Engine> = Arc::downgrade(&self.engine);
-                *thread = Some(Thread::start("ofi-udp", engine)?);
-            }
+        if kind != Kind::MutexCond {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn addr_format(&self) -> u32 {
-        self.addr_format
-    }
-
-    fn mr_mode(&self) -> c_int {
-        self.mr_mode
+        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        self.settings.start_thread("ofi-udp", engine)
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<UdpEp> {

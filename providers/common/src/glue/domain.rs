@@ -14,7 +14,7 @@ use crate::cq::{Cq, Parent};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
-use crate::mr::{Mr, MrTable};
+use crate::mr::Mr;
 use crate::poll::PollSet;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
@@ -27,7 +27,6 @@ pub struct DomainFid<D> {
     c: fid_domain,
     users: Arc<Users>,
     api_version: u32,
-    regions: Arc<MrTable>,
     /// Stops counting as a user of the fabric.
     leave_fabric: Box<dyn Fn() + Send + Sync>,
     /// The provider's part, with a count of its own for what outlives the fid.
@@ -102,7 +101,6 @@ impl<D: Domain> DomainFid<D> {
             },
             users: Arc::new(Users::default()),
             api_version,
-            regions: Arc::new(MrTable::new(inner.mr_mode())),
             leave_fabric: fabric.use_it(),
             inner: Arc::new(inner),
             _fabric: fabric,
@@ -122,7 +120,7 @@ impl<D: Domain> DomainFid<D> {
             domain: self.clone(),
             progress: self.inner.progress_source(),
             api_version: self.api_version,
-            serialized: self.inner.serialized(),
+            serialized: self.inner.settings().serialized,
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
             on_close: self.use_it(),
         }
@@ -172,7 +170,7 @@ unsafe extern "C" fn av_open<D: Domain>(
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
-                let format = domain.inner.addr_format();
+                let format = domain.inner.settings().addr_format;
                 Av::open(domain.clone(), domain.use_it(), format, attr.as_mut(), context)
             })
         }
@@ -302,7 +300,7 @@ unsafe fn register<D: Domain>(
     // SAFETY: see above; a domain's fid is its first field; the iovecs are the caller's.
     unsafe {
         open_on::<D, Mr, _>(fid.cast(), out, |domain| {
-            Mr::open(domain.regions.clone(), domain.use_it(), attr, flags)
+            Mr::open(domain.inner.settings().regions.clone(), domain.use_it(), attr, flags)
         })
     }
 }

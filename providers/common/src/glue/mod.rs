@@ -15,6 +15,7 @@ mod domain;
 mod ep;
 mod fabric;
 mod pep;
+mod settings;
 mod unbuilt;
 
 pub use connreq::{Request, take_request};
@@ -22,6 +23,7 @@ pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
 pub use pep::{NoPassiveEp, PepFid, Reject};
+pub use settings::{DomainSettings, local_addr};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
@@ -72,18 +74,13 @@ pub trait Domain: Send + Sync + Sized + 'static {
 
     /// What drives everything opened on the domain.
     fn progress_source(&self) -> Arc<dyn Progress>;
-    /// The application serializes all calls, and nothing of the provider runs
-    /// beside them: locks may cost nothing.
-    fn serialized(&self) -> bool;
+    /// What the domain was opened with.
+    fn settings(&self) -> &DomainSettings;
     /// An object was opened that the application can block on, so automatic
     /// progress needs a thread if the domain promised it. With
     /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
     fn blocking_opened(&self, kind: Kind) -> Result;
-    /// The FI_SOCKADDR_* format of addresses.
-    fn addr_format(&self) -> u32;
-    /// The domain's mr_mode.
-    fn mr_mode(&self) -> c_int;
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
 }

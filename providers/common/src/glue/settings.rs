@@ -1,0 +1,66 @@
+//! What every domain is told by the info it is opened with.
+use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_progress, fi_threading};
+use crate::addr;
+use crate::error::{Error, Result};
+use crate::info::InfoRef;
+use crate::mr::MrTable;
+use crate::progress::{Progress, Thread};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, Weak};
+
+/// The address an endpoint is to have; any when `info` leaves it open.
+pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
+    match info.src_addr() {
+        Some(bytes) => addr::from_bytes(bytes),
+        None if info.addr_format() == FI_SOCKADDR_IN6 as u32 => {
+            Ok((Ipv6Addr::UNSPECIFIED, 0).into())
+        }
+        None => Ok((Ipv4Addr::UNSPECIFIED, 0).into()),
+    }
+}
+
+/// Threading, progress, addresses and memory registration of a domain, and its
+/// progress thread if it has one (fi_domain(3)).
+#[derive(Debug)]
+pub struct DomainSettings {
+    /// The application serializes all calls, and nothing of the provider runs
+    /// beside them: locks may cost nothing.
+    pub serialized: bool,
+    /// The provider promised to progress by itself.
+    pub automatic: bool,
+    /// FI_SOCKADDR_IN or FI_SOCKADDR_IN6.
+    pub addr_format: u32,
+    /// The regions registered.
+    pub regions: Arc<MrTable>,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl DomainSettings {
+    /// What `info` asks for. `manual`: no progress thread whatever it says.
+    pub fn new(info: InfoRef<'_>, manual: bool) -> Result<Self> {
+        let attr = info.domain().ok_or(Error::INVAL)?;
+        let manual = manual
+            || attr.data_progress == fi_progress::FI_PROGRESS_MANUAL
+            || attr.data_progress == fi_progress::FI_PROGRESS_CONTROL_UNIFIED;
+        // A general format (FI_SOCKADDR) says nothing: the address does.
+        let format = if local_addr(info)?.is_ipv6() { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
+        Ok(Self {
+            serialized: manual && attr.threading == fi_threading::FI_THREAD_DOMAIN,
+            automatic: !manual,
+            addr_format: format as u32,
+            regions: Arc::new(MrTable::new(attr.mr_mode)),
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// Starts the domain's progress thread, once, if progress is automatic.
+    pub fn start_thread(&self, name: &str, engine: Weak<dyn Progress>) -> Result {
+        if self.automatic {
+            let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if thread.is_none() {
+                *thread = Some(Thread::start(name, engine)?);
+            }
+        }
+        Ok(())
+    }
+}
