@@ -375,6 +375,11 @@ impl IoVecs {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
+    /// Appends memory of a registered region, under the same condition.
+    pub(crate) fn push_raw(&mut self, base: *mut u8, len: usize) -> bool {
+        self.push(base, len)
+    }
+
     /// Appends room of ours to a scatter list, under the same condition.
     pub fn push_room(&mut self, room: &mut [u8]) -> bool {
         room.is_empty() || self.push(room.as_mut_ptr(), room.len())

@@ -2,8 +2,10 @@
 //! registering hardware need.
 use crate::abi::{self, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr};
 use crate::boundary::answer;
+use crate::buf::IoVecs;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -94,17 +96,99 @@ impl MrTable {
         self.keys().regions.remove(&key);
     }
 
-    /// The local address for a remote peer's access: unknown keys are
-    /// -FI_EINVAL, a range or right that was not granted is -FI_EACCES.
-    pub fn check(&self, key: u64, addr: u64, len: usize, access: u64) -> Result<usize> {
-        let region = *self.keys().regions.get(&key).ok_or(Error::INVAL)?;
-        if region.access & access != access {
+    /// Opens the table for a remote peer's access. No region can be closed while
+    /// it is open, so keep it short.
+    pub fn open(&self) -> Opened<'_> {
+        Opened(self.keys())
+    }
+}
+
+/// The table, open for access to the memory of its regions.
+///
+/// The application keeps the memory of a region valid until fi_close of the
+/// region returns (fi_mr(3)), and that waits for this to be dropped: on that
+/// every `unsafe` here rests. What other threads of the application do with the
+/// memory meanwhile is its own business, as with any remote access: bytes are
+/// only copied.
+#[derive(Debug)]
+pub struct Opened<'a>(MutexGuard<'a, Keys>);
+
+impl Opened<'_> {
+    /// Where a place is in memory: an unknown key is -FI_EINVAL, a range or
+    /// right that was not granted is -FI_EACCES.
+    fn locate(&self, place: &RemoteSegment, right: u64) -> Result<(usize, usize)> {
+        let region = self.0.regions.get(&place.key).ok_or(Error::INVAL)?;
+        if region.access & right != right {
             return Err(Error::ACCES);
         }
-        let offset = addr.checked_sub(region.remote_base).ok_or(Error::ACCES)?;
-        let offset = usize::try_from(offset).map_err(|_| Error::ACCES)?;
-        let end = offset.checked_add(len).ok_or(Error::ACCES)?;
-        if end > region.len { Err(Error::ACCES) } else { Ok(region.base + offset) }
+        let offset = place.addr.checked_sub(region.remote_base).ok_or(Error::ACCES)?;
+        let end = offset.checked_add(place.len).ok_or(Error::ACCES)?;
+        if end > region.len as u64 {
+            return Err(Error::ACCES);
+        }
+        // Neither is above the region's length, which is a usize.
+        Ok((region.base + offset as usize, place.len as usize))
+    }
+
+    /// Whether a peer may use all of `places` in this way.
+    pub fn check(&self, places: &RemoteSegments, right: u64) -> Result {
+        places.as_slice().iter().try_for_each(|place| self.locate(place, right).map(|_| ()))
+    }
+
+    /// Calls `each` with the memory of bytes `from..from + max` of `places`.
+    fn each(
+        &self,
+        places: &RemoteSegments,
+        right: u64,
+        mut from: usize,
+        mut max: usize,
+        mut each: impl FnMut(*mut u8, usize),
+    ) -> Result {
+        for place in places.as_slice() {
+            let (base, len) = self.locate(place, right)?;
+            if from >= len {
+                from -= len;
+                continue;
+            }
+            let part = (len - from).min(max);
+            if part == 0 {
+                break;
+            }
+            each((base + from) as *mut u8, part);
+            max -= part;
+            from = 0;
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to `places` from their byte `at` on.
+    pub fn write(&self, places: &RemoteSegments, right: u64, at: usize, bytes: &[u8]) -> Result {
+        let mut done = 0;
+        self.each(places, right, at, bytes.len(), |to, len| {
+            // SAFETY: see the type: `len` bytes at `to` are valid; `bytes` is
+            // ours and has them, since the parts add up to its length at most.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), to, len) };
+            done += len;
+        })
+    }
+
+    /// Appends bytes `from..from + max` of `places` to a list of vectors, which
+    /// must be used while the table is open; how many bytes were appended.
+    pub fn append(
+        &self,
+        places: &RemoteSegments,
+        right: u64,
+        from: usize,
+        max: usize,
+        list: &mut IoVecs,
+    ) -> Result<usize> {
+        let mut total = 0;
+        self.each(places, right, from, max, |base, len| {
+            if list.push_raw(base, len) {
+                total += len;
+            }
+        })?;
+        Ok(total)
     }
 }
 
@@ -237,21 +321,28 @@ mod tests {
         let table = MrTable::new(abi::FI_MR_SCALABLE);
         assert_eq!(table.insert(0x1000, 64, FI_REMOTE_WRITE, 0, 7), Ok(7));
         assert_eq!(table.insert(0x2000, 64, FI_REMOTE_WRITE, 0, 7), Err(Error::NOKEY));
-        assert_eq!(table.check(7, 16, 48, FI_REMOTE_WRITE), Ok(0x1010));
-        assert_eq!(table.check(7, 16, 49, FI_REMOTE_WRITE), Err(Error::ACCES));
-        assert_eq!(table.check(7, 0, 1, FI_REMOTE_READ), Err(Error::ACCES));
-        assert_eq!(table.check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+        let check = |key, addr, len, right| {
+            table.open().locate(&RemoteSegment { addr, len, key }, right).map(|(base, _)| base)
+        };
+        assert_eq!(check(7, 16, 48, FI_REMOTE_WRITE), Ok(0x1010));
+        assert_eq!(check(7, 16, 49, FI_REMOTE_WRITE), Err(Error::ACCES));
+        assert_eq!(check(7, 0, 1, FI_REMOTE_READ), Err(Error::ACCES));
+        assert_eq!(check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
         table.remove(7);
-        assert_eq!(table.check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+        assert_eq!(check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
     }
 
     #[test]
     fn basic_keys_are_ours_and_addresses_are_virtual() {
         let table = MrTable::new(abi::FI_MR_BASIC);
         let key = table.insert(0x1000, 64, FI_REMOTE_READ, 0, 7).unwrap();
-        assert_eq!(table.check(key, 0x1020, 32, FI_REMOTE_READ), Ok(0x1020));
-        assert_eq!(table.check(key, 0x0fff, 1, FI_REMOTE_READ), Err(Error::ACCES));
-        assert_eq!(table.check(key, u64::MAX, 2, FI_REMOTE_READ), Err(Error::ACCES));
+        let check = |addr, len| {
+            let place = RemoteSegment { addr, len, key };
+            table.open().locate(&place, FI_REMOTE_READ).map(|(base, _)| base)
+        };
+        assert_eq!(check(0x1020, 32), Ok(0x1020));
+        assert_eq!(check(0x0fff, 1), Err(Error::ACCES));
+        assert_eq!(check(u64::MAX, 2), Err(Error::ACCES));
         assert_eq!(table.insert(0x1000, 64, abi::FI_SEND, 0, 7), Ok(FI_KEY_NOTAVAIL));
     }
 }

@@ -27,7 +27,7 @@ impl Fabric for TcpFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
         let settings = DomainSettings::new(info, config().no_auto_progress)?;
-        let engine = Engine::new(settings.serialized)?;
+        let engine = Engine::new(settings.serialized, settings.regions.clone())?;
         Ok(TcpDomain { engine, settings })
     }
 

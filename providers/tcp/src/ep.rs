@@ -9,7 +9,9 @@ use ofi_provider::av::Listener;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, Cm, Endpoint, Msg, RecvOp, SendOp, Tagged};
+use ofi_provider::glue::{
+    Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -147,6 +149,15 @@ impl Tagged for TcpEp {
     #[inline]
     fn trecv(&self, op: RecvOp) -> Result {
         self.engine.lock().post(self.id, op, true)
+    }
+}
+
+impl Rma for TcpEp {
+    fn read(&self, op: ReadOp) -> Result {
+        self.engine.lock().read_remote(self.id, op)
+    }
+    fn write(&self, op: WriteOp) -> Result {
+        self.engine.lock().write(self.id, op)
     }
 }
 

@@ -4,10 +4,17 @@
 //! for byte; the tests hold golden bytes. Nothing here touches a socket, and
 //! nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
+use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use std::fmt;
 
 /// Version of connection messages and of transfer headers.
 pub const VERSION: u8 = 3;
+
+/// Bytes of one place in the receiver's memory: address, length, key.
+pub const SEGMENT_LEN: usize = 24;
+
+/// Most places one header can name.
+pub const MAX_SEGMENTS: usize = 4;
 
 /// Bytes of a header before its optional fields.
 pub const BASE_LEN: usize = 16;
@@ -77,6 +84,12 @@ pub enum Op {
     Msg = 0,
     /// A tagged message.
     Tag = 1,
+    /// Asks for bytes of the receiver's memory.
+    ReadReq = 2,
+    /// The bytes asked for by the oldest request that is not answered.
+    ReadRsp = 3,
+    /// Bytes for the receiver's memory.
+    Write = 4,
     /// A tagged message that waits at its sender.
     TagRts = 5,
     /// Its receiver is ready.
@@ -106,6 +119,9 @@ pub struct Header {
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
+    /// How many places in the receiver's memory follow the header's other
+    /// fields, for [`Op::ReadReq`] and [`Op::Write`].
+    pub segments: u8,
     /// Remote CQ data, with REMOTE_CQ_DATA.
     pub cq_data: u64,
     /// The tag of a tagged message.
@@ -122,13 +138,21 @@ impl Header {
         BASE_LEN
             + data
             + match self.op {
-                Op::Msg | Op::Cts | Op::Data => 0,
+                Op::Msg | Op::Cts | Op::Data | Op::ReadRsp => 0,
                 Op::Tag => 8,
                 Op::TagRts => 16,
+                Op::ReadReq | Op::Write => SEGMENT_LEN * self.segments as usize,
             }
     }
 
-    /// Writes the header to the start of `out`; its length.
+    /// Bytes of the header without the places in the receiver's memory.
+    #[inline]
+    pub fn head_len(&self) -> usize {
+        self.wire_len() - SEGMENT_LEN * self.segments as usize
+    }
+
+    /// Writes the header, but for the places in the receiver's memory, to the
+    /// start of `out`; its length.
     #[inline]
     pub fn write(&self, order: ByteOrder, out: &mut [u8; 40]) -> usize {
         let len = self.wire_len();
@@ -137,7 +161,7 @@ impl Header {
         out[1] = self.op as u8;
         out[2..4].copy_from_slice(&order.put16(self.flags));
         out[4] = self.op_data;
-        out[5] = 0;
+        out[5] = self.segments;
         out[6] = len as u8;
         out[7] = self.id;
         out[8..16].copy_from_slice(&order.put64(payload + len as u64));
@@ -153,7 +177,29 @@ impl Header {
         if self.op == Op::TagRts {
             out[at..at + 8].copy_from_slice(&order.put64(self.len));
         }
-        len
+        self.head_len()
+    }
+
+    /// The bytes of places in the receiver's memory, which follow what
+    /// [`write`](Self::write) wrote.
+    pub fn write_segments(order: ByteOrder, segments: &[RemoteSegment]) -> Box<[u8]> {
+        let words = segments.iter().flat_map(|s| [s.addr, s.len, s.key]);
+        words.flat_map(|word| order.put64(word)).collect()
+    }
+
+    /// The places in our memory that the header at the start of `bytes` names.
+    pub fn read_segments(&self, bytes: &[u8], order: ByteOrder) -> Parsed<RemoteSegments> {
+        let part = bytes.get(self.head_len()..self.wire_len());
+        let mut all = RemoteSegments::EMPTY;
+        for one in part.ok_or(Malformed("header is cut"))?.chunks_exact(SEGMENT_LEN) {
+            let word = |at: usize| {
+                let word = one[at..at + 8].try_into();
+                word.map(|word| order.u64(word)).map_err(|_| Malformed("header is cut"))
+            };
+            let segment = RemoteSegment { addr: word(0)?, len: word(8)?, key: word(16)? };
+            all.push(segment).map_err(|_| Malformed("too many remote segments"))?;
+        }
+        Ok(all)
     }
 
     /// How long the header at the start of `bytes` is; `None` when it takes
@@ -185,22 +231,34 @@ impl Header {
             5 => Op::TagRts,
             6 => Op::Cts,
             7 => Op::Data,
-            2..=4 => return Err(Malformed("remote memory access is not enabled")),
+            2 => Op::ReadReq,
+            3 => Op::ReadRsp,
+            4 => Op::Write,
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
         if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }
-        if bytes[5] != 0 {
-            return Err(Malformed("remote segments on a message"));
+        let segments = bytes[5];
+        let remote = matches!(op, Op::ReadReq | Op::Write);
+        if (segments != 0) != remote || segments as usize > MAX_SEGMENTS {
+            return Err(Malformed("wrong number of remote segments"));
         }
         let size = word(8)?;
         let payload = size
             .checked_sub(bytes.len() as u64)
             .ok_or(Malformed("size smaller than the header"))?;
-        let mut header =
-            Self { op, flags, op_data: bytes[4], id: bytes[7], cq_data: 0, tag: 0, len: payload };
+        let mut header = Self {
+            op,
+            flags,
+            op_data: bytes[4],
+            id: bytes[7],
+            segments,
+            cq_data: 0,
+            tag: 0,
+            len: payload,
+        };
         let mut at = BASE_LEN;
         if flags & REMOTE_CQ_DATA != 0 {
             header.cq_data = word(at)?;
@@ -217,7 +275,7 @@ impl Header {
             return Err(Malformed("header length does not fit its operation"));
         }
         let acknowledges = op == Op::Msg && header.op_data == ACK;
-        if payload != 0 && (acknowledges || matches!(op, Op::TagRts | Op::Cts)) {
+        if payload != 0 && (acknowledges || matches!(op, Op::TagRts | Op::Cts | Op::ReadReq)) {
             return Err(Malformed("bytes after a header that has none"));
         }
         if matches!(op, Op::TagRts | Op::Cts | Op::Data) && header.op_data == 0 {
@@ -226,9 +284,14 @@ impl Header {
         Ok(header)
     }
 
+    /// A header of this kind with nothing in it.
+    pub fn of(op: Op) -> Self {
+        Self { op, flags: 0, op_data: 0, id: 0, segments: 0, cq_data: 0, tag: 0, len: 0 }
+    }
+
     /// An acknowledgement of the oldest message that waits for one.
     pub fn ack() -> Self {
-        Self { op: Op::Msg, flags: 0, op_data: ACK, id: 0, cq_data: 0, tag: 0, len: 0 }
+        Self { op_data: ACK, ..Self::of(Op::Msg) }
     }
 
     /// Whether it is an acknowledgement.
@@ -380,6 +443,7 @@ mod tests {
             op: Op::Tag,
             flags: REMOTE_CQ_DATA | DELIVERY_COMPLETE,
             op_data: 0,
+            segments: 0,
             id: 9,
             cq_data: 0x0102,
             tag: 0x0a0b,
@@ -399,21 +463,20 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn a_plain_message_between_like_machines_is_these_bytes() {
-        let header =
-            Header { op: Op::Msg, flags: 0, op_data: 0, id: 0, cq_data: 0, tag: 0, len: 5 };
+        let header = Header { len: 5, ..Header::of(Op::Msg) };
         let bytes = written(&header, ByteOrder::Native);
         assert_eq!(bytes, [3, 0, 0, 0, 0, 0, 16, 0, 21, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
     fn every_header_reads_back_as_it_was_written() {
-        for op in [Op::Msg, Op::Tag, Op::TagRts, Op::Cts, Op::Data] {
+        for op in [Op::Msg, Op::Tag, Op::TagRts, Op::Cts, Op::Data, Op::ReadRsp] {
             for flags in [0, REMOTE_CQ_DATA, DELIVERY_COMPLETE] {
                 let len = if op == Op::Cts { 0 } else { 77 };
-                let op_data = if matches!(op, Op::Msg | Op::Tag) { 0 } else { 3 };
+                let op_data = if matches!(op, Op::Msg | Op::Tag | Op::ReadRsp) { 0 } else { 3 };
                 let tag = if matches!(op, Op::Tag | Op::TagRts) { 5 } else { 0 };
                 let cq_data = if flags == REMOTE_CQ_DATA { 6 } else { 0 };
-                let header = Header { op, flags, op_data, id: 1, cq_data, tag, len };
+                let header = Header { op, flags, op_data, id: 1, segments: 0, cq_data, tag, len };
                 for order in [ByteOrder::Native, ByteOrder::Network] {
                     assert_eq!(Header::parse(&written(&header, order), order), Ok(header));
                 }
@@ -422,11 +485,38 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_do_not_add_up_are_refused() {
-        let good = written(
-            &Header { op: Op::Tag, flags: 0, op_data: 0, id: 0, cq_data: 0, tag: 1, len: 8 },
-            ByteOrder::Native,
+    fn a_write_names_places_in_the_receivers_memory() {
+        let places = [
+            RemoteSegment { addr: 0x10, len: 3, key: 7 },
+            RemoteSegment { addr: 0x20, len: 4, key: 8 },
+        ];
+        let header = Header {
+            segments: 2,
+            cq_data: 5,
+            flags: REMOTE_CQ_DATA,
+            len: 7,
+            ..Header::of(Op::Write)
+        };
+        let order = ByteOrder::Network;
+        let mut bytes = written(&header, order);
+        assert_eq!(bytes.len(), 24);
+        bytes.extend_from_slice(&Header::write_segments(order, &places));
+        assert_eq!((bytes.len(), bytes[5], bytes[6], bytes[15]), (72, 2, 72, 79));
+        assert_eq!(
+            bytes[24..48],
+            [0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7]
         );
+        assert_eq!(Header::parse(&bytes, order), Ok(header));
+        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), places);
+        bytes[5] = 5;
+        assert!(Header::parse(&bytes, order).is_err());
+        bytes[5] = 0;
+        assert!(Header::parse(&bytes, order).is_err());
+    }
+
+    #[test]
+    fn headers_that_do_not_add_up_are_refused() {
+        let good = written(&Header { tag: 1, len: 8, ..Header::of(Op::Tag) }, ByteOrder::Native);
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
@@ -434,7 +524,7 @@ mod tests {
         };
         assert!(with(0, VERSION).is_ok());
         assert!(with(1, 99).is_err());
-        assert!(with(1, 4).is_err());
+        assert!(with(1, 4).is_err(), "a write that names no place");
         assert!(with(2, 1).is_err(), "CQ data announced but not there");
         assert!(with(3, 0x80).is_err());
         assert!(with(5, 1).is_err());

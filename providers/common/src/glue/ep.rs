@@ -102,6 +102,9 @@ const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TRANSMIT_COMPLETE
     | abi::FI_DELIVERY_COMPLETE
     | abi::FI_MATCH_COMPLETE
+    | abi::FI_RMA
+    | abi::FI_READ
+    | abi::FI_WRITE
     // Said again by some applications; the call itself says it.
     | abi::FI_MSG
     | abi::FI_TAGGED
@@ -259,8 +262,9 @@ impl<E: Endpoint> EpFid<E> {
     fn use_transfer_tables(&self) {
         let tagged = self.shared.caps & abi::FI_TAGGED != 0;
         let msg = self.shared.caps & abi::FI_MSG != 0;
+        let rma = self.shared.caps & abi::FI_RMA != 0;
         // SAFETY: transfers come after enabling, in one thread or ordered by the
-        // application (fi_endpoint(3)); nobody reads the two fields now.
+        // application (fi_endpoint(3)); nobody reads the fields now.
         unsafe {
             let c = self.c.get();
             (*c).msg = if msg {
@@ -268,6 +272,9 @@ impl<E: Endpoint> EpFid<E> {
             } else {
                 (&raw const unbuilt::NO_MSG).cast_mut()
             };
+            if rma {
+                (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
+            }
             (*c).tagged = if tagged {
                 std::ptr::from_ref(Self::TAGGED_OPS).cast_mut()
             } else {
@@ -452,8 +459,13 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     #[inline]
-    fn tx(&self) -> u64 {
+    pub(super) fn tx(&self) -> u64 {
         self.tx_flags.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> &E {
+        &self.shared.inner
     }
 
     #[inline]
@@ -463,12 +475,12 @@ impl<E: Endpoint> EpFid<E> {
 
     /// The flags of a call without any that injects: never a success entry.
     #[inline]
-    fn inject_flags(&self) -> u64 {
+    pub(super) fn inject_flags(&self) -> u64 {
         (self.tx() & !abi::FI_COMPLETION) | abi::FI_INJECT
     }
 
     #[inline]
-    fn tx_msg(&self, flags: u64) -> Result<u64> {
+    pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
             return Err(Error::BADFLAGS);
         }

@@ -15,6 +15,7 @@ mod domain;
 mod ep;
 mod fabric;
 mod pep;
+mod rma;
 mod settings;
 mod unbuilt;
 
@@ -120,8 +121,93 @@ pub struct RecvOp {
     pub flags: u64,
 }
 
+/// A place in a peer's memory (struct fi_rma_iov).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteSegment {
+    /// Virtual address, or offset into the region, as the peer's mr_mode says.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The region's key.
+    pub key: u64,
+}
+
+/// Up to four places in a peer's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteSegments {
+    segments: [RemoteSegment; crate::buf::IOV_LIMIT],
+    count: usize,
+}
+
+impl RemoteSegments {
+    /// No place yet.
+    pub const EMPTY: Self = Self {
+        segments: [RemoteSegment { addr: 0, len: 0, key: 0 }; crate::buf::IOV_LIMIT],
+        count: 0,
+    };
+
+    /// One place.
+    pub fn one(addr: u64, len: u64, key: u64) -> Self {
+        let mut all = Self::EMPTY;
+        all.segments[0] = RemoteSegment { addr, len, key };
+        all.count = 1;
+        all
+    }
+
+    /// Adds a place; -FI_EINVAL when it is one too many.
+    pub fn push(&mut self, segment: RemoteSegment) -> Result {
+        *self.segments.get_mut(self.count).ok_or(Error::INVAL)? = segment;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The places.
+    pub fn as_slice(&self) -> &[RemoteSegment] {
+        &self.segments[..self.count]
+    }
+
+    /// Bytes in all; -FI_EINVAL when there are more than memory can have.
+    pub fn total(&self) -> Result<usize> {
+        let sum = self.as_slice().iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
+        let sum = sum.and_then(|sum| usize::try_from(sum).ok());
+        sum.filter(|sum| *sum <= isize::MAX as usize).ok_or(Error::INVAL)
+    }
+}
+
+/// One write to a peer's memory.
+#[derive(Debug)]
+pub struct WriteOp {
+    /// The bytes.
+    pub buf: SendBuf,
+    /// Where they go; as many bytes as `buf` has.
+    pub remote: RemoteSegments,
+    /// Whose memory; nothing for connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// As for [`SendOp`].
+    pub flags: u64,
+}
+
+/// One read of a peer's memory.
+#[derive(Debug)]
+pub struct ReadOp {
+    /// Where the bytes go.
+    pub buf: RecvBuf,
+    /// What is read; as many bytes as `buf` has room for.
+    pub remote: RemoteSegments,
+    /// Whose memory; nothing for connected endpoints.
+    pub src: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// FI_COMPLETION when a success is to be reported.
+    pub flags: u64,
+}
+
 /// What every endpoint does (fi_endpoint(3)).
-pub trait Endpoint: Msg + Tagged + Cm + Send + Sync + Sized + 'static {
+pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. Errors: -FI_ENOCQ, -FI_ENOAV …
@@ -169,6 +255,18 @@ pub trait Tagged {
     }
     /// Posts a receive; peeks, claims and discards by `op.flags`.
     fn trecv(&self, _op: RecvOp) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Remote memory access (fi_rma(3)).
+pub trait Rma {
+    /// Reads a peer's memory.
+    fn read(&self, _op: ReadOp) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Writes to a peer's memory.
+    fn write(&self, _op: WriteOp) -> Result {
         Err(Error::NOSYS)
     }
 }

@@ -580,7 +580,8 @@ impl State {
         let unacked = conn.unacked.drain(..);
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
-        for finish in unacked.chain(waiting).chain(queued) {
+        let reads = conn.reads.drain(..).map(|(_, finish)| finish);
+        for finish in unacked.chain(waiting).chain(reads).chain(queued) {
             ep.finish_tx(&finish, Err(error));
         }
     }

@@ -3,6 +3,7 @@ use super::rx::Incoming;
 use super::tx::{Finish, Outgoing};
 use crate::sock::Socket;
 use crate::wire::ByteOrder;
+use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
@@ -52,6 +53,9 @@ pub(crate) struct Conn {
     /// Messages announced that wait here, by their number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
+    /// Requests sent to read the peer's memory: where the answers go, in order.
+    pub(super) reads: VecDeque<(RecvBuf, Finish)>,
+
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
     /// Messages asked for that waited at the peer, by their number.
@@ -82,6 +86,7 @@ impl Conn {
             tx_id: 0,
             unacked: VecDeque::new(),
             waiting: HashMap::new(),
+            reads: VecDeque::new(),
             incoming: None,
             expected: HashMap::new(),
             stash: Vec::new(),

@@ -3,7 +3,7 @@ use super::State;
 use super::rx::{Message, Recv};
 use super::tx::Outgoing;
 use crate::sock::Socket;
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, fi_addr_t};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_READ, FI_WRITE, fi_addr_t};
 use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
@@ -86,6 +86,8 @@ pub(crate) struct Ep {
     pub(super) rx_cq: Option<Arc<Cq>>,
     pub(super) tx_cntr: Option<Arc<Cntr>>,
     pub(super) rx_cntr: Option<Arc<Cntr>>,
+    /// Count own reads and writes, and what peers read and wrote.
+    pub(super) rma_cntrs: [Option<Arc<Cntr>>; 4],
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
 
@@ -124,6 +126,7 @@ impl Ep {
             rx_cq: None,
             tx_cntr: None,
             rx_cntr: None,
+            rma_cntrs: [const { None }; 4],
             eq: None,
             av: None,
             tx_pending: 0,
@@ -186,10 +189,35 @@ impl Ep {
         }
     }
 
+    /// The counter of transfers of this kind, named by their entry's flags.
+    #[inline]
+    fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+        let [read, write, _, _] = &self.rma_cntrs;
+        match flags & (FI_READ | FI_WRITE) {
+            FI_READ => read.as_ref(),
+            FI_WRITE => write.as_ref(),
+            _ => self.tx_cntr.as_ref(),
+        }
+    }
+
+    /// A peer read our memory.
+    pub(super) fn peer_read(&self, len: usize) {
+        if let [_, _, Some(cntr), _] = &self.rma_cntrs {
+            cntr.completed(len);
+        }
+    }
+
+    /// A peer wrote to our memory.
+    pub(super) fn peer_wrote(&self, len: usize) {
+        if let [_, _, _, Some(cntr)] = &self.rma_cntrs {
+            cntr.completed(len);
+        }
+    }
+
     /// Reports a successful send.
     #[inline]
     pub(super) fn tx_done(&self, entry: Completion, report: bool) {
-        if let Some(cntr) = &self.tx_cntr {
+        if let Some(cntr) = self.cntr_of(entry.flags) {
             cntr.completed(entry.len);
         }
         if report && let Some(cq) = &self.tx_cq {
@@ -199,7 +227,7 @@ impl Ep {
 
     /// Reports a failed send.
     pub(super) fn tx_failed(&self, error: CompletionError) {
-        if let Some(cntr) = &self.tx_cntr {
+        if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
         }
         if let Some(cq) = &self.tx_cq {
@@ -298,6 +326,7 @@ impl Ep {
         self.rx_cq.clone_from(&bindings.rx_cq);
         self.tx_cntr.clone_from(&bindings.tx_cntr);
         self.rx_cntr.clone_from(&bindings.rx_cntr);
+        self.rma_cntrs.clone_from(&bindings.rma_cntrs);
         self.eq.clone_from(&bindings.eq);
         self.av.clone_from(&bindings.av);
     }

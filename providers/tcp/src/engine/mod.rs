@@ -22,6 +22,7 @@ use conn::Conn;
 use ep::Ep;
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
@@ -81,12 +82,14 @@ pub(crate) struct State {
     timer: cm::Timer,
     /// Endpoints whose listener could not accept for want of descriptors.
     deaf: Vec<u32>,
+    /// Memory that peers may read and write.
+    regions: Arc<MrTable>,
 }
 
 impl Engine {
-    /// A new engine, whose lock costs nothing if the application serializes its
-    /// calls.
-    pub(crate) fn new(serialized: bool) -> Result<Arc<Self>> {
+    /// A new engine for a domain with these registered regions. Its lock costs
+    /// nothing if the application serializes its calls.
+    pub(crate) fn new(serialized: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let epoll = Arc::new(Epoll::new()?);
         let timer = cm::Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
@@ -103,6 +106,7 @@ impl Engine {
             events: Vec::with_capacity(64),
             timer,
             deaf: Vec::new(),
+            regions,
         };
         let state = Lock::with_level(state, serialized);
         Ok(Arc::new(Self { state, epoll, activity: AtomicU64::new(0) }))

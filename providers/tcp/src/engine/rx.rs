@@ -8,18 +8,19 @@
 use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, MESSAGE_COST, MultiBuf};
+use super::tx::Finish;
 use crate::config::config;
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
-    FI_REMOTE_CQ_DATA, FI_TAGGED,
+    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::RecvOp;
+use ofi_provider::glue::{RecvOp, RemoteSegments};
 use ofi_provider::matching::Pattern;
 use ofi_provider::slab::NONE;
 
@@ -31,6 +32,10 @@ const TAIL_AFTER_LARGE: usize = 256;
 
 /// Reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
+
+/// Answers to a peer's reads that may wait for it to take them. A peer that asks
+/// faster than it listens is cut off.
+const MAX_ANSWERS: usize = 1 << 16;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +72,10 @@ enum Target {
     Posted(Recv),
     /// To the message kept under this number.
     Kept(u32),
+    /// To registered memory, which a peer writes.
+    Region(RemoteSegments),
+    /// Where a read of a peer's memory wants them.
+    Answer(RecvBuf, Finish),
     /// Nowhere.
     Discard,
 }
@@ -127,6 +136,22 @@ impl Ep {
             data: about.cq_data.unwrap_or(0),
             tag: about.tag,
             src: self.name_of(about.peer),
+        }
+    }
+
+    /// A peer's write is complete.
+    fn written(&mut self, about: &About) {
+        self.peer_wrote(about.len);
+        if let (Some(data), Some(cq)) = (about.cq_data, &self.rx_cq) {
+            cq.write(Completion {
+                context: Context::NULL,
+                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                len: about.len,
+                buf: 0,
+                data,
+                tag: 0,
+                src: self.name_of(about.peer),
+            });
         }
     }
 
@@ -300,6 +325,8 @@ impl State {
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize, usize) {
         let conn = &mut self.conns[id];
         let mut list = IoVecs::default();
+        // Open until the call is made, for what peers write to our memory.
+        let regions = self.regions.open();
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0, 0) };
         let left = incoming.left();
         let placed = match &mut incoming.target {
@@ -315,6 +342,13 @@ impl State {
                     _ => 0,
                 }
             }
+            Target::Region(places) => {
+                match regions.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
+                    Ok(placed) => placed,
+                    Err(error) => return (Err(error), 0, 1),
+                }
+            }
+            Target::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
             Target::Discard => 0,
         };
         if placed < left {
@@ -330,7 +364,8 @@ impl State {
         }
         let wanted = list.len();
         // SAFETY: the application lends its buffer until the receive completes;
-        // a kept message and `staging` outlive the call.
+        // a kept message and `staging` outlive the call; regions stay while their
+        // table is open.
         let result = unsafe { list.receive(conn.socket.fd()) };
         (result, 0, wanted)
     }
@@ -343,7 +378,14 @@ impl State {
             let Some(conn) = self.conns.get_mut(id) else { return false };
             let rest = &bytes[at..];
             if conn.incoming.is_some() {
-                at += self.feed(id, rest);
+                match self.feed(id, rest) {
+                    Ok(n) => at += n,
+                    Err(error) => {
+                        // The region was closed under the peer that writes it.
+                        self.fail(id, error);
+                        return false;
+                    }
+                }
                 if self
                     .conns
                     .get(id)
@@ -366,7 +408,7 @@ impl State {
                     return false;
                 }
             };
-            match self.begin(id, &header, &rest[len..]) {
+            match self.begin(id, &header, &rest[..len], &rest[len..]) {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {
                     if let Some(conn) = self.conns.get_mut(id) {
@@ -386,8 +428,12 @@ impl State {
                     return false;
                 }
                 Ok(Begun::Gone) => return false,
-                Err(_) => {
-                    self.refuse_bytes(id, Malformed("answer to a question nobody asked"));
+                Err(Error::PROTO) => {
+                    self.refuse_bytes(id, Malformed("a header that fits nothing under way"));
+                    return false;
+                }
+                Err(error) => {
+                    self.fail(id, error);
                     return false;
                 }
             }
@@ -409,9 +455,9 @@ impl State {
     }
 
     /// Copies bytes to the message under way; how many belonged to it.
-    fn feed(&mut self, id: u32, bytes: &[u8]) -> usize {
+    fn feed(&mut self, id: u32, bytes: &[u8]) -> Result<usize> {
         let conn = &mut self.conns[id];
-        let Some(incoming) = &mut conn.incoming else { return 0 };
+        let Some(incoming) = &mut conn.incoming else { return Ok(0) };
         let n = incoming.left().min(bytes.len());
         match &mut incoming.target {
             Target::Posted(recv) => {
@@ -424,16 +470,22 @@ impl State {
                     to[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
                 }
             }
+            Target::Region(places) => {
+                self.regions.open().write(places, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
+            }
+            Target::Answer(buf, _) => {
+                buf.copy_from(incoming.done, &bytes[..n]);
+            }
             Target::Discard => {}
         }
         incoming.done += n;
-        n
+        Ok(n)
     }
 
     /// A header came; `behind` is what came with it. An error is a protocol
     /// violation.
     #[inline]
-    fn begin(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
+    fn begin(&mut self, id: u32, header: &Header, bytes: &[u8], behind: &[u8]) -> Result<Begun> {
         match header.op {
             Op::Msg if header.is_ack() => {
                 self.acknowledged(id)?;
@@ -444,6 +496,32 @@ impl State {
             Op::Cts => {
                 self.clear_to_send(id, header.op_data)?;
                 Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+            }
+            Op::Write => self.begin_write(id, header, bytes, behind),
+            Op::ReadReq => {
+                let places = self.places(id, header, bytes)?;
+                let len = places.total()?;
+                self.grant(id, &places, FI_REMOTE_READ)?;
+                if self.conns[id].tx.len() >= MAX_ANSWERS {
+                    return Err(Error::NOBUFS);
+                }
+                self.answer_read(id, places, len);
+                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+            }
+            Op::ReadRsp => {
+                let about = about(header, id, &self.conns[id])?;
+                let conn = &mut self.conns[id];
+                let (buf, finish) = conn.reads.pop_front().ok_or(Error::PROTO)?;
+                let right_size = buf.len() == about.len;
+                conn.incoming =
+                    Some(Incoming { about, target: Target::Answer(buf, finish), done: 0 });
+                if !right_size {
+                    return Err(Error::PROTO);
+                }
+                if about.len == 0 && !self.complete_incoming(id) {
+                    return Ok(Begun::Gone);
+                }
+                Ok(Begun::Taken(0))
             }
             Op::Data => {
                 let conn = &mut self.conns[id];
@@ -459,6 +537,57 @@ impl State {
                 Ok(Begun::Taken(0))
             }
         }
+    }
+
+    /// The places in our memory that a header names, which must be as long as
+    /// what is to be written there.
+    fn places(&self, id: u32, header: &Header, bytes: &[u8]) -> Result<RemoteSegments> {
+        let places = header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
+        let total = places.total()?;
+        if header.op == Op::Write && total as u64 != header.len {
+            Err(Error::PROTO)
+        } else {
+            Ok(places)
+        }
+    }
+
+    /// Whether the peer may use our memory in this way. If not, it learns it by
+    /// the end of the connection, since the protocol has no other answer.
+    fn grant(&self, id: u32, places: &RemoteSegments, right: u64) -> Result {
+        self.regions.open().check(places, right).inspect_err(|error| {
+            let peer = self.conns[id].socket.peer_addr().ok();
+            ofi_provider::log!(
+                &crate::info::TCP,
+                WARN,
+                EP_DATA,
+                "{} asked for memory it has no right to ({error}): {places:?}",
+                peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+            );
+        })
+    }
+
+    /// A peer writes to our memory.
+    fn begin_write(
+        &mut self,
+        id: u32,
+        header: &Header,
+        bytes: &[u8],
+        behind: &[u8],
+    ) -> Result<Begun> {
+        let places = self.places(id, header, bytes)?;
+        self.grant(id, &places, FI_REMOTE_WRITE)?;
+        let conn = &mut self.conns[id];
+        let about = about(header, id, conn)?;
+        if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
+            return Ok(Begun::Starved);
+        }
+        let here = about.len.min(behind.len());
+        self.regions.open().write(&places, FI_REMOTE_WRITE, 0, &behind[..here])?;
+        conn.incoming = Some(Incoming { about, target: Target::Region(places), done: here });
+        if here == about.len && !self.complete_incoming(id) {
+            return Ok(Begun::Gone);
+        }
+        Ok(Begun::Taken(here))
     }
 
     #[inline]
@@ -529,8 +658,7 @@ impl State {
     }
 
     fn ask_for(&mut self, id: u32, number: u8) {
-        let header =
-            Header { op: Op::Cts, flags: 0, op_data: number, id: 0, cq_data: 0, tag: 0, len: 0 };
+        let header = Header { op_data: number, ..Header::of(Op::Cts) };
         self.send_internal(id, header);
     }
 
@@ -543,6 +671,8 @@ impl State {
         match incoming.target {
             Target::Posted(recv) => ep.received(&recv, &incoming.about),
             Target::Discard => {}
+            Target::Region(_) => ep.written(&incoming.about),
+            Target::Answer(_, finish) => ep.finish_tx(&finish, Ok(())),
             Target::Kept(message) => {
                 // Acknowledged when a receive takes it.
                 ack = false;
@@ -825,7 +955,8 @@ impl State {
         for incoming in under_way {
             match incoming.target {
                 Target::Posted(recv) => ep.receive_failed(&recv, &incoming.about, error),
-                Target::Kept(_) | Target::Discard => {}
+                Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
+                Target::Kept(_) | Target::Region(_) | Target::Discard => {}
             }
         }
         for queue in 0..2 {

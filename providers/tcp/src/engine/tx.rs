@@ -2,16 +2,17 @@
 use super::State;
 use super::ep::{Ep, Kind};
 use crate::config::config;
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
+use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT,
-    FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, FI_TAGGED,
-    FI_TRANSMIT_COMPLETE, fi_addr_t,
+    FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
+    FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::{IoVecs, SendBuf};
+use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::SendOp;
+use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::mr::Opened;
 use ofi_provider::slab::NONE;
 
 /// Messages up to this size are copied behind their header, so that one plain
@@ -69,14 +70,19 @@ pub(super) enum Body {
     Lent(SendBuf),
     /// Copied, because the application has its buffer back.
     Copied(Box<[u8]>),
+    /// In registered memory, which a peer reads.
+    Region(RemoteSegments, usize),
+    /// None; this is where the answer to a read request goes.
+    Answer(RecvBuf),
 }
 
 impl Body {
     fn len(&self) -> usize {
         match self {
-            Self::Empty => 0,
+            Self::Empty | Self::Answer(_) => 0,
             Self::Lent(buf) => buf.len(),
             Self::Copied(bytes) => bytes.len(),
+            Self::Region(_, len) => *len,
         }
     }
 }
@@ -85,22 +91,53 @@ impl Body {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) header: Header,
+    /// The places in the receiver's memory, ready for the wire.
+    segments: Box<[u8]>,
     pub(super) body: Body,
     /// The header's bytes, made when the message's turn comes.
     wire: [u8; 40],
     wire_len: usize,
-    /// Bytes of header and body that are sent.
+    /// Bytes of header, places and body that are sent.
     sent: usize,
     pub(super) finish: Finish,
 }
 
 impl Outgoing {
-    fn new(header: Header, body: Body, finish: Finish) -> Self {
-        Self { header, body, wire: [0; 40], wire_len: 0, sent: 0, finish }
+    pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
+        let segments = Box::default();
+        Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, finish }
     }
 
     fn total(&self) -> usize {
-        self.wire_len + self.body.len()
+        let body = if self.header.op == Op::TagRts { 0 } else { self.body.len() };
+        self.wire_len + self.segments.len() + body
+    }
+
+    /// Appends what is not sent yet to a gather list.
+    fn gather(&self, list: &mut IoVecs, regions: &Opened<'_>) -> Result {
+        let header = self.sent.min(self.wire_len);
+        list.push_bytes(&self.wire[header..self.wire_len]);
+        let sent = self.sent - header;
+        let places = sent.min(self.segments.len());
+        list.push_bytes(&self.segments[places..]);
+        let from = sent - places;
+        if self.header.op == Op::TagRts {
+            // Only the announcement goes now.
+            return Ok(());
+        }
+        match &self.body {
+            Body::Empty | Body::Answer(_) => {}
+            Body::Lent(buf) => {
+                buf.gather(from, list);
+            }
+            Body::Copied(bytes) => {
+                list.push_bytes(&bytes[from..]);
+            }
+            Body::Region(places, len) => {
+                regions.append(places, FI_REMOTE_READ, from, len - from, list)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -108,6 +145,9 @@ impl Ep {
     /// A send is over, well or not.
     pub(super) fn finish_tx(&mut self, finish: &Finish, result: Result) {
         if finish.internal {
+            if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
+                self.peer_read(finish.len);
+            }
             return;
         }
         self.tx_pending -= 1;
@@ -127,62 +167,153 @@ impl Ep {
 }
 
 impl State {
-    /// fi_send and fi_tsend, in all their forms.
+    /// Whether another transfer of this kind may start now; if not, makes room
+    /// for the next try.
     #[inline]
-    pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+    fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
-        let inject = op.flags & FI_INJECT != 0;
-        if inject && op.buf.len() > ep.identity.inject_size {
+        if flags & FI_INJECT != 0 && len > ep.identity.inject_size {
             return Err(Error::INVAL);
         }
-        let report = op.flags & FI_COMPLETION != 0;
+        let report = flags & FI_COMPLETION != 0;
         if ep.tx_pending >= ep.identity.tx_size
             || (report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
         {
-            // Make room for the next try.
             self.turn();
             return Err(Error::AGAIN);
         }
-        let conn_id = match ep.identity.kind {
-            Kind::Msg => ep.conn,
-            Kind::Rdm => {
-                let peer = self.peer_for(ep_id, op.dest)?;
-                let conn = self.eps[ep_id].peers[peer].conn;
-                if conn == NONE && self.eps[ep_id].peers[peer].retry.is_some() {
-                    let outgoing = self.outgoing(&op, tagged, false);
-                    let ep = &mut self.eps[ep_id];
-                    ep.tx_pending += 1;
-                    ep.peers[peer].parked.push_back(outgoing);
-                    return Ok(());
-                }
-                if conn == NONE { self.call(ep_id, peer)? } else { conn }
-            }
-        };
-        let Some(conn) = self.conns.get_mut(conn_id) else { return Err(Error::NOTCONN) };
-        if !conn.is_connected() && self.eps[ep_id].identity.kind == Kind::Msg {
-            return Err(Error::NOTCONN);
-        }
-        let more = op.flags & FI_MORE != 0;
-        let waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
-        if conn.is_connected() && conn.tx.is_empty() && !more && !waits {
-            return self.send_now(ep_id, conn_id, &op, tagged);
-        }
-        let rendezvous = conn.rendezvous;
-        let connected = conn.is_connected();
-        let outgoing = self.outgoing(&op, tagged, rendezvous);
-        self.eps[ep_id].tx_pending += 1;
-        self.conns[conn_id].tx.push_back(outgoing);
-        if connected {
-            if more {
-                if !self.held.contains(&conn_id) {
-                    self.held.push(conn_id);
-                }
-            } else {
-                self.flush(conn_id);
-                self.heat(conn_id);
-            }
-        }
         Ok(())
+    }
+
+    /// Where a transfer to `dest` goes: a connection, made if need be, or a peer
+    /// that will be called again after a while.
+    #[inline]
+    fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
+        let ep = &mut self.eps[ep_id];
+        if ep.identity.kind == Kind::Msg {
+            let connected = self.conns.get(ep.conn).is_some_and(|conn| conn.is_connected());
+            return if connected { Ok(Route::Conn(ep.conn)) } else { Err(Error::NOTCONN) };
+        }
+        let peer = self.peer_for(ep_id, dest)?;
+        let entry = &self.eps[ep_id].peers[peer];
+        match entry.conn {
+            NONE if entry.retry.is_some() => Ok(Route::Later(peer)),
+            NONE => Ok(Route::Conn(self.call(ep_id, peer)?)),
+            conn => Ok(Route::Conn(conn)),
+        }
+    }
+
+    /// Queues a transfer and sends what the socket takes.
+    fn enqueue(&mut self, ep_id: u32, route: Route, outgoing: Outgoing, more: bool) {
+        let ep = &mut self.eps[ep_id];
+        ep.tx_pending += 1;
+        let id = match route {
+            Route::Later(peer) => return ep.peers[peer].parked.push_back(outgoing),
+            Route::Conn(id) => id,
+        };
+        let conn = &mut self.conns[id];
+        conn.tx.push_back(outgoing);
+        if !conn.is_connected() {
+            return;
+        }
+        if more {
+            if !self.held.contains(&id) {
+                self.held.push(id);
+            }
+        } else {
+            self.flush(id);
+            self.heat(id);
+        }
+    }
+
+    /// fi_send and fi_tsend, in all their forms.
+    #[inline]
+    pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+        self.admit(ep_id, op.flags, op.buf.len())?;
+        let route = self.route(ep_id, op.dest)?;
+        let more = op.flags & FI_MORE != 0;
+        let mut waits = false;
+        if let Route::Conn(id) = route
+            && let Some(conn) = self.conns.get(id)
+        {
+            waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
+            if conn.is_connected() && conn.tx.is_empty() && !more && !waits {
+                return self.send_now(ep_id, id, &op, tagged);
+            }
+        }
+        let outgoing = Self::outgoing(&op, tagged, waits);
+        self.enqueue(ep_id, route, outgoing, more);
+        Ok(())
+    }
+
+    /// fi_write, in all its forms.
+    pub(crate) fn write(&mut self, ep_id: u32, op: WriteOp) -> Result {
+        self.admit(ep_id, op.flags, op.buf.len())?;
+        let route = self.route(ep_id, op.dest)?;
+        let len = op.buf.len();
+        let (flags, acked) = level(op.flags);
+        let header = Header {
+            flags,
+            segments: op.remote.as_slice().len() as u8,
+            cq_data: op.data,
+            len: len as u64,
+            ..Header::of(Op::Write)
+        };
+        let finish = Finish {
+            context: op.context,
+            flags: FI_RMA | FI_WRITE,
+            report: op.flags & FI_COMPLETION != 0,
+            acked,
+            len,
+            internal: false,
+            inject: op.flags & FI_INJECT != 0,
+        };
+        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        outgoing.segments = self.encode_places(route, &op.remote);
+        self.enqueue(ep_id, route, outgoing, op.flags & FI_MORE != 0);
+        Ok(())
+    }
+
+    /// fi_read, in all its forms.
+    pub(crate) fn read_remote(&mut self, ep_id: u32, op: ReadOp) -> Result {
+        self.admit(ep_id, op.flags & !FI_INJECT, op.buf.len())?;
+        let route = self.route(ep_id, op.src)?;
+        let header =
+            Header { segments: op.remote.as_slice().len() as u8, ..Header::of(Op::ReadReq) };
+        let finish = Finish {
+            context: op.context,
+            flags: FI_RMA | FI_READ,
+            report: op.flags & FI_COMPLETION != 0,
+            acked: false,
+            len: op.buf.len(),
+            internal: false,
+            inject: false,
+        };
+        let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
+        outgoing.segments = self.encode_places(route, &op.remote);
+        self.enqueue(ep_id, route, outgoing, op.flags & FI_MORE != 0);
+        Ok(())
+    }
+
+    /// Places in a peer's memory as they go over the wire.
+    ///
+    /// The byte order is known once the peer has answered; until then it is
+    /// taken to be ours, and [`State::established`] puts that right.
+    fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
+        let order = match route {
+            Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
+            Route::Later(_) => ByteOrder::Native,
+        };
+        Header::write_segments(order, places.as_slice())
+    }
+
+    /// Answers a peer that reads our memory.
+    pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) {
+        let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
+        let finish = Finish { flags: FI_REMOTE_READ, len, ..Finish::INTERNAL };
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.tx.push_back(Outgoing::new(header, Body::Region(places, len), finish));
+        self.push_on(id);
     }
 
     /// The peer of this name, with or without a connection.
@@ -199,26 +330,14 @@ impl State {
     }
 
     fn header_and_finish(op: &SendOp, tagged: bool) -> (Header, Finish) {
-        const ACKED: u64 =
-            FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
-        let mut flags = 0;
-        if op.flags & FI_REMOTE_CQ_DATA != 0 {
-            flags |= REMOTE_CQ_DATA;
-        }
-        let acked = op.flags & ACKED != 0 && op.flags & FI_INJECT == 0;
-        if acked {
-            flags |= if op.flags & FI_COMMIT_COMPLETE != 0 {
-                COMMIT_COMPLETE
-            } else {
-                DELIVERY_COMPLETE
-            };
-        }
+        let (flags, acked) = level(op.flags);
         let len = op.buf.len();
         let header = Header {
             op: if tagged { Op::Tag } else { Op::Msg },
             flags,
             op_data: 0,
             id: 0,
+            segments: 0,
             cq_data: op.data,
             tag: op.tag,
             len: len as u64,
@@ -235,17 +354,12 @@ impl State {
         (header, finish)
     }
 
-    fn outgoing(&self, op: &SendOp, tagged: bool, rendezvous: bool) -> Outgoing {
+    fn outgoing(op: &SendOp, tagged: bool, waits: bool) -> Outgoing {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
-        if tagged && rendezvous && op.buf.len() > config().max_saved_size {
+        if waits {
             header.op = Op::TagRts;
         }
-        let body = match op.buf.len() {
-            0 => Body::Empty,
-            _ if finish.inject => Body::Copied(op.buf.to_boxed()),
-            _ => Body::Lent(op.buf),
-        };
-        Outgoing::new(header, body, finish)
+        Outgoing::new(header, body_of(&op.buf, finish.inject), finish)
     }
 
     /// The short way: nothing waits before this message, so header and bytes go
@@ -295,12 +409,9 @@ impl State {
             }
         };
         ep.tx_pending += 1;
-        let body = match len {
-            0 => Body::Empty,
-            _ if finish.inject => Body::Copied(op.buf.to_boxed()),
-            _ => Body::Lent(op.buf),
-        };
-        self.conns[conn_id].tx.push_back(Outgoing { header, body, wire, wire_len, sent, finish });
+        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        (outgoing.wire, outgoing.wire_len, outgoing.sent) = (wire, wire_len, sent);
+        self.conns[conn_id].tx.push_back(outgoing);
         self.heat(conn_id);
         Ok(())
     }
@@ -319,6 +430,10 @@ impl State {
             }
             let (order, mut tx_id) = (conn.order, conn.tx_id);
             let mut list = IoVecs::default();
+            let regions = self.regions.clone();
+            // Open until the call is made, for answers to peers' reads.
+            let regions = regions.open();
+            let mut gathered = Ok(());
             for outgoing in &mut conn.tx {
                 if !list.has_room() {
                     break;
@@ -328,28 +443,20 @@ impl State {
                     tx_id = tx_id.wrapping_add(1);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                 }
-                let header_left = outgoing.sent.min(outgoing.wire_len);
-                list.push_bytes(&outgoing.wire[header_left..outgoing.wire_len]);
-                if outgoing.header.op == Op::TagRts {
-                    // Only the announcement goes now.
-                    continue;
-                }
-                let from = outgoing.sent.saturating_sub(outgoing.wire_len);
-                match &outgoing.body {
-                    Body::Empty => {}
-                    Body::Lent(buf) => {
-                        buf.gather(from, &mut list);
-                    }
-                    Body::Copied(bytes) => {
-                        list.push_bytes(&bytes[from..]);
-                    }
-                }
+                gathered = gathered.and(outgoing.gather(&mut list, &regions));
             }
             conn.tx_id = tx_id;
             let wanted = list.len();
-            // SAFETY: headers and copies live in the queue, which is not touched
-            // meanwhile; lent buffers are the library's until completion.
-            let result = unsafe { list.send(conn.socket.fd()) };
+            let result = match gathered {
+                // SAFETY: headers and copies live in the queue, which is not
+                // touched meanwhile; lent buffers are the library's until
+                // completion; regions stay while their table is open.
+                Ok(()) => unsafe { list.send(conn.socket.fd()) },
+                // A region was closed while a peer was reading it: the rest of
+                // the answer is gone, and with it the stream.
+                Err(error) => Err(error),
+            };
+            drop(regions);
             let mut sent = match result {
                 Ok(sent) => sent,
                 Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
@@ -375,10 +482,7 @@ impl State {
             if outgoing.wire_len == 0 {
                 return;
             }
-            let total = match outgoing.header.op {
-                Op::TagRts => outgoing.wire_len,
-                _ => outgoing.total(),
-            };
+            let total = outgoing.total();
             let part = (*sent).min(total - outgoing.sent);
             outgoing.sent += part;
             *sent -= part;
@@ -388,6 +492,8 @@ impl State {
             let Some(outgoing) = conn.tx.pop_front() else { return };
             if outgoing.header.op == Op::TagRts {
                 conn.waiting.insert(outgoing.header.op_data, outgoing);
+            } else if let Body::Answer(buf) = outgoing.body {
+                conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
                 conn.unacked.push_back(outgoing.finish);
             } else {
@@ -400,7 +506,12 @@ impl State {
     pub(super) fn send_internal(&mut self, id: u32, header: Header) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.tx.push_back(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
-        if conn.tx.len() == 1 {
+        self.push_on(id);
+    }
+
+    /// Sends what was just queued, if it is alone, and sees to the rest later.
+    fn push_on(&mut self, id: u32) {
+        if self.conns[id].tx.len() == 1 {
             self.flush(id);
         }
         if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
@@ -425,17 +536,13 @@ impl State {
             flags: waiting.header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE),
             op_data: number,
             id: 0,
+            segments: 0,
             cq_data: 0,
             tag: 0,
             len: waiting.body.len() as u64,
         };
         conn.tx.push_back(Outgoing::new(header, waiting.body, waiting.finish));
-        if conn.tx.len() == 1 {
-            self.flush(id);
-        }
-        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
-            self.heat(id);
-        }
+        self.push_on(id);
         Ok(())
     }
 
@@ -462,5 +569,41 @@ impl State {
                 None => outgoing.header.op = Op::Tag,
             }
         }
+    }
+}
+
+/// Where a transfer goes.
+#[derive(Clone, Copy, Debug)]
+enum Route {
+    /// To this connection's queue.
+    Conn(u32),
+    /// To what waits for this peer to be called again.
+    Later(u32),
+}
+
+/// The header flags of a transfer, and whether it is complete only when the
+/// peer acknowledges it.
+#[inline]
+fn level(op_flags: u64) -> (u16, bool) {
+    const ACKED: u64 =
+        FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
+    let mut flags = 0;
+    if op_flags & FI_REMOTE_CQ_DATA != 0 {
+        flags |= REMOTE_CQ_DATA;
+    }
+    let acked = op_flags & ACKED != 0 && op_flags & FI_INJECT == 0;
+    if acked {
+        let commit = op_flags & FI_COMMIT_COMPLETE != 0;
+        flags |= if commit { COMMIT_COMPLETE } else { DELIVERY_COMPLETE };
+    }
+    (flags, acked)
+}
+
+/// A message's bytes, copied if the application wants its buffer back at once.
+fn body_of(buf: &SendBuf, inject: bool) -> Body {
+    match buf.len() {
+        0 => Body::Empty,
+        _ if inject => Body::Copied(buf.to_boxed()),
+        _ => Body::Lent(*buf),
     }
 }

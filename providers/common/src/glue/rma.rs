@@ -1,0 +1,229 @@
+//! The fi_rma(3) table for any [`Endpoint`].
+use super::ep::EpFid;
+use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
+use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
+use crate::boundary::answer_transfer;
+use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use core::ffi::c_void;
+use libc::{iovec, ssize_t};
+
+impl<E: Endpoint> EpFid<E> {
+    pub(super) const RMA_OPS: &'static fi_ops_rma = &fi_ops_rma {
+        size: size_of::<fi_ops_rma>(),
+        read: Some(read::<E>),
+        readv: Some(readv::<E>),
+        readmsg: Some(readmsg::<E>),
+        write: Some(write::<E>),
+        writev: Some(writev::<E>),
+        writemsg: Some(writemsg::<E>),
+        inject: Some(inject::<E>),
+        writedata: Some(writedata::<E>),
+        injectdata: Some(injectdata::<E>),
+    };
+
+    fn read_op(
+        &self,
+        buf: RecvBuf,
+        remote: RemoteSegments,
+        src: fi_addr_t,
+        context: *mut c_void,
+        flags: u64,
+    ) -> Result {
+        if remote.total()? != buf.len() {
+            return Err(Error::INVAL);
+        }
+        self.inner().read(ReadOp { buf, remote, src, context: Context(context), flags })
+    }
+
+    fn write_op(
+        &self,
+        buf: SendBuf,
+        remote: RemoteSegments,
+        dest: fi_addr_t,
+        context: *mut c_void,
+        data: u64,
+        flags: u64,
+    ) -> Result {
+        if remote.total()? != buf.len() {
+            return Err(Error::INVAL);
+        }
+        self.inner().write(WriteOp { buf, remote, dest, context: Context(context), data, flags })
+    }
+}
+
+/// The places a message structure names.
+///
+/// # Safety
+/// `msg.rma_iov` points to `msg.rma_iov_count` entries.
+unsafe fn remote(msg: &fi_msg_rma) -> Result<RemoteSegments> {
+    if msg.rma_iov_count > IOV_LIMIT || (msg.rma_iov.is_null() && msg.rma_iov_count > 0) {
+        return Err(Error::INVAL);
+    }
+    let mut all = RemoteSegments::EMPTY;
+    for index in 0..msg.rma_iov_count {
+        // SAFETY: by this function's contract.
+        let iov = unsafe { &*msg.rma_iov.add(index) };
+        all.push(RemoteSegment { addr: iov.addr, len: iov.len as u64, key: iov.key })?;
+    }
+    Ok(all)
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of an endpoint of the same `E` that is open, or with null. Buffers are the
+// caller's as fi_rma(3) promises.
+
+unsafe extern "C" fn read<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_read", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        ep.read_op(buf, RemoteSegments::one(addr, len as u64, key), src, context, ep.tx())
+    })
+}
+
+unsafe extern "C" fn readv<E: Endpoint>(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_readv", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let remote = RemoteSegments::one(addr, buf.len() as u64, key);
+        ep.read_op(buf, remote, src, context, ep.tx())
+    })
+}
+
+unsafe extern "C" fn readmsg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_rma,
+    flags: u64,
+) -> ssize_t {
+    answer_transfer("fi_readmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        unsafe {
+            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
+            let buf = RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?;
+            ep.read_op(buf, remote(msg)?, msg.addr, msg.context, ep.tx_msg(flags)?)
+        }
+    })
+}
+
+unsafe extern "C" fn write<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    dest: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_write", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        ep.write_op(buf, RemoteSegments::one(addr, len as u64, key), dest, context, 0, ep.tx())
+    })
+}
+
+unsafe extern "C" fn writev<E: Endpoint>(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    dest: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_writev", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
+        let remote = RemoteSegments::one(addr, buf.len() as u64, key);
+        ep.write_op(buf, remote, dest, context, 0, ep.tx())
+    })
+}
+
+unsafe extern "C" fn writemsg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_rma,
+    flags: u64,
+) -> ssize_t {
+    answer_transfer("fi_writemsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        unsafe {
+            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
+            let buf = SendBuf::from_iov(msg.msg_iov, msg.iov_count)?;
+            ep.write_op(buf, remote(msg)?, msg.addr, msg.context, msg.data, ep.tx_msg(flags)?)
+        }
+    })
+}
+
+unsafe extern "C" fn inject<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    dest: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    answer_transfer("fi_inject_write", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let remote = RemoteSegments::one(addr, len as u64, key);
+        ep.write_op(buf, remote, dest, std::ptr::null_mut(), 0, ep.inject_flags())
+    })
+}
+
+unsafe extern "C" fn writedata<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    data: u64,
+    dest: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_writedata", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let remote = RemoteSegments::one(addr, len as u64, key);
+        ep.write_op(buf, remote, dest, context, data, ep.tx() | abi::FI_REMOTE_CQ_DATA)
+    })
+}
+
+unsafe extern "C" fn injectdata<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> ssize_t {
+    answer_transfer("fi_inject_writedata", || {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let remote = RemoteSegments::one(addr, len as u64, key);
+        let flags = ep.inject_flags() | abi::FI_REMOTE_CQ_DATA;
+        ep.write_op(buf, remote, dest, std::ptr::null_mut(), data, flags)
+    })
+}
