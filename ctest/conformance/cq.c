@@ -371,7 +371,7 @@ static void wait_fd(int rank)
 	OK(fi_control(&c.rx->fid, FI_GETWAIT, &fd));
 	CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
 	for (int i = 0; i < 60; i++) {
-		size_t n = i % 20 == 19 ? 1 << 20 : 64;
+		size_t n = i % 20 == 19 ? ct_most(&c, 1 << 20) : 64;
 		struct fi_cq_tagged_entry e = { 0 };
 
 		if (rank == 0) {

@@ -8,7 +8,7 @@
  * SIGPIPE keeps its default action everywhere, so that a library which lets
  * one through is caught by whichever test provokes it.
  *
- *   PROGRAM -p PROVIDER -t rdm|msg [-l] [-k SUBSTRING] [-w SECONDS]
+ *   PROGRAM -p PROVIDER -t rdm|msg|dgram [-l] [-k SUBSTRING] [-w SECONDS]
  */
 #ifndef CT_H
 #define CT_H
@@ -45,8 +45,9 @@
 #include <rdma/fi_tagged.h>
 
 #define CT_SOLO 1	/* only rank 0 runs */
-#define CT_RDM 2	/* makes sense on FI_EP_RDM alone */
+#define CT_RDM 2	/* makes sense without connections alone: FI_EP_RDM, FI_EP_DGRAM */
 #define CT_MSG 4	/* makes sense on FI_EP_MSG alone */
+#define CT_REL 8	/* asks more than unreliable datagrams promise: not on FI_EP_DGRAM */
 
 struct ct_test {
 	const char *name;
@@ -83,7 +84,7 @@ struct ct {
 	struct fid_cq *tx, *rx;
 	struct fid_cntr *txc, *rxc;
 	struct fid_ep *ep;
-	fi_addr_t peer;			/* RDM: the other rank; MSG: FI_ADDR_UNSPEC */
+	fi_addr_t peer;			/* the other rank; MSG: FI_ADDR_UNSPEC */
 	int borrowed;			/* fabric and domain belong to another ct */
 };
 
@@ -190,6 +191,11 @@ static inline void ct_swap(struct ct *c, const void *mine, void *theirs, size_t 
 	ct_send_oob(mine, n);
 	ct_recv_oob(c, theirs, n);
 }
+/* n, or the longest message there can be */
+static inline size_t ct_most(struct ct *c, size_t n)
+{
+	return n < c->info->ep_attr->max_msg_size ? n : c->info->ep_attr->max_msg_size;
+}
 static inline void ct_barrier(struct ct *c)
 {
 	char a = 'b', b = 0;
@@ -281,7 +287,7 @@ static inline void ct_open_domain(struct ct *c)
 		OK(fi_cntr_open(c->domain, &n, &c->txc, c));
 		OK(fi_cntr_open(c->domain, &n, &c->rxc, c));
 	}
-	if (ct_type == FI_EP_RDM) {
+	if (ct_type != FI_EP_MSG) {
 		struct fi_av_attr a = { .type = c->o.av, .count = 64 };
 
 		OK(fi_av_open(c->domain, &a, &c->av, c));
@@ -413,7 +419,7 @@ static inline void ct_open(struct ct *c, const struct ct_opt *o)
 	memset(c, 0, sizeof *c);
 	if (o)
 		c->o = *o;
-	if (ct_type == FI_EP_RDM) {
+	if (ct_type != FI_EP_MSG) {
 		mine = ct_open_rdm(c, NULL);
 		ct_swap(c, &mine, &theirs, sizeof mine);
 		c->peer = ct_insert(c, &theirs);
@@ -654,21 +660,22 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 	while ((c = getopt(argc, argv, "p:t:k:w:l")) != -1) {
 		switch (c) {
 		case 'p': ct_prov = optarg; break;
-		case 't': ct_type = strcmp(optarg, "msg") ? FI_EP_RDM : FI_EP_MSG; break;
+		case 't': ct_type = !strcmp(optarg, "msg") ? FI_EP_MSG : !strcmp(optarg, "dgram") ? FI_EP_DGRAM : FI_EP_RDM; break;
 		case 'k': only = optarg; break;
 		case 'w': ct_secs = atoi(optarg); break;
 		case 'l': list = 1; break;
 		default:
-			fprintf(stderr, "usage: %s [-p provider] [-t rdm|msg] [-k substring] [-w seconds] [-l]\n", argv[0]);
+			fprintf(stderr, "usage: %s [-p provider] [-t rdm|msg|dgram] [-k substring] [-w seconds] [-l]\n", argv[0]);
 			return 2;
 		}
 	}
 	for (size_t i = 0; i < n; i++) {
 		char why[2000];
 		int r;
-		const char *type = ct_type == FI_EP_MSG ? "msg" : "rdm";
+		const char *type = ct_type == FI_EP_MSG ? "msg" : ct_type == FI_EP_DGRAM ? "dgram" : "rdm";
 
-		if ((t[i].flags & CT_RDM && ct_type != FI_EP_RDM) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG))
+		if ((t[i].flags & CT_RDM && ct_type == FI_EP_MSG) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG) ||
+		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM))
 			continue;
 		if (only && !strstr(t[i].name, only))
 			continue;

@@ -139,6 +139,8 @@ static void every_size(int rank, int tagged, enum send_call call)
 		if (call == SEND || call == SENDMSG)
 			size[n++] = 16 << 20;
 	}
+	while (ct_most(&c, size[n - 1]) < size[n - 1])
+		n--;
 	b = ct_alloc(&c, 16 << 20);
 	for (size_t i = 0; i < n; i++) {
 		for (int rc = RECV; rc <= RECVMSG; rc++) {
@@ -332,6 +334,7 @@ static void levels(int rank, int tagged, uint64_t level, size_t n)
 	char *b;
 
 	ct_open(&c, &o);
+	n = ct_most(&c, n);
 	b = ct_alloc(&c, n + 1);
 	for (int i = 0; i < 8; i++) {
 		if (rank == 0) {
@@ -420,7 +423,7 @@ static void truncated(int rank, int tagged, int olen)
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 70000);
 	for (int i = 0; i < 4; i++) {
-		size_t big = i & 1 ? 65536 : 256;
+		size_t big = i & 1 ? ct_most(&c, 65536) : 256;
 
 		if (rank == 0) {
 			memset(b, 0, 512);
@@ -1016,11 +1019,11 @@ static const struct ct_test tests[] = {
 	{ "FI_COMPLETION as default operation flag applies to fi_send and not to fi_sendmsg", selective_default, 0 },
 	{ "FI_INJECT_COMPLETE completes", inject_complete, 0 },
 	{ "FI_TRANSMIT_COMPLETE completes", transmit_complete, 0 },
-	{ "FI_DELIVERY_COMPLETE completes", delivery_complete, 0 },
-	{ "FI_DELIVERY_COMPLETE completes for a large message", delivery_complete_large, 0 },
+	{ "FI_DELIVERY_COMPLETE completes", delivery_complete, CT_REL },
+	{ "FI_DELIVERY_COMPLETE completes for a large message", delivery_complete_large, CT_REL },
 	{ "FI_DELIVERY_COMPLETE completes for a tagged message", tag_delivery_complete, 0 },
 	{ "FI_MATCH_COMPLETE completes for a tagged message", tag_match_complete, 0 },
-	{ "FI_DELIVERY_COMPLETE waits for the receive", msg_delivered_late, 0 },
+	{ "FI_DELIVERY_COMPLETE waits for the receive", msg_delivered_late, CT_REL },
 	{ "FI_DELIVERY_COMPLETE waits for the tagged receive", tag_delivered_late, 0 },
 	{ "FI_MATCH_COMPLETE waits for the match", tag_matched_late, 0 },
 	{ "messages sent before any receive arrive in order", unexpected_order, 0 },
@@ -1030,11 +1033,11 @@ static const struct ct_test tests[] = {
 	{ "olen of a truncated tagged message counts the bytes that did not fit", tag_olen, 0 },
 	{ "fi_cancel takes back one receive", msg_cancel, 0 },
 	{ "fi_cancel takes back one tagged receive", tag_cancel, 0 },
-	{ "small messages flow both ways at once", duplex_small, 0 },
-	{ "large messages flow both ways at once", duplex_large, 0 },
+	{ "small messages flow both ways at once", duplex_small, CT_REL },
+	{ "large messages flow both ways at once", duplex_large, CT_REL },
 	{ "small tagged messages flow both ways at once", tag_duplex_small, 0 },
 	{ "large tagged messages flow both ways at once", tag_duplex_large, 0 },
-	{ "a flood is pushed back and nothing is lost", flood, 0 },
+	{ "a flood is pushed back and nothing is lost", flood, CT_REL },
 	{ "FI_MORE delays no message for good", more_flag, 0 },
 	{ "a multi-receive buffer takes messages until less than the minimum is left", multi_recv, 0 },
 	{ "directed receives pick by source in posting order", msg_directed, CT_RDM },

@@ -179,8 +179,9 @@ fn read_addr(bytes: &[u8], format: u32) -> Option<SocketAddr> {
     addr::from_sock(bytes)
 }
 
-/// The address of a node and service, the first one the system knows.
-fn resolve(
+/// The address of a node and service, the first one the system knows. `flags`:
+/// FI_NUMERICHOST, FI_SOURCE. The error is a text for people.
+pub fn resolve(
     node: Option<&CStr>,
     service: Option<&CStr>,
     flags: u64,

@@ -18,7 +18,7 @@ mod owned;
 pub mod tostr;
 
 pub use check::{Offer, Refusal, alter, check};
-pub use ip::{IpProvider, ip_getinfo};
+pub use ip::{IpProvider, ip_getinfo, resolve};
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 
 /// `FI_VERSION(major, minor)` (fi_version(3)).

@@ -413,8 +413,7 @@ unsafe extern "C" fn insertsvc(
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
-        let found = addr::resolve(Some(node), Some(service), av.format);
-        let first = found.and_then(|found| found.first().copied().ok_or(Error::NODATA));
+        let first = addr::resolve(node, service, av.format);
         // SAFETY: `out` and `context` are the caller's, for one entry.
         unsafe { av.insert_all(std::iter::once(first), out, flags, context) }
     })
@@ -441,8 +440,7 @@ unsafe extern "C" fn insertsym(
         let addrs = (0..count).map(|n| {
             let node = nth_name(node, n / services)?;
             let service = nth_name(service, n % services)?;
-            let found = addr::resolve(Some(&node), Some(&service), av.format)?;
-            found.first().copied().ok_or(Error::NODATA)
+            addr::resolve(&node, &service, av.format)
         });
         // SAFETY: `out` and `context` are the caller's, for `count` entries.
         unsafe { av.insert_all(addrs, out, flags, context) }

@@ -4,9 +4,12 @@
 //! application lent with a transfer call. fi_msg(3): from the call until the
 //! completion (until the call returns, for an inject) the buffer belongs to the
 //! library. That promise of the caller is what every `unsafe` here rests on.
+use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
 use libc::iovec;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
 
 /// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
 pub const IOV_LIMIT: usize = 4;
@@ -151,6 +154,35 @@ impl SendBuf {
         bytes
     }
 
+    /// Sends the bytes as one datagram, without blocking or SIGPIPE. The kernel
+    /// has copied them when this returns.
+    #[inline]
+    pub fn send_to(&self, socket: RawFd, to: &RawAddr) -> Result {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (name, name_len) = crate::addr::as_sockaddr(to);
+        loop {
+            // SAFETY: the kernel only reads the application's segments and the
+            // address, all of which outlive the call.
+            let sent = unsafe {
+                if let [only] = &self.0.iov[..self.0.count as usize] {
+                    libc::sendto(socket, only.iov_base, only.iov_len, flags, name, name_len)
+                } else {
+                    let mut message = std::mem::zeroed::<libc::msghdr>();
+                    message.msg_name = name.cast_mut().cast();
+                    message.msg_namelen = name_len;
+                    message.msg_iov = self.0.iov.as_ptr().cast_mut();
+                    message.msg_iovlen = self.0.count as _;
+                    libc::sendmsg(socket, &raw const message, flags)
+                }
+            };
+            match Error::last_os() {
+                _ if sent >= 0 => return Ok(()),
+                Error::INTR => {}
+                error => return Err(error),
+            }
+        }
+    }
+
     /// Appends the bytes from `from` on to a gather list; how many.
     pub fn gather(&self, from: usize, out: &mut IoVecs) -> usize {
         self.0.append(from, usize::MAX, out)
@@ -240,6 +272,66 @@ impl RecvBuf {
             )),
         )
     }
+}
+
+/// A datagram that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram {
+    /// Its length; more than the room it got when its end is lost.
+    pub len: usize,
+    /// Who sent it, if that was asked for.
+    pub from: Option<SocketAddr>,
+}
+
+/// Datagrams that one call receives at most.
+pub const BATCH: usize = 8;
+
+/// Receives datagrams that have arrived into `rooms`, in this order, each its
+/// own, in one system call and without blocking; their number, which is less
+/// than that of `rooms` (of which [`BATCH`] count) when no more have arrived.
+/// -FI_EAGAIN: none.
+#[inline]
+pub fn receive_datagrams<'a>(
+    socket: RawFd,
+    rooms: impl Iterator<Item = &'a RecvBuf>,
+    sources: bool,
+    out: &mut [Datagram; BATCH],
+) -> Result<usize> {
+    let mut names = [[0u8; addr::MAX_LEN]; BATCH];
+    // SAFETY: all zeros is a valid mmsghdr: no name, no room, no control data.
+    let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
+    let mut count = 0;
+    for ((message, name), room) in messages.iter_mut().zip(&mut names).zip(rooms) {
+        message.msg_hdr.msg_iov = room.0.iov.as_ptr().cast_mut();
+        message.msg_hdr.msg_iovlen = room.0.count as _;
+        if sources {
+            message.msg_hdr.msg_name = name.as_mut_ptr().cast();
+            message.msg_hdr.msg_namelen = name.len() as libc::socklen_t;
+        }
+        count += 1;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let got = loop {
+        // SAFETY: the kernel writes to `count` headers, their names, and the
+        // memory that the application lent, which outlives its `RecvBuf`; it
+        // only reads the iovecs, which `rooms` borrows.
+        let got = unsafe {
+            libc::recvmmsg(socket, messages.as_mut_ptr(), count, flags as _, std::ptr::null_mut())
+        };
+        match usize::try_from(got) {
+            Ok(got) => break got,
+            Err(_) if Error::last_os() == Error::INTR => {}
+            Err(_) => return Err(Error::last_os()),
+        }
+    };
+    for ((message, name), out) in messages.iter().zip(&names).zip(out).take(got) {
+        let name_len = (message.msg_hdr.msg_namelen as usize).min(name.len());
+        *out = Datagram {
+            len: message.msg_len as usize,
+            from: if sources { addr::from_bytes(&name[..name_len]).ok() } else { None },
+        };
+    }
+    Ok(got)
 }
 
 /// A scatter or gather list for one system call.
@@ -368,6 +460,34 @@ mod tests {
         assert_eq!(buf.copy_from(1, b"wxyz!"), 4);
         assert_eq!((&a, &b), (b"\0w", b"xyz"));
         assert_eq!(buf.copy_from(9, b"!"), 0);
+    }
+
+    #[test]
+    fn datagrams_fill_one_buffer_each_in_order_and_tell_their_length() {
+        use std::os::fd::AsRawFd;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (fd, own) = (socket.as_raw_fd(), socket.local_addr().unwrap());
+        let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 2], [9u8; 4]);
+        // SAFETY: the arrays outlive the buffers.
+        let rooms = [&mut a[..], &mut b, &mut c]
+            .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
+        let mut got = [Datagram { len: 0, from: None }; BATCH];
+        assert_eq!(receive_datagrams(fd, rooms.iter(), true, &mut got), Err(Error::AGAIN));
+        let (mut one, mut two) = (*b"xy", *b"z");
+        let iov = segments(&mut [&mut one, &mut two]);
+        // SAFETY: the arrays outlive the buffers.
+        let (whole, part) = unsafe {
+            let whole = SendBuf::from_iov(iov.as_ptr(), 2).unwrap();
+            (whole, SendBuf::new(one.as_ptr().cast(), 0).unwrap())
+        };
+        for buf in [whole, whole, part] {
+            buf.send_to(fd, &addr::to_raw(&own)).unwrap();
+        }
+        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, &mut got), Ok(2));
+        assert_eq!((&a, &b), (b"xyz\0", b"xy"));
+        assert_eq!((got[0].len, got[1].len, got[1].from), (3, 3, Some(own)));
+        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, &mut got), Ok(1));
+        assert_eq!((got[0].len, got[0].from, c), (0, None, [9; 4]));
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Cntr {
         let wait = Wait::new(if kind == Kind::None { Kind::Fd } else { kind })?;
         wait.add_source(&*parent.progress)?;
         if kind != Kind::None {
-            (parent.on_blocking)()?;
+            (parent.on_blocking)(kind)?;
         }
         let cntr = Arc::new(Self {
             c: fid_cntr {
@@ -168,7 +168,7 @@ impl Cntr {
         let result = wait::blocking(
             self.wait.as_ref(),
             timeout,
-            &|each| each(&self.progress),
+            || self.progress.may_block(),
             || {
                 state().or_else(|error| {
                     if error != Error::AGAIN {

@@ -200,7 +200,7 @@ pub struct Parent {
     pub serialized: bool,
     /// Somebody can block on the new object: the domain starts its progress
     /// thread if it promised automatic progress.
-    pub on_blocking: Box<dyn Fn() -> Result + Send + Sync>,
+    pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
     /// Called when the object is closed.
     pub on_close: Box<dyn Fn() + Send + Sync>,
 }
@@ -250,7 +250,7 @@ impl Cq {
         let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
         if let Some(wait) = &wait {
             wait.add_source(&*parent.progress)?;
-            (parent.on_blocking)()?;
+            (parent.on_blocking)(kind)?;
         }
         let size = if size == 0 { DEFAULT_SIZE } else { size };
         if size > 1 << 30 {
@@ -311,6 +311,12 @@ impl Cq {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.count.load(Ordering::Relaxed) < self.size
+    }
+
+    /// How many entries still fit into the ring.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.size.saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
     /// Whether there is something to read.
@@ -406,7 +412,7 @@ impl Cq {
         wait::blocking(
             self.wait.as_ref(),
             timeout,
-            &|each| each(&self.progress),
+            || self.progress.may_block(),
             // SAFETY: by this function's contract.
             || unsafe { self.read(buf, count, src) },
             || self.has_entries(),

@@ -246,6 +246,13 @@ impl Eq {
         self.each_source(&mut |source| source.progress());
     }
 
+    /// Whether everything that drives the queue would wake a sleeper.
+    pub(crate) fn sources_may_block(&self) -> bool {
+        let mut all = true;
+        self.each_source(&mut |source| all &= source.may_block());
+        all
+    }
+
     fn has_events(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -388,9 +395,7 @@ impl Eq {
         if !self.has_events() {
             self.progress();
         }
-        let mut may_block = !self.has_events();
-        self.each_source(&mut |source| may_block &= source.may_block());
-        if may_block { Ok(()) } else { Err(Error::AGAIN) }
+        if !self.has_events() && self.sources_may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
     /// Progresses, then says whether there is something to read.
@@ -523,7 +528,7 @@ unsafe extern "C" fn sread(
         wait::blocking(
             eq.wait.as_ref(),
             timeout,
-            &|each| eq.each_source(each),
+            || eq.sources_may_block(),
             // SAFETY: the buffers are the caller's.
             || unsafe { eq.read(event, buf, len, flags) },
             || eq.has_events(),

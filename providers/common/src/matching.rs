@@ -8,8 +8,12 @@
 //! (MPI). Receives with the same mask and the same kind of source form a class,
 //! and inside a class a message names the receives that fit it exactly, so they
 //! are found by hashing; what is left is to take the oldest over the classes.
-//! The cost does not depend on how many receives are posted.
+//! The cost does not depend on how many receives are posted. A few receives are
+//! just searched, which is cheaper than any index.
 use crate::slab::{NONE, Slab};
+
+/// Up to this many receives are searched; more are indexed.
+const SEARCHED: usize = 16;
 
 /// Classes beyond this many share one list that is searched.
 const MAX_CLASSES: usize = 16;
@@ -30,7 +34,7 @@ impl List {
 #[derive(Debug)]
 struct Class {
     ignore: u64,
-    directed: bool,
+    src_mask: u64,
     count: usize,
 }
 
@@ -39,13 +43,26 @@ struct Entry<R> {
     value: R,
     /// Age: smaller is older.
     seq: u64,
-    class: u32,
-    directed: bool,
+    /// The only source; `src_mask` is 0 when any will do, else all ones.
     src: u64,
+    src_mask: u64,
     tag: u64,
     ignore: u64,
+    class: u32,
     prev: u32,
     next: u32,
+}
+
+impl<R> Entry<R> {
+    #[inline]
+    fn fits(&self, src: u64, tag: u64) -> bool {
+        ((tag ^ self.tag) & !self.ignore) | ((src ^ self.src) & self.src_mask) == 0
+    }
+
+    fn pattern(&self) -> Pattern {
+        let src = (self.src_mask != 0).then_some(self.src);
+        Pattern { src, tag: self.tag, ignore: self.ignore }
+    }
 }
 
 /// What a receive matches.
@@ -80,8 +97,11 @@ pub struct Taken<R> {
 #[derive(Debug)]
 pub struct Posted<R> {
     entries: Slab<Entry<R>>,
+    /// All receives by age while they are few; the searched ones later.
+    searched: List,
+    /// The others, by what they match, once there are many.
     buckets: Box<[List]>,
-    wild: List,
+    indexed: bool,
     classes: Vec<Class>,
     next_seq: u64,
 }
@@ -90,10 +110,11 @@ impl<R> Default for Posted<R> {
     fn default() -> Self {
         Self {
             entries: Slab::default(),
-            buckets: vec![List::EMPTY; 16].into_boxed_slice(),
-            wild: List::EMPTY,
+            searched: List::EMPTY,
+            buckets: Box::default(),
+            indexed: false,
             classes: Vec::new(),
-            next_seq: 1 << 32,
+            next_seq: 0,
         }
     }
 }
@@ -112,49 +133,88 @@ impl<R> Posted<R> {
     pub fn push(&mut self, pattern: Pattern, value: R) {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.insert(pattern, value, seq, false);
+        let id = self.insert(pattern, value, seq);
+        if self.indexed {
+            self.index(id, false);
+        } else {
+            self.searched = self.append(self.searched, id);
+        }
     }
 
     /// Gives a receive back its place before all that are younger, as a
     /// multi-receive buffer with room left needs.
     pub fn put_back(&mut self, taken: Taken<R>) {
-        self.insert(taken.pattern, taken.value, taken.seq, true);
+        let id = self.insert(taken.pattern, taken.value, taken.seq);
+        if self.indexed {
+            self.index(id, true);
+        } else {
+            self.searched = self.insert_by_age(self.searched, id);
+        }
     }
 
-    fn insert(&mut self, pattern: Pattern, value: R, seq: u64, front: bool) {
-        if self.entries.len() >= self.buckets.len() * 2 {
-            self.grow();
+    #[inline]
+    fn insert(&mut self, pattern: Pattern, value: R, seq: u64) -> u32 {
+        let len = self.entries.len();
+        if len >= SEARCHED && (!self.indexed || len >= self.buckets.len() * 2) {
+            self.rebuild();
         }
-        let directed = pattern.src.is_some();
-        let class = self.class(pattern.ignore, directed);
-        let id = self.entries.insert(Entry {
+        self.entries.insert(Entry {
             value,
             seq,
-            class,
-            directed,
             src: pattern.src.unwrap_or(0),
+            src_mask: if pattern.src.is_some() { u64::MAX } else { 0 },
             tag: pattern.tag,
             ignore: pattern.ignore,
+            class: WILD,
             prev: NONE,
             next: NONE,
-        });
+        })
+    }
+
+    /// Indexes all receives, with room for more.
+    #[cold]
+    fn rebuild(&mut self) {
+        let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.seq, id)).collect();
+        ids.sort_unstable();
+        if self.buckets.len() < ids.len() {
+            let room = (ids.len() * 4).next_power_of_two();
+            self.buckets = vec![List::EMPTY; room].into_boxed_slice();
+        } else {
+            self.buckets.fill(List::EMPTY);
+        }
+        self.indexed = true;
+        self.searched = List::EMPTY;
+        self.classes.clear();
+        for (_, id) in ids {
+            self.index(id, false);
+        }
+    }
+
+    /// Puts a receive into the index, `by_age` or behind all others.
+    fn index(&mut self, id: u32, by_age: bool) {
+        let entry = &self.entries[id];
+        let class = self.class(entry.ignore, entry.src_mask);
+        self.entries[id].class = class;
         if class != WILD {
             self.classes[class as usize].count += 1;
         }
-        self.link(id, front);
+        let bucket = self.bucket_of(id);
+        let list = bucket.map_or(self.searched, |bucket| self.buckets[bucket]);
+        let list = if by_age { self.insert_by_age(list, id) } else { self.append(list, id) };
+        self.set_list(bucket, list);
     }
 
-    fn class(&mut self, ignore: u64, directed: bool) -> u32 {
+    fn class(&mut self, ignore: u64, src_mask: u64) -> u32 {
         let mut unused = None;
         for (index, class) in self.classes.iter().enumerate() {
-            if class.ignore == ignore && class.directed == directed {
+            if class.ignore == ignore && class.src_mask == src_mask {
                 return index as u32;
             }
             if class.count == 0 {
                 unused = Some(index);
             }
         }
-        let new = Class { ignore, directed, count: 0 };
+        let new = Class { ignore, src_mask, count: 0 };
         if self.classes.len() < MAX_CLASSES {
             self.classes.push(new);
             return (self.classes.len() - 1) as u32;
@@ -169,6 +229,7 @@ impl<R> Posted<R> {
     }
 
     /// The list an entry belongs to, `None` for the one that is searched.
+    #[inline]
     fn bucket_of(&self, id: u32) -> Option<usize> {
         let entry = &self.entries[id];
         (entry.class != WILD).then(|| {
@@ -176,100 +237,111 @@ impl<R> Posted<R> {
         })
     }
 
-    fn link(&mut self, id: u32, front: bool) {
-        let bucket = self.bucket_of(id);
-        let list = bucket.map_or(self.wild, |bucket| self.buckets[bucket]);
-        let list = if front {
-            // Before everything younger: only older entries of other classes
-            // that share the bucket stay in front.
-            let seq = self.entries[id].seq;
-            let (mut prev, mut next) = (NONE, list.head);
-            while next != NONE && self.entries[next].seq < seq {
-                (prev, next) = (next, self.entries[next].next);
-            }
-            self.entries[id].prev = prev;
-            self.entries[id].next = next;
-            if prev != NONE {
-                self.entries[prev].next = id;
-            }
-            if next != NONE {
-                self.entries[next].prev = id;
-            }
-            List {
-                head: if prev == NONE { id } else { list.head },
-                tail: if next == NONE { id } else { list.tail },
-            }
-        } else {
-            self.entries[id].prev = list.tail;
-            self.entries[id].next = NONE;
-            if list.tail != NONE {
-                self.entries[list.tail].next = id;
-            }
-            List { head: if list.head == NONE { id } else { list.head }, tail: id }
-        };
-        self.set_list(bucket, list);
+    #[inline]
+    fn append(&mut self, list: List, id: u32) -> List {
+        let entry = &mut self.entries[id];
+        entry.prev = list.tail;
+        entry.next = NONE;
+        if list.tail == NONE {
+            return List { head: id, tail: id };
+        }
+        self.entries[list.tail].next = id;
+        List { head: list.head, tail: id }
+    }
+
+    fn insert_by_age(&mut self, list: List, id: u32) -> List {
+        let seq = self.entries[id].seq;
+        let (mut prev, mut next) = (NONE, list.head);
+        while next != NONE && self.entries[next].seq < seq {
+            (prev, next) = (next, self.entries[next].next);
+        }
+        self.entries[id].prev = prev;
+        self.entries[id].next = next;
+        if prev != NONE {
+            self.entries[prev].next = id;
+        }
+        if next != NONE {
+            self.entries[next].prev = id;
+        }
+        List {
+            head: if prev == NONE { id } else { list.head },
+            tail: if next == NONE { id } else { list.tail },
+        }
     }
 
     fn set_list(&mut self, bucket: Option<usize>, list: List) {
         match bucket {
             Some(bucket) => self.buckets[bucket] = list,
-            None => self.wild = list,
+            None => self.searched = list,
         }
     }
 
+    #[inline]
     fn unlink(&mut self, id: u32) -> Option<Taken<R>> {
         let bucket = self.bucket_of(id);
-        let mut list = bucket.map_or(self.wild, |bucket| self.buckets[bucket]);
         let entry = self.entries.remove(id)?;
-        match entry.prev {
-            NONE => list.head = entry.next,
-            prev => self.entries[prev].next = entry.next,
+        if entry.prev == NONE || entry.next == NONE {
+            let mut list = bucket.map_or(self.searched, |bucket| self.buckets[bucket]);
+            if entry.prev == NONE {
+                list.head = entry.next;
+            }
+            if entry.next == NONE {
+                list.tail = entry.prev;
+            }
+            self.set_list(bucket, list);
         }
-        match entry.next {
-            NONE => list.tail = entry.prev,
-            next => self.entries[next].prev = entry.prev,
+        if entry.prev != NONE {
+            self.entries[entry.prev].next = entry.next;
         }
-        self.set_list(bucket, list);
+        if entry.next != NONE {
+            self.entries[entry.next].prev = entry.prev;
+        }
         if entry.class != WILD {
             self.classes[entry.class as usize].count -= 1;
+            if self.entries.is_empty() {
+                // Few again: back to searching. The room is kept.
+                self.indexed = false;
+            }
         }
-        let src = entry.directed.then_some(entry.src);
-        let pattern = Pattern { src, tag: entry.tag, ignore: entry.ignore };
-        Some(Taken { value: entry.value, seq: entry.seq, pattern })
-    }
-
-    fn grow(&mut self) {
-        let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.seq, id)).collect();
-        ids.sort_unstable();
-        self.buckets = vec![List::EMPTY; self.buckets.len() * 4].into_boxed_slice();
-        self.wild = List::EMPTY;
-        for (_, id) in ids {
-            self.link(id, false);
-        }
+        Some(Taken { pattern: entry.pattern(), value: entry.value, seq: entry.seq })
     }
 
     /// Takes the oldest receive that fits a message.
     #[inline]
     pub fn take(&mut self, src: u64, tag: u64) -> Option<Taken<R>> {
-        if self.entries.is_empty() {
-            return None;
+        let (mut best, mut best_seq) = (NONE, u64::MAX);
+        if self.indexed {
+            (best, best_seq) = self.oldest_indexed(src, tag);
         }
+        let mut id = self.searched.head;
+        while id != NONE {
+            let entry = &self.entries[id];
+            if entry.seq > best_seq {
+                break;
+            }
+            if entry.fits(src, tag) {
+                best = id;
+                break;
+            }
+            id = entry.next;
+        }
+        if best == NONE { None } else { self.unlink(best) }
+    }
+
+    /// The oldest receive in the index that fits a message, with its age.
+    fn oldest_indexed(&self, src: u64, tag: u64) -> (u32, u64) {
         let (mut best, mut best_seq) = (NONE, u64::MAX);
         for (number, class) in self.classes.iter().enumerate() {
             if class.count == 0 {
                 continue;
             }
             let number = number as u32;
-            let wanted_src = if class.directed { src } else { 0 };
             let key = tag & !class.ignore;
-            let bucket = hash(number, wanted_src, key) & (self.buckets.len() - 1);
+            let bucket = hash(number, src & class.src_mask, key) & (self.buckets.len() - 1);
             let mut id = self.buckets[bucket].head;
             while id != NONE {
                 let entry = &self.entries[id];
-                if entry.class == number
-                    && entry.src == wanted_src
-                    && entry.tag & !entry.ignore == key
-                {
+                if entry.class == number && entry.fits(src, tag) {
                     if entry.seq < best_seq {
                         (best, best_seq) = (id, entry.seq);
                     }
@@ -278,24 +350,7 @@ impl<R> Posted<R> {
                 id = entry.next;
             }
         }
-        let mut id = self.wild.head;
-        while id != NONE {
-            let entry = &self.entries[id];
-            if entry.seq > best_seq {
-                break;
-            }
-            let pattern = Pattern {
-                src: entry.directed.then_some(entry.src),
-                tag: entry.tag,
-                ignore: entry.ignore,
-            };
-            if pattern.fits(src, tag) {
-                best = id;
-                break;
-            }
-            id = entry.next;
-        }
-        if best == NONE { None } else { self.unlink(best) }
+        (best, best_seq)
     }
 
     /// Takes the oldest receive for which `wanted` says so.

@@ -47,6 +47,17 @@ impl Member {
         }
     }
 
+    /// Whether what drives it would wake a sleeper.
+    fn may_block(&self) -> bool {
+        match self {
+            Self::Cq(cq) => cq.upgrade().is_none_or(|cq| cq.progress_source().may_block()),
+            Self::Eq(eq) => eq.upgrade().is_none_or(|eq| eq.sources_may_block()),
+            Self::Cntr(cntr) => {
+                cntr.upgrade().is_none_or(|cntr| cntr.progress_source().may_block())
+            }
+        }
+    }
+
     fn context(&self) -> *mut c_void {
         match self {
             Self::Cq(cq) => cq.upgrade().map(|cq| cq.context()),
@@ -181,14 +192,15 @@ impl WaitSet {
     fn try_wait(&self) -> Result {
         self.wait.arm();
         let members = self.members().clone();
-        if members.iter().any(Member::poll) { Err(Error::AGAIN) } else { Ok(()) }
+        let busy = members.iter().any(Member::poll) || !members.iter().all(Member::may_block);
+        if busy { Err(Error::AGAIN) } else { Ok(()) }
     }
 
     fn wait(&self, timeout: c_int) -> Result {
         let result = wait::blocking(
             Some(&self.wait),
             timeout,
-            &|_| (),
+            || self.members().iter().all(Member::may_block),
             || {
                 let members = self.members().clone();
                 if members.iter().any(Member::poll) { Ok(()) } else { Err(Error::AGAIN) }

@@ -12,7 +12,6 @@ use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -199,12 +198,13 @@ impl Wait {
 /// The loop of every blocking read: look, progress, and sleep in between.
 ///
 /// `look` answers what was found, or -FI_EAGAIN; it is also what progresses.
-/// `ready` tells without side effects whether there is something to read.
+/// `ready` tells without side effects whether there is something to read,
+/// `sources_may_block` whether what is progressed would wake a sleeper.
 /// Returns -FI_EAGAIN when the time is over or after `fi_cq_signal`.
 pub fn blocking<T>(
     wait: Option<&Wait>,
     timeout: c_int,
-    sources: &dyn Fn(&mut dyn FnMut(&Arc<dyn Progress>)),
+    sources_may_block: impl Fn() -> bool,
     mut look: impl FnMut() -> Result<T>,
     ready: impl Fn() -> bool,
 ) -> Result<T> {
@@ -234,9 +234,8 @@ pub fn blocking<T>(
             continue;
         }
         wait.arm();
-        let mut may_block = !ready() && !wait.signalled.load(Ordering::SeqCst);
-        sources(&mut |source| may_block &= source.may_block());
-        if may_block {
+        let quiet = !ready() && !wait.signalled.load(Ordering::SeqCst);
+        if quiet && sources_may_block() {
             wait.block(deadline.left())?;
         }
         wait.disarm();

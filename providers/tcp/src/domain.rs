@@ -12,6 +12,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, Fabric, take_request};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::{Progress, Thread};
+use ofi_provider::wait::Kind as WaitKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -92,7 +93,7 @@ impl Domain for TcpDomain {
         self.serialized
     }
 
-    fn blocking_opened(&self) -> Result {
+    fn blocking_opened(&self, _kind: WaitKind) -> Result {
         if !self.automatic {
             return Ok(());
         }

@@ -1,11 +1,11 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
-use core::ffi::{CStr, c_char, c_int};
+use crate::domain::TcpFabric;
+use core::ffi::CStr;
 use ofi_provider::abi::*;
-use ofi_provider::boundary::answer;
-use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::open_fabric;
+use ofi_provider::error::Result;
+use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
-    API_VERSION, Era, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+    API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -181,23 +181,24 @@ impl Kind {
     }
 }
 
-/// fi_getinfo(3) of this provider; its names and version are the core's to add.
-pub fn getinfo(
-    version: u32,
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    hints: Option<InfoRef<'_>>,
-) -> Result<InfoChain> {
-    let settings = Settings::read();
-    let offers = offers(settings)?;
-    let prov = IpProvider {
-        name: c"tcp",
-        offers: &offers,
-        iface: settings.iface.as_deref(),
-        report: &report,
-    };
-    ip_getinfo(&prov, version, node, service, flags, hints)
+impl Getinfo for TcpFabric {
+    fn getinfo(
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain> {
+        let settings = Settings::read();
+        let offers = offers(settings)?;
+        let prov = IpProvider {
+            name: c"tcp",
+            offers: &offers,
+            iface: settings.iface.as_deref(),
+            report: &report,
+        };
+        ip_getinfo(&prov, version, node, service, flags, hints)
+    }
 }
 
 /// Tells the core why something is not in the answer.
@@ -210,8 +211,8 @@ pub static TCP: Provider = Provider::new(
     c"tcp",
     PROV_VERSION,
     API_VERSION,
-    getinfo_c,
-    open_fabric::<crate::domain::TcpFabric>,
+    getinfo_entry::<TcpFabric>,
+    open_fabric::<TcpFabric>,
 );
 
 /// The entry point of the plug-in (fi_provider(7)).
@@ -221,32 +222,6 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     Settings::read();
     crate::config::config();
     TCP.as_ptr()
-}
-
-unsafe extern "C" fn getinfo_c(
-    version: u32,
-    node: *const c_char,
-    service: *const c_char,
-    flags: u64,
-    hints: *const fi_info,
-    info: *mut *mut fi_info,
-) -> c_int {
-    answer("tcp getinfo", || -> Result {
-        // SAFETY: fi_getinfo(3): strings or null, a list's place, and hints of
-        // the generation of the core that loaded us, which may be an older one.
-        unsafe {
-            let place = info.as_mut().ok_or(Error::INVAL)?;
-            let string = |at: *const c_char| (!at.is_null()).then(|| CStr::from_ptr(at));
-            let hints = if hints.is_null() {
-                None
-            } else {
-                Some(InfoBuf::from_era(hints, Era::of_release(fi_version()))?)
-            };
-            let hints = hints.as_ref().map(InfoBuf::as_ref);
-            *place = getinfo(version, string(node), string(service), flags, hints)?.into_raw();
-            Ok(())
-        }
-    })
 }
 
 #[cfg(test)]

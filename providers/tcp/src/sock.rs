@@ -56,7 +56,7 @@ impl Socket {
 
     pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
         let raw = addr::to_raw(to);
-        let (pointer, len) = raw.as_sockaddr();
+        let (pointer, len) = addr::as_sockaddr(&raw);
         // SAFETY: `raw` holds `len` bytes of address and outlives the call.
         check(unsafe { libc::bind(self.fd(), pointer, len) })?;
         Ok(())
@@ -88,7 +88,7 @@ impl Socket {
     /// Starts connecting; it goes on by itself.
     pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
         let raw = addr::to_raw(to);
-        let (pointer, len) = raw.as_sockaddr();
+        let (pointer, len) = addr::as_sockaddr(&raw);
         // SAFETY: `raw` holds `len` bytes of address and outlives the call.
         match check(unsafe { libc::connect(self.fd(), pointer, len) }) {
             Ok(_) | Err(Error::INPROGRESS) => Ok(()),

@@ -251,7 +251,10 @@ pub enum CmType {
 }
 
 /// Bytes of a connection message before the user's data.
-pub const CM_LEN: usize = 24;
+pub const CM_LEN: usize = 32;
+
+/// Where in it the sender's byte order shows: a 1, as the sender stores it.
+const CM_PROBE: usize = 24;
 
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
@@ -276,7 +279,7 @@ impl CmMessage {
         out[0] = VERSION;
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
-        out[16..24].copy_from_slice(&1u64.to_ne_bytes());
+        out[CM_PROBE..CM_LEN].copy_from_slice(&1u64.to_ne_bytes());
         out[CM_LEN..].copy_from_slice(data);
         out
     }
@@ -310,7 +313,7 @@ impl CmMessage {
             _ => return Err(Malformed("unknown connection message")),
         };
         let mut probe = [0; 8];
-        probe.copy_from_slice(&bytes[16..24]);
+        probe.copy_from_slice(&bytes[CM_PROBE..CM_LEN]);
         let order = match u64::from_ne_bytes(probe) {
             1 => ByteOrder::Native,
             _ => ByteOrder::Network,
@@ -446,9 +449,9 @@ mod tests {
     fn connection_messages_are_these_bytes() {
         let bytes = CmMessage::encode(CmType::Nack, b"no");
         assert_eq!(bytes[..4], [3, 6, 0, 2]);
-        assert_eq!(bytes[4..16], [0; 12]);
-        assert_eq!(bytes[16..24], 1u64.to_ne_bytes());
-        assert_eq!(&bytes[24..], b"no");
+        assert_eq!(bytes[4..24], [0; 20]);
+        assert_eq!(bytes[24..32], 1u64.to_ne_bytes());
+        assert_eq!(&bytes[32..], b"no");
         let message = CmMessage::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.order), (CmType::Nack, ByteOrder::Native));
         assert_eq!(message.data, b"no");
@@ -460,7 +463,7 @@ mod tests {
         assert_eq!(CmMessage::len_at(&[]), Ok(None));
         assert!(CmMessage::len_at(&[3, 0, 0xff, 0xff]).is_err());
         let mut swapped = CmMessage::encode(CmType::Request, &[]);
-        swapped[16..24].reverse();
+        swapped[24..32].reverse();
         assert_eq!(CmMessage::parse(&swapped).unwrap().order, ByteOrder::Network);
     }
 

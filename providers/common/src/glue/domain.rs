@@ -123,7 +123,7 @@ impl<D: Domain> DomainFid<D> {
             progress: self.inner.progress_source(),
             api_version: self.api_version,
             serialized: self.inner.serialized(),
-            on_blocking: Box::new(move || domain.blocking_opened()),
+            on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
             on_close: self.use_it(),
         }
     }

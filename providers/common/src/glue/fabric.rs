@@ -1,18 +1,18 @@
 //! `struct fid_fabric` for any [`Fabric`].
 use super::domain::DomainFid;
 use super::pep::PepFid;
-use super::{Fabric, Users, unbuilt};
+use super::{Fabric, Getinfo, Users, unbuilt};
 use crate::abi::{
-    FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid,
-    fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
+    self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
+    fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
 };
 use crate::boundary::answer;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::info::InfoRef;
+use crate::info::{Era, InfoBuf, InfoRef};
 use crate::poll::{self, WaitSet};
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// A fabric, as C and its domains share it.
@@ -35,6 +35,36 @@ impl<F> std::fmt::Debug for FabricFid<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "FabricFid({:?})", self.users)
     }
+}
+
+/// The `getinfo` callback of a provider's `struct fi_provider`.
+///
+/// # Safety
+/// As fi_getinfo(3): strings and hints are the caller's, or null; hints are of
+/// the generation of the core that loaded the provider, which may be an older one.
+pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    info: *mut *mut fi_info,
+) -> c_int {
+    answer("fi_getinfo", || -> Result {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let place = info.as_mut().ok_or(Error::INVAL)?;
+            let string = |at: *const c_char| (!at.is_null()).then(|| CStr::from_ptr(at));
+            let hints = if hints.is_null() {
+                None
+            } else {
+                Some(InfoBuf::from_era(hints, Era::of_release(abi::fi_version()))?)
+            };
+            let hints = hints.as_ref().map(InfoBuf::as_ref);
+            *place = G::getinfo(version, string(node), string(service), flags, hints)?.into_raw();
+            Ok(())
+        }
+    })
 }
 
 /// The `fabric` callback of a provider's `struct fi_provider`.

@@ -20,8 +20,8 @@ mod unbuilt;
 pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
-pub use fabric::{FabricFid, open_fabric};
-pub use pep::{PepFid, Reject};
+pub use fabric::{FabricFid, getinfo_entry, open_fabric};
+pub use pep::{NoPassiveEp, PepFid, Reject};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
@@ -29,17 +29,30 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::info::InfoRef;
+use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
+use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
+
+/// A provider's answer to fi_getinfo(3).
+pub trait Getinfo {
+    /// The infos for these hints; names and version are the core's to add.
+    fn getinfo(
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain>;
+}
 
 /// A provider's fabric: where domains and passive endpoints are opened
 /// (fi_fabric(3)).
 pub trait Fabric: Send + Sync + Sized + 'static {
     /// Its domains.
     type Domain: Domain;
-    /// Its passive endpoints.
+    /// Its passive endpoints; [`NoPassiveEp`] if there are none.
     type PassiveEp: PassiveEp;
 
     /// Opens the fabric of this name.
@@ -47,7 +60,9 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// Opens a domain as `info` describes it.
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<Self::Domain>;
     /// Opens a passive endpoint.
-    fn passive_ep(&self, info: InfoRef<'_>) -> Result<Self::PassiveEp>;
+    fn passive_ep(&self, _info: InfoRef<'_>) -> Result<Self::PassiveEp> {
+        Err(Error::NOSYS)
+    }
 }
 
 /// A provider's domain (fi_domain(3)).
@@ -61,8 +76,10 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// beside them: locks may cost nothing.
     fn serialized(&self) -> bool;
     /// An object was opened that the application can block on, so automatic
-    /// progress needs a thread if the domain promised it.
-    fn blocking_opened(&self) -> Result;
+    /// progress needs a thread if the domain promised it. With
+    /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
+    /// domain wakes it.
+    fn blocking_opened(&self, kind: Kind) -> Result;
     /// The FI_SOCKADDR_* format of addresses.
     fn addr_format(&self) -> u32;
     /// The domain's mr_mode.

@@ -11,6 +11,7 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
+use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::any::Any;
@@ -20,6 +21,42 @@ use std::sync::{Arc, OnceLock};
 pub trait Reject: Any + Send {
     /// Refuses, sending `param` along.
     fn reject(self, param: &[u8]) -> Result;
+}
+
+/// The passive endpoint of providers that have none: there is no value of it.
+#[derive(Debug)]
+pub enum NoPassiveEp {}
+
+impl Reject for NoPassiveEp {
+    fn reject(self, _param: &[u8]) -> Result {
+        match self {}
+    }
+}
+
+impl PassiveEp for NoPassiveEp {
+    type Request = Self;
+
+    fn listen(&self, _eq: Arc<Eq>, _fid: FidPtr) -> Result {
+        match *self {}
+    }
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        match *self {}
+    }
+    fn getname(&self) -> Result<Vec<u8>> {
+        match *self {}
+    }
+    fn setname(&self, _addr: &[u8]) -> Result {
+        match *self {}
+    }
+    fn set_backlog(&self, _backlog: c_int) -> Result {
+        match *self {}
+    }
+    fn cm_data_size(&self) -> usize {
+        match *self {}
+    }
+    fn close(&self) {
+        match *self {}
+    }
 }
 
 /// A passive endpoint, as C holds it.

@@ -593,6 +593,7 @@ impl State {
         self.end_transfers(id, &mut conn, error);
         drop(conn);
         self.eps[ep_id].conn = NONE;
+        self.eps[ep_id].ended = true;
         self.cancel_all(ep_id);
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };

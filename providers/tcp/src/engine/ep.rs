@@ -111,6 +111,8 @@ pub(crate) struct Ep {
 
     /// MSG: the connection.
     pub(super) conn: u32,
+    /// MSG: it was connected and is so no more, for good.
+    pub(super) ended: bool,
 }
 
 impl Ep {
@@ -136,6 +138,7 @@ impl Ep {
             by_addr: HashMap::new(),
             by_name: Vec::new(),
             conn: NONE,
+            ended: false,
         }
     }
 

@@ -585,7 +585,13 @@ impl State {
         }
         let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
         if ep.unexpected[queue].is_empty() {
-            ep.posted[queue].push(pattern, recv);
+            if ep.ended {
+                // No message can come any more. Posting stays possible, because
+                // the application may not have read of the end yet.
+                self.cancelled(ep_id, queue, &recv);
+            } else {
+                ep.posted[queue].push(pattern, recv);
+            }
             return Ok(());
         }
         if recv.flags & FI_MULTI_RECV != 0 {
@@ -606,6 +612,7 @@ impl State {
         let source = |message: &Message| peers.get(message.about.peer).map_or(u64::MAX, |p| p.name);
         match ep.unexpected[queue].find(pattern, source) {
             Some(id) => self.take_message(ep_id, queue, id, Some(recv)),
+            None if ep.ended => self.cancelled(ep_id, queue, &recv),
             None => ep.posted[queue].push(pattern, recv),
         }
         Ok(())

@@ -258,9 +258,10 @@ impl State {
         let mut wire = [0; 40];
         let wire_len = header.write(conn.order, &mut wire);
         let len = op.buf.len();
-        let result = if len <= COPY_MAX {
-            let mut packet = [0u8; 40 + COPY_MAX];
-            packet[..40].copy_from_slice(&wire);
+        let result = if len <= COPY_MAX && self.staging.len() >= wire.len() + COPY_MAX {
+            // The room for reading is free: nothing is read meanwhile.
+            let packet = &mut self.staging[..wire.len() + COPY_MAX];
+            packet[..wire.len()].copy_from_slice(&wire);
             op.buf.copy_to(0, &mut packet[wire_len..wire_len + len]);
             conn.socket.send(&packet[..wire_len + len])
         } else {

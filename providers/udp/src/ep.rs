@@ -1,0 +1,371 @@
+//! Endpoints: a socket each, and the receives that wait for its datagrams.
+//!
+//! A send is one system call from the caller's thread and under no lock. A
+//! receive goes from the socket straight into the application's buffer, when
+//! progress is made and only while a receive is posted and the completion queue
+//! has room: everything else waits in the system's socket buffer, or is lost
+//! there, as datagrams are.
+use crate::info::MAX_MSG_SIZE;
+use crate::socket::Socket;
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
+    FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+};
+use ofi_provider::addr;
+use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Bindings, Cm, Endpoint, Msg, RecvOp, SendOp, Tagged};
+use ofi_provider::lock::Lock;
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// With more endpoints than this, epoll is asked which have something.
+const FEW: usize = 4;
+
+const IDLE: Interest = Interest { read: false, write: false };
+
+/// What drives a domain's endpoints.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    eps: Lock<Slab<Arc<Receiver>>>,
+    epoll: Epoll,
+    /// Some socket is not watched: look at all, not only where epoll points.
+    starved: AtomicBool,
+    activity: AtomicU64,
+    serialized: bool,
+}
+
+impl Engine {
+    /// A new engine, whose locks cost nothing if the application serializes its
+    /// calls.
+    pub(crate) fn new(serialized: bool) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            eps: Lock::with_level(Slab::default(), serialized),
+            epoll: Epoll::new()?,
+            starved: AtomicBool::new(false),
+            activity: AtomicU64::new(0),
+            serialized,
+        }))
+    }
+}
+
+impl Progress for Engine {
+    #[inline]
+    fn progress(&self) {
+        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let eps = self.eps.lock();
+        if eps.len() <= FEW || self.starved.load(Ordering::Relaxed) {
+            let starved = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
+            self.starved.store(starved, Ordering::Relaxed);
+        } else {
+            // It fails only for lack of an epoll instance, which there is.
+            let _ = self.epoll.wait(Some(Duration::ZERO), |event| {
+                let id = event.token as u32;
+                eps.get(id).map(|ep| ep.drain(self, id));
+            });
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// A socket is watched while somebody can use what comes in.
+    fn may_block(&self) -> bool {
+        for (id, ep) in self.eps.lock().iter() {
+            let mut rx = ep.rx.lock();
+            let wanted = !rx.posted.is_empty() && ep.rx_room() > 0;
+            ep.watch(self, &mut rx, id, wanted);
+            if !wanted {
+                self.starved.store(true, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+/// A receive that waits for a datagram.
+#[derive(Debug)]
+struct Recv {
+    buf: RecvBuf,
+    context: Context,
+    report: bool,
+}
+
+#[derive(Debug)]
+struct Rx {
+    posted: VecDeque<Recv>,
+    /// The engine's epoll watches the socket.
+    watched: bool,
+}
+
+/// The half of an endpoint that progress works on.
+#[derive(Debug)]
+struct Receiver {
+    socket: Socket,
+    /// Receives report who sent the message.
+    source: bool,
+    rx: Lock<Rx>,
+    /// What is bound, once the endpoint is enabled.
+    bindings: OnceLock<Bindings>,
+}
+
+impl Receiver {
+    fn rx_room(&self) -> usize {
+        let cq = self.bindings.get().and_then(|bound| bound.rx_cq.as_ref());
+        cq.map_or(BATCH, |cq| cq.room())
+    }
+
+    fn watch(&self, engine: &Engine, rx: &mut Rx, id: u32, wanted: bool) {
+        if rx.watched != wanted {
+            rx.watched = wanted;
+            let interest = if wanted { Interest::READ } else { IDLE };
+            let _ = engine.epoll.modify(self.socket.fd(), id.into(), interest);
+        }
+    }
+
+    /// Takes what has arrived for the receives that are posted. True if some
+    /// have to wait for room in the queue without the socket being watched.
+    #[inline]
+    fn drain(&self, engine: &Engine, id: u32) -> bool {
+        let Some(bound) = self.bindings.get() else { return false };
+        let mut rx = self.rx.lock();
+        if rx.posted.is_empty() {
+            return false;
+        }
+        if self.rx_room() == 0 {
+            return !rx.watched;
+        }
+        self.watch(engine, &mut rx, id, true);
+        let mut datagrams = [Datagram { len: 0, from: None }; BATCH];
+        loop {
+            let room = rx.posted.len().min(self.rx_room()).min(BATCH);
+            if room == 0 {
+                return false;
+            }
+            let rooms = rx.posted.iter().take(room).map(|recv| &recv.buf);
+            // An error is an earlier send's, which the system reports late (no
+            // such host or port): it is gone by being told, and means nothing.
+            let got = receive_datagrams(self.socket.fd(), rooms, self.source, &mut datagrams);
+            let got = got.unwrap_or(0);
+            for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
+                complete(bound, &recv, datagram);
+            }
+            if got < room {
+                return false;
+            }
+        }
+    }
+}
+
+/// Reports a receive.
+#[inline]
+fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
+    let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(from));
+    let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
+    let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
+    if datagram.len > recv.buf.len() {
+        let olen = datagram.len - recv.buf.len();
+        fail(bound, CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) });
+        return;
+    }
+    if let Some(cntr) = &bound.rx_cntr {
+        cntr.completed(entry.len);
+    }
+    if let (true, Some(cq)) = (recv.report, &bound.rx_cq) {
+        cq.write(entry);
+    }
+}
+
+/// Reports a receive that failed.
+#[cold]
+fn fail(bound: &Bindings, error: CompletionError) {
+    if let Some(cntr) = &bound.rx_cntr {
+        cntr.failed();
+    }
+    if let Some(cq) = &bound.rx_cq {
+        cq.write_error(error);
+    }
+}
+
+fn entry(recv: &Recv) -> Completion {
+    Completion {
+        context: recv.context,
+        flags: FI_MSG | FI_RECV,
+        len: 0,
+        buf: recv.buf.address(),
+        data: 0,
+        tag: 0,
+        src: FI_ADDR_NOTAVAIL,
+    }
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub(crate) struct UdpEp {
+    engine: Arc<Engine>,
+    receiver: Arc<Receiver>,
+    id: u32,
+    rx_size: usize,
+}
+
+impl UdpEp {
+    pub(crate) fn open(
+        engine: &Arc<Engine>,
+        local: SocketAddr,
+        rx_size: usize,
+        source: bool,
+    ) -> Result<Self> {
+        let socket = Socket::bound(&local)?;
+        let rx = Rx { posted: VecDeque::with_capacity(rx_size), watched: false };
+        let receiver = Arc::new(Receiver {
+            socket,
+            source,
+            rx: Lock::with_level(rx, engine.serialized),
+            bindings: OnceLock::new(),
+        });
+        let id = engine.eps.lock().insert(receiver.clone());
+        Ok(Self { engine: engine.clone(), receiver, id, rx_size })
+    }
+}
+
+impl Endpoint for UdpEp {
+    fn opened(&self, _fid: FidPtr) {}
+
+    fn enable(&self, bindings: &Bindings) -> Result {
+        let fd = self.receiver.socket.fd();
+        self.engine.epoll.add(fd, self.id.into(), IDLE)?;
+        // Only ever set here, and an endpoint is enabled once.
+        let _ = self.receiver.bindings.set(bindings.clone());
+        Ok(())
+    }
+
+    fn cancel(&self, context: Context) -> Result {
+        let Some(bound) = self.receiver.bindings.get() else { return Ok(()) };
+        let mut rx = self.receiver.rx.lock();
+        let found = rx.posted.iter().position(|recv| recv.context == context);
+        if let Some(recv) = found.and_then(|at| rx.posted.remove(at)) {
+            fail(bound, CompletionError::new(entry(&recv), Error::CANCELED));
+        }
+        Ok(())
+    }
+
+    fn getopt(&self, _name: core::ffi::c_int, _value: &mut [u8]) -> Result<usize> {
+        Err(Error::NOPROTOOPT)
+    }
+
+    fn setopt(&self, _name: core::ffi::c_int, _value: &[u8]) -> Result {
+        Err(Error::NOPROTOOPT)
+    }
+
+    fn close(&self) {
+        self.engine.eps.lock().remove(self.id);
+        // Closing would do, but a child process may have the socket as well.
+        self.engine.epoll.remove(self.receiver.socket.fd());
+        self.receiver.rx.lock().posted.clear();
+    }
+
+    fn size_left(&self, tx: bool) -> Result<usize> {
+        if tx {
+            return Err(Error::NOSYS);
+        }
+        Ok(self.rx_size - self.receiver.rx.lock().posted.len())
+    }
+}
+
+impl Msg for UdpEp {
+    #[inline]
+    fn send(&self, op: SendOp) -> Result {
+        let bound = self.receiver.bindings.get().ok_or(Error::OPBADSTATE)?;
+        if op.flags & FI_REMOTE_CQ_DATA != 0 {
+            return Err(Error::NOSYS);
+        }
+        if op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if op.buf.len() > MAX_MSG_SIZE {
+            return Err(Error::MSGSIZE);
+        }
+        let report = if op.flags & FI_COMPLETION != 0 { bound.tx_cq.as_ref() } else { None };
+        if report.is_some_and(|cq| !cq.has_room()) {
+            self.engine.progress();
+            return Err(Error::AGAIN);
+        }
+        let to = bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest)?;
+        let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
+        let mut sent = op.buf.send_to(fd, &to);
+        if sent == Err(Error::CONNREFUSED) {
+            // That was about an earlier datagram, and kept this one from leaving.
+            sent = op.buf.send_to(fd, &to);
+        }
+        match sent {
+            Err(Error::AGAIN | Error::NOBUFS) => {
+                self.engine.progress();
+                return Err(Error::AGAIN);
+            }
+            other => other?,
+        }
+        if let Some(cntr) = &bound.tx_cntr {
+            cntr.completed(op.buf.len());
+        }
+        if let Some(cq) = report {
+            cq.write(Completion {
+                context: op.context,
+                flags: FI_MSG | FI_SEND,
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: 0,
+                src: FI_ADDR_NOTAVAIL,
+            });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn recv(&self, op: RecvOp) -> Result {
+        if op.flags & FI_MULTI_RECV != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        let report = op.flags & FI_COMPLETION != 0;
+        let mut rx = self.receiver.rx.lock();
+        if rx.posted.len() >= self.rx_size {
+            drop(rx);
+            self.engine.progress();
+            return Err(Error::AGAIN);
+        }
+        rx.posted.push_back(Recv { buf: op.buf, context: op.context, report });
+        // Somebody may be asleep since there was nothing to receive for. From
+        // now on the socket stays watched until somebody sleeps again.
+        self.receiver.watch(&self.engine, &mut rx, self.id, true);
+        Ok(())
+    }
+}
+
+impl Tagged for UdpEp {}
+
+impl Cm for UdpEp {
+    fn getname(&self) -> Result<Vec<u8>> {
+        self.receiver.socket.name()
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        if self.receiver.bindings.get().is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        self.receiver.socket.rebind(&addr::from_bytes(name)?)
+    }
+}

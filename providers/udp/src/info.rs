@@ -1,0 +1,145 @@
+//! What the provider offers (fi_getinfo(3), fi_udp(7)), and its entry point.
+use crate::domain::UdpFabric;
+use core::ffi::CStr;
+use ofi_provider::abi::*;
+use ofi_provider::error::Result;
+use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
+use ofi_provider::info::{
+    API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+};
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+use std::sync::OnceLock;
+
+/// The largest message: what one unfragmented datagram carries over Ethernet.
+pub const MAX_MSG_SIZE: usize = 1472;
+
+const TX_CAPS: u64 = FI_MSG | FI_SEND;
+const RX_CAPS: u64 = FI_MSG | FI_RECV | FI_SOURCE;
+/// Whom endpoints reach; loopback addresses lose the remote half.
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// A send is over when the system has taken it, which is all that these ask of
+/// an unreliable endpoint.
+const TX_OP_FLAGS: u64 = FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_COMPLETION;
+
+/// The most receives that wait; sends never do.
+pub const QUEUE_SIZE: usize = 1024;
+const IOV_LIMIT: usize = 4;
+const OBJECTS: usize = 256;
+
+fn offer() -> Result<Offer> {
+    let mut most = InfoBuf::new()?;
+    most.set_caps(TX_CAPS | RX_CAPS | DOMAIN_CAPS);
+
+    let tx = most.tx_mut();
+    tx.caps = TX_CAPS;
+    tx.op_flags = TX_OP_FLAGS;
+    tx.inject_size = MAX_MSG_SIZE;
+    tx.size = QUEUE_SIZE;
+    tx.iov_limit = IOV_LIMIT;
+
+    let rx = most.rx_mut();
+    rx.caps = RX_CAPS;
+    rx.op_flags = FI_COMPLETION;
+    rx.size = QUEUE_SIZE;
+    rx.iov_limit = IOV_LIMIT;
+
+    most.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_DGRAM.into();
+        ep.protocol = FI_PROTO_UDP as u32;
+        ep.max_msg_size = MAX_MSG_SIZE;
+        ep.tx_ctx_cnt = 1;
+        ep.rx_ctx_cnt = 1;
+    });
+    most.edit_domain(|domain| {
+        domain.threading = fi_threading::FI_THREAD_SAFE.into();
+        domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
+        domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+        domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+        domain.mr_key_size = size_of::<u64>();
+        domain.cq_cnt = OBJECTS;
+        domain.ep_cnt = OBJECTS;
+        domain.tx_ctx_cnt = OBJECTS;
+        domain.rx_ctx_cnt = OBJECTS;
+        domain.max_ep_tx_ctx = 1;
+        domain.max_ep_rx_ctx = 1;
+        domain.caps = DOMAIN_CAPS;
+        domain.max_cntr_value = u64::MAX;
+        domain.max_err_cntr_value = u64::MAX;
+    });
+    Ok(Offer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
+}
+
+/// FI_UDP_IFACE, read once.
+fn iface() -> Option<&'static str> {
+    static IFACE: OnceLock<Option<String>> = OnceLock::new();
+    let read =
+        || param::string(&UDP, c"iface", c"the network interface to use, by name (default: all)");
+    IFACE.get_or_init(read).as_deref()
+}
+
+impl Getinfo for UdpFabric {
+    fn getinfo(
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain> {
+        let prov =
+            IpProvider { name: c"udp", offers: &[offer()?], iface: iface(), report: &report };
+        ip_getinfo(&prov, version, node, service, flags, hints)
+    }
+}
+
+/// Tells the core why something is not in the answer.
+fn report(line: &str) {
+    ofi_provider::log!(&UDP, INFO, FABRIC, "{line}");
+}
+
+/// The provider, as the core knows it.
+pub static UDP: Provider = Provider::new(
+    c"udp",
+    PROV_VERSION,
+    API_VERSION,
+    getinfo_entry::<UdpFabric>,
+    open_fabric::<UdpFabric>,
+);
+
+/// The entry point of the plug-in (fi_provider(7)).
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    // Declares the parameter, so that fi_getparams lists it.
+    iface();
+    UDP.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::info::{alter, check};
+
+    #[test]
+    fn the_source_of_messages_is_reported_only_on_request() {
+        let offer = offer().unwrap();
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG);
+        let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+        assert_eq!(info.caps() & FI_SOURCE, 0);
+        hints.set_caps(FI_MSG | FI_SOURCE);
+        let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+        assert_eq!(info.caps() & FI_SOURCE, FI_SOURCE);
+    }
+
+    #[test]
+    fn what_a_datagram_cannot_do_is_refused() {
+        let offer = offer().unwrap();
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG | FI_TAGGED);
+        assert!(!check(API_VERSION, &offer, hints.as_ref()).is_empty());
+        hints.set_caps(FI_MSG);
+        assert!(check(API_VERSION, &offer, hints.as_ref()).is_empty());
+        hints.edit_ep(|ep| ep.max_msg_size = MAX_MSG_SIZE + 1);
+        assert!(!check(API_VERSION, &offer, hints.as_ref()).is_empty());
+    }
+}

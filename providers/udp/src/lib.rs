@@ -1,0 +1,10 @@
+//! The udp provider: FI_EP_DGRAM endpoints over UDP sockets.
+//!
+//! One datagram is one message, without a header. It is also the smallest
+//! complete provider, to start a new one from: [`info`] says what it offers,
+//! `domain` has fabric and domain, `ep` the endpoints behind the common
+//! glue, `socket` their sockets.
+mod domain;
+mod ep;
+pub mod info;
+mod socket;
