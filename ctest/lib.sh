@@ -26,7 +26,7 @@ need() {
   { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >"$WORK/apt.log" 2>&1 ||
     { "${sudo[@]}" apt-get update -q </dev/null >>"$WORK/apt.log" 2>&1 &&
       "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >>"$WORK/apt.log" 2>&1; }; } && return 0
-  tail -5 "$WORK/apt.log" >&2
+  tail -n 5 "$WORK/apt.log" >&2
   echo "please run as root: apt-get install ${missing[*]}" >&2
   return 1
 }
@@ -68,7 +68,7 @@ fi_pp() {
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
   wait $pid; rc2=$?
   [ $rc = 0 ] && [ $rc2 = 0 ] && return 0
-  tail -3 "$WORK/pp.server" "$out" >&2
+  tail -n 3 "$WORK/pp.server" "$out" >&2
   return 1
 }
 
