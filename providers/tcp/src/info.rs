@@ -12,7 +12,17 @@ use ofi_provider::provider::Provider;
 use std::sync::OnceLock;
 
 /// What every endpoint of ours can do: the one place to add a capability to.
-const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV;
+const MSG_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_SEND
+    | FI_RECV
+    | FI_MULTI_RECV
+    | FI_RMA
+    | FI_READ
+    | FI_WRITE
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_RMA_EVENT;
 /// What connectionless endpoints can do besides.
 const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
@@ -33,8 +43,21 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_RMA_EVENT
     | FI_RMA_PMEM;
-/// Messages of a connection stay in order.
-const MSG_ORDER: u64 = FI_ORDER_SAS;
+/// Everything on a connection is done in the order of its posting, but for the
+/// answers to reads. The names for atomics are there as the original has them.
+const MSG_ORDER: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_RAS
+    | FI_ORDER_WAW
+    | FI_ORDER_WAS
+    | FI_ORDER_SAW
+    | FI_ORDER_SAS
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAW;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;

@@ -293,8 +293,8 @@ impl State {
             };
             let n = want.min(bytes.len());
             match conn.socket.recv(&mut bytes[..n]) {
-                Ok(0) => {
-                    self.fail(id, Error::CONNREFUSED);
+                Ok(0) | Err(Error::CONNRESET) => {
+                    self.hung_up(id);
                     return true;
                 }
                 Ok(n) => conn.stash.extend_from_slice(&bytes[..n]),
@@ -327,6 +327,18 @@ impl State {
             self.refuse_stranger(id, why);
         }
         true
+    }
+
+    /// The peer ended the connection before it said anything. An RDM peer whose
+    /// refusal was overtaken by the end of the connection looks like this.
+    fn hung_up(&mut self, id: u32) {
+        let conn = &self.conns[id];
+        let rdm = self.eps[conn.ep].identity.kind == Kind::Rdm;
+        if rdm && conn.stage == Stage::AwaitResponse {
+            self.refused(id, Vec::new());
+        } else {
+            self.fail(id, Error::CONNREFUSED);
+        }
     }
 
     /// Somebody who does not speak our protocol.
