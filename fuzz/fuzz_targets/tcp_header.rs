@@ -1,0 +1,34 @@
+//! Transfer headers of the tcp provider, as a connection reads them.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+// By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
+#[allow(dead_code, reason = "only the headers are used here")]
+#[path = "../../providers/tcp/src/wire.rs"]
+mod wire;
+use wire::{BASE_LEN, ByteOrder, Header, MAX_HEADER_LEN};
+
+fuzz_target!(|bytes: &[u8]| {
+    let len = match Header::len_at(bytes) {
+        Ok(Some(len)) => len,
+        Ok(None) => return assert!(bytes.len() < BASE_LEN),
+        Err(_) => return,
+    };
+    assert!((BASE_LEN..=MAX_HEADER_LEN).contains(&len));
+    let Some(bytes) = bytes.get(..len) else { return };
+    for order in [ByteOrder::Native, ByteOrder::Network] {
+        let Ok(header) = Header::parse(bytes, order) else { continue };
+        // Nothing in an accepted header is lost, for either byte order.
+        for other in [ByteOrder::Native, ByteOrder::Network] {
+            let mut out = [0; 40];
+            let n = header.write(other, &mut out);
+            assert_eq!(n, header.wire_len());
+            assert_eq!(Header::len_at(&out), Ok(Some(n)));
+            assert_eq!(Header::parse(&out[..n], other), Ok(header));
+            if other == order {
+                // But for the version, which connection messages have settled.
+                assert_eq!(out[1..n], bytes[1..]);
+            }
+        }
+    }
+});
