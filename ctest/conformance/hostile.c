@@ -9,7 +9,7 @@
 #include "ct.h"
 #include <netinet/tcp.h>
 
-enum { ROUNDS = 300, KEPT = 8, ROOM = 1 << 16, SMALL = 100 };
+enum { ROUNDS = 300, KEPT = 8, ROOM = 1 << 16, SMALL = 100, KEY = 5, REGION = 4096 };
 #define HONEST 0x7e57000000000000ull	/* tags of the honest pair; no frame below starts like this */
 
 static uint64_t seed, state;
@@ -32,8 +32,9 @@ static size_t frame(unsigned char *o, size_t room, int big)
 	static const uint64_t extreme[] = { 0, 1, 15, 17, 1ull << 31, 1ull << 32, 1ull << 63, ~0ull };
 	static const unsigned char ops[] = { 0, 0, 0, 1, 1, 1, 5, 5, 6, 7, 2, 3, 4 };
 	unsigned op = ops[rnd(sizeof ops)], flags = rnd(3) ? 0 : rnd(2) ? 1 : 4 | rnd(2);
-	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 ? 8 : op == 5 ? 16 : 0);
-	size_t body = op == 5 || op == 6 ? 0 : rnd(4) ? rnd(2 * SMALL) : rnd(20000), at = 16;
+	unsigned places = op == 2 || op == 4 ? 1 + rnd(4) : 0;
+	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 ? 8 : op == 5 ? 16 : 0) + 24 * places;
+	size_t body = op == 2 || op == 5 || op == 6 ? 0 : rnd(4) ? rnd(2 * SMALL) : rnd(20000), at = 16;
 
 	if (head + body > room)
 		body = room - head;
@@ -42,6 +43,7 @@ static size_t frame(unsigned char *o, size_t room, int big)
 	o[1] = op;
 	put(o + 2, flags, 2, big);
 	o[4] = op >= 5 ? 1 + rnd(3) : rnd(8) ? 0 : 2;
+	o[5] = places;
 	o[6] = head;
 	put(o + 8, head + body, 8, big);
 	if (flags & 1)
@@ -52,6 +54,11 @@ static size_t frame(unsigned char *o, size_t room, int big)
 	}
 	if (op == 5)
 		put(o + at, rnd(2) ? rnd(100000) : extreme[rnd(8)], 8, big);
+	for (unsigned i = 0; i < places; i++, at += 24) {
+		put(o + at, rnd(4) ? rnd(2 * REGION) : extreme[rnd(8)], 8, big);
+		put(o + at + 8, rnd(4) ? rnd(REGION / 2) : extreme[rnd(8)], 8, big);
+		put(o + at + 16, rnd(8) ? KEY : rnd(100), 8, big);
+	}
 	for (size_t i = 0; i < body; i++)
 		o[head + i] = rnd(256);
 	if (rnd(4) == 0)
@@ -208,9 +215,11 @@ static void victim(struct ct *c)
 			OK(fi_close(&guests[i]->fid));
 }
 
-static void hostile_peer(int rank)
+static void hostile(int rank, uint64_t caps)
 {
-	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED };
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | caps };
+	struct fid_mr *mr = NULL;
+	static char region[3 * REGION];
 	struct ct c;
 	struct ct_name mine, theirs;
 	struct sockaddr_in to;
@@ -222,7 +231,14 @@ static void hostile_peer(int rank)
 	mine = ct_getname(rank == 0 && c.pep ? &c.pep->fid : &c.ep->fid);
 	ct_swap(&c, &mine, &theirs, sizeof mine);
 	if (rank == 0) {
+		memset(region, 0x55, sizeof region);
+		if (caps & FI_RMA)	/* the middle of it is all they may touch */
+			OK(fi_mr_reg(c.domain, region + REGION, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));
 		victim(&c);
+		for (size_t i = 0; i < REGION; i++)
+			CHECK(region[i] == 0x55 && region[2 * REGION + i] == 0x55);
+		if (mr)
+			OK(fi_close(&mr->fid));
 	} else {
 		memcpy(&to, theirs.b, sizeof to);
 		memcpy(&own, mine.b, sizeof own);
@@ -252,7 +268,11 @@ static void hostile_peer(int rank)
 	ct_done(&c);
 }
 
+static void hostile_peer(int rank) { hostile(rank, 0); }
+static void hostile_rma(int rank) { hostile(rank, FI_RMA); }
+
 static const struct ct_test tests[] = {
 	{ "a peer that breaks the protocol in every way harms nobody else", hostile_peer, CT_REL },
+	{ "a peer that breaks the protocol of remote access touches what it may alone", hostile_rma, CT_REL },
 };
 CT_MAIN("hostile", tests)

@@ -20,11 +20,17 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(header) = Header::parse(bytes, order) else { continue };
         // Nothing in an accepted header is lost, for either byte order.
         for other in [ByteOrder::Native, ByteOrder::Network] {
-            let mut out = [0; 40];
-            let n = header.write(other, &mut out);
-            assert_eq!(n, header.wire_len());
+            let mut head = [0; 40];
+            header.write(other, &mut head);
+            let mut out = head[..header.head_len()].to_vec();
+            if header.segments > 0 {
+                let Ok(segments) = header.read_segments(bytes, order) else { break };
+                assert_eq!(segments.as_slice().len(), header.segments as usize);
+                out.extend(Header::write_segments(other, segments.as_slice()));
+            }
+            let n = header.wire_len();
             assert_eq!(Header::len_at(&out), Ok(Some(n)));
-            assert_eq!(Header::parse(&out[..n], other), Ok(header));
+            assert_eq!(Header::parse(&out, other), Ok(header));
             if other == order {
                 // But for the version, which connection messages have settled.
                 assert_eq!(out[1..n], bytes[1..]);
