@@ -159,7 +159,8 @@ impl Ep {
     /// The peer's name as completions report it.
     #[inline]
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
-        if peer == NONE { FI_ADDR_NOTAVAIL } else { self.peers[peer].name }
+        // A stranger is forgotten with its last message, before that is reported.
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
 
     /// The source a receive is restricted to, if any.
