@@ -272,6 +272,20 @@ static void shutdown_event(int rank)
 	ct_barrier(&c);
 	ct_close(&c);
 }
+static void own_shutdown(int rank)
+{
+	struct ct c;
+	struct fi_eq_cm_entry e;
+
+	ct_open(&c, NULL);
+	if (rank == 0) {	/* no help from the other side: it only waits */
+		OK(fi_shutdown(c.ep, 0));
+		ct_want_event(&c, FI_SHUTDOWN, &e, sizeof e);
+		CHECK(e.fid == &c.ep->fid);
+	}
+	ct_barrier(NULL);
+	ct_close(&c);
+}
 static void closed_peer(int rank)
 {
 	struct ct c;
@@ -461,6 +475,7 @@ static const struct ct_test tests[] = {
 	{ "a rejected connection tells so with the rejecter's data", rejected, CT_MSG },
 	{ "a port nobody listens on gives FI_ECONNREFUSED", refused, CT_MSG | CT_SOLO },
 	{ "fi_shutdown gives FI_SHUTDOWN and flushes receives", shutdown_event, CT_MSG },
+	{ "fi_shutdown gives its caller FI_SHUTDOWN as well", own_shutdown, CT_MSG },
 	{ "closing an endpoint gives the peer FI_SHUTDOWN", closed_peer, CT_MSG },
 	{ "fi_getname and fi_getpeer name the two ends", names, CT_MSG },
 	{ "a passive endpoint has the address it listens on", pep_name, CT_MSG | CT_SOLO },

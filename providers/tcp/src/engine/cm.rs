@@ -597,11 +597,9 @@ impl State {
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };
         if was_connected {
-            // fi_shutdown itself tells the caller nothing more.
-            if error != Error::CANCELED {
-                let event = FI_SHUTDOWN as u32;
-                eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
-            }
+            // Whoever calls fi_shutdown is told as well, as by the original.
+            let event = FI_SHUTDOWN as u32;
+            eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
         } else {
             eq.write(Event::Error(EventError {
                 fid: ep.fid,
