@@ -21,7 +21,7 @@ pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, open_fabric};
-pub use pep::{PepFid, Reject};
+pub use pep::{PepFid, Reject, passive_name};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;

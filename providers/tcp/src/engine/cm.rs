@@ -115,8 +115,12 @@ impl State {
         socket.set_keepalive(true);
         if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
             // Peers know us by this address.
-            local.set_port(0);
-            socket.bind(&local)?;
+            if self.eps[ep_id].identity.keep_port {
+                socket.bind_listener(&local, None)?;
+            } else {
+                local.set_port(0);
+                socket.bind(&local)?;
+            }
         }
         socket.connect(to)?;
         let mut conn = Conn::new(socket, Stage::Connecting, ep_id);

@@ -41,6 +41,8 @@ pub(crate) struct Identity {
     pub(crate) kind: Kind,
     /// Its own address; the port is 0 until it listens.
     pub(crate) local: SocketAddr,
+    /// Connects from the port in `local`, which is a passive endpoint's.
+    pub(crate) keep_port: bool,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
