@@ -15,7 +15,8 @@ use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::any::Any;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A connection request that can be answered with a refusal.
 pub trait Reject: Any + Send {
@@ -57,6 +58,32 @@ impl PassiveEp for NoPassiveEp {
     fn close(&self) {
         match *self {}
     }
+}
+
+/// Something with an address.
+trait Named: Send + Sync {
+    fn name(&self) -> Result<Vec<u8>>;
+}
+
+impl<P: PassiveEp> Named for PepFid<P> {
+    fn name(&self) -> Result<Vec<u8>> {
+        self.inner.getname()
+    }
+}
+
+/// The open passive endpoints. A handle is looked up here, not followed.
+static OPEN: LazyLock<Mutex<HashMap<usize, Weak<dyn Named>>>> = LazyLock::new(Mutex::default);
+
+fn open_ones() -> MutexGuard<'static, HashMap<usize, Weak<dyn Named>>> {
+    OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The address of the passive endpoint that an endpoint's `info->handle` names
+/// (fi_endpoint(3)): the endpoint is to have that address. `None` if the handle
+/// is no open passive endpoint's.
+pub fn passive_name(handle: *const fid) -> Option<Result<Vec<u8>>> {
+    let pep = open_ones().get(&(handle as usize))?.upgrade()?;
+    Some(pep.name())
 }
 
 /// A passive endpoint, as C holds it.
@@ -129,7 +156,7 @@ impl<P: PassiveEp> PepFid<P> {
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
         let inner = fabric.inner.passive_ep(info)?;
-        Ok(Arc::new(Self {
+        let pep = Arc::new(Self {
             c: fid_pep {
                 fid: fid {
                     fclass: FI_CLASS_PEP as usize,
@@ -144,7 +171,10 @@ impl<P: PassiveEp> PepFid<P> {
             reject: reject_request::<P::Request>,
             leave_fabric: fabric.use_it(),
             _fabric: fabric.clone(),
-        }))
+        });
+        let named: Weak<dyn Named> = Arc::downgrade(&(pep.clone() as Arc<dyn Named>));
+        open_ones().insert(Arc::as_ptr(&pep) as usize, named);
+        Ok(pep)
     }
 }
 
@@ -158,6 +188,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
             PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
             PepFid::<P>::take(fid.cast::<fid_pep>())
         };
+        open_ones().remove(&(fid as usize));
         pep.inner.close();
         if let Some(eq) = pep.eq.get() {
             eq.forget(FidPtr(fid));
