@@ -127,27 +127,27 @@ impl<P: PassiveEp> PepFid<P> {
 
     const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
-        cancel: Some(no_cancel),
+        cancel: Some(unbuilt::no_cancel),
         getopt: Some(getopt::<P>),
         setopt: Some(no_setopt),
-        tx_ctx: Some(no_tx_ctx),
-        rx_ctx: Some(no_rx_ctx),
-        rx_size_left: Some(no_size_left),
-        tx_size_left: Some(no_size_left),
-        export_xpu: Some(no_export_xpu),
+        tx_ctx: Some(unbuilt::no_tx_ctx),
+        rx_ctx: Some(unbuilt::no_rx_ctx),
+        rx_size_left: Some(unbuilt::no_size_left),
+        tx_size_left: Some(unbuilt::no_size_left),
+        export_xpu: Some(unbuilt::no_export_xpu),
     };
 
     const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<P>),
         getname: Some(getname::<P>),
-        getpeer: Some(no_getpeer),
-        connect: Some(no_connect),
+        getpeer: Some(unbuilt::no_getpeer),
+        connect: Some(unbuilt::no_connect),
         listen: Some(listen::<P>),
-        accept: Some(no_accept),
+        accept: Some(unbuilt::no_accept),
         reject: Some(reject::<P>),
-        shutdown: Some(no_shutdown),
-        join: Some(no_join),
+        shutdown: Some(unbuilt::no_shutdown),
+        join: Some(unbuilt::no_join),
     };
 
     pub(super) fn open<F: Fabric<PassiveEp = P>>(
@@ -311,10 +311,6 @@ unsafe extern "C" fn reject<P: PassiveEp>(
     })
 }
 
-unsafe extern "C" fn no_cancel(_fid: fid_t, _context: *mut c_void) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
 unsafe extern "C" fn no_setopt(
     _fid: fid_t,
     _level: c_int,
@@ -323,67 +319,4 @@ unsafe extern "C" fn no_setopt(
     _len: usize,
 ) -> c_int {
     Error::NOPROTOOPT.to_ret()
-}
-
-unsafe extern "C" fn no_tx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_tx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_rx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_rx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_size_left(_ep: *mut fid_ep) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_export_xpu(
-    _ep: *mut fid_ep,
-    _flags: u64,
-    _xpu: *mut abi::fid_xpu_ep,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_getpeer(_ep: *mut fid_ep, _addr: *mut c_void, _len: *mut usize) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_connect(
-    _ep: *mut fid_ep,
-    _addr: *const c_void,
-    _param: *const c_void,
-    _len: usize,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_accept(_ep: *mut fid_ep, _param: *const c_void, _len: usize) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_shutdown(_ep: *mut fid_ep, _flags: u64) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_join(
-    _ep: *mut fid_ep,
-    _addr: *const c_void,
-    _flags: u64,
-    _mc: *mut *mut fid_mc,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }
