@@ -3,7 +3,7 @@ use super::{Endpoint, RecvOp, SendOp, bytes, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, fi_addr_t, fi_alias,
     fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged,
-    fi_rx_attr, fi_tx_attr, fid, fid_ep, fid_mc, fid_pep, fid_t,
+    fid, fid_ep, fid_t,
 };
 use crate::addr;
 use crate::av::Av;

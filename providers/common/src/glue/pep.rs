@@ -3,8 +3,7 @@ use super::ep::give_name;
 use super::fabric::FabricFid;
 use super::{Fabric, PassiveEp, bytes, copy_out, take_request, unbuilt};
 use crate::abi::{
-    self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid,
-    fid_ep, fid_mc, fid_pep, fid_t,
+    self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::boundary::answer;
 use crate::eq::{Eq, FidPtr};
@@ -13,7 +12,6 @@ use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
-use libc::ssize_t;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
