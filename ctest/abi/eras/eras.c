@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define STR_(x) #x
@@ -225,15 +226,19 @@ static void dupinfo(void)
 #define OK(call) MUST((call) == 0)
 static void objects(void)
 {
-	struct era_info *info = NULL;
+	struct era_info *info = NULL, *held;
 	struct era_fabric_attr *attr;
 	struct fid_fabric *fabric = NULL;
 	struct fid_domain *domain;
 	struct fid_av *av;
 	struct fid_cq *cq;
 	struct fid_ep *ep;
-	struct fi_cq_attr cq_attr = { .format = FI_CQ_FORMAT_MSG };
-	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
+	struct fid_cntr *cntr;
+	struct fid_mr *mr;
+	struct era_cq_attr *cq_attr = EDGE(era_cq_attr);
+	struct era_mr_attr *mr_attr = EDGE(era_mr_attr);
+	struct fi_av_attr *av_attr = EDGE(fi_av_attr);	/* the same in all releases */
+	struct iovec *iov = EDGE(iovec);
 	char buf[8], *wide;
 	int context, i;
 
@@ -249,11 +254,22 @@ static void objects(void)
 	CHECK(fabric->api_version == (NODE == 100 ? FI_VERSION(1, 0) : API));
 	CHECK(era_fabric(NULL, &fabric, NULL) == -FI_EINVAL);
 
+	test = "objects opened with this release's attributes";
+	held = trimmed(info);
+	OK(fi_domain(fabric, (struct fi_info *)held, &domain, NULL));
+	cq_attr->format = FI_CQ_FORMAT_MSG;
+	OK(fi_cq_open(domain, (struct fi_cq_attr *)cq_attr, &cq, NULL));
+	av_attr->type = FI_AV_TABLE;
+	OK(fi_av_open(domain, av_attr, &av, NULL));
+	OK(fi_endpoint(domain, (struct fi_info *)held, &ep, NULL));
+	CHECK(fi_cntr_open(domain, (struct fi_cntr_attr *)EDGE(era_cntr_attr), &cntr, NULL) == 0 && fi_close(&cntr->fid) == 0);
+	*iov = (struct iovec){ buf, sizeof buf };
+	mr_attr->mr_iov = iov;
+	mr_attr->iov_count = 1;
+	mr_attr->access = FI_SEND | FI_RECV;
+	CHECK(fi_mr_regattr(domain, (struct fi_mr_attr *)mr_attr, 0, &mr) == 0 && fi_close(&mr->fid) == 0);
+
 	test = "fi_cq_readerr";
-	OK(fi_domain(fabric, (struct fi_info *)info, &domain, NULL));
-	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
-	OK(fi_av_open(domain, &av_attr, &av, NULL));
-	OK(fi_endpoint(domain, (struct fi_info *)info, &ep, NULL));
 	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	OK(fi_ep_bind(ep, &av->fid, 0));
 	OK(fi_enable(ep));

@@ -108,6 +108,49 @@ struct era_cq_err_entry {
 #endif
 };
 
+struct era_cq_attr {
+	size_t size;
+	uint64_t flags;
+	int format, wait_obj, signaling_vector, wait_cond;
+	void *wait_set;
+#if NODE >= 110
+	void *xpu_ctx;
+#endif
+};
+
+struct era_cntr_attr {
+	int events, wait_obj;
+	void *wait_set;
+	uint64_t flags;
+#if NODE >= 110
+	void *xpu_ctx;
+#endif
+};
+
+/* Also grew at 1.19, 1.22: between symbol versions. */
+struct era_mr_attr {
+	const void *mr_iov;
+	size_t iov_count;
+	uint64_t access, offset, requested_key;
+	void *context;
+#if NODE >= 101
+	size_t auth_key_size;
+	uint8_t *auth_key;
+#endif
+#if NODE >= 103
+	int iface;
+	uint64_t device;
+#endif
+#if NODE >= 107
+	void *hmem_data;
+#endif
+#if NODE >= 108
+	size_t page_size;
+	const void *base_mr;
+	size_t sub_mr_cnt;
+#endif
+};
+
 /* Sizes that the releases had, by node: 1.0 1.1 1.2 1.3 1.7 1.8 1.9 1.10 */
 #define AT (NODE == 100 ? 0 : NODE == 101 ? 1 : NODE == 102 ? 2 : NODE == 103 ? 3 : NODE == 107 ? 4 : NODE == 108 ? 5 : NODE == 109 ? 6 : 7)
 #define SIZES(s, a, b, c, d, e, f, g, h) \
@@ -118,5 +161,8 @@ SIZES(era_rx_attr,       64,  64,  64,  64,  64,  64,  64,  64);
 SIZES(era_ep_attr,       80,  96,  96,  96,  96,  96,  96, 104);
 SIZES(era_domain_attr,  120, 184, 184, 192, 200, 208, 224, 232);
 SIZES(era_fabric_attr,   32,  32,  32,  32,  32,  32,  32,  32);
+SIZES(era_cq_attr,       40,  40,  40,  40,  40,  40,  40,  48);
+SIZES(era_cntr_attr,     24,  24,  24,  24,  24,  24,  24,  32);
+SIZES(era_mr_attr,       48,  64,  64,  80,  88, 112, 112, 112);
 SIZES(era_cq_err_entry,  72,  80,  80,  80,  88,  88,  88,  88);
 #endif
