@@ -55,7 +55,7 @@ with_net() {
 PP_PORT=$((20000 + RANDOM % 20000))
 fi_pp() {
   local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
-  PP_PORT=$((PP_PORT + 1)); PP_LIBS=
+  PP_PORT=$((PP_PORT + 2)); PP_LIBS=	# the data has the next port, which stays taken for a while
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
   pid=$!; PIDS+=("$pid")
   for i in $(seq 100); do
