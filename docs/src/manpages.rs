@@ -167,7 +167,7 @@ fn references(text: &str) -> String {
     while let Some(open) = rest.find('(') {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let start = rest[..open].rfind(|c| !is_name(c)).map_or(0, |at| at + 1);
-        let after = rest[open..].as_bytes();
+        let after = &rest.as_bytes()[open..];
         let refers =
             start < open && after.len() > 2 && after[1].is_ascii_digit() && after[2] == b')';
         let plain =
