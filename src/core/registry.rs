@@ -6,12 +6,15 @@
 use crate::abi::{FI_LIB_SUFFIX, fi_provider};
 use crate::core::log::{self, Names};
 use crate::core::params;
-use crate::info::version;
+use crate::info::{API_VERSION, version};
 use core::ffi::CStr;
+use core::mem;
 use core::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -92,7 +95,7 @@ impl Provider {
     ///
     /// # Safety
     /// `raw` is null or points to a provider that stays for good.
-    pub unsafe fn new(raw: *mut fi_provider) -> core::result::Result<Self, &'static str> {
+    pub unsafe fn new(raw: *mut fi_provider) -> core::result::Result<Self, String> {
         let raw = NonNull::new(raw).ok_or("its entry point gave no provider")?;
         // SAFETY: by this function's contract; the name is a C string or null.
         let (prov, name) = unsafe {
@@ -101,7 +104,7 @@ impl Provider {
             (prov, name.ok_or("it has no name")?.to_string_lossy().into_owned())
         };
         if name.is_empty() {
-            return Err("it has no name");
+            return Err("it has no name".to_owned());
         }
         let kind = match name.as_str() {
             _ if prov.getinfo.is_none() => Kind::Hook,
@@ -110,10 +113,17 @@ impl Provider {
             _ => Kind::Core,
         };
         if kind != Kind::Hook && prov.fabric.is_none() {
-            return Err("it cannot open a fabric");
+            return Err("it cannot open a fabric".to_owned());
         }
         if prov.fi_version < version(1, 3) {
-            return Err("it was built for an interface older than 1.3");
+            return Err("it was built for an interface older than 1.3".to_owned());
+        }
+        // Within a major version structures only grow; a later one may be anything.
+        if prov.fi_version >> 16 > API_VERSION >> 16 {
+            let (major, minor) = (prov.fi_version >> 16, prov.fi_version & 0xffff);
+            return Err(format!(
+                "it was built for interface {major}.{minor}, newer than this library"
+            ));
         }
         let (version, fi_version) = (prov.version, prov.fi_version);
         Ok(Self { raw, name, version, fi_version, kind, preferred: false, hidden: false })
@@ -355,6 +365,9 @@ enum Refused {
 /// Opens a plug-in for good.
 fn open(file: &Path) -> core::result::Result<Provider, Refused> {
     type Entry = unsafe extern "C" fn() -> *mut fi_provider;
+    if is_cut_off(file) {
+        return Err(Refused::Unusable("the file is cut off".to_owned()));
+    }
     // SAFETY: loading code runs it; that is what a plug-in is, and where
     // plug-ins come from is for the administrator and the user to say.
     unsafe {
@@ -368,9 +381,44 @@ fn open(file: &Path) -> core::result::Result<Provider, Refused> {
         core::mem::forget(library);
         match entry() {
             raw if raw.is_null() => Err(Refused::Nothing),
-            raw => Provider::new(raw).map_err(|why| Refused::Unusable(why.to_owned())),
+            raw => Provider::new(raw).map_err(Refused::Unusable),
         }
     }
+}
+
+/// Whether a part that the loader would map lies behind the end of the file, as
+/// when copying it was interrupted: the loader does not look, and touching what
+/// it has mapped ends the process. Of whatever else is wrong the loader tells.
+fn is_cut_off(file: &Path) -> bool {
+    /// Where the fields of an ELF file's header and of its program headers lie.
+    const PHOFF: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phoff);
+    const PHENTSIZE: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phentsize);
+    const PHNUM: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phnum);
+    const OFFSET: usize = mem::offset_of!(libc::Elf64_Phdr, p_offset);
+    const FILESZ: usize = mem::offset_of!(libc::Elf64_Phdr, p_filesz);
+    let u16_at = |of: &[u8], at: usize| Some(u16::from_ne_bytes(*of.get(at..)?.first_chunk()?));
+    let u32_at = |of: &[u8], at: usize| Some(u32::from_ne_bytes(*of.get(at..)?.first_chunk()?));
+    let u64_at = |of: &[u8], at: usize| Some(u64::from_ne_bytes(*of.get(at..)?.first_chunk()?));
+    let look = || -> Option<bool> {
+        let file = File::open(file).ok()?;
+        let about = file.metadata().ok().filter(|about| about.is_file())?;
+        let mut header = [0; size_of::<libc::Elf64_Ehdr>()];
+        file.read_exact_at(&mut header, 0).ok()?;
+        if !header.starts_with(b"\x7fELF") || header[libc::EI_CLASS] != libc::ELFCLASS64 {
+            return None;
+        }
+        let entry = usize::from(u16_at(&header, PHENTSIZE)?);
+        let mut table = vec![0; entry * usize::from(u16_at(&header, PHNUM)?)];
+        if file.read_exact_at(&mut table, u64_at(&header, PHOFF)?).is_err() {
+            return Some(true);
+        }
+        let beyond = |segment: &[u8]| {
+            let end = u64_at(segment, OFFSET)?.checked_add(u64_at(segment, FILESZ)?);
+            Some(u32_at(segment, 0)? == libc::PT_LOAD && end.is_none_or(|end| end > about.len()))
+        };
+        Some(table.chunks_exact(entry.max(1)).any(|segment| beyond(segment) == Some(true)))
+    };
+    look() == Some(true)
 }
 
 fn root_cause(error: &libloading::Error) -> String {
@@ -539,6 +587,8 @@ pub(super) mod tests {
         assert_eq!(refuse(|raw| raw.name = core::ptr::null()), "it has no name");
         assert_eq!(refuse(|raw| raw.fabric = None), "it cannot open a fabric");
         assert!(refuse(|raw| raw.fi_version = version(1, 2)).contains("older"));
+        let future = refuse(|raw| raw.fi_version = version(3, 1));
+        assert_eq!(future, "it was built for interface 3.1, newer than this library");
     }
 
     #[test]
@@ -553,6 +603,19 @@ pub(super) mod tests {
         );
         assert_eq!(Search::parse("@"), Search { first_wins: true, ..Search::default() });
         assert_eq!(Search::parse("+relative.so"), Search::default());
+    }
+
+    #[test]
+    fn a_file_that_ends_too_early_is_told_from_a_whole_one_and_from_none() {
+        let whole = std::env::current_exe().unwrap();
+        assert!(!is_cut_off(&whole) && !is_cut_off(Path::new("/")));
+        let bytes = std::fs::read(&whole).unwrap();
+        let cut = std::env::temp_dir().join(format!("ofi-cut-off-{}", std::process::id()));
+        for (len, expected) in [(0, false), (40, false), (100, true), (5000, true)] {
+            std::fs::write(&cut, &bytes[..len]).unwrap();
+            assert_eq!(is_cut_off(&cut), expected, "{len} bytes");
+        }
+        std::fs::remove_file(&cut).unwrap();
     }
 
     #[test]
