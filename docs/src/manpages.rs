@@ -168,8 +168,10 @@ fn references(text: &str) -> String {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let start = rest[..open].rfind(|c| !is_name(c)).map_or(0, |at| at + 1);
         let after = rest[open..].as_bytes();
-        let refers = start < open && after.len() > 2 && after[1].is_ascii_digit() && after[2] == b')';
-        let plain = |text: &str| text.replace('\\', "\\e").replace('~', "\\(ti").replace('^', "\\(ha");
+        let refers =
+            start < open && after.len() > 2 && after[1].is_ascii_digit() && after[2] == b')';
+        let plain =
+            |text: &str| text.replace('\\', "\\e").replace('~', "\\(ti").replace('^', "\\(ha");
         if refers {
             out.push_str(&plain(&rest[..start]));
             let _ = write!(out, "\\fB{}\\fR{}", literal(&rest[start..open]), &rest[open..open + 3]);
