@@ -247,10 +247,19 @@ impl State {
             read: !conn.blocked && !conn.is_connecting(),
             write: conn.is_connecting() || (conn.is_connected() && !conn.tx.is_empty()),
         };
-        if wanted != conn.interest {
-            conn.interest = wanted;
-            let _ = self.epoll.modify(conn.socket.fd(), TOKEN_CONN | u64::from(id), wanted);
-        }
+        let (fd, token) = (conn.socket.fd(), TOKEN_CONN | u64::from(id));
+        let before = std::mem::replace(&mut conn.interest, wanted);
+        // A socket that waits for nothing is taken out: epoll would go on to
+        // report its end, which nobody looks at before it is read again.
+        let _ = match (before, wanted) {
+            _ if before == wanted => Ok(()),
+            (_, Interest::NONE) => {
+                self.epoll.remove(fd);
+                Ok(())
+            }
+            (Interest::NONE, _) => self.epoll.add(fd, token, wanted),
+            _ => self.epoll.modify(fd, token, wanted),
+        };
     }
 
     /// Before a caller sleeps on the engine's descriptor: true if everything
@@ -285,6 +294,8 @@ impl State {
         for id in std::mem::take(&mut self.held) {
             if self.conns.get(id).is_some_and(|conn| conn.is_connected()) {
                 self.flush(id);
+                self.heat(id);
+                self.watch_unsent(id);
             }
         }
     }

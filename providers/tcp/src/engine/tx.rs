@@ -223,6 +223,15 @@ impl State {
         } else {
             self.flush(id);
             self.heat(id);
+            self.watch_unsent(id);
+        }
+    }
+
+    /// Makes epoll tell when what waits on a connection can be sent: another
+    /// thread may be asleep on it, and this one may not call again.
+    pub(super) fn watch_unsent(&mut self, id: u32) {
+        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
+            self.watch(id);
         }
     }
 
@@ -413,6 +422,7 @@ impl State {
         (outgoing.wire, outgoing.wire_len, outgoing.sent) = (wire, wire_len, sent);
         self.conns[conn_id].tx.push_back(outgoing);
         self.heat(conn_id);
+        self.watch_unsent(conn_id);
         Ok(())
     }
 
@@ -516,6 +526,7 @@ impl State {
         }
         if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
             self.heat(id);
+            self.watch_unsent(id);
         }
     }
 
@@ -554,7 +565,8 @@ impl State {
         used.extend(
             conn.tx
                 .iter()
-                .filter(|o| o.header.op == Op::TagRts && o.header.op_data != 0)
+                // Announced already, or asked for and not sent yet.
+                .filter(|o| matches!(o.header.op, Op::TagRts | Op::Data) && o.header.op_data != 0)
                 .map(|o| o.header.op_data),
         );
         for outgoing in &mut conn.tx {
