@@ -526,7 +526,9 @@ impl State {
             Op::Data => {
                 let conn = &mut self.conns[id];
                 let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
+                conn.announced.remove(header.op_data);
                 if header.len != incoming.about.len as u64 {
+                    conn.incoming = Some(incoming);
                     return Err(Error::PROTO);
                 }
                 incoming.about.ack |= wants_ack(header);
@@ -638,7 +640,8 @@ impl State {
             return Ok(Begun::Starved);
         }
         let about = about(header, id, conn)?;
-        if conn.expected.contains_key(&header.op_data) {
+        // Whether it is asked for yet or not.
+        if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
         match ep.take_posted(&about) {
@@ -753,7 +756,9 @@ impl State {
     /// what an older receive fits is not waiting.
     fn find_for_posted(&self, ep_id: u32, queue: usize, pattern: Pattern) -> Option<u32> {
         let ep = &self.eps[ep_id];
-        if ep.posted[queue].is_empty() || !ep.rx_has_room() {
+        // Without room in the queue as well: nobody would look again, and the
+        // messages that wait must not be overtaken. Their number is bounded.
+        if ep.posted[queue].is_empty() {
             return None;
         }
         let source = |message: &Message| ep.name_of(message.about.peer);
