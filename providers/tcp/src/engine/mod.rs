@@ -72,6 +72,8 @@ pub(crate) struct State {
     staging: Box<[u8]>,
     /// Connections that wait for room in a completion queue.
     starved: Vec<u32>,
+    /// Connections that a message without room blocks, with their serial numbers.
+    crowded: Vec<(u32, u64)>,
     /// Connections with messages held back by FI_MORE.
     held: Vec<u32>,
     /// Turns since epoll was asked, and how many may pass.
@@ -100,6 +102,7 @@ impl Engine {
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; STAGING].into_boxed_slice(),
             starved: Vec::new(),
+            crowded: Vec::new(),
             held: Vec::new(),
             since_epoll: 0,
             epoll_gap: 1,
@@ -136,6 +139,10 @@ impl Progress for Engine {
         self.lock().prepare_to_block()
     }
 
+    fn is_serialized(&self) -> bool {
+        self.state.is_serialized()
+    }
+
     fn activity(&self) -> u64 {
         self.activity.load(Ordering::Relaxed)
     }
@@ -146,6 +153,9 @@ impl State {
     pub(crate) fn turn(&mut self) {
         if !self.starved.is_empty() {
             self.feed_starved();
+        }
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
         }
         if !self.held.is_empty() {
             self.flush_held();
@@ -265,6 +275,9 @@ impl State {
     /// Before a caller sleeps on the engine's descriptor: true if everything
     /// that waits will make it readable.
     fn prepare_to_block(&mut self) -> bool {
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
+        }
         if !self.held.is_empty() {
             self.flush_held();
         }

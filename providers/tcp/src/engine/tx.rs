@@ -1,5 +1,6 @@
 //! Sending.
 use super::State;
+use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use crate::config::config;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
@@ -18,6 +19,9 @@ use ofi_provider::slab::NONE;
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
 const COPY_MAX: usize = 1024;
+
+/// Answers and acknowledgements that may wait for a peer to take them.
+const MAX_ANSWERS: usize = 1 << 16;
 
 /// What is to be done when a message is sent or acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -514,9 +518,19 @@ impl State {
 
     /// Sends something of ours behind what waits already.
     pub(super) fn send_internal(&mut self, id: u32, header: Header) {
+        if self.is_overrun(id) {
+            return self.fail(id, Error::NOBUFS);
+        }
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.tx.push_back(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
         self.push_on(id);
+    }
+
+    /// Whether a peer asks for so much more than it listens to that it must be
+    /// cut off: own transfers are bounded by themselves.
+    pub(super) fn is_overrun(&self, id: u32) -> bool {
+        let own = |conn: &Conn| self.eps[conn.ep].identity.tx_size;
+        self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
     /// Sends what was just queued, if it is alone, and sees to the rest later.
