@@ -679,6 +679,57 @@ static void multi_recv(int rank)
 	ct_done(&c);
 }
 
+/* A multi-receive buffer posted while the queue is full takes what waits, in order. */
+static void multi_recv_full_queue(int rank)
+{
+	enum { N = 4, LEN = 64, BUF = 4096 };
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | FI_MULTI_RECV, .cq_size = 2 };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, BUF + N * LEN);
+	if (rank == 0) {
+		size_t min = LEN;
+		struct iovec v = { b, BUF };
+		void *d = ct_desc(b);
+		struct fi_msg m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CTX(9) };
+
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min));
+		for (int i = 0; i < 2; i++)
+			POST(&c, fi_trecv(c.ep, b + BUF + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, i, 0, CTX(i)));
+		ct_barrier(&c);
+		ct_barrier(&c);
+		ct_idle(&c, 100);
+		POST(&c, fi_recvmsg(c.ep, &m, FI_MULTI_RECV | FI_COMPLETION));
+		for (int i = 0; i < 2; i++)
+			ct_recvd(&c, CTX(i), LEN);
+		ct_barrier(&c);
+		for (int i = 0; i < N; i++) {
+			struct fi_cq_tagged_entry e = ct_recvd(&c, CTX(9), LEN);
+
+			CHECK((char *)e.buf == b + i * LEN);
+			CHECK(ct_same(e.buf, LEN, i));
+		}
+	} else {
+		ct_barrier(&c);
+		for (int i = 0; i < N; i++) {
+			ct_fill(b + i * LEN, LEN, i);
+			if (i == 2) {	/* those before them wait, and these fill the queue */
+				for (int t = 0; t < 2; t++) {
+					POST(&c, fi_tsend(c.ep, b + BUF, LEN, ct_desc(b), c.peer, t, CTX(t)));
+					ct_sent(&c, CTX(t));
+				}
+				ct_barrier(&c);
+				ct_barrier(&c);
+			}
+			POST(&c, fi_send(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+
 /* One receiver, two senders: directed receives pick by source, in posting order. */
 static void directed(int rank, int tagged)
 {
@@ -1040,6 +1091,7 @@ static const struct ct_test tests[] = {
 	{ "a flood is pushed back and nothing is lost", flood, CT_REL },
 	{ "FI_MORE delays no message for good", more_flag, 0 },
 	{ "a multi-receive buffer takes messages until less than the minimum is left", multi_recv, 0 },
+	{ "a multi-receive buffer posted while the queue is full takes waiting messages in order", multi_recv_full_queue, CT_REL },
 	{ "directed receives pick by source in posting order", msg_directed, CT_RDM },
 	{ "directed tagged receives pick by source in posting order", tag_directed, CT_RDM },
 	{ "an unexpected message waits for a receive directed at its source", directed_unexpected, CT_RDM },

@@ -466,7 +466,87 @@ static void interrupted(int rank)
 	ct_close(&c);
 }
 
+/*
+ * With FI_TCP_MAX_SAVED=1 one unexpected message is kept and the next one stops
+ * its connection.  Receiving the first must make it go on: what is wanted next
+ * is behind.
+ */
+static void crowded(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED };
+	static const int order[] = { 0, 2, 1, 3 };
+	struct ct c;
+	char b[8] = "";
+
+	setenv("FI_TCP_MAX_SAVED", "1", 1);
+	ct_open(&c, &o);
+	if (rank == 1)
+		for (int i = 0; i < 4; i++) {
+			b[0] = i;
+			POST(&c, fi_tinject(c.ep, b, 8, c.peer, i));
+		}
+	ct_barrier(&c);
+	if (rank == 0) {
+		ct_idle(&c, 100);
+		for (int i = 0; i < 4; i++) {
+			OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, order[i], 0, CTX(i)));
+			EQ(ct_recvd(&c, CTX(i), 8).tag, order[i]);
+			EQ(b[0], order[i]);
+		}
+	}
+	ct_done(&c);
+}
+
+static int64_t cpu_ms(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000LL + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+}
+/* A connection that is stopped for want of room, and whose peer is gone, costs no time. */
+static void crowded_and_gone(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED, .wait = FI_WAIT_FD };
+	struct fi_cq_tagged_entry e;
+	struct ct c;
+	char b[8] = "", x = 0;
+	int64_t before;
+
+	setenv("FI_TCP_MAX_SAVED", "1", 1);
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&c, &o);
+	if (rank == 1)
+		for (int i = 0; i < 3; i++) {
+			POST(&c, fi_tsend(c.ep, b, 8, NULL, c.peer, i, CTX(i)));
+			ct_sent(&c, CTX(i));
+		}
+	ct_barrier(&c);
+	if (rank == 1) {
+		/* closed with something unread, a connection is reset */
+		ct_recv_oob(NULL, &x, 1);
+		ct_close(&c);
+		ct_send_oob(&x, 1);
+		return;
+	}
+	ct_idle(&c, 100);
+	POST(&c, fi_tinject(c.ep, b, 8, c.peer, 9));
+	ct_idle(&c, 100);
+	ct_send_oob(&x, 1);
+	ct_recv_oob(NULL, &x, 1);
+	before = cpu_ms();
+	ERR(fi_cq_sread(c.rx, &e, 1, NULL, 600), FI_EAGAIN);
+	CHECK(cpu_ms() - before < 300);
+	for (int i = 0; i < 3; i++) {
+		OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, i, 0, CTX(i)));
+		EQ(ct_recvd(&c, CTX(i), 8).tag, i);
+	}
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
+	{ "a message without room holds up others only until there is room", crowded, CT_RDM | CT_REL },
+	{ "a connection that is stopped and whose peer is gone costs no time", crowded_and_gone, CT_RDM | CT_REL },
 	{ "a killed peer ends small transfers with errors and no hang", peer_killed_small, CT_REL },
 	{ "a killed peer ends large transfers with errors and no hang", peer_killed_large, CT_REL },
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },

@@ -232,7 +232,95 @@ static void many_waiters(int rank)
 	ct_close(&s);
 }
 
+/*
+ * One thread sleeps on the queue, another sends more than the system takes at
+ * once and does nothing more: the rest must go out, and the first one hear of it.
+ */
+enum { BIG = 32 << 20 };
+static void *sleep_for_send(void *arg)
+{
+	struct fi_cq_tagged_entry e = { 0 };
+	ssize_t r;
+
+	(void)arg;
+	while ((r = fi_cq_sread(C.tx, &e, 1, NULL, -1)) == -FI_EAGAIN)
+		;
+	EQ(r, 1);
+	CHECK(e.op_context == CTX(2));
+	return NULL;
+}
+static void left_to_a_sleeper(int rank)
+{
+	struct ct_opt o = { .threading = FI_THREAD_SAFE, .wait = FI_WAIT_FD };
+	pthread_t t;
+	char *b;
+
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&C, &o);
+	b = ct_alloc(&C, BIG);
+	if (rank == 0) {
+		EQ(pthread_create(&t, NULL, sleep_for_send, NULL), 0);
+		ct_nap(100);	/* it sleeps by now, most likely */
+		ct_fill(b, BIG, 3);
+		OK(fi_send(C.ep, b, BIG, ct_desc(b), C.peer, CTX(2)));
+		EQ(pthread_join(t, NULL), 0);
+	} else {
+		ct_nap(300);
+		POST(&C, fi_recv(C.ep, b, BIG, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+		ct_recvd(&C, CTX(1), BIG);
+		CHECK(ct_same(b, BIG, 3));
+	}
+	ct_done(&C);
+}
+
+/*
+ * FI_THREAD_DOMAIN: one thread makes all calls for the domain.  The event queue
+ * is the fabric's, and another one may wait for its events meanwhile.
+ */
+static void *wait_for_event(void *arg)
+{
+	struct fi_eq_cm_entry e;
+	uint32_t ev;
+	ssize_t r;
+
+	(void)arg;
+	while ((r = fi_eq_sread(C.eq, &ev, &e, sizeof e, 1, 0)) == -FI_EAGAIN)
+		;
+	EQ(r, sizeof e);
+	EQ(ev, FI_SHUTDOWN);
+	return NULL;
+}
+static void events_beside_domain(int rank)
+{
+	struct ct_opt o = { .threading = FI_THREAD_DOMAIN };
+	pthread_t t;
+	char b[8] = "";
+
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&C, &o);
+	EQ(pthread_create(&t, NULL, wait_for_event, NULL), 0);
+	for (int i = 0; i < 5000; i++) {
+		if (rank == 0) {
+			POST(&C, fi_recv(C.ep, b, 8, NULL, FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(&C, CTX(1), 8);
+		}
+		POST(&C, fi_send(C.ep, b, 8, NULL, C.peer, CTX(2)));
+		ct_sent(&C, CTX(2));
+		if (rank == 1) {
+			POST(&C, fi_recv(C.ep, b, 8, NULL, FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(&C, CTX(1), 8);
+		}
+	}
+	ct_barrier(&C);
+	if (rank == 0)
+		OK(fi_shutdown(C.ep, 0));
+	EQ(pthread_join(t, NULL), 0);
+	ct_done(&C);
+}
+
 static const struct ct_test tests[] = {
+	{ "what a thread sends goes out while another sleeps on its queue", left_to_a_sleeper, CT_REL },
+	{ "a thread waits for events beside the one that uses the domain", events_beside_domain, CT_MSG },
 	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },
 	{ "four threads send on one endpoint and each keeps its order", threads_untagged, CT_REL },
 	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },

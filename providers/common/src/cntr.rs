@@ -192,6 +192,11 @@ impl Cntr {
         if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
+    /// Whether the counter changed since the last poll.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::SeqCst)
+    }
+
     /// Progresses, then says whether the counter changed since the last poll.
     pub fn poll(&self) -> bool {
         self.progress.progress();

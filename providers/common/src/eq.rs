@@ -253,7 +253,8 @@ impl Eq {
         all
     }
 
-    fn has_events(&self) -> bool {
+    /// Whether there is something to read.
+    pub(crate) fn has_events(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
 

@@ -39,6 +39,11 @@ impl<T> Lock<T> {
         Self { state: AtomicU32::new(FREE), serialized, value: UnsafeCell::new(value) }
     }
 
+    /// Whether the application serializes all calls around it.
+    pub fn is_serialized(&self) -> bool {
+        self.serialized
+    }
+
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {

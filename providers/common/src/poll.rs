@@ -47,6 +47,16 @@ impl Member {
         }
     }
 
+    /// Whether it has something for the application, without progress and
+    /// without taking note of it.
+    fn ready(&self) -> bool {
+        match self {
+            Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.has_entries()),
+            Self::Eq(eq) => eq.upgrade().is_some_and(|eq| eq.has_events()),
+            Self::Cntr(cntr) => cntr.upgrade().is_some_and(|cntr| cntr.has_changed()),
+        }
+    }
+
     /// Whether what drives it would wake a sleeper.
     fn may_block(&self) -> bool {
         match self {
@@ -200,12 +210,12 @@ impl WaitSet {
         let result = wait::blocking(
             Some(&self.wait),
             timeout,
-            || self.members().iter().all(Member::may_block),
+            || self.members().clone().iter().all(Member::may_block),
             || {
                 let members = self.members().clone();
                 if members.iter().any(Member::poll) { Ok(()) } else { Err(Error::AGAIN) }
             },
-            || false,
+            || self.members().iter().any(Member::ready),
         );
         if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
     }

@@ -26,6 +26,14 @@ pub trait Progress: Send + Sync {
         true
     }
 
+    /// Whether all calls must come from one thread at a time, because the
+    /// application promised that for the domain (FI_THREAD_DOMAIN). An event
+    /// queue belongs to no domain and may be read beside it, so it leaves such
+    /// a source alone.
+    fn is_serialized(&self) -> bool {
+        false
+    }
+
     /// A count that changes with every call of `progress` that the application
     /// made, so that the progress thread can keep out of its way.
     fn activity(&self) -> u64;

@@ -33,6 +33,8 @@ pub struct Interest {
 }
 
 impl Interest {
+    /// Nothing; the end of a stream is reported all the same.
+    pub const NONE: Self = Self { read: false, write: false };
     /// Reading only, which is what an idle connection needs.
     pub const READ: Self = Self { read: true, write: false };
     /// Writing only, as while a connection is being made.

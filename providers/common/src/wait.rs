@@ -12,7 +12,8 @@ use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The kinds of wait object an application can ask for (fi_eq(3), fi_cq(3)).
@@ -74,14 +75,38 @@ impl MutexCond {
     }
 }
 
+/// In [`Wait::armed`]: the application may block on the object itself, which
+/// nothing tells us the end of.
+const APPLICATION: usize = 1 << (usize::BITS - 1);
+
+/// What epoll tokens name: our own event descriptor, or a source.
+const OWN: u64 = 0;
+const SOURCE: u64 = 1;
+
+/// How the calls that block at the same time share one wait object.
+///
+/// Only the one that waits on epoll takes the event back, and it wakes all
+/// others afterwards: so none misses an entry because another was faster.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Somebody waits on epoll.
+    led: bool,
+    /// Counts the times that somebody did.
+    turn: u64,
+}
+
 /// Where the wait object of a queue is, and what wakes it.
 pub struct Wait {
     kind: Kind,
     epoll: Epoll,
     event: EventFd,
     mutex_cond: Option<Box<MutexCond>>,
-    /// Somebody blocks, or is about to: the next entry must signal.
-    armed: AtomicBool,
+    /// Who must be woken by an entry: how many calls block or are about to, and
+    /// [`APPLICATION`]. Zero: nobody.
+    armed: AtomicUsize,
+    /// Of several calls that block, one waits on epoll and wakes the others.
+    gate: Mutex<Gate>,
+    woken: Condvar,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
 }
@@ -96,13 +121,15 @@ impl Wait {
     /// A wait object of this kind, woken by nothing yet.
     pub fn new(kind: Kind) -> Result<Self> {
         let (epoll, event) = (Epoll::new()?, EventFd::new()?);
-        epoll.add(event.as_raw_fd(), 0, Interest::READ)?;
+        epoll.add(event.as_raw_fd(), OWN, Interest::READ)?;
         Ok(Self {
             kind,
             epoll,
             event,
             mutex_cond: (kind == Kind::MutexCond).then(MutexCond::new),
-            armed: AtomicBool::new(false),
+            armed: AtomicUsize::new(0),
+            gate: Mutex::default(),
+            woken: Condvar::new(),
             signalled: AtomicBool::new(false),
         })
     }
@@ -110,7 +137,7 @@ impl Wait {
     /// Also wakes when `source` has something to do. A source that several
     /// objects of a queue share is added once.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
-        match self.epoll.add(source.wait_fd(), 1, Interest::READ) {
+        match self.epoll.add(source.wait_fd(), SOURCE, Interest::READ) {
             Err(error) if error.code() == libc::EEXIST => Ok(()),
             other => other,
         }
@@ -129,7 +156,7 @@ impl Wait {
     /// An entry was written. Cheap when nobody blocks.
     #[inline]
     pub fn entry_written(&self) {
-        if self.armed.load(Ordering::SeqCst) {
+        if self.armed.load(Ordering::SeqCst) != 0 {
             self.wake();
         }
     }
@@ -148,24 +175,66 @@ impl Wait {
         self.wake();
     }
 
-    /// Prepares for blocking: from now on an entry signals. The caller then
-    /// looks whether it has entries already.
+    /// Prepares for the application to block on the object itself: from now on
+    /// an entry signals. The caller then looks whether it has entries already.
     pub fn arm(&self) {
         self.event.drain();
-        // An application that holds a condition variable is woken by every
-        // entry, because nothing tells us when it blocks again.
-        self.armed.store(true, Ordering::SeqCst);
-    }
-
-    fn disarm(&self) {
-        if self.mutex_cond.is_none() {
-            self.armed.store(false, Ordering::SeqCst);
+        if self.armed.fetch_or(APPLICATION, Ordering::SeqCst) & !APPLICATION != 0 {
+            // What was just drained may have been for a call that blocks.
+            self.event.signal();
         }
     }
 
-    /// Blocks until something may have changed or `limit` is over.
-    fn block(&self, limit: Option<Duration>) -> Result {
-        self.epoll.wait(limit, |_| ()).map(|_| ())
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Blocks until something may have changed or `limit` is over, unless `may`
+    /// says, after entries were made to signal, that there is something to do.
+    fn sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Result {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        let seen = self.gate().turn;
+        let result = if may() { self.block(seen, limit) } else { Ok(()) };
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Blocks, unless somebody was woken since turn `seen`.
+    fn block(&self, seen: u64, limit: Option<Duration>) -> Result {
+        let mut gate = self.gate();
+        if gate.turn != seen {
+            return Ok(());
+        }
+        if gate.led {
+            let asleep = |gate: &mut Gate| gate.turn == seen;
+            // Poisoned or not, the caller looks again.
+            match limit {
+                Some(limit) => drop(self.woken.wait_timeout_while(gate, limit, asleep)),
+                None => drop(self.woken.wait_while(gate, asleep)),
+            }
+            return Ok(());
+        }
+        gate.led = true;
+        drop(gate);
+        let mut signalled = false;
+        let result = self.epoll.wait(limit, |event| signalled |= event.token == OWN);
+        if signalled {
+            self.event.drain();
+        }
+        // After that, so that whoever is woken sees what the event was for.
+        let mut gate = self.gate();
+        gate.led = false;
+        gate.turn += 1;
+        self.woken.notify_all();
+        result.map(|_| ())
+    }
+
+    /// A blocking read has what it wanted, and `more` is there: whoever waits
+    /// on the object itself may have had its event taken.
+    fn pass_on(&self, more: impl FnOnce() -> bool) {
+        if self.armed.load(Ordering::SeqCst) & APPLICATION != 0 && more() {
+            self.event.signal();
+        }
     }
 
     /// FI_GETWAIT: fills what the application passed for this kind.
@@ -209,10 +278,16 @@ pub fn blocking<T>(
     ready: impl Fn() -> bool,
 ) -> Result<T> {
     let deadline = Deadline::after_ms(timeout);
+    let mut slept = false;
     loop {
         match look() {
             Err(Error::AGAIN) => {}
-            other => return other,
+            other => {
+                if slept && let Some(wait) = wait {
+                    wait.pass_on(ready);
+                }
+                return other;
+            }
         }
         let Some(wait) = wait else {
             // No wait object: fi_cq(3) leaves this undefined; we poll kindly.
@@ -222,22 +297,129 @@ pub fn blocking<T>(
             std::thread::yield_now();
             continue;
         };
-        if wait.signalled.swap(false, Ordering::SeqCst) {
-            wait.event.drain();
-            return Err(Error::AGAIN);
-        }
-        if deadline.passed() {
+        if wait.signalled.swap(false, Ordering::SeqCst) || deadline.passed() {
             return Err(Error::AGAIN);
         }
         if wait.kind == Kind::Yield {
             std::thread::yield_now();
             continue;
         }
+        slept = true;
+        wait.sleep(deadline.left(), || {
+            !ready() && !wait.signalled.load(Ordering::SeqCst) && sources_may_block()
+        })?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// Takes one of `left`, waiting for ever.
+    fn take(wait: &Wait, left: &AtomicUsize, timeout: c_int) -> Result {
+        let one = |n: usize| n.checked_sub(1);
+        blocking(
+            Some(wait),
+            timeout,
+            || true,
+            || match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(Error::AGAIN),
+            },
+            || left.load(Ordering::SeqCst) > 0,
+        )
+    }
+
+    fn put(wait: &Wait, left: &AtomicUsize, count: usize) {
+        left.fetch_add(count, Ordering::SeqCst);
+        wait.entry_written();
+    }
+
+    #[test]
+    fn a_caller_sleeps_on_until_an_entry_although_another_gave_up_meanwhile() {
+        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| tell.send(take(&wait, &left, -1)));
+            while wait.armed.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(take(&wait, &left, 20), Err(Error::AGAIN));
+            put(&wait, &left, 1);
+            let answer = told.recv_timeout(Duration::from_secs(20));
+            // Ends a sleeper that missed it, so that the test can fail.
+            put(&wait, &left, 1);
+            wait.signal();
+            assert_eq!(answer, Ok(Ok(())));
+        });
+    }
+
+    #[test]
+    fn every_one_of_many_callers_gets_its_entry() {
+        const CALLERS: usize = 6;
+        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..CALLERS {
+                let tell = tell.clone();
+                let (wait, left) = (&wait, &left);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let _ = tell.send(take(wait, left, -1));
+                    }
+                });
+            }
+            for round in 0..CALLERS * 50 / 3 {
+                put(&wait, &left, 3);
+                for _ in 0..3 {
+                    let answer = told.recv_timeout(Duration::from_secs(20));
+                    if answer != Ok(Ok(())) {
+                        left.fetch_add(CALLERS * 50, Ordering::SeqCst);
+                        wait.signal();
+                    }
+                    assert_eq!(answer, Ok(Ok(())), "in round {round}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn waiters_for_different_things_all_wake_up() {
+        let (wait, value) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let reach = |goal: usize| {
+            let there = || value.load(Ordering::SeqCst) >= goal;
+            let look = || if there() { Ok(()) } else { Err(Error::AGAIN) };
+            blocking(Some(&wait), 20_000, || true, look, there)
+        };
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (1..=4)
+                .map(|nth| scope.spawn(move || (1..=50).try_for_each(|n| reach(n * nth))))
+                .collect();
+            for _ in 0..200 {
+                value.fetch_add(1, Ordering::SeqCst);
+                wait.entry_written();
+                std::thread::yield_now();
+            }
+            for waiter in waiters {
+                assert_eq!(waiter.join().unwrap(), Ok(()));
+            }
+        });
+    }
+
+    #[test]
+    fn who_polls_the_descriptor_hears_of_what_a_blocking_call_left() {
+        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
         wait.arm();
-        let quiet = !ready() && !wait.signalled.load(Ordering::SeqCst);
-        if quiet && sources_may_block() {
-            wait.block(deadline.left())?;
-        }
-        wait.disarm();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| take(&wait, &left, -1));
+            while wait.armed.load(Ordering::SeqCst) == APPLICATION {
+                std::thread::yield_now();
+            }
+            put(&wait, &left, 2);
+            assert_eq!(taker.join().unwrap(), Ok(()));
+        });
+        let events = wait.epoll.wait(Some(Duration::ZERO), |_| ()).unwrap();
+        assert_eq!((left.load(Ordering::SeqCst), events), (1, 1));
     }
 }

@@ -80,15 +80,16 @@ impl Endpoint for TcpEp {
         let mut state = self.engine.lock();
         state.ep(self.id).bind(bindings);
         if self.kind == Kind::Rdm {
-            state.listen(self.id)?;
+            // Before any peer can call: what is inserted after its name was looked
+            // up must be heard of.
             if let Some(av) = &bindings.av {
                 let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
                 let weak: Weak<Names> = Arc::downgrade(&names);
                 if self.names.set(names).is_ok() {
-                    drop(state);
                     av.listen(weak);
                 }
             }
+            state.listen(self.id)?;
         }
         Ok(())
     }

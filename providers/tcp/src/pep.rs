@@ -168,7 +168,7 @@ impl Progress for Shared {
             if token == LISTENER {
                 state.accept_all(&self.epoll);
             } else {
-                state.hear(token as u32);
+                state.hear(token as u32, &self.epoll);
             }
         }
     }
@@ -202,7 +202,7 @@ impl State {
                     if epoll.add(fd, u64::from(id), Interest::READ).is_err() {
                         self.callers.remove(id);
                     } else {
-                        self.hear(id);
+                        self.hear(id, epoll);
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
@@ -224,7 +224,7 @@ impl State {
     }
 
     /// Reads a caller's request; when it is complete the application hears of it.
-    fn hear(&mut self, id: u32) {
+    fn hear(&mut self, id: u32, epoll: &Epoll) {
         let Some((socket, peer, bytes)) = self.callers.get_mut(id) else { return };
         let mut room = [0u8; CM_LEN + CM_DATA_MAX];
         loop {
@@ -266,6 +266,8 @@ impl State {
             }
         };
         let Some((socket, peer, _)) = self.callers.remove(id) else { return };
+        // What comes next is for an endpoint: it must not wake the event queue.
+        epoll.remove(socket.fd());
         if let Err(error) = self.announce(socket, &peer, message) {
             ofi_provider::log!(
                 &TCP,
@@ -287,7 +289,6 @@ impl State {
         let mut info = self.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&to_bytes(&local)))?;
         info.set_dest_addr(Some(&to_bytes(peer)))?;
-        // The domain's poll must not look at a socket that changes its owner.
         let request = Request { socket, order: message.order };
         info.set_handle(Pending::keep(request, fid.0 as usize));
         let event = FI_CONNREQ as u32;

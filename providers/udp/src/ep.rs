@@ -92,6 +92,10 @@ impl Progress for Engine {
         true
     }
 
+    fn is_serialized(&self) -> bool {
+        self.serialized
+    }
+
     fn activity(&self) -> u64 {
         self.activity.load(Ordering::Relaxed)
     }

@@ -368,7 +368,9 @@ impl<E: Endpoint> EpFid<E> {
                     if bindings.eq.is_some() {
                         return Err(Error::INVAL);
                     }
-                    eq.add_source(&self.shared.progress)?;
+                    if !self.shared.progress.is_serialized() {
+                        eq.add_source(&self.shared.progress)?;
+                    }
                     eq.add_user();
                     bindings.eq = Some(eq);
                     Ok(())

@@ -1,5 +1,5 @@
 //! What every domain is told by the info it is opened with.
-use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_progress, fi_threading};
+use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_threading};
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
@@ -42,10 +42,13 @@ impl DomainSettings {
         let manual = manual
             || attr.data_progress == fi_progress::FI_PROGRESS_MANUAL
             || attr.data_progress == fi_progress::FI_PROGRESS_CONTROL_UNIFIED;
+        // Connections are made by reading an event queue, which belongs to no
+        // domain: another thread may do that beside all calls for the domain.
+        let events = info.ep_type() == fi_ep_type::FI_EP_MSG;
         // A general format (FI_SOCKADDR) says nothing: the address does.
         let format = if local_addr(info)?.is_ipv6() { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
         Ok(Self {
-            serialized: manual && attr.threading == fi_threading::FI_THREAD_DOMAIN,
+            serialized: manual && !events && attr.threading == fi_threading::FI_THREAD_DOMAIN,
             automatic: !manual,
             addr_format: format as u32,
             regions: Arc::new(MrTable::new(attr.mr_mode)),

@@ -181,9 +181,15 @@ impl State {
     /// fi_shutdown of a MSG endpoint.
     pub(crate) fn shutdown(&mut self, ep_id: u32) -> Result {
         let id = self.eps[ep_id].conn;
-        let Some(conn) = self.conns.get(id) else { return Err(Error::NOTCONN) };
-        conn.socket.shutdown();
-        self.fail(id, Error::CANCELED);
+        let conn = self.conns.get(id).ok_or(Error::NOTCONN)?;
+        if conn.is_connected() {
+            // What was injected is complete for the application.
+            self.flush(id);
+        }
+        if let Some(conn) = self.conns.get(id) {
+            conn.socket.shutdown();
+            self.fail(id, Error::CANCELED);
+        }
         Ok(())
     }
 
@@ -462,6 +468,7 @@ impl State {
         conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
         if conn.socket.send(&CmMessage::encode(CmType::Response, &answer.encode())).is_err() {
             self.fail(id, Error::CONNRESET);
+            self.call_later(ep_id, peer, RETRY_DELAY);
             return Ok(());
         }
         let entry = &mut self.eps[ep_id].peers[peer];
@@ -513,6 +520,17 @@ impl State {
         entry.parked.extend(waiting);
         entry.retry = Some(Instant::now() + delay);
         self.timer.set(delay);
+    }
+
+    /// Calls a peer after a while if something waits for it and nothing else
+    /// would send it.
+    fn call_later(&mut self, ep_id: u32, peer: u32, delay: Duration) {
+        // Who waits for nothing may be forgotten.
+        let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
+        if entry.conn == NONE && entry.retry.is_none() && !entry.parked.is_empty() {
+            entry.retry = Some(Instant::now() + delay);
+            self.timer.set(delay);
+        }
     }
 
     /// Calls those again whose refusal was a while ago.

@@ -22,6 +22,29 @@ pub(crate) enum Stage {
     Connected,
 }
 
+/// A set of the numbers a byte can have.
+#[derive(Debug, Default)]
+pub(super) struct Numbers([u64; 4]);
+
+impl Numbers {
+    fn place(number: u8) -> (usize, u64) {
+        (usize::from(number / 64), 1 << (number % 64))
+    }
+
+    /// Whether the number was not in the set.
+    pub(super) fn insert(&mut self, number: u8) -> bool {
+        let (word, bit) = Self::place(number);
+        let new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        new
+    }
+
+    pub(super) fn remove(&mut self, number: u8) {
+        let (word, bit) = Self::place(number);
+        self.0[word] &= !bit;
+    }
+}
+
 /// A connection and everything under way on it.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -58,6 +81,8 @@ pub(crate) struct Conn {
 
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
+    /// Numbers of messages that wait, or waited until asked for, at the peer.
+    pub(super) announced: Numbers,
     /// Messages asked for that waited at the peer, by their number.
     pub(super) expected: HashMap<u8, Incoming>,
     /// Bytes received and not understood yet: part of a header or of a
@@ -88,6 +113,7 @@ impl Conn {
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             incoming: None,
+            announced: Numbers::default(),
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),

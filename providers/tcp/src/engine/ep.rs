@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// Memory that unexpected messages of one endpoint may take before reading
 /// from their senders stops.
-const MAX_UNEXPECTED: usize = 256 << 20;
+pub(super) const MAX_UNEXPECTED: usize = 256 << 20;
 
 /// What a small unexpected message costs beside its bytes.
 pub(super) const MESSAGE_COST: usize = 128;

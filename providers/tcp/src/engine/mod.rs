@@ -72,6 +72,8 @@ pub(crate) struct State {
     staging: Box<[u8]>,
     /// Connections that wait for room in a completion queue.
     starved: Vec<u32>,
+    /// Connections that a message without room blocks, with their serial numbers.
+    crowded: Vec<(u32, u64)>,
     /// Connections with messages held back by FI_MORE.
     held: Vec<u32>,
     /// Turns since epoll was asked, and how many may pass.
@@ -100,6 +102,7 @@ impl Engine {
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; STAGING].into_boxed_slice(),
             starved: Vec::new(),
+            crowded: Vec::new(),
             held: Vec::new(),
             since_epoll: 0,
             epoll_gap: 1,
@@ -136,6 +139,10 @@ impl Progress for Engine {
         self.lock().prepare_to_block()
     }
 
+    fn is_serialized(&self) -> bool {
+        self.state.is_serialized()
+    }
+
     fn activity(&self) -> u64 {
         self.activity.load(Ordering::Relaxed)
     }
@@ -146,6 +153,9 @@ impl State {
     pub(crate) fn turn(&mut self) {
         if !self.starved.is_empty() {
             self.feed_starved();
+        }
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
         }
         if !self.held.is_empty() {
             self.flush_held();
@@ -247,15 +257,27 @@ impl State {
             read: !conn.blocked && !conn.is_connecting(),
             write: conn.is_connecting() || (conn.is_connected() && !conn.tx.is_empty()),
         };
-        if wanted != conn.interest {
-            conn.interest = wanted;
-            let _ = self.epoll.modify(conn.socket.fd(), TOKEN_CONN | u64::from(id), wanted);
-        }
+        let (fd, token) = (conn.socket.fd(), TOKEN_CONN | u64::from(id));
+        let before = std::mem::replace(&mut conn.interest, wanted);
+        // A socket that waits for nothing is taken out: epoll would go on to
+        // report its end, which nobody looks at before it is read again.
+        let _ = match (before, wanted) {
+            _ if before == wanted => Ok(()),
+            (_, Interest::NONE) => {
+                self.epoll.remove(fd);
+                Ok(())
+            }
+            (Interest::NONE, _) => self.epoll.add(fd, token, wanted),
+            _ => self.epoll.modify(fd, token, wanted),
+        };
     }
 
     /// Before a caller sleeps on the engine's descriptor: true if everything
     /// that waits will make it readable.
     fn prepare_to_block(&mut self) -> bool {
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
+        }
         if !self.held.is_empty() {
             self.flush_held();
         }
@@ -285,6 +307,8 @@ impl State {
         for id in std::mem::take(&mut self.held) {
             if self.conns.get(id).is_some_and(|conn| conn.is_connected()) {
                 self.flush(id);
+                self.heat(id);
+                self.watch_unsent(id);
             }
         }
     }

@@ -3,11 +3,11 @@
 //! Small messages are read many at a time into the engine's staging room and
 //! copied from there. Of a large one the rest is read straight to where it
 //! belongs. A message nobody waits for is kept, up to a bound; beyond it the
-//! connection is not read until a receive is posted for what blocks it, so that
+//! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
 use super::State;
 use super::conn::Conn;
-use super::ep::{Ep, MESSAGE_COST, MultiBuf};
+use super::ep::{Ep, MAX_UNEXPECTED, MESSAGE_COST, MultiBuf};
 use super::tx::Finish;
 use crate::config::config;
 use crate::wire::{
@@ -32,10 +32,6 @@ const TAIL_AFTER_LARGE: usize = 256;
 
 /// Reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
-
-/// Answers to a peer's reads that may wait for it to take them. A peer that asks
-/// faster than it listens is cut off.
-const MAX_ANSWERS: usize = 1 << 16;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
@@ -502,7 +498,7 @@ impl State {
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
                 self.grant(id, &places, FI_REMOTE_READ)?;
-                if self.conns[id].tx.len() >= MAX_ANSWERS {
+                if self.is_overrun(id) {
                     return Err(Error::NOBUFS);
                 }
                 self.answer_read(id, places, len);
@@ -526,7 +522,9 @@ impl State {
             Op::Data => {
                 let conn = &mut self.conns[id];
                 let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
+                conn.announced.remove(header.op_data);
                 if header.len != incoming.about.len as u64 {
+                    conn.incoming = Some(incoming);
                     return Err(Error::PROTO);
                 }
                 incoming.about.ack |= wants_ack(header);
@@ -617,6 +615,7 @@ impl State {
         if !ep.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
             let message = ep.keep(about, Body::Blocking);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
+            self.crowded.push((id, about.serial));
             return Ok(Begun::Blocked);
         }
         if here == about.len {
@@ -638,7 +637,8 @@ impl State {
             return Ok(Begun::Starved);
         }
         let about = about(header, id, conn)?;
-        if conn.expected.contains_key(&header.op_data) {
+        // Whether it is asked for yet or not.
+        if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
         match ep.take_posted(&about) {
@@ -704,6 +704,40 @@ impl State {
         }
     }
 
+    /// Goes on with connections that a message blocked which had no room, if it
+    /// has by now: what is wanted next may be behind it.
+    pub(super) fn keep_crowded(&mut self) {
+        for (id, serial) in std::mem::take(&mut self.crowded) {
+            let Some(conn) = self.conns.get(id).filter(|conn| conn.serial == serial) else {
+                continue;
+            };
+            // If a receive took it, nothing is left to do.
+            let Some(Incoming { about, target: Target::Kept(number), .. }) = &conn.incoming else {
+                continue;
+            };
+            let (about, number, queue) = (*about, *number, usize::from(about.tagged));
+            let ep = &mut self.eps[conn.ep];
+            let bytes = ep.unexpected_bytes.saturating_add(about.len);
+            let max = config().max_saved.unwrap_or(usize::MAX);
+            // It is counted itself.
+            let over = ep.peers.get(about.peer).is_some_and(|peer| peer.messages > max);
+            match ep.unexpected[queue].get_mut(number).map(|message| &mut message.body) {
+                Some(Body::Blocking) if over || bytes > MAX_UNEXPECTED => {
+                    self.crowded.push((id, serial));
+                    continue;
+                }
+                Some(body @ Body::Blocking) => {
+                    *body = Body::Arriving(vec![0; about.len].into_boxed_slice());
+                    ep.unexpected_bytes = bytes;
+                }
+                _ => continue,
+            }
+            if about.len > 0 || self.complete_incoming(id) {
+                self.unblock(id);
+            }
+        }
+    }
+
     /// fi_recv and its kin.
     #[inline]
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
@@ -753,7 +787,9 @@ impl State {
     /// what an older receive fits is not waiting.
     fn find_for_posted(&self, ep_id: u32, queue: usize, pattern: Pattern) -> Option<u32> {
         let ep = &self.eps[ep_id];
-        if ep.posted[queue].is_empty() || !ep.rx_has_room() {
+        // Without room in the queue as well: nobody would look again, and the
+        // messages that wait must not be overtaken. Their number is bounded.
+        if ep.posted[queue].is_empty() {
             return None;
         }
         let source = |message: &Message| ep.name_of(message.about.peer);

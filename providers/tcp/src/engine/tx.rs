@@ -1,5 +1,6 @@
 //! Sending.
 use super::State;
+use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use crate::config::config;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
@@ -18,6 +19,9 @@ use ofi_provider::slab::NONE;
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
 const COPY_MAX: usize = 1024;
+
+/// Answers and acknowledgements that may wait for a peer to take them.
+const MAX_ANSWERS: usize = 1 << 16;
 
 /// What is to be done when a message is sent or acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -223,6 +227,15 @@ impl State {
         } else {
             self.flush(id);
             self.heat(id);
+            self.watch_unsent(id);
+        }
+    }
+
+    /// Makes epoll tell when what waits on a connection can be sent: another
+    /// thread may be asleep on it, and this one may not call again.
+    pub(super) fn watch_unsent(&mut self, id: u32) {
+        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
+            self.watch(id);
         }
     }
 
@@ -413,6 +426,7 @@ impl State {
         (outgoing.wire, outgoing.wire_len, outgoing.sent) = (wire, wire_len, sent);
         self.conns[conn_id].tx.push_back(outgoing);
         self.heat(conn_id);
+        self.watch_unsent(conn_id);
         Ok(())
     }
 
@@ -504,9 +518,19 @@ impl State {
 
     /// Sends something of ours behind what waits already.
     pub(super) fn send_internal(&mut self, id: u32, header: Header) {
+        if self.is_overrun(id) {
+            return self.fail(id, Error::NOBUFS);
+        }
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.tx.push_back(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
         self.push_on(id);
+    }
+
+    /// Whether a peer asks for so much more than it listens to that it must be
+    /// cut off: own transfers are bounded by themselves.
+    pub(super) fn is_overrun(&self, id: u32) -> bool {
+        let own = |conn: &Conn| self.eps[conn.ep].identity.tx_size;
+        self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
     /// Sends what was just queued, if it is alone, and sees to the rest later.
@@ -516,6 +540,7 @@ impl State {
         }
         if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
             self.heat(id);
+            self.watch_unsent(id);
         }
     }
 
@@ -554,7 +579,8 @@ impl State {
         used.extend(
             conn.tx
                 .iter()
-                .filter(|o| o.header.op == Op::TagRts && o.header.op_data != 0)
+                // Announced already, or asked for and not sent yet.
+                .filter(|o| matches!(o.header.op, Op::TagRts | Op::Data) && o.header.op_data != 0)
                 .map(|o| o.header.op_data),
         );
         for outgoing in &mut conn.tx {
