@@ -272,6 +272,20 @@ static void shutdown_event(int rank)
 	ct_barrier(&c);
 	ct_close(&c);
 }
+static void own_shutdown(int rank)
+{
+	struct ct c;
+	struct fi_eq_cm_entry e;
+
+	ct_open(&c, NULL);
+	if (rank == 0) {	/* no help from the other side: it only waits */
+		OK(fi_shutdown(c.ep, 0));
+		ct_want_event(&c, FI_SHUTDOWN, &e, sizeof e);
+		CHECK(e.fid == &c.ep->fid);
+	}
+	ct_barrier(NULL);
+	ct_close(&c);
+}
 static void closed_peer(int rank)
 {
 	struct ct c;
@@ -332,6 +346,61 @@ static void pep_name(int rank)
 	EQ(((struct sockaddr_in *)n.b)->sin_family, AF_INET);
 	CHECK(((struct sockaddr_in *)n.b)->sin_port != 0);
 	EQ(((struct sockaddr_in *)n.b)->sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	ct_close(&c);
+}
+/* rank 1's endpoint takes the address that its passive endpoint was given */
+static void from_pep(int rank)
+{
+	struct ct c;
+	struct ct_name to, mine, ep;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		struct cm_event x;
+
+		ct_listen(&c);
+		to = ct_getname(&c.pep->fid);
+		ct_send_oob(&to, sizeof to);
+		ct_recv_oob(&c, &mine, sizeof mine);
+		ct_want_event(&c, FI_CONNREQ, &x.e, sizeof x);
+		EQ(((struct sockaddr_in *)x.e.info->dest_addr)->sin_port, ((struct sockaddr_in *)mine.b)->sin_port);
+		OK(fi_reject(c.pep, x.e.info->handle, NULL, 0));
+		fi_freeinfo(x.e.info);
+		ct_barrier(NULL);
+	} else {
+		struct fid_pep *pep;
+		struct fi_info *info;
+		struct cm_event x;
+		struct fi_eq_err_entry err = { 0 };
+		uint32_t ev;
+
+		ct_recv_oob(NULL, &to, sizeof to);
+		ct_prepare(&c, &to);
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		OK(fi_passive_ep(c.fabric, c.info, &pep, NULL));
+		OK(fi_setname(&pep->fid, &a, sizeof a));
+		mine = ct_getname(&pep->fid);
+		CHECK(((struct sockaddr_in *)mine.b)->sin_port != 0);
+		info = fi_dupinfo(c.info);
+		info->handle = &pep->fid;
+		OK(fi_endpoint(c.domain, info, &c.ep, NULL));
+		ep = ct_getname(&c.ep->fid);
+		EQ(ep.n, mine.n);
+		EQ(((struct sockaddr_in *)ep.b)->sin_port, ((struct sockaddr_in *)mine.b)->sin_port);
+		ct_send_oob(&mine, sizeof mine);
+		OK(fi_ep_bind(c.ep, &c.eq->fid, 0));
+		OK(fi_ep_bind(c.ep, &c.tx->fid, FI_TRANSMIT));
+		OK(fi_ep_bind(c.ep, &c.rx->fid, FI_RECV));
+		OK(fi_enable(c.ep));
+		OK(fi_connect(c.ep, to.b, NULL, 0));
+		EQ(ct_event(&c, &ev, &x, sizeof x, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECONNREFUSED);
+		ct_barrier(NULL);
+		fi_freeinfo(info);
+		OK(fi_close(&pep->fid));
+	}
 	ct_close(&c);
 }
 static void many_connections(int rank)
@@ -461,9 +530,11 @@ static const struct ct_test tests[] = {
 	{ "a rejected connection tells so with the rejecter's data", rejected, CT_MSG },
 	{ "a port nobody listens on gives FI_ECONNREFUSED", refused, CT_MSG | CT_SOLO },
 	{ "fi_shutdown gives FI_SHUTDOWN and flushes receives", shutdown_event, CT_MSG },
+	{ "fi_shutdown gives its caller FI_SHUTDOWN as well", own_shutdown, CT_MSG },
 	{ "closing an endpoint gives the peer FI_SHUTDOWN", closed_peer, CT_MSG },
 	{ "fi_getname and fi_getpeer name the two ends", names, CT_MSG },
 	{ "a passive endpoint has the address it listens on", pep_name, CT_MSG | CT_SOLO },
+	{ "an endpoint opened with a passive endpoint as handle has its address", from_pep, CT_MSG },
 	{ "sixty-four connections share one event queue", many_connections, CT_MSG },
 	{ "sending before fi_connect fails", before_connect, CT_MSG },
 	{ "fi_enable without event queue answers -FI_ENOEQ", ep_without_eq, CT_MSG | CT_SOLO },

@@ -655,7 +655,7 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 static inline int ct_main(int argc, char **argv, const char *suite, const struct ct_test *t, size_t n)
 {
 	const char *only = NULL;
-	int c, list = 0, ok = 0, bad = 0, skip = 0;
+	int c, list = 0, ok = 0, bad = 0, skip = 0, others = 0;
 
 	while ((c = getopt(argc, argv, "p:t:k:w:l")) != -1) {
 		switch (c) {
@@ -675,8 +675,10 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 		const char *type = ct_type == FI_EP_MSG ? "msg" : ct_type == FI_EP_DGRAM ? "dgram" : "rdm";
 
 		if ((t[i].flags & CT_RDM && ct_type == FI_EP_MSG) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG) ||
-		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM))
+		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM)) {
+			others++;
 			continue;
+		}
 		if (only && !strstr(t[i].name, only))
 			continue;
 		if (list) {
@@ -692,7 +694,7 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 			bad++, printf("FAIL %s/%s %s: %s # %s\n", ct_prov, type, suite, t[i].name, why);
 		fflush(stdout);
 	}
-	return bad ? 1 : ok + skip == 0 && !list ? 2 : 0;
+	return bad ? 1 : ok + skip == 0 && !list && (only || !others) ? 2 : 0;
 }
 #define CT_MAIN(suite, tests) \
 	int main(int argc, char **argv) { return ct_main(argc, argv, suite, tests, sizeof tests / sizeof *tests); }

@@ -476,6 +476,6 @@ static const struct ct_test tests[] = {
 	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM | CT_REL },
 	{ "running out of descriptors fails calls and kills nothing", no_descriptors, CT_RDM | CT_SOLO },
 	{ "a connection waits while the acceptor has no descriptor", accept_without_descriptors, CT_RDM | CT_REL },
-	{ "signals that interrupt system calls disturb nothing", interrupted, 0 },
+	{ "signals that interrupt system calls disturb nothing", interrupted, CT_REL },
 };
 CT_MAIN("robust", tests)

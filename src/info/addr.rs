@@ -50,7 +50,7 @@ pub fn from_sock(bytes: &[u8]) -> Option<SocketAddr> {
     }
     let family = sa_family_t::from_ne_bytes(get(bytes, offset_of!(sockaddr_in, sin_family))?);
     match i32::from(family) {
-        AF_INET => {
+        AF_INET if bytes.len() >= size_of::<sockaddr_in>() => {
             let ip: [u8; 4] = get(bytes, offset_of!(sockaddr_in, sin_addr))?;
             let port = u16::from_be_bytes(get(bytes, offset_of!(sockaddr_in, sin_port))?);
             Some(SocketAddrV4::new(Ipv4Addr::from(ip), port).into())
@@ -133,7 +133,9 @@ mod tests {
     fn short_or_foreign_bytes_are_no_address() {
         let sock = to_sock(&"192.0.2.1:5".parse().unwrap());
         assert_eq!(sock.as_bytes().len(), 16);
-        assert_eq!(from_sock(&sock.as_bytes()[..4]), None);
+        for len in 0..16 {
+            assert_eq!(from_sock(&sock.as_bytes()[..len]), None);
+        }
         assert_eq!(from_sock(&[9; 28]), None);
     }
 }

@@ -1,10 +1,12 @@
 //! Memory regions (fi_mr(3)) as a table of keys: what providers without
 //! registering hardware need.
-use crate::abi::{self, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr};
+use crate::abi::{
+    self, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
+};
 use crate::boundary::answer;
 use crate::buf::IoVecs;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
@@ -297,9 +299,17 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
-    // Regions need no binding in the modes built on this table; an application
-    // that binds one all the same gets what it wants: a usable region.
-    if fid.is_null() || bfid.is_null() { Error::INVAL.to_ret() } else { 0 }
+    answer("fi_mr_bind", || {
+        // SAFETY: the application binds an object it has open, or null.
+        match unsafe { class_of(bfid) }.map(|class| class as c_int) {
+            _ if fid.is_null() => Err(Error::INVAL),
+            None => Err(Error::INVAL),
+            // A region here is every endpoint's, which is what the caller wants.
+            Some(FI_CLASS_EP) => Ok(()),
+            // No counter or queue of a region's own.
+            Some(_) => Err(Error::NOSYS),
+        }
+    })
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {

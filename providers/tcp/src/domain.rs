@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use ofi_provider::abi::{FI_DIRECTED_RECV, fi_ep_type};
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, local_addr, take_request};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, local_addr, passive_name, take_request};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
@@ -69,19 +69,27 @@ impl Domain for TcpDomain {
             t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
             _ => return Err(Error::INVAL),
         };
+        let handle = info.handle();
+        let passive = passive_name(handle).transpose()?;
+        let local = match &passive {
+            Some(name) => addr::from_bytes(name)?,
+            None => local_addr(info)?,
+        };
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
         let identity = Identity {
             kind,
-            local: local_addr(info)?,
+            local,
+            keep_port: passive.is_some(),
             directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size,
         };
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
-        let request = match info.handle() {
-            handle if handle.is_null() => None,
-            handle if kind == Kind::Msg => Some(take_request::<Request>(handle)?),
-            _ => return Err(Error::INVAL),
+        let request = match kind {
+            _ if handle.is_null() => None,
+            Kind::Msg if passive.is_some() => None,
+            Kind::Msg => Some(take_request::<Request>(handle)?),
+            Kind::Rdm => return Err(Error::INVAL),
         };
         Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
     }

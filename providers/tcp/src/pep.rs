@@ -48,6 +48,8 @@ impl std::fmt::Debug for Shared {
 struct State {
     local: SocketAddr,
     backlog: c_int,
+    /// Bound by fi_setname, and not listening yet.
+    bound: Option<Socket>,
     socket: Option<Socket>,
     /// Connected, and their request is not complete.
     callers: Slab<(Socket, SocketAddr, Vec<u8>)>,
@@ -66,6 +68,7 @@ impl TcpPep {
                 state: Lock::new(State {
                     local,
                     backlog: BACKLOG,
+                    bound: None,
                     socket: None,
                     callers: Slab::default(),
                     to: None,
@@ -78,6 +81,13 @@ impl TcpPep {
     }
 }
 
+/// A socket that has this address; any free port if it leaves the port open.
+fn bound(addr: &SocketAddr) -> Result<Socket> {
+    let socket = Socket::new(addr)?;
+    socket.bind_listener(addr, config().ports)?;
+    Ok(socket)
+}
+
 impl PassiveEp for TcpPep {
     type Request = Request;
 
@@ -86,8 +96,10 @@ impl PassiveEp for TcpPep {
         if state.socket.is_some() {
             return Err(Error::OPBADSTATE);
         }
-        let socket = Socket::new(&state.local)?;
-        socket.bind_listener(&state.local, config().ports)?;
+        let socket = match state.bound.take() {
+            Some(socket) => socket,
+            None => bound(&state.local)?,
+        };
         socket.listen(state.backlog)?;
         state.local = socket.local_addr()?;
         self.shared.epoll.add(socket.fd(), LISTENER, Interest::READ)?;
@@ -110,7 +122,12 @@ impl PassiveEp for TcpPep {
         if state.socket.is_some() {
             return Err(Error::OPBADSTATE);
         }
-        state.local = addr;
+        // The port is fixed from now on: an active endpoint may be opened with
+        // this address (fi_endpoint(3)) instead of listening.
+        state.bound = None;
+        let socket = bound(&addr)?;
+        state.local = socket.local_addr()?;
+        state.bound = Some(socket);
         Ok(())
     }
 
@@ -129,6 +146,7 @@ impl PassiveEp for TcpPep {
 
     fn close(&self) {
         let mut state = self.shared.state.lock();
+        state.bound = None;
         state.socket = None;
         state.callers = Slab::default();
         if let Some((_, fid)) = state.to.take() {

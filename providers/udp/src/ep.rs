@@ -370,3 +370,158 @@ impl Cm for UdpEp {
         self.receiver.socket.rebind(&addr::from_bytes(name)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_void;
+    use ofi_provider::abi::{
+        FI_SOCKADDR_IN, fi_addr_t, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq,
+    };
+    use ofi_provider::av::Av;
+    use ofi_provider::buf::SendBuf;
+    use ofi_provider::cq::{Cq, Parent};
+    use ofi_provider::fid::Embeds;
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    /// An endpoint on loopback that can send to itself.
+    struct Loop {
+        ep: UdpEp,
+        cq: Arc<Cq>,
+        av: Arc<Av>,
+        own: fi_addr_t,
+    }
+
+    impl Loop {
+        fn open(engine: &Arc<Engine>, cq_size: usize) -> Self {
+            let parent = Parent {
+                domain: Arc::new(()),
+                progress: engine.clone(),
+                api_version: ofi_provider::info::API_VERSION,
+                serialized: false,
+                on_blocking: Box::new(|_| Ok(())),
+                on_close: Box::new(|| ()),
+            };
+            // SAFETY: all zeros is a valid attribute: every default.
+            let mut attr = unsafe { std::mem::zeroed::<fi_cq_attr>() };
+            attr.size = cq_size;
+            attr.format = fi_cq_format::FI_CQ_FORMAT_MSG.into();
+            let cq = Cq::open(parent, Some(&attr), std::ptr::null_mut()).unwrap();
+            let format = FI_SOCKADDR_IN as u32;
+            let null = std::ptr::null_mut();
+            let av = Av::open(Arc::new(()), Box::new(|| ()), format, None, null).unwrap();
+            let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
+            let own = av.insert(addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
+            let bindings =
+                Bindings { rx_cq: Some(cq.clone()), av: Some(av.clone()), ..Bindings::default() };
+            ep.enable(&bindings).unwrap();
+            Self { ep, cq, av, own }
+        }
+
+        fn send(&self, dest: fi_addr_t, bytes: &'static [u8]) -> Result {
+            // SAFETY: static memory.
+            let buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
+            self.ep.send(SendOp { buf, dest, context: Context::NULL, data: 0, tag: 0, flags: 0 })
+        }
+
+        fn post(&self, room: &'static mut [u8], number: usize) -> Result {
+            // SAFETY: static memory that this receive alone has.
+            let buf = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }?;
+            let context = Context(number as *mut c_void);
+            let flags = FI_COMPLETION;
+            self.ep.recv(RecvOp { buf, src: 0, tag: 0, ignore: 0, context, flags })
+        }
+
+        /// The number and length of the next receive that is complete.
+        fn next(&self) -> (usize, usize) {
+            let start = Instant::now();
+            let cq: *mut fid_cq = self.cq.as_c();
+            loop {
+                // SAFETY: all zeros is a valid entry; the queue is open, and has
+                // entries of this format.
+                let (n, entry) = unsafe {
+                    let mut entry = std::mem::zeroed::<fi_cq_msg_entry>();
+                    let read = (*(*cq).ops).read.unwrap();
+                    (read(cq, (&raw mut entry).cast(), 1), entry)
+                };
+                if n == 1 {
+                    return (entry.op_context as usize, entry.len);
+                }
+                assert_eq!(n as i32, Error::AGAIN.to_ret());
+                assert!(start.elapsed() < Duration::from_secs(60), "nothing arrives");
+            }
+        }
+    }
+
+    fn room() -> &'static mut [u8] {
+        Box::leak(vec![0; 64].into_boxed_slice())
+    }
+
+    #[test]
+    fn receives_are_filled_in_the_order_they_were_posted_as_far_as_the_queue_has_room() {
+        let engine = Engine::new(false).unwrap();
+        let me = Loop::open(&engine, 2);
+        (1..=5).for_each(|number| me.post(room(), number).unwrap());
+        for bytes in [&b"a"[..], b"bb", b"ccc", b"", b"eeeee"] {
+            me.send(me.own, bytes).unwrap();
+        }
+        for _ in 0..100 {
+            engine.progress();
+        }
+        assert_eq!(me.cq.room(), 0);
+        assert_eq!(me.ep.receiver.rx.lock().posted.len(), 3);
+        let got: Vec<_> = (0..5).map(|_| me.next()).collect();
+        assert_eq!(got, [(1, 1), (2, 2), (3, 3), (4, 0), (5, 5)]);
+    }
+
+    #[test]
+    fn a_datagram_to_nobody_is_lost_and_nothing_else() {
+        let engine = Engine::new(false).unwrap();
+        let me = Loop::open(&engine, 8);
+        let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody = me.av.insert(gone).unwrap();
+        for number in 1..=20 {
+            me.post(room(), number).unwrap();
+            me.send(nobody, b"lost").unwrap();
+            me.send(me.own, b"here").unwrap();
+            assert_eq!(me.next(), (number, 4));
+        }
+        assert_eq!(me.send(99, b"!"), Err(Error::INVAL));
+        assert_eq!(me.send(me.own, &[0; MAX_MSG_SIZE + 1]), Err(Error::MSGSIZE));
+    }
+
+    #[test]
+    fn many_endpoints_are_all_served_and_one_that_starved_is_not_forgotten() {
+        let engine = Engine::new(false).unwrap();
+        let all: Vec<_> = (0..FEW + 3).map(|_| Loop::open(&engine, 1)).collect();
+        for (number, me) in all.iter().enumerate() {
+            me.post(room(), number).unwrap();
+            me.post(room(), number + 100).unwrap();
+            me.send(me.own, b"one").unwrap();
+            me.send(me.own, b"four").unwrap();
+        }
+        // Every queue is full with its first message when somebody goes to sleep.
+        while all.iter().any(|me| me.cq.room() > 0) {
+            engine.progress();
+        }
+        assert!(engine.may_block());
+        for (number, me) in all.iter().enumerate() {
+            assert_eq!((me.next(), me.next()), ((number, 3), (number + 100, 4)));
+        }
+        all.iter().for_each(|me| me.ep.close());
+        assert_eq!(engine.eps.lock().len(), 0);
+    }
+
+    #[test]
+    fn no_more_receives_wait_than_were_agreed_and_a_cancelled_one_makes_room() {
+        let engine = Engine::new(false).unwrap();
+        let me = Loop::open(&engine, 8);
+        (1..=16).for_each(|number| me.post(room(), number).unwrap());
+        assert_eq!(me.post(room(), 17), Err(Error::AGAIN));
+        assert_eq!(me.ep.size_left(false), Ok(0));
+        me.ep.cancel(Context(3 as *mut c_void)).unwrap();
+        assert!(me.cq.has_entries());
+        assert_eq!(me.post(room(), 17), Ok(()));
+    }
+}

@@ -3,7 +3,7 @@ use super::{Endpoint, RecvOp, SendOp, bytes, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, fi_addr_t, fi_alias,
     fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged,
-    fi_rx_attr, fi_tx_attr, fid, fid_ep, fid_mc, fid_pep, fid_t,
+    fid, fid_ep, fid_t,
 };
 use crate::addr;
 use crate::av::Av;
@@ -138,11 +138,11 @@ impl<E: Endpoint> EpFid<E> {
         cancel: Some(cancel::<E>),
         getopt: Some(getopt::<E>),
         setopt: Some(setopt::<E>),
-        tx_ctx: Some(no_tx_ctx),
-        rx_ctx: Some(no_rx_ctx),
+        tx_ctx: Some(unbuilt::no_tx_ctx),
+        rx_ctx: Some(unbuilt::no_rx_ctx),
         rx_size_left: Some(rx_size_left::<E>),
         tx_size_left: Some(tx_size_left::<E>),
-        export_xpu: Some(no_export_xpu),
+        export_xpu: Some(unbuilt::no_export_xpu),
     };
 
     const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
@@ -151,11 +151,11 @@ impl<E: Endpoint> EpFid<E> {
         getname: Some(getname::<E>),
         getpeer: Some(getpeer::<E>),
         connect: Some(connect::<E>),
-        listen: Some(no_listen),
+        listen: Some(unbuilt::no_listen),
         accept: Some(accept::<E>),
-        reject: Some(no_reject),
+        reject: Some(unbuilt::no_reject),
         shutdown: Some(shutdown::<E>),
-        join: Some(no_join),
+        join: Some(unbuilt::no_join),
     };
 
     const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
@@ -984,55 +984,4 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
             flags,
         })
     })
-}
-
-unsafe extern "C" fn no_tx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_tx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_rx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_rx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_export_xpu(
-    _ep: *mut fid_ep,
-    _flags: u64,
-    _xpu: *mut abi::fid_xpu_ep,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_listen(_pep: *mut fid_pep) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_reject(
-    _pep: *mut fid_pep,
-    _handle: fid_t,
-    _param: *const c_void,
-    _len: usize,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_join(
-    _ep: *mut fid_ep,
-    _addr: *const c_void,
-    _flags: u64,
-    _mc: *mut *mut fid_mc,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }

@@ -23,7 +23,7 @@ pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
-pub use pep::{NoPassiveEp, PepFid, Reject};
+pub use pep::{NoPassiveEp, PepFid, Reject, passive_name};
 pub use settings::{DomainSettings, local_addr};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 

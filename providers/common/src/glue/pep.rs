@@ -3,8 +3,7 @@ use super::ep::give_name;
 use super::fabric::FabricFid;
 use super::{Fabric, PassiveEp, bytes, copy_out, take_request, unbuilt};
 use crate::abi::{
-    self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid,
-    fid_ep, fid_mc, fid_pep, fid_t,
+    self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::boundary::answer;
 use crate::eq::{Eq, FidPtr};
@@ -13,9 +12,9 @@ use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
-use libc::ssize_t;
 use std::any::Any;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A connection request that can be answered with a refusal.
 pub trait Reject: Any + Send {
@@ -59,6 +58,32 @@ impl PassiveEp for NoPassiveEp {
     }
 }
 
+/// Something with an address.
+trait Named: Send + Sync {
+    fn name(&self) -> Result<Vec<u8>>;
+}
+
+impl<P: PassiveEp> Named for PepFid<P> {
+    fn name(&self) -> Result<Vec<u8>> {
+        self.inner.getname()
+    }
+}
+
+/// The open passive endpoints. A handle is looked up here, not followed.
+static OPEN: LazyLock<Mutex<HashMap<usize, Weak<dyn Named>>>> = LazyLock::new(Mutex::default);
+
+fn open_ones() -> MutexGuard<'static, HashMap<usize, Weak<dyn Named>>> {
+    OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The address of the passive endpoint that an endpoint's `info->handle` names
+/// (fi_endpoint(3)): the endpoint is to have that address. `None` if the handle
+/// is no open passive endpoint's.
+pub fn passive_name(handle: *const fid) -> Option<Result<Vec<u8>>> {
+    let pep = open_ones().get(&(handle as usize))?.upgrade()?;
+    Some(pep.name())
+}
+
 /// A passive endpoint, as C holds it.
 #[repr(C)]
 pub struct PepFid<P> {
@@ -100,27 +125,27 @@ impl<P: PassiveEp> PepFid<P> {
 
     const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
-        cancel: Some(no_cancel),
+        cancel: Some(unbuilt::no_cancel),
         getopt: Some(getopt::<P>),
         setopt: Some(no_setopt),
-        tx_ctx: Some(no_tx_ctx),
-        rx_ctx: Some(no_rx_ctx),
-        rx_size_left: Some(no_size_left),
-        tx_size_left: Some(no_size_left),
-        export_xpu: Some(no_export_xpu),
+        tx_ctx: Some(unbuilt::no_tx_ctx),
+        rx_ctx: Some(unbuilt::no_rx_ctx),
+        rx_size_left: Some(unbuilt::no_size_left),
+        tx_size_left: Some(unbuilt::no_size_left),
+        export_xpu: Some(unbuilt::no_export_xpu),
     };
 
     const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<P>),
         getname: Some(getname::<P>),
-        getpeer: Some(no_getpeer),
-        connect: Some(no_connect),
+        getpeer: Some(unbuilt::no_getpeer),
+        connect: Some(unbuilt::no_connect),
         listen: Some(listen::<P>),
-        accept: Some(no_accept),
+        accept: Some(unbuilt::no_accept),
         reject: Some(reject::<P>),
-        shutdown: Some(no_shutdown),
-        join: Some(no_join),
+        shutdown: Some(unbuilt::no_shutdown),
+        join: Some(unbuilt::no_join),
     };
 
     pub(super) fn open<F: Fabric<PassiveEp = P>>(
@@ -129,7 +154,7 @@ impl<P: PassiveEp> PepFid<P> {
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
         let inner = fabric.inner.passive_ep(info)?;
-        Ok(Arc::new(Self {
+        let pep = Arc::new(Self {
             c: fid_pep {
                 fid: fid {
                     fclass: FI_CLASS_PEP as usize,
@@ -144,7 +169,10 @@ impl<P: PassiveEp> PepFid<P> {
             reject: reject_request::<P::Request>,
             leave_fabric: fabric.use_it(),
             _fabric: fabric.clone(),
-        }))
+        });
+        let named: Weak<dyn Named> = Arc::downgrade(&(pep.clone() as Arc<dyn Named>));
+        open_ones().insert(Arc::as_ptr(&pep) as usize, named);
+        Ok(pep)
     }
 }
 
@@ -158,6 +186,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
             PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
             PepFid::<P>::take(fid.cast::<fid_pep>())
         };
+        open_ones().remove(&(fid as usize));
         pep.inner.close();
         if let Some(eq) = pep.eq.get() {
             eq.forget(FidPtr(fid));
@@ -280,10 +309,6 @@ unsafe extern "C" fn reject<P: PassiveEp>(
     })
 }
 
-unsafe extern "C" fn no_cancel(_fid: fid_t, _context: *mut c_void) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
 unsafe extern "C" fn no_setopt(
     _fid: fid_t,
     _level: c_int,
@@ -292,67 +317,4 @@ unsafe extern "C" fn no_setopt(
     _len: usize,
 ) -> c_int {
     Error::NOPROTOOPT.to_ret()
-}
-
-unsafe extern "C" fn no_tx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_tx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_rx_ctx(
-    _ep: *mut fid_ep,
-    _index: c_int,
-    _attr: *mut fi_rx_attr,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_size_left(_ep: *mut fid_ep) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_export_xpu(
-    _ep: *mut fid_ep,
-    _flags: u64,
-    _xpu: *mut abi::fid_xpu_ep,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_getpeer(_ep: *mut fid_ep, _addr: *mut c_void, _len: *mut usize) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_connect(
-    _ep: *mut fid_ep,
-    _addr: *const c_void,
-    _param: *const c_void,
-    _len: usize,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_accept(_ep: *mut fid_ep, _param: *const c_void, _len: usize) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_shutdown(_ep: *mut fid_ep, _flags: u64) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_join(
-    _ep: *mut fid_ep,
-    _addr: *const c_void,
-    _flags: u64,
-    _mc: *mut *mut fid_mc,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }

@@ -4,7 +4,7 @@ use crate::abi::{
     FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_attr,
     fi_collective_op, fi_datatype, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_collective, fi_msg_rma,
     fi_msg_tagged, fi_op, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
-    fid, fid_domain, fid_ep,
+    fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_mc, fid_pep, fid_t, fid_xpu_ep,
 };
 use crate::error::Error;
 use core::ffi::{c_char, c_int, c_void};
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn no_query_collective(
 /// answer -FI_ENOSYS.
 macro_rules! slots {
     ($($name:ident($($arg:ty),* $(,)?) -> $ret:ty;)+) => {$(
-        unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
+        pub(crate) unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
             NOSYS as $ret
         }
     )+};
@@ -89,6 +89,20 @@ type Type = c_enum<fi_datatype>;
 type Op = c_enum<fi_op>;
 
 slots! {
+    no_cancel(fid_t, Buf) -> ssize_t;
+    no_tx_ctx(Ep, c_int, *mut fi_tx_attr, *mut Ep, Buf) -> c_int;
+    no_rx_ctx(Ep, c_int, *mut fi_rx_attr, *mut Ep, Buf) -> c_int;
+    no_size_left(Ep) -> ssize_t;
+    no_export_xpu(Ep, u64, *mut fid_xpu_ep) -> c_int;
+
+    no_getpeer(Ep, Buf, *mut usize) -> c_int;
+    no_connect(Ep, ConstBuf, ConstBuf, usize) -> c_int;
+    no_listen(*mut fid_pep) -> c_int;
+    no_accept(Ep, ConstBuf, usize) -> c_int;
+    no_reject(*mut fid_pep, fid_t, ConstBuf, usize) -> c_int;
+    no_shutdown(Ep, u64) -> c_int;
+    no_join(Ep, ConstBuf, u64, *mut *mut fid_mc, Buf) -> c_int;
+
     read(Ep, Buf, usize, Buf, fi_addr_t, u64, u64, Buf) -> ssize_t;
     readv(Ep, *const iovec, Desc, usize, fi_addr_t, u64, u64, Buf) -> ssize_t;
     readmsg(Ep, *const fi_msg_rma, u64) -> ssize_t;

@@ -115,8 +115,12 @@ impl State {
         socket.set_keepalive(true);
         if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
             // Peers know us by this address.
-            local.set_port(0);
-            socket.bind(&local)?;
+            if self.eps[ep_id].identity.keep_port {
+                socket.bind_listener(&local, None)?;
+            } else {
+                local.set_port(0);
+                socket.bind(&local)?;
+            }
         }
         socket.connect(to)?;
         let mut conn = Conn::new(socket, Stage::Connecting, ep_id);
@@ -135,7 +139,7 @@ impl State {
         };
         let addr = ep.peers[peer].addr;
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
-        self.conns[id].peer = peer;
+        self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
         entry.retry = None;
@@ -430,7 +434,6 @@ impl State {
             };
             if keep {
                 let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, &[]));
-                self.conns[id].peer = NONE;
                 self.drop_conn(id);
                 return Ok(());
             }
@@ -443,7 +446,6 @@ impl State {
                 let waiting = std::mem::take(&mut self.conns[other].tx);
                 self.eps[ep_id].peers[peer].parked.extend(waiting);
                 self.eps[ep_id].peers[peer].conn = NONE;
-                self.conns[other].peer = NONE;
                 self.drop_conn(other);
             }
         }
@@ -455,8 +457,8 @@ impl State {
             port: local.port(),
             pid: std::process::id(),
         };
+        self.attach(id, peer);
         let conn = &mut self.conns[id];
-        conn.peer = peer;
         conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
         if conn.socket.send(&CmMessage::encode(CmType::Response, &answer.encode())).is_err() {
             self.fail(id, Error::CONNRESET);
@@ -487,7 +489,6 @@ impl State {
         // An RDM peer refuses because it is calling us, or believes it still has
         // a connection that we know is gone. Either way it is worth waiting.
         let waiting = std::mem::take(&mut conn.tx);
-        conn.peer = NONE;
         self.drop_conn(id);
         let entry = &mut self.eps[ep_id].peers[peer];
         if entry.conn == id {
@@ -555,9 +556,19 @@ impl State {
         }
     }
 
+    /// A connection is this peer's from now on.
+    fn attach(&mut self, id: u32, peer: u32) {
+        let conn = &mut self.conns[id];
+        conn.peer = peer;
+        self.eps[conn.ep].peers[peer].conns += 1;
+    }
+
     /// Takes a connection away without saying anything to anybody.
     fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
+        if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
+            peer.conns -= 1;
+        }
         self.epoll.remove(conn.socket.fd());
         self.hot.retain(|hot| *hot != id);
         self.starved.retain(|starved| *starved != id);
@@ -611,11 +622,9 @@ impl State {
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };
         if was_connected {
-            // fi_shutdown itself tells the caller nothing more.
-            if error != Error::CANCELED {
-                let event = FI_SHUTDOWN as u32;
-                eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
-            }
+            // Whoever calls fi_shutdown is told as well, as by the original.
+            let event = FI_SHUTDOWN as u32;
+            eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
         } else {
             eq.write(Event::Error(EventError {
                 fid: ep.fid,

@@ -41,6 +41,8 @@ pub(crate) struct Identity {
     pub(crate) kind: Kind,
     /// Its own address; the port is 0 until it listens.
     pub(crate) local: SocketAddr,
+    /// Connects from the port in `local`, which is a passive endpoint's.
+    pub(crate) keep_port: bool,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
@@ -66,6 +68,8 @@ pub(super) struct Peer {
     pub(super) name: fi_addr_t,
     /// The connection to send on.
     pub(super) conn: u32,
+    /// All its connections; more than one only for an endpoint's talk with itself.
+    pub(super) conns: usize,
     /// Its process, as it said; 0 if not known.
     pub(super) pid: u32,
     /// Unexpected messages that came from it.
@@ -159,7 +163,8 @@ impl Ep {
     /// The peer's name as completions report it.
     #[inline]
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
-        if peer == NONE { FI_ADDR_NOTAVAIL } else { self.peers[peer].name }
+        // A stranger is forgotten with its last message, before that is reported.
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
 
     /// The source a receive is restricted to, if any.
@@ -246,6 +251,7 @@ impl Ep {
             addr,
             name,
             conn: NONE,
+            conns: 0,
             pid: 0,
             messages: 0,
             parked: VecDeque::new(),
@@ -273,6 +279,7 @@ impl Ep {
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         let Some(entry) = self.peers.get(peer) else { return };
         if entry.conn == NONE
+            && entry.conns == 0
             && entry.name == FI_ADDR_NOTAVAIL
             && entry.messages == 0
             && entry.parked.is_empty()

@@ -1,0 +1,278 @@
+/*
+ * A peer that speaks the tcp protocol up to a point: proper and broken
+ * connection messages, then frames that are right, nearly right or nonsense,
+ * cut into pieces at random and ended in every way a connection can end.
+ * An honest pair talks over the same endpoint meanwhile and must not notice.
+ *
+ * CT_SEED=N repeats a run that failed (the reason names it).
+ */
+#include "ct.h"
+#include <netinet/tcp.h>
+
+enum { ROUNDS = 300, KEPT = 8, ROOM = 1 << 16, SMALL = 100, KEY = 5, REGION = 4096 };
+#define HONEST 0x7e57000000000000ull	/* tags of the honest pair; no frame below starts like this */
+
+static uint64_t seed, state;
+static uint32_t rnd(uint32_t n)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (uint32_t)(state >> 33) % n;
+}
+static void put(unsigned char *o, uint64_t v, int bytes, int big)
+{
+	for (int i = 0; i < bytes; i++)
+		o[big ? bytes - 1 - i : i] = (unsigned char)(v >> (8 * i));
+}
+
+/* One frame at o; its length. */
+static size_t frame(unsigned char *o, size_t room, int big)
+{
+	static const uint64_t extreme[] = { 0, 1, 15, 17, 1ull << 31, 1ull << 32, 1ull << 63, ~0ull };
+	static const unsigned char ops[] = { 0, 0, 0, 1, 1, 1, 5, 5, 6, 7, 2, 3, 4 };
+	unsigned op = ops[rnd(sizeof ops)], flags = rnd(3) ? 0 : rnd(2) ? 1 : 4 | rnd(2);
+	unsigned places = op == 2 || op == 4 ? 1 + rnd(4) : 0;
+	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 ? 8 : op == 5 ? 16 : 0) + 24 * places;
+	size_t body = op == 2 || op == 5 || op == 6 ? 0 : rnd(4) ? rnd(2 * SMALL) : rnd(20000), at = 16;
+
+	if (head + body > room)
+		body = room - head;
+	memset(o, 0, head);
+	o[0] = 3;
+	o[1] = op;
+	put(o + 2, flags, 2, big);
+	o[4] = op >= 5 ? 1 + rnd(3) : rnd(8) ? 0 : 2;
+	o[5] = places;
+	o[6] = head;
+	put(o + 8, head + body, 8, big);
+	if (flags & 1)
+		at += 8;
+	if (op == 1 || op == 5) {
+		put(o + at, rnd(4) ? 7 : rnd(1000), 8, big);
+		at += 8;
+	}
+	if (op == 5)
+		put(o + at, rnd(2) ? rnd(100000) : extreme[rnd(8)], 8, big);
+	for (unsigned i = 0; i < places; i++, at += 24) {
+		put(o + at, rnd(4) ? rnd(2 * REGION) : extreme[rnd(8)], 8, big);
+		put(o + at + 8, rnd(4) ? rnd(REGION / 2) : extreme[rnd(8)], 8, big);
+		put(o + at + 16, rnd(8) ? KEY : rnd(100), 8, big);
+	}
+	for (size_t i = 0; i < body; i++)
+		o[head + i] = rnd(256);
+	if (rnd(4) == 0)
+		put(o + 8, extreme[rnd(8)], 8, big);
+	for (unsigned k = rnd(3) ? 0 : rnd(4); k > 0; k--)
+		o[rnd(head < 16 ? head : 16)] = rnd(256);
+	return head + body;
+}
+
+/* A connection message; its length. Mostly one that will be accepted. */
+static size_t hello(unsigned char *o, int big, int port)
+{
+	size_t n = ct_type == FI_EP_RDM ? 8 : rnd(3) ? 0 : rnd(257);
+
+	memset(o, 0, 32);
+	o[0] = 3;
+	put(o + 2, n, 2, 1);
+	put(o + 24, 1, 8, big);
+	for (size_t i = 0; i < n; i++)
+		o[32 + i] = rnd(256);
+	if (ct_type == FI_EP_RDM) {
+		o[32] = rnd(4) ? 1 : rnd(256);
+		o[33] = 0;
+		/* anybody but those two who are honest */
+		put(o + 34, port, 2, 1);
+	}
+	if (rnd(6) == 0)
+		o[rnd(32 + n)] = rnd(256);
+	return 32 + n;
+}
+
+static void attack(const struct sockaddr_in *to, int port, int *kept)
+{
+	static unsigned char b[ROOM];
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, big = rnd(4) == 0, how = rnd(4);
+	struct linger reset = { 1, 0 };
+	size_t n, frames = rnd(8) ? rnd(20) : 0, done = 0, first;
+
+	CHECK(s >= 0);
+	CHECK(!connect(s, (const void *)to, sizeof *to));
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	n = first = hello(b, big, port);
+	while (frames-- > 0 && ROOM - n > 1000)
+		n += frame(b + n, ROOM - n, big);
+	if (rnd(5) == 0)
+		n -= rnd(n);
+	while (done < n) {
+		size_t piece = done < first && rnd(2) ? first - done : done < 600 && rnd(8) ? 1 + rnd(40) : n - done;
+		ssize_t r;
+
+		if (piece > n - done)
+			piece = n - done;
+		r = send(s, b + done, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (r < 0)
+			break;		/* cut off, or nobody reads: fine */
+		done += r;
+		if (rnd(6) == 0)
+			ct_nap(1);
+	}
+	if (how == 0)
+		setsockopt(s, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+	if (how <= 1) {
+		close(s);
+		return;
+	}
+	if (how == 2)
+		shutdown(s, SHUT_WR);
+	one = rnd(KEPT);		/* stays, silent, for a while */
+	if (kept[one] >= 0)
+		close(kept[one]);
+	kept[one] = s;
+}
+
+static char room[KEPT + 1][4][SMALL];
+
+/* Receives for what the hostile peer sends. */
+static void bait(struct fid_ep *ep, char (*b)[SMALL])
+{
+	(void)fi_recv(ep, b[0], SMALL, NULL, FI_ADDR_UNSPEC, CTX(1));
+	(void)fi_trecv(ep, b[1], SMALL, NULL, FI_ADDR_UNSPEC, 7, 0, CTX(2));
+	(void)fi_trecv(ep, b[2], SMALL, NULL, FI_ADDR_UNSPEC, 0, 1023, CTX(2));
+}
+
+static struct fid_ep *guests[KEPT];
+
+/* MSG: takes everybody in, and throws out who was there longest. */
+static void doorman(struct ct *c)
+{
+	static unsigned next;
+	struct { struct fi_eq_cm_entry e; char d[512]; } x;
+	struct fi_eq_err_entry err = { 0 };
+	uint32_t ev;
+	ssize_t r = fi_eq_read(c->eq, &ev, &x, sizeof x, 0);
+
+	if (r == -FI_EAVAIL)
+		EQ(fi_eq_readerr(c->eq, &err, 0), sizeof err);
+	if (r < 0 || ev != FI_CONNREQ)
+		return;
+	struct fid_ep **ep = &guests[next++ % KEPT];
+	if (*ep)
+		OK(fi_close(&(*ep)->fid));
+	OK(fi_endpoint(c->domain, x.e.info, ep, c));
+	OK(fi_ep_bind(*ep, &c->eq->fid, 0));
+	OK(fi_ep_bind(*ep, &c->tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(*ep, &c->rx->fid, FI_RECV));
+	OK(fi_enable(*ep));
+	bait(*ep, room[ep - guests]);
+	(void)fi_accept(*ep, NULL, 0);	/* it may be gone already */
+	fi_freeinfo(x.e.info);
+}
+
+static void victim(struct ct *c)
+{
+	static char b[2 * SMALL];
+	uint64_t honest = 0;
+	char done;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+
+	OK(fi_trecv(c->ep, b, sizeof b, NULL, c->peer, HONEST, 0, CTX(9)));
+	bait(c->ep, room[KEPT]);
+	while (recv(ct_sync, &done, 1, MSG_DONTWAIT) != 1) {
+		ssize_t r = fi_cq_read(c->rx, &e, 1);
+
+		if (r == -FI_EAVAIL) {
+			memset(&err, 0, sizeof err);
+			EQ(fi_cq_readerr(c->rx, &err, 0), 1);
+			CHECK(err.err > 0 && err.op_context != CTX(9));
+			e.op_context = err.op_context;
+		} else if (r != 1) {
+			EQ(r, -FI_EAGAIN);
+			if (c->eq)
+				doorman(c);
+			while (fi_cq_read(c->tx, &e, 1) == 1)
+				;
+			sched_yield();
+			continue;
+		}
+		if (e.op_context == CTX(9)) {
+			EQ(e.len, sizeof b);
+			CHECK(ct_same(b, sizeof b, honest));
+			POST(c, fi_tinject(c->ep, b, 64, c->peer, HONEST | ++honest));
+			OK(fi_trecv(c->ep, b, sizeof b, NULL, c->peer, HONEST | honest, 0, CTX(9)));
+		} else if (ct_type == FI_EP_RDM) {
+			if (e.op_context == CTX(1))
+				OK(fi_recv(c->ep, room[KEPT][0], SMALL, NULL, FI_ADDR_UNSPEC, CTX(1)));
+			else
+				OK(fi_trecv(c->ep, room[KEPT][1], SMALL, NULL, FI_ADDR_UNSPEC, 7, 0, CTX(2)));
+		}
+	}
+	CHECK(honest > ROUNDS / 4);
+	for (int i = 0; i < KEPT; i++)
+		if (guests[i])
+			OK(fi_close(&guests[i]->fid));
+}
+
+static void hostile(int rank, uint64_t caps)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | caps };
+	struct fid_mr *mr = NULL;
+	static char region[3 * REGION];
+	struct ct c;
+	struct ct_name mine, theirs;
+	struct sockaddr_in to;
+	static char b[2 * SMALL];
+	int kept[KEPT], own, port;
+
+	seed = state = getenv("CT_SEED") ? strtoull(getenv("CT_SEED"), NULL, 0) : (uint64_t)ct_ms() << 8 | 1;
+	ct_open(&c, &o);
+	mine = ct_getname(rank == 0 && c.pep ? &c.pep->fid : &c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		memset(region, 0x55, sizeof region);
+		if (caps & FI_RMA)	/* the middle of it is all they may touch */
+			OK(fi_mr_reg(c.domain, region + REGION, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));
+		victim(&c);
+		for (size_t i = 0; i < REGION; i++)
+			CHECK(region[i] == 0x55 && region[2 * REGION + i] == 0x55);
+		if (mr)
+			OK(fi_close(&mr->fid));
+	} else {
+		memcpy(&to, theirs.b, sizeof to);
+		memcpy(&own, mine.b, sizeof own);
+		own = ntohs(((struct sockaddr_in *)mine.b)->sin_port);
+		memset(kept, 0xff, sizeof kept);
+		for (int i = 0, honest = 0; i < ROUNDS; i++) {
+			do
+				port = 1 + rnd(65535);
+			while (port == own || port == ntohs(to.sin_port));
+			attack(&to, port, kept);
+			if (i % 3)
+				continue;
+			ct_fill(b, sizeof b, honest);
+			POST(&c, fi_tsend(c.ep, b, sizeof b, NULL, c.peer, HONEST | honest, CTX(3)));
+			ct_sent(&c, CTX(3));
+			POST(&c, fi_trecv(c.ep, b, sizeof b, NULL, c.peer, HONEST | (honest + 1), 0, CTX(4)));
+			ct_recvd(&c, CTX(4), 64);
+			if (!ct_same(b, 64, honest))
+				FAIL("wrong bytes in round %d of CT_SEED=%llu", i, (unsigned long long)seed);
+			honest++;
+		}
+		for (int i = 0; i < KEPT; i++)
+			if (kept[i] >= 0)
+				close(kept[i]);
+		ct_send_oob("d", 1);
+	}
+	ct_done(&c);
+}
+
+static void hostile_peer(int rank) { hostile(rank, 0); }
+static void hostile_rma(int rank) { hostile(rank, FI_RMA); }
+
+static const struct ct_test tests[] = {
+	{ "a peer that breaks the protocol in every way harms nobody else", hostile_peer, CT_REL },
+	{ "a peer that breaks the protocol of remote access touches what it may alone", hostile_rma, CT_REL },
+};
+CT_MAIN("hostile", tests)

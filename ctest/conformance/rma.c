@@ -1,0 +1,328 @@
+/* fi_rma(3): every call, sizes, several places, rights, events. */
+#include "ct.h"
+
+static const uint64_t CAPS = FI_MSG | FI_RMA | FI_RMA_EVENT;
+static const size_t sizes[] = { 1, 64, 1024, 4096, 65536, 1 << 20, 5 << 20 };
+#define MAX (5 << 20)
+
+struct region { uint64_t key, addr; };
+static struct fid_mr *mr[2];
+
+/* Registers b and tells the other rank; returns what it told. */
+static struct region share(struct ct *c, int i, void *b, size_t n, uint64_t access)
+{
+	struct region mine, theirs;
+
+	OK(fi_mr_reg(c->domain, b, n, access, 0, 100 + i, 0, &mr[i], NULL));
+	mine.key = fi_mr_key(mr[i]);
+	mine.addr = c->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)b : 0;
+	ct_swap(c, &mine, &theirs, sizeof mine);
+	return theirs;
+}
+static void done(struct ct *c)
+{
+	ct_barrier(c);
+	for (int i = 0; i < 2; i++)
+		if (mr[i])
+			OK(fi_close(&mr[i]->fid));
+	ct_close(c);
+}
+static void open_rma(struct ct *c, int cntr)
+{
+	struct ct_opt o = { .caps = CAPS, .cntr = cntr };
+
+	mr[0] = mr[1] = NULL;
+	ct_open(c, &o);
+}
+#define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
+
+static void write_sizes(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b, *s;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, MAX);
+	s = ct_alloc(&c, MAX);
+	r = share(&c, 0, b, MAX, REMOTE);
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		if (rank == 0) {
+			ct_fill(s, sizes[i], i);
+			POST(&c, fi_write(c.ep, s, sizes[i], ct_desc(s), c.peer, r.addr + 7 * (i < 4), r.key, CTX(0)));
+			ct_sent(&c, CTX(0));
+			POST(&c, fi_inject(c.ep, s, 1, c.peer));
+		} else {
+			char x;
+
+			/* a message behind a write arrives behind it (FI_ORDER_SAW) */
+			POST(&c, fi_recv(c.ep, &x, 1, NULL, c.peer, CTX(0)));
+			ct_recvd(&c, CTX(0), 1);
+			CHECK(ct_same(b + 7 * (i < 4), sizes[i], i));
+		}
+		ct_barrier(&c);
+	}
+	done(&c);
+}
+static void read_sizes(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b, *d;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, MAX);
+	d = ct_alloc(&c, MAX);
+	ct_fill(b, MAX, 40 + rank);
+	r = share(&c, 0, b, MAX, REMOTE);
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		/* both ranks read each other at once */
+		memset(d, 0, sizes[i]);
+		POST(&c, fi_read(c.ep, d, sizes[i], ct_desc(d), c.peer, r.addr, r.key, CTX(i)));
+		ct_sent(&c, CTX(i));
+		CHECK(ct_same(d, sizes[i], 40 + !rank));
+	}
+	done(&c);
+}
+static void many_places(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b, *s;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 8192);
+	s = ct_alloc(&c, 8192);
+	memset(b, 0, 8192);
+	r = share(&c, 0, b, 8192, REMOTE);
+	if (rank == 0) {
+		struct iovec v[3] = { { s, 10 }, { s + 10, 2000 }, { s + 2010, 990 } };
+		void *d[3] = { ct_desc(s), ct_desc(s), ct_desc(s) };
+		struct fi_rma_iov p[3] = { { r.addr + 5000, 1500, r.key }, { r.addr, 1000, r.key }, { r.addr + 3000, 500, r.key } };
+		struct fi_msg_rma m = { .msg_iov = v, .desc = d, .iov_count = 3, .addr = c.peer,
+			.rma_iov = p, .rma_iov_count = 3, .context = CTX(0) };
+
+		ct_fill(s, 3000, 9);
+		POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+		ct_sent(&c, CTX(0));
+		memset(s, 0, 3000);
+		m.context = CTX(1);
+		POST(&c, fi_readmsg(c.ep, &m, FI_COMPLETION));
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(s, 3000, 9));
+		/* the places must be as long as the buffer, and no more than four */
+		p[2].len = 499;
+		ERR(fi_writemsg(c.ep, &m, FI_COMPLETION), FI_EINVAL);
+		p[2].len = 500;
+		m.rma_iov_count = 5;
+		ERR(fi_readmsg(c.ep, &m, FI_COMPLETION), FI_EINVAL);
+	}
+	ct_barrier(&c);
+	if (rank == 1) {
+		char x[3000];
+
+		ct_fill(x, 3000, 9);
+		CHECK(!memcmp(b + 5000, x, 1500));
+		CHECK(!memcmp(b, x + 1500, 1000));
+		CHECK(!memcmp(b + 3000, x + 2500, 500));
+	}
+	done(&c);
+}
+static void with_data(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b, *s;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 4096);
+	s = ct_alloc(&c, 4096);
+	r = share(&c, 0, b, 4096, REMOTE);
+	if (rank == 0) {
+		ct_fill(s, 4096, 3);
+		POST(&c, fi_writedata(c.ep, s, 4096, ct_desc(s), 0x1122334455667788, c.peer, r.addr, r.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		POST(&c, fi_inject_writedata(c.ep, s, 8, 42, c.peer, r.addr, r.key));
+		POST(&c, fi_inject_write(c.ep, s + 8, 8, c.peer, r.addr + 8, r.key));
+		NOTHING(&c, c.tx, 20);
+	} else {
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		EQ(ct_next(&c, c.rx, &e, NULL, &err), 1);
+		CHECK(e.flags & FI_REMOTE_WRITE && e.flags & FI_REMOTE_CQ_DATA && e.flags & FI_RMA);
+		EQ(e.data, 0x1122334455667788);
+		EQ(e.len, 4096);
+		CHECK(ct_same(b, 4096, 3));
+		EQ(ct_next(&c, c.rx, &e, NULL, &err), 1);
+		EQ(e.data, 42);
+		/* the write without data makes no entry */
+		NOTHING(&c, c.rx, 20);
+	}
+	done(&c);
+}
+static uint64_t reached(struct ct *c, struct fid_cntr *k, uint64_t n)
+{
+	uint64_t v;
+
+	while ((v = fi_cntr_read(k)) < n)
+		ct_progress(c);
+	return v;
+}
+static void counted(int rank)
+{
+	static const uint64_t kinds[4] = { FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE };
+	struct ct c, d;
+	struct fid_cntr *k[4];
+	struct region r;
+	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_COMP };
+	struct ct_name n, them;
+	char *b, *s;
+
+	if (ct_type != FI_EP_RDM)
+		SKIP("needs an endpoint that is opened by hand");
+	(void)rank;
+	open_rma(&c, 0);
+	/* a second endpoint on the same domain, with a counter for each kind */
+	d = c;
+	d.tx = d.rx = NULL;
+	d.ep = NULL;
+	d.borrowed = 1;
+	OK(fi_endpoint(c.domain, c.info, &d.ep, NULL));
+	OK(fi_ep_bind(d.ep, &c.av->fid, 0));
+	OK(fi_ep_bind(d.ep, &c.tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(d.ep, &c.rx->fid, FI_RECV));
+	for (int i = 0; i < 4; i++) {
+		OK(fi_cntr_open(c.domain, &a, &k[i], NULL));
+		OK(fi_ep_bind(d.ep, &k[i]->fid, kinds[i]));
+	}
+	OK(fi_enable(d.ep));
+	n = ct_getname(&d.ep->fid);
+	b = ct_alloc(&c, 4096);
+	s = ct_alloc(&c, 4096);
+	r = share(&c, 0, b, 4096, REMOTE);
+	ct_swap(&c, &n, &them, sizeof n);
+	d.peer = ct_insert(&c, &them);
+	POST(&c, fi_write(d.ep, s, 4096, ct_desc(s), d.peer, r.addr, r.key, CTX(0)));
+	ct_sent(&c, CTX(0));
+	for (int i = 0; i < 3; i++) {
+		POST(&c, fi_read(d.ep, s, 4096, ct_desc(s), d.peer, r.addr, r.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+	}
+	EQ(reached(&c, k[0], 3), 3);
+	EQ(reached(&c, k[1], 1), 1);
+	EQ(reached(&c, k[2], 3), 3);
+	EQ(reached(&c, k[3], 1), 1);
+	ct_barrier(&c);
+	OK(fi_close(&d.ep->fid));
+	for (int i = 0; i < 4; i++)
+		OK(fi_close(&k[i]->fid));
+	done(&c);
+}
+/* The connection a forbidden access came on ends; nothing else does. */
+static void forbidden(int rank)
+{
+	struct ct c;
+	struct region r, ro;
+	char *b, *s;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+
+	if (ct_type == FI_EP_MSG)
+		SKIP("a connected endpoint has one connection only");
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 8192);
+	s = ct_alloc(&c, 4096);
+	ct_fill(b, 8192, 1);
+	r = share(&c, 0, b, 4096, REMOTE);
+	ro = share(&c, 1, b + 4096, 4096, FI_REMOTE_READ);
+	if (rank == 0) {
+		struct { uint64_t addr, key; int read; } bad[] = {
+			{ ro.addr, ro.key, 0 },			/* written although read-only */
+			{ r.addr + 1, r.key, 0 },		/* one byte past the end */
+			{ r.addr - 1, r.key, 1 },		/* one before the start */
+			{ r.addr, 0xdeadbeef, 1 },		/* no such key */
+			{ r.addr + (1ULL << 63), r.key, 0 },	/* far away */
+		};
+
+		for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+			if (bad[i].read)
+				POST(&c, fi_read(c.ep, s, 4096, ct_desc(s), c.peer, bad[i].addr, bad[i].key, CTX(i)));
+			else {
+				struct iovec v = { s, 4096 };
+				void *d = ct_desc(s);
+				struct fi_rma_iov p = { bad[i].addr, 4096, bad[i].key };
+				struct fi_msg_rma m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = c.peer,
+					.rma_iov = &p, .rma_iov_count = 1, .context = CTX(i) };
+				POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+			}
+			EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+			CHECK(err.op_context == CTX(i) && err.err > 0);
+		}
+		/* what is allowed works as before */
+		POST(&c, fi_read(c.ep, s, 4096, ct_desc(s), c.peer, ro.addr, ro.key, CTX(9)));
+		ct_sent(&c, CTX(9));
+		CHECK(ct_same(s, 4096, 1) == 0);
+		POST(&c, fi_read(c.ep, s, 4096, ct_desc(s), c.peer, r.addr, r.key, CTX(10)));
+		ct_sent(&c, CTX(10));
+		CHECK(ct_same(s, 4096, 1));
+	}
+	ct_barrier(&c);
+	CHECK(ct_same(b, 8192, 1));
+	done(&c);
+}
+static void too_much_injected(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b;
+
+	(void)rank;
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 1 << 20);
+	r = share(&c, 0, b, 1 << 20, REMOTE);
+	CHECK(fi_inject_write(c.ep, b, c.info->tx_attr->inject_size + 1, c.peer, r.addr, r.key) < 0);
+	done(&c);
+}
+static void mixed(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b, *s;
+	enum { N = 200, LEN = 3000 };
+
+	/* writes, messages and reads in one stream, from both sides */
+	open_rma(&c, 0);
+	b = ct_alloc(&c, LEN * 2);
+	s = ct_alloc(&c, LEN * 2);
+	r = share(&c, 0, b, LEN * 2, REMOTE);
+	for (int i = 0; i < N; i++) {
+		char x[64];
+
+		ct_fill(s, LEN, i + 100 * rank);
+		POST(&c, fi_recv(c.ep, x, sizeof x, NULL, c.peer, CTX(1)));
+		POST(&c, fi_write(c.ep, s, LEN, ct_desc(s), c.peer, r.addr, r.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		POST(&c, fi_inject(c.ep, s, 64, c.peer));
+		POST(&c, fi_read(c.ep, s + LEN, LEN, ct_desc(s), c.peer, r.addr, r.key, CTX(2)));
+		ct_sent(&c, CTX(2));
+		CHECK(ct_same(s + LEN, LEN, i + 100 * rank));	/* a read sees the write before it */
+		ct_recvd(&c, CTX(1), 64);
+		CHECK(ct_same(x, 64, i + 100 * !rank));
+		CHECK(ct_same(b, LEN, i + 100 * !rank));
+		ct_barrier(&c);
+	}
+	done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
+	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
+	{ "one transfer can use several buffers and several places", many_places, CT_REL },
+	{ "remote CQ data makes an entry at the target, a plain write none", with_data, CT_REL },
+	{ "counters count reads and writes at both ends", counted, CT_REL },
+	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
+	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
+	{ "writes, messages and reads keep their order", mixed, CT_REL },
+};
+CT_MAIN("rma", tests)

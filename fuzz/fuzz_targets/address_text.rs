@@ -1,0 +1,23 @@
+//! Address strings, and node and service strings that look like them.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use ofi::abi::FI_NUMERICHOST;
+use ofi::info::{addr, resolve};
+use std::ffi::CString;
+
+fuzz_target!(|text: &str| {
+    if let Some(addr) = addr::from_string(text) {
+        let written = addr::to_string(&addr);
+        let again = addr::from_string(&written).unwrap();
+        // The text form has no scope, which "%2" at the end of a host gives.
+        assert_eq!((again.ip(), again.port()), (addr.ip(), addr.port()), "{text:?}: {written}");
+        assert_eq!(addr::to_string(&again), written);
+    }
+    // The rest of it is a service. Numeric, so that nobody is asked for names.
+    let (node, service) = text.split_once(' ').unwrap_or((text, "0"));
+    if let (true, Ok(node), Ok(service)) =
+        (node.contains("://"), CString::new(node), CString::new(service))
+    {
+        let _ = resolve(Some(&node), Some(&service), FI_NUMERICHOST, 0);
+    }
+});

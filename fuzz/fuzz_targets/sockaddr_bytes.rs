@@ -1,0 +1,14 @@
+//! `struct sockaddr` bytes, as address vectors, infos and peers hand them in.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use ofi::info::addr;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some(addr) = addr::from_sock(bytes) else { return };
+    let sock = addr::to_sock(&addr);
+    assert!(sock.as_bytes().len() <= bytes.len());
+    assert_eq!(addr::from_sock(sock.as_bytes()), Some(addr));
+    assert!(addr::format_takes(addr::format_of(&addr), &addr));
+    let text = addr::from_string(&addr::to_string(&addr)).unwrap();
+    assert_eq!((text.ip(), text.port()), (addr.ip(), addr.port()));
+});

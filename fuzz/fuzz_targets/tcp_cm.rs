@@ -1,0 +1,29 @@
+//! Connection messages of the tcp provider, and what its reliable-datagram
+//! endpoints put into them.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+// By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
+#[allow(dead_code, reason = "only the connection messages are used here")]
+#[path = "../../providers/tcp/src/wire.rs"]
+mod wire;
+use wire::{CM_DATA_MAX, CM_LEN, CmMessage, RdmHello};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(hello) = RdmHello::parse(bytes) {
+        assert_eq!(hello.encode(), bytes[..8]);
+    }
+    let Ok(Some(len)) = CmMessage::len_at(bytes) else { return };
+    assert!((CM_LEN..=CM_LEN + CM_DATA_MAX).contains(&len));
+    // It must be told from the first bytes already, and stay the same.
+    assert_eq!(CmMessage::len_at(&bytes[..4]), Ok(Some(len)));
+    let Some(bytes) = bytes.get(..len) else { return };
+    assert!(CmMessage::parse(&bytes[..len - 1]).is_err());
+    let Ok(message) = CmMessage::parse(bytes) else { return };
+    assert_eq!(message.data, bytes[CM_LEN..]);
+    let own = CmMessage::parse(&CmMessage::encode(message.kind, &message.data)).unwrap();
+    assert_eq!(
+        (own.kind, own.order, own.data),
+        (message.kind, wire::ByteOrder::Native, message.data)
+    );
+});
