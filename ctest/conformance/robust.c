@@ -536,7 +536,9 @@ static void crowded_and_gone(int rank)
 	ct_recv_oob(NULL, &x, 1);
 	before = cpu_ms();
 	ERR(fi_cq_sread(c.rx, &e, 1, NULL, 600), FI_EAGAIN);
-	CHECK(cpu_ms() - before < 300);
+	before = cpu_ms() - before;
+	if (before >= 60)
+		FAIL("%lld ms of processor time in 600 ms of sleep", (long long)before);
 	for (int i = 0; i < 3; i++) {
 		OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, i, 0, CTX(i)));
 		EQ(ct_recvd(&c, CTX(i), 8).tag, i);
