@@ -1,6 +1,6 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
-use crate::engine::{BACKLOG, Request, cm_message};
+use crate::engine::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
 use crate::info::TCP;
 use crate::sock::{Socket, to_bytes};
 use crate::wire::{CM_DATA_MAX, CM_LEN, CmType};
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// Token of the listening socket; callers have their index.
 const LISTENER: u64 = u64::MAX;
+
+/// Token of the timer.
+const TIMER: u64 = u64::MAX - 1;
 
 /// Callers that may be connected without having said what they want.
 const MAX_SILENT: usize = 1024;
@@ -56,15 +59,20 @@ struct State {
     to: Option<(Arc<Eq>, FidPtr)>,
     /// What the application gets with a request, but for the addresses.
     info: InfoBuf,
-    out_of_descriptors: bool,
+    /// Accepting failed for want of descriptors or memory; epoll would report
+    /// the callers for ever, so the timer makes us ask.
+    deaf: bool,
+    timer: Timer,
 }
 
 impl TcpPep {
     /// A passive endpoint for the address in `info`.
     pub(crate) fn new(info: InfoBuf, local: SocketAddr) -> Result<Self> {
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(timer.as_raw_fd(), TIMER, Interest::READ)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                epoll: Epoll::new()?,
+                epoll,
                 state: Lock::new(State {
                     local,
                     backlog: BACKLOG,
@@ -73,7 +81,8 @@ impl TcpPep {
                     callers: Slab::default(),
                     to: None,
                     info,
-                    out_of_descriptors: false,
+                    deaf: false,
+                    timer,
                 }),
                 activity: AtomicU64::new(0),
             }),
@@ -165,7 +174,7 @@ impl Progress for Shared {
         }
         let mut state = self.state.lock();
         for token in tokens {
-            if token == LISTENER {
+            if token == LISTENER || token == TIMER {
                 state.accept_all(&self.epoll);
             } else {
                 state.hear(token as u32, &self.epoll);
@@ -184,10 +193,12 @@ impl Progress for Shared {
 
 impl State {
     fn accept_all(&mut self, epoll: &Epoll) {
+        if self.deaf {
+            self.timer.set(Duration::ZERO);
+        }
         while let Some(listener) = &self.socket {
             match listener.accept() {
                 Ok((socket, peer)) => {
-                    self.out_of_descriptors = false;
                     if config().nodelay {
                         socket.set_nodelay();
                     }
@@ -206,9 +217,10 @@ impl State {
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
-                Err(error @ (Error::MFILE | Error::NOBUFS | Error::NOMEM)) => {
-                    if !self.out_of_descriptors {
-                        self.out_of_descriptors = true;
+                Err(error) if is_shortage(error) => {
+                    if !self.deaf {
+                        self.deaf = true;
+                        epoll.remove(listener.fd());
                         ofi_provider::log!(
                             &TCP,
                             WARN,
@@ -216,9 +228,14 @@ impl State {
                             "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
                         );
                     }
+                    return self.timer.set(DEAF_DELAY);
+                }
+                Err(_) => {
+                    if std::mem::take(&mut self.deaf) {
+                        let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
+                    }
                     return;
                 }
-                Err(_) => return,
             }
         }
     }

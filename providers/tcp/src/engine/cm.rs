@@ -37,12 +37,20 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Refusals after which a peer is believed.
 const MAX_REFUSALS: u32 = 100;
 
-/// Makes the engine's descriptor readable after some time.
+/// How long a listener that lacked descriptors or memory waits.
+pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
+
+/// Whether accepting failed for want of what may be there later.
+pub(crate) fn is_shortage(error: Error) -> bool {
+    matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
+}
+
+/// Makes the descriptor it is watched by readable after some time.
 #[derive(Debug)]
-pub(super) struct Timer(OwnedFd);
+pub(crate) struct Timer(OwnedFd);
 
 impl Timer {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         // SAFETY: no memory is involved; the result is checked, then owned once.
         unsafe {
             let fd =
@@ -52,7 +60,7 @@ impl Timer {
     }
 
     /// Goes off after `delay`; zero turns it off.
-    fn set(&self, delay: Duration) {
+    pub(crate) fn set(&self, delay: Duration) {
         let value = libc::timespec {
             tv_sec: delay.as_secs() as libc::time_t,
             tv_nsec: delay.subsec_nanos().into(),
@@ -225,7 +233,7 @@ impl State {
                         self.handshake(id);
                     }
                 }
-                Err(Error::MFILE | Error::NOBUFS | Error::NOMEM) => {
+                Err(error) if is_shortage(error) => {
                     // The callers stay in the system's queue. Epoll would report
                     // them for ever, so it must not; the timer makes us ask.
                     if !self.deaf.contains(&ep_id) {
@@ -239,7 +247,7 @@ impl State {
                         self.epoll.remove(fd);
                         self.deaf.push(ep_id);
                     }
-                    self.timer.set(MAX_RETRY_DELAY);
+                    self.timer.set(DEAF_DELAY);
                     return;
                 }
                 Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
@@ -368,6 +376,10 @@ impl State {
     fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         conn.stage = Stage::Connected;
+        if conn.order == ByteOrder::Network {
+            // What waits was written before anybody knew.
+            conn.tx.iter_mut().for_each(Outgoing::turn_places);
+        }
         conn.socket.set_keepalive(false);
         self.watch(id);
         self.flush(id);

@@ -15,7 +15,7 @@ mod ep;
 mod rx;
 mod tx;
 
-pub(crate) use cm::{BACKLOG, Request, cm_message};
+pub(crate) use cm::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
 pub(crate) use ep::{Identity, Kind};
 
 use conn::Conn;

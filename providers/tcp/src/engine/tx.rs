@@ -112,6 +112,14 @@ impl Outgoing {
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, finish }
     }
 
+    /// Puts places that were written for a peer like us into the order of one
+    /// that is not. Nothing of the message was sent yet.
+    pub(super) fn turn_places(&mut self) {
+        if cfg!(target_endian = "little") && self.wire_len == 0 {
+            self.segments.chunks_exact_mut(8).for_each(<[u8]>::reverse);
+        }
+    }
+
     fn total(&self) -> usize {
         let body = if self.header.op == Op::TagRts { 0 } else { self.body.len() };
         self.wire_len + self.segments.len() + body
@@ -631,5 +639,21 @@ fn body_of(buf: &SendBuf, inject: bool) -> Body {
         0 => Body::Empty,
         _ if inject => Body::Copied(buf.to_boxed()),
         _ => Body::Lent(*buf),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::glue::RemoteSegment;
+
+    #[test]
+    fn places_written_before_the_peer_answered_get_its_byte_order() {
+        let places = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
+        let bytes = |order| Header::write_segments(order, &places);
+        let mut outgoing = Outgoing::new(Header::of(Op::ReadReq), Body::Empty, Finish::INTERNAL);
+        outgoing.segments = bytes(ByteOrder::Native);
+        outgoing.turn_places();
+        assert_eq!(outgoing.segments, bytes(ByteOrder::Network));
     }
 }
