@@ -730,6 +730,40 @@ static void multi_recv_full_queue(int rank)
 	ct_done(&c);
 }
 
+/* The last message before the end of a connection, and then the buffer itself, come back. */
+static void multi_recv_after_end(int rank)
+{
+	enum { LEN = 64, BUF = 4096 };
+	struct ct_opt o = { .caps = FI_MSG | FI_MULTI_RECV };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, BUF);
+	if (rank == 1) {
+		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+		ct_barrier(&c);
+	} else {
+		size_t min = LEN;
+		struct iovec v = { b, BUF };
+		void *d = ct_desc(b);
+		struct fi_msg m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CTX(9) };
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		ct_barrier(&c);
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min));
+		ct_want_event(&c, FI_SHUTDOWN, NULL, 0);
+		POST(&c, fi_recvmsg(c.ep, &m, FI_MULTI_RECV | FI_COMPLETION));
+		ct_recvd(&c, CTX(9), LEN);
+		EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECANCELED);
+		CHECK(err.op_context == CTX(9) && (err.flags & FI_MULTI_RECV));
+	}
+	ct_close(&c);
+}
+
 /* One receiver, two senders: directed receives pick by source, in posting order. */
 static void directed(int rank, int tagged)
 {
@@ -1092,6 +1126,7 @@ static const struct ct_test tests[] = {
 	{ "FI_MORE delays no message for good", more_flag, 0 },
 	{ "a multi-receive buffer takes messages until less than the minimum is left", multi_recv, 0 },
 	{ "a multi-receive buffer posted while the queue is full takes waiting messages in order", multi_recv_full_queue, CT_REL },
+	{ "a multi-receive buffer is given back when the connection is over", multi_recv_after_end, CT_MSG },
 	{ "directed receives pick by source in posting order", msg_directed, CT_RDM },
 	{ "directed tagged receives pick by source in posting order", tag_directed, CT_RDM },
 	{ "an unexpected message waits for a receive directed at its source", directed_unexpected, CT_RDM },

@@ -599,7 +599,66 @@ static void listen_without_descriptors(int rank)
 	ct_close(&c);
 }
 
+/* Callers that say nothing use up every descriptor; an honest one still gets through. */
+static void silent_callers(int rank)
+{
+	enum { N = 100 };
+	struct ct c;
+	static char b[64];
+	struct ct_name n, theirs;
+	int s[N];
+
+	memset(&c, 0, sizeof c);
+	if (ct_type == FI_EP_MSG && rank == 0) {
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+	} else if (ct_type != FI_EP_MSG) {
+		n = ct_open_rdm(&c, NULL);
+	}
+	ct_swap(&c, &n, &theirs, sizeof n);
+	if (ct_type != FI_EP_MSG)
+		c.peer = ct_insert(&c, &theirs);
+	if (rank == 0) {
+		struct rlimit low = { 64, 64 };
+		char x;
+
+		CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+		if (ct_type == FI_EP_MSG) {
+			ct_want_event(&c, FI_CONNREQ, NULL, 0);
+		} else {
+			POST(&c, fi_recv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, CTX(0)));
+			ct_recvd(&c, CTX(0), 8);
+		}
+		ct_send_oob("", 1);
+		ct_recv_oob(&c, &x, 1);
+	} else {
+		char x;
+
+		for (int i = 0; i < N; i++)
+			s[i] = tcp_to(port_of(&theirs));
+		ct_nap(100);
+		if (ct_type == FI_EP_MSG) {
+			ct_prepare(&c, &theirs);
+			OK(fi_connect(c.ep, c.info->dest_addr ? c.info->dest_addr : theirs.b, NULL, 0));
+		} else {
+			POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		}
+		while (recv(ct_sync, &x, 1, MSG_DONTWAIT) != 1) {
+			ct_progress(&c);
+			if (c.eq)
+				(void)fi_eq_read(c.eq, (uint32_t[1]){ 0 }, b, sizeof b, 0);
+			ct_nap(1);
+		}
+		for (int i = 0; i < N; i++)
+			close(s[i]);
+		ct_send_oob("", 1);
+	}
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
+	{ "callers that say nothing keep no honest one out", silent_callers, CT_REL },
 	{ "a listener without descriptors costs no time and hears its caller later", listen_without_descriptors, CT_MSG },
 	{ "a message without room holds up others only until there is room", crowded, CT_RDM | CT_REL },
 	{ "a connection that is stopped and whose peer is gone costs no time", crowded_and_gone, CT_RDM | CT_REL },

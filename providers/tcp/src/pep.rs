@@ -48,6 +48,15 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// Somebody whose request is not complete.
+struct Caller {
+    socket: Socket,
+    peer: SocketAddr,
+    bytes: Vec<u8>,
+    /// Smaller: was here before.
+    serial: u64,
+}
+
 struct State {
     local: SocketAddr,
     backlog: c_int,
@@ -55,7 +64,9 @@ struct State {
     bound: Option<Socket>,
     socket: Option<Socket>,
     /// Connected, and their request is not complete.
-    callers: Slab<(Socket, SocketAddr, Vec<u8>)>,
+    callers: Slab<Caller>,
+    /// How many callers there were.
+    called: u64,
     to: Option<(Arc<Eq>, FidPtr)>,
     /// What the application gets with a request, but for the addresses.
     info: InfoBuf,
@@ -79,6 +90,7 @@ impl TcpPep {
                     bound: None,
                     socket: None,
                     callers: Slab::default(),
+                    called: 0,
                     to: None,
                     info,
                     deaf: false,
@@ -204,12 +216,12 @@ impl State {
                     }
                     socket.set_keepalive(true);
                     if self.callers.len() >= MAX_SILENT {
-                        // Strangers must not use up our descriptors by silence.
-                        let oldest = self.callers.iter().map(|(id, _)| id).next();
-                        oldest.and_then(|id| self.callers.remove(id));
+                        self.drop_oldest();
                     }
                     let fd = socket.fd();
-                    let id = self.callers.insert((socket, peer, Vec::new()));
+                    let (bytes, serial) = (Vec::new(), self.called);
+                    self.called += 1;
+                    let id = self.callers.insert(Caller { socket, peer, bytes, serial });
                     if epoll.add(fd, u64::from(id), Interest::READ).is_err() {
                         self.callers.remove(id);
                     } else {
@@ -217,7 +229,7 @@ impl State {
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
-                Err(error) if is_shortage(error) => {
+                Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.deaf {
                         self.deaf = true;
                         epoll.remove(listener.fd());
@@ -230,6 +242,7 @@ impl State {
                     }
                     return self.timer.set(DEAF_DELAY);
                 }
+                Err(error) if is_shortage(error) => self.drop_oldest(),
                 Err(_) => {
                     if std::mem::take(&mut self.deaf) {
                         let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
@@ -240,9 +253,17 @@ impl State {
         }
     }
 
+    /// Strangers must not use up our descriptors by silence.
+    fn drop_oldest(&mut self) {
+        let oldest = self.callers.iter().min_by_key(|(_, caller)| caller.serial);
+        if let Some(id) = oldest.map(|(id, _)| id) {
+            self.callers.remove(id);
+        }
+    }
+
     /// Reads a caller's request; when it is complete the application hears of it.
     fn hear(&mut self, id: u32, epoll: &Epoll) {
-        let Some((socket, peer, bytes)) = self.callers.get_mut(id) else { return };
+        let Some(Caller { socket, peer, bytes, .. }) = self.callers.get_mut(id) else { return };
         let mut room = [0u8; CM_LEN + CM_DATA_MAX];
         loop {
             // No byte behind the request may be taken: it belongs to a message.
@@ -282,7 +303,7 @@ impl State {
                 return;
             }
         };
-        let Some((socket, peer, _)) = self.callers.remove(id) else { return };
+        let Some(Caller { socket, peer, .. }) = self.callers.remove(id) else { return };
         // What comes next is for an endpoint: it must not wake the event queue.
         epoll.remove(socket.fd());
         if let Err(error) = self.announce(socket, &peer, message) {

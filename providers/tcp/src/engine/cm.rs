@@ -234,6 +234,12 @@ impl State {
                     }
                 }
                 Err(error) if is_shortage(error) => {
+                    // Strangers must not use up our descriptors by silence; who
+                    // was only slow calls again.
+                    if let Some(silent) = self.oldest_silent() {
+                        self.fail(silent, Error::CONNABORTED);
+                        continue;
+                    }
                     // The callers stay in the system's queue. Epoll would report
                     // them for ever, so it must not; the timer makes us ask.
                     if !self.deaf.contains(&ep_id) {
@@ -262,6 +268,13 @@ impl State {
                 }
             }
         }
+    }
+
+    /// The caller who was accepted first of those that have not said yet who
+    /// they are.
+    fn oldest_silent(&self) -> Option<u32> {
+        let silent = self.conns.iter().filter(|(_, conn)| conn.stage == Stage::AwaitRequest);
+        silent.min_by_key(|(_, conn)| conn.serial).map(|(id, _)| id)
     }
 
     /// Goes on with making a connection. Whether anything moved.

@@ -769,6 +769,10 @@ impl State {
                 let Some(recv) = self.eps[ep_id].take_posted(&about) else { break };
                 self.take_message(ep_id, queue, id, Some(recv));
             }
+            if self.eps[ep_id].ended {
+                // What is left of it gets no message any more.
+                self.cancel_all(ep_id);
+            }
             return Ok(());
         }
         let ep = &mut self.eps[ep_id];
