@@ -318,7 +318,44 @@ static void events_beside_domain(int rank)
 	ct_done(&C);
 }
 
+/*
+ * FI_WAIT_MUTEX_COND as one uses a condition variable: look with the mutex held,
+ * then wait.  The look itself may be what brings the entry.
+ */
+static void look_with_mutex_held(int rank)
+{
+	struct ct_opt o = { .threading = FI_THREAD_SAFE, .wait = FI_WAIT_MUTEX_COND };
+	struct fi_mutex_cond mc;
+	struct fi_cq_tagged_entry e;
+	char b[8] = "";
+
+	ct_open(&C, &o);
+	OK(fi_control(&C.rx->fid, FI_GETWAIT, &mc));
+	for (int i = 0; i < 300; i++) {
+		if (rank == i % 2) {
+			POST(&C, fi_send(C.ep, b, 8, NULL, C.peer, CTX(2)));
+			ct_sent(&C, CTX(2));
+			continue;
+		}
+		POST(&C, fi_recv(C.ep, b, 8, NULL, FI_ADDR_UNSPEC, CTX(1)));
+		EQ(pthread_mutex_lock(mc.mutex), 0);
+		for (;;) {
+			ssize_t r = fi_cq_read(C.rx, &e, 1);
+
+			if (r == 1)
+				break;
+			EQ(r, -FI_EAGAIN);
+			if (i > 200)	/* before that it only looks */
+				EQ(pthread_cond_wait(mc.cond, mc.mutex), 0);
+		}
+		EQ(pthread_mutex_unlock(mc.mutex), 0);
+		CHECK(e.op_context == CTX(1));
+	}
+	ct_done(&C);
+}
+
 static const struct ct_test tests[] = {
+	{ "a condition variable's mutex can be held while looking for entries", look_with_mutex_held, CT_REL },
 	{ "what a thread sends goes out while another sleeps on its queue", left_to_a_sleeper, CT_REL },
 	{ "a thread waits for events beside the one that uses the domain", events_beside_domain, CT_MSG },
 	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },

@@ -7,13 +7,13 @@
 //! condition variable for the application to sleep on.
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
 use crate::error::{Error, Result};
-use crate::progress::Progress;
+use crate::progress::{Progress, block_signals};
 use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The kinds of wait object an application can ask for (fi_eq(3), fi_cq(3)).
@@ -50,27 +50,81 @@ impl Kind {
 struct MutexCond {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
+    helper: Mutex<Helper>,
+    asked: Condvar,
 }
 
-// SAFETY: both are made to be used from many threads, through pthread calls only.
+/// The thread that signals when the caller must not wait for the mutex.
+#[derive(Debug, Default)]
+struct Helper {
+    runs: bool,
+    asked: bool,
+    over: bool,
+}
+
+// SAFETY: mutex and condition are made to be used from many threads, through
+// pthread calls only; the rest is thread-safe by itself.
 unsafe impl Send for MutexCond {}
 // SAFETY: as above.
 unsafe impl Sync for MutexCond {}
 
 impl MutexCond {
-    fn new() -> Box<Self> {
-        Box::new(Self {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
+            helper: Mutex::default(),
+            asked: Condvar::new(),
         })
     }
 
-    fn signal(&self) {
-        // SAFETY: both are initialised and, being boxed, never move.
-        unsafe {
-            libc::pthread_mutex_lock(self.mutex.get());
-            libc::pthread_cond_broadcast(self.cond.get());
-            libc::pthread_mutex_unlock(self.mutex.get());
+    /// Wakes the application, now or, while it holds its mutex, as soon as it
+    /// lets go of it: it may hold it in the very call that writes the entry.
+    fn signal(self: &Arc<Self>) {
+        // SAFETY: both are initialised and, being in an `Arc`, never move.
+        let signalled = unsafe {
+            let free = libc::pthread_mutex_trylock(self.mutex.get()) == 0;
+            if free {
+                libc::pthread_cond_broadcast(self.cond.get());
+                libc::pthread_mutex_unlock(self.mutex.get());
+            }
+            free
+        };
+        if signalled {
+            return;
+        }
+        let mut helper = self.helper();
+        helper.asked = true;
+        if !helper.runs {
+            let own = self.clone();
+            let thread = std::thread::Builder::new().name("ofi-cond".to_owned());
+            helper.runs = thread.spawn(move || own.help()).is_ok();
+        }
+        self.asked.notify_one();
+    }
+
+    fn helper(&self) -> MutexGuard<'_, Helper> {
+        self.helper.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn help(&self) {
+        block_signals();
+        loop {
+            let mut helper = self.helper();
+            while !helper.asked && !helper.over {
+                helper = self.asked.wait(helper).unwrap_or_else(|poisoned| poisoned.into_inner());
+            }
+            if helper.over {
+                return;
+            }
+            helper.asked = false;
+            drop(helper);
+            // SAFETY: as in `signal`; the thread has a count of its own.
+            unsafe {
+                libc::pthread_mutex_lock(self.mutex.get());
+                libc::pthread_cond_broadcast(self.cond.get());
+                libc::pthread_mutex_unlock(self.mutex.get());
+            }
         }
     }
 }
@@ -100,7 +154,7 @@ pub struct Wait {
     kind: Kind,
     epoll: Epoll,
     event: EventFd,
-    mutex_cond: Option<Box<MutexCond>>,
+    mutex_cond: Option<Arc<MutexCond>>,
     /// Who must be woken by an entry: how many calls block or are about to, and
     /// [`APPLICATION`]. Zero: nobody.
     armed: AtomicUsize,
@@ -260,6 +314,15 @@ impl Wait {
                 Ok(())
             }
             _ => Err(Error::NODATA),
+        }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(pair) = &self.mutex_cond {
+            pair.helper().over = true;
+            pair.asked.notify_one();
         }
     }
 }
