@@ -191,7 +191,8 @@ impl Av {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let mut table = self.table();
         let entry = table.entries.get_mut(slot).ok_or(Error::INVAL)?;
-        entry.uses -= 1;
+        // Zero: another thread is taking it out already.
+        entry.uses = entry.uses.checked_sub(1).ok_or(Error::INVAL)?;
         if entry.uses > 0 {
             return Ok(());
         }

@@ -232,6 +232,11 @@ impl RecvBuf {
         self.0.len == 0
     }
 
+    /// Whether all of it lies in one piece, as [`split`](Self::split) needs.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.count <= 1
+    }
+
     /// Where the first segment starts, as completion entries report it.
     #[inline]
     pub fn address(&self) -> usize {

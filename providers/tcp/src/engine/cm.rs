@@ -161,6 +161,10 @@ impl State {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
+        if self.eps[ep_id].ended {
+            // Its receives are flushed; a new endpoint makes a new connection.
+            return Err(Error::OPBADSTATE);
+        }
         let id = self.dial(ep_id, to, param.to_vec())?;
         self.eps[ep_id].conn = id;
         Ok(())
@@ -660,7 +664,7 @@ impl State {
         self.end_transfers(id, &mut conn, error);
         drop(conn);
         self.eps[ep_id].conn = NONE;
-        self.eps[ep_id].ended = true;
+        self.eps[ep_id].ended = was_connected;
         self.cancel_all(ep_id);
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };

@@ -747,6 +747,10 @@ impl State {
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.special(ep_id, op, pattern);
         }
+        if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
+            // Its parts are given out front to back of one piece.
+            return Err(Error::INVAL);
+        }
         let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
         if ep.unexpected[queue].is_empty() {
             if ep.ended {
