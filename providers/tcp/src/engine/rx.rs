@@ -151,19 +151,23 @@ impl Ep {
         }
     }
 
+    /// A part of a multi-receive buffer is filled, or never will be:
+    /// FI_MULTI_RECV for the entry if it was the last one, which gives the
+    /// buffer back. Other receives have no parts.
+    fn part_filled(&mut self, recv: &Recv) -> u64 {
+        let Some(multi) = self.multi.get_mut(recv.multi) else { return 0 };
+        multi.filling -= 1;
+        if multi.filling > 0 || !multi.exhausted {
+            return 0;
+        }
+        self.multi.remove(recv.multi);
+        FI_MULTI_RECV
+    }
+
     /// A receive has its message: reports it.
     #[inline]
     fn received(&mut self, recv: &Recv, about: &About) {
-        let mut extra = 0;
-        if recv.multi != NONE {
-            let multi = &mut self.multi[recv.multi];
-            multi.filling -= 1;
-            if multi.exhausted && multi.filling == 0 {
-                // The last message in the buffer gives it back.
-                extra = FI_MULTI_RECV;
-                self.multi.remove(recv.multi);
-            }
-        }
+        let extra = self.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -177,15 +181,7 @@ impl Ep {
 
     /// A receive gets no message any more.
     fn receive_failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let mut extra = 0;
-        if recv.multi != NONE {
-            let multi = &mut self.multi[recv.multi];
-            multi.filling -= 1;
-            if multi.exhausted && multi.filling == 0 {
-                extra = FI_MULTI_RECV;
-                self.multi.remove(recv.multi);
-            }
-        }
+        let extra = self.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
@@ -321,8 +317,8 @@ impl State {
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize, usize) {
         let conn = &mut self.conns[id];
         let mut list = IoVecs::default();
-        // Open until the call is made, for what peers write to our memory.
-        let regions = self.regions.open();
+        // Open until the call is made, if a peer writes to our memory.
+        let mut opened = None;
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0, 0) };
         let left = incoming.left();
         let placed = match &mut incoming.target {
@@ -339,7 +335,8 @@ impl State {
                 }
             }
             Target::Region(places) => {
-                match regions.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
+                let opened = opened.insert(self.regions.open());
+                match opened.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
                     Err(error) => return (Err(error), 0, 1),
                 }
@@ -363,6 +360,7 @@ impl State {
         // a kept message and `staging` outlive the call; regions stay while their
         // table is open.
         let result = unsafe { list.receive(conn.socket.fd()) };
+        drop(opened);
         (result, 0, wanted)
     }
 

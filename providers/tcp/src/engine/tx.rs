@@ -13,7 +13,7 @@ use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::mr::Opened;
+use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::slab::NONE;
 
 /// Messages up to this size are copied behind their header, so that one plain
@@ -125,8 +125,14 @@ impl Outgoing {
         self.wire_len + self.segments.len() + body
     }
 
-    /// Appends what is not sent yet to a gather list.
-    fn gather(&self, list: &mut IoVecs, regions: &Opened<'_>) -> Result {
+    /// Appends what is not sent yet to a gather list. `opened` is the table of
+    /// regions once a message needs it, and stays open until the list is sent.
+    fn gather<'r>(
+        &self,
+        list: &mut IoVecs,
+        regions: &'r MrTable,
+        opened: &mut Option<Opened<'r>>,
+    ) -> Result {
         let header = self.sent.min(self.wire_len);
         list.push_bytes(&self.wire[header..self.wire_len]);
         let sent = self.sent - header;
@@ -146,7 +152,8 @@ impl Outgoing {
                 list.push_bytes(&bytes[from..]);
             }
             Body::Region(places, len) => {
-                regions.append(places, FI_REMOTE_READ, from, len - from, list)?;
+                let opened = opened.get_or_insert_with(|| regions.open());
+                opened.append(places, FI_REMOTE_READ, from, len - from, list)?;
             }
         }
         Ok(())
@@ -452,9 +459,9 @@ impl State {
             }
             let (order, mut tx_id) = (conn.order, conn.tx_id);
             let mut list = IoVecs::default();
-            let regions = self.regions.clone();
-            // Open until the call is made, for answers to peers' reads.
-            let regions = regions.open();
+            // Opened by answers to peers' reads only: registering memory must not
+            // wait for what else is sent.
+            let mut opened = None;
             let mut gathered = Ok(());
             for outgoing in &mut conn.tx {
                 if !list.has_room() {
@@ -465,7 +472,7 @@ impl State {
                     tx_id = tx_id.wrapping_add(1);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                 }
-                gathered = gathered.and(outgoing.gather(&mut list, &regions));
+                gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &mut opened));
             }
             conn.tx_id = tx_id;
             let wanted = list.len();
@@ -478,7 +485,7 @@ impl State {
                 // the answer is gone, and with it the stream.
                 Err(error) => Err(error),
             };
-            drop(regions);
+            drop(opened);
             let mut sent = match result {
                 Ok(sent) => sent,
                 Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
