@@ -1,7 +1,6 @@
 //! Counters (fi_cntr(3)).
 use crate::abi::{
-    self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fi_wait_obj, fid,
-    fid_cntr,
+    self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
 use crate::boundary::answer;
 use crate::cq::Parent;
@@ -68,12 +67,8 @@ impl Cntr {
             return Err(Error::INVAL);
         }
         let kind = Kind::from_attr(wait_obj)?;
-        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
-            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
-            Some(unsafe { WaitSet::arc_from_c(set) }?)
-        } else {
-            None
-        };
+        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.
         let wait = Wait::new(if kind == Kind::None { Kind::Fd } else { kind })?;

@@ -241,12 +241,8 @@ impl Cq {
             _ => return Err(Error::INVAL),
         };
         let kind = Kind::from_attr(wait_obj)?;
-        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
-            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
-            Some(unsafe { WaitSet::arc_from_c(set) }?)
-        } else {
-            None
-        };
+        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
         if let Some(wait) = &wait {
             wait.add_source(&*parent.progress)?;

@@ -2,7 +2,7 @@
 //! whatever the application writes itself.
 use crate::abi::{
     self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
-    fi_ops_eq, fi_wait_obj, fid, fid_eq,
+    fi_ops_eq, fid, fid_eq,
 };
 use crate::boundary::answer;
 use crate::cq::error_text;
@@ -130,12 +130,8 @@ impl Eq {
             return Err(Error::BADFLAGS);
         }
         let kind = Kind::from_attr(wait_obj)?;
-        let wait_set = if wait_obj == fi_wait_obj::FI_WAIT_SET {
-            // SAFETY: with FI_WAIT_SET the application passes an open wait set.
-            Some(unsafe { WaitSet::arc_from_c(set) }?)
-        } else {
-            None
-        };
+        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
             c: fid_eq {
                 fid: fid {

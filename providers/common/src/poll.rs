@@ -1,6 +1,6 @@
 //! Wait sets and poll sets (fi_poll(3)), and `fi_trywait`.
 use crate::abi::{
-    self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, fi_ops,
+    self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, c_enum, fi_ops,
     fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_obj, fid, fid_poll, fid_wait,
 };
 use crate::boundary::answer;
@@ -153,6 +153,22 @@ impl WaitSet {
             members: Mutex::new(Vec::new()),
             on_close,
         }))
+    }
+
+    /// The set that a queue's or counter's attributes name, if they ask for one
+    /// (FI_WAIT_SET).
+    ///
+    /// # Safety
+    /// With FI_WAIT_SET, `set` is null or an open wait set.
+    pub(crate) unsafe fn from_attr(
+        wait_obj: c_enum<fi_wait_obj>,
+        set: *const fid_wait,
+    ) -> Result<Option<Arc<Self>>> {
+        if wait_obj != fi_wait_obj::FI_WAIT_SET {
+            return Ok(None);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { Self::arc_from_c(set) }.map(Some)
     }
 
     fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
