@@ -163,13 +163,18 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
     let contexts = |count: usize| {
         if shared(count) { "FI_SHARED_CONTEXT".to_owned() } else { count.to_string() }
     };
-    for (what, want, have, max) in [
-        ("ep_attr->tx_ctx_cnt", want.tx_ctx_cnt, have.tx_ctx_cnt, domain.max_ep_tx_ctx),
-        ("ep_attr->rx_ctx_cnt", want.rx_ctx_cnt, have.rx_ctx_cnt, domain.max_ep_rx_ctx),
+    let (tx, rx) = (want.tx_ctx_cnt, want.rx_ctx_cnt);
+    for (what, want, have, max, max_shared) in [
+        ("ep_attr->tx_ctx_cnt", tx, have.tx_ctx_cnt, domain.max_ep_tx_ctx, domain.max_ep_stx_ctx),
+        ("ep_attr->rx_ctx_cnt", rx, have.rx_ctx_cnt, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx),
     ] {
-        if shared(want) != shared(have) && (shared(want) || want != 0) {
+        if shared(want) {
+            if !shared(have) && max_shared == 0 {
+                no.add(what, contexts(want), contexts(have));
+            }
+        } else if shared(have) && want != 0 {
             no.add(what, contexts(want), contexts(have));
-        } else if !shared(want) && want > max {
+        } else if want > max {
             no.add(what, want, max);
         }
     }

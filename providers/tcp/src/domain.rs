@@ -7,10 +7,13 @@ use core::ffi::CStr;
 use ofi_provider::abi::{FI_DIRECTED_RECV, fi_ep_type};
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, local_addr, passive_name, take_request};
+use ofi_provider::glue::{
+    Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
+};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 
 /// A fabric: a network that some interface is on. It has no state.
@@ -89,8 +92,20 @@ impl Domain for TcpDomain {
             _ if handle.is_null() => None,
             Kind::Msg if passive.is_some() => None,
             Kind::Msg => Some(take_request::<Request>(handle)?),
-            Kind::Rdm => return Err(Error::INVAL),
+            Kind::Rdm | Kind::Srx => return Err(Error::INVAL),
         };
         Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
+    }
+
+    fn srx_context(&self, _rx: RxAttr) -> Result<TcpEp> {
+        let identity = Identity {
+            kind: Kind::Srx,
+            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            keep_port: false,
+            directed: false,
+            tx_size: 0,
+            inject_size: 0,
+        };
+        Ok(TcpEp::new(self.engine.clone(), identity, None, None))
     }
 }

@@ -76,9 +76,15 @@ impl Endpoint for TcpEp {
         self.engine.lock().ep(self.id).set_fid(fid);
     }
 
-    fn enable(&self, bindings: &Bindings) -> Result {
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
         let mut state = self.engine.lock();
         state.ep(self.id).bind(bindings);
+        if let Some(srx) = srx {
+            if self.kind != Kind::Msg || !Arc::ptr_eq(&self.engine, &srx.engine) {
+                return Err(Error::INVAL);
+            }
+            state.share_inbox(self.id, srx.id);
+        }
         if self.kind == Kind::Rdm {
             // Before any peer can call: what is inserted after its name was looked
             // up must be heard of.
@@ -101,7 +107,7 @@ impl Endpoint for TcpEp {
 
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         let size = match name {
-            FI_OPT_MIN_MULTI_RECV => *self.engine.lock().ep(self.id).min_multi_recv(),
+            FI_OPT_MIN_MULTI_RECV => *self.engine.lock().min_multi_recv(self.id),
             FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
             _ => return Err(Error::NOPROTOOPT),
         };
@@ -114,7 +120,7 @@ impl Endpoint for TcpEp {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
                 let bytes = value.try_into().map_err(|_| Error::INVAL)?;
-                *self.engine.lock().ep(self.id).min_multi_recv() = usize::from_ne_bytes(bytes);
+                *self.engine.lock().min_multi_recv(self.id) = usize::from_ne_bytes(bytes);
                 Ok(())
             }
             _ => Err(Error::NOPROTOOPT),
@@ -164,6 +170,9 @@ impl Rma for TcpEp {
 
 impl Cm for TcpEp {
     fn getname(&self) -> Result<Vec<u8>> {
+        if self.kind == Kind::Srx {
+            return Err(Error::NOSYS);
+        }
         let mut state = self.engine.lock();
         if let Some(socket) = state.connected_socket(self.id) {
             return Ok(to_bytes(&socket.local_addr()?));

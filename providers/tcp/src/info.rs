@@ -123,6 +123,7 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         protocol_version: 1,
         max_size: 65536,
         ep_cnt: 256,
+        max_ep_srx_ctx: 0,
         mem_tag_format: TAG_FORMAT,
     };
     let msg = Kind {
@@ -132,6 +133,7 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         protocol_version: 0,
         max_size: 1024,
         ep_cnt: 8192,
+        max_ep_srx_ctx: 8192,
         mem_tag_format: TAG_FORMAT,
     };
     [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
@@ -146,6 +148,8 @@ struct Kind {
     /// The largest transmit and receive queue.
     max_size: usize,
     ep_cnt: usize,
+    /// Shared receive contexts of a domain.
+    max_ep_srx_ctx: usize,
     mem_tag_format: u64,
 }
 
@@ -195,6 +199,7 @@ impl Kind {
             domain.rx_ctx_cnt = self.ep_cnt;
             domain.max_ep_tx_ctx = 1;
             domain.max_ep_rx_ctx = 1;
+            domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
             domain.max_cntr_value = u64::MAX;

@@ -249,7 +249,7 @@ impl UdpEp {
 impl Endpoint for UdpEp {
     fn opened(&self, _fid: FidPtr) {}
 
-    fn enable(&self, bindings: &Bindings) -> Result {
+    fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
         let fd = self.receiver.socket.fd();
         self.engine.epoll.add(fd, self.id.into(), IDLE)?;
         // Only ever set here, and an endpoint is enabled once.

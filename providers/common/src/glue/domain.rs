@@ -1,7 +1,7 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Domain, Fabric, Users, unbuilt};
+use super::{Domain, Fabric, RxAttr, Users, unbuilt};
 use crate::abi::{
     FI_CLASS_DOMAIN, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_mr_attr, fi_ops,
     fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
@@ -68,7 +68,7 @@ impl<D: Domain> DomainFid<D> {
         cntr_open: Some(cntr_open::<D>),
         poll_open: Some(poll_open::<D>),
         stx_ctx: Some(no_stx_ctx),
-        srx_ctx: Some(no_srx_ctx),
+        srx_ctx: Some(srx_ctx::<D>),
         query_atomic: Some(unbuilt::no_query_atomic),
         query_collective: Some(unbuilt::no_query_collective),
         endpoint2: Some(endpoint2::<D>),
@@ -291,6 +291,31 @@ unsafe extern "C" fn endpoint2<D: Domain>(
     })
 }
 
+unsafe extern "C" fn srx_ctx<D: Domain>(
+    domain: *mut fid_domain,
+    attr: *mut fi_rx_attr,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_srx_context", || {
+        // SAFETY: see above; of the attributes, which are the caller's or null,
+        // only fields that every version has are read.
+        unsafe {
+            let rx = if attr.is_null() {
+                RxAttr::default()
+            } else {
+                RxAttr { caps: (*attr).caps, op_flags: (*attr).op_flags, size: (*attr).size }
+            };
+            open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
+                let on_close = domain.use_it();
+                let inner = domain.inner.srx_context(rx)?;
+                let progress = domain.inner.progress_source();
+                EpFid::open_srx(inner, rx, domain.clone(), progress, on_close, context)
+            })
+        }
+    })
+}
+
 unsafe fn register<D: Domain>(
     fid: *mut fid,
     attr: &fi_mr_attr,
@@ -399,15 +424,6 @@ unsafe extern "C" fn no_stx_ctx(
     _domain: *mut fid_domain,
     _attr: *mut fi_tx_attr,
     _out: *mut *mut fid_stx,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_srx_ctx(
-    _domain: *mut fid_domain,
-    _attr: *mut fi_rx_attr,
-    _out: *mut *mut fid_ep,
     _context: *mut c_void,
 ) -> c_int {
     Error::NOSYS.to_ret()

@@ -1,9 +1,9 @@
 //! `struct fid_ep` for any [`Endpoint`].
-use super::{Endpoint, RecvOp, SendOp, bytes, copy_out, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, unbuilt};
 use crate::abi::{
-    self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, fi_addr_t, fi_alias,
-    fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged,
-    fid, fid_ep, fid_t,
+    self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_SRX_CTX,
+    fi_addr_t, fi_alias, fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep,
+    fi_ops_msg, fi_ops_tagged, fid, fid_ep, fid_t,
 };
 use crate::addr;
 use crate::av::Av;
@@ -18,7 +18,7 @@ use crate::info::InfoRef;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -48,9 +48,31 @@ impl Bindings {
     }
 }
 
+/// What the C object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// An endpoint.
+    Endpoint,
+    /// A shared receive context: the receiving half of one.
+    Srx,
+}
+
+/// The shared receive contexts that are open, and of which provider: a fid that
+/// the application binds is looked up here before it is taken for one of ours.
+static SRX_FIDS: Mutex<Vec<(usize, TypeId)>> = Mutex::new(Vec::new());
+
+fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
+    SRX_FIDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// What an endpoint and its aliases share.
 struct Shared<E> {
     inner: E,
+    role: Role,
+    /// Endpoints that take their receives from this shared receive context.
+    users: Users,
+    /// The shared receive context the endpoint takes its receives from.
+    srx: Mutex<Option<Arc<Shared<E>>>>,
     bindings: Mutex<Bindings>,
     enabled: AtomicBool,
     caps: u64,
@@ -184,6 +206,42 @@ impl<E: Endpoint> EpFid<E> {
         injectdata: Some(tinjectdata::<E>),
     };
 
+    /// A shared receive context receives and does nothing else.
+    const SRX_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+        rx_size_left: Some(unbuilt::no_size_left),
+        tx_size_left: Some(unbuilt::no_size_left),
+        ..*Self::EP_OPS
+    };
+
+    const SRX_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        recv: Some(recv::<E>),
+        recvv: Some(recvv::<E>),
+        recvmsg: Some(recvmsg::<E>),
+        ..unbuilt::NO_MSG
+    };
+
+    const SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(trecv::<E>),
+        recvv: Some(trecvv::<E>),
+        recvmsg: Some(trecvmsg::<E>),
+        ..unbuilt::NO_TAGGED
+    };
+
+    /// An endpoint that takes its receives from a shared context only sends.
+    const SEND_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        recv: unbuilt::NO_MSG.recv,
+        recvv: unbuilt::NO_MSG.recvv,
+        recvmsg: unbuilt::NO_MSG.recvmsg,
+        ..*Self::MSG_OPS
+    };
+
+    const SEND_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: unbuilt::NO_TAGGED.recv,
+        recvv: unbuilt::NO_TAGGED.recvv,
+        recvmsg: unbuilt::NO_TAGGED.recvmsg,
+        ..*Self::TAGGED_OPS
+    };
+
     /// Wraps a provider's new endpoint for C.
     pub(super) fn open(
         inner: E,
@@ -202,6 +260,9 @@ impl<E: Endpoint> EpFid<E> {
         let rx = info.rx().map_or(0, |rx| rx.op_flags);
         let shared = Arc::new(Shared {
             inner,
+            role: Role::Endpoint,
+            users: Users::default(),
+            srx: Mutex::new(None),
             bindings: Mutex::new(Bindings::default()),
             enabled: AtomicBool::new(false),
             caps: info.caps(),
@@ -213,32 +274,66 @@ impl<E: Endpoint> EpFid<E> {
             leave_domain,
             _domain: domain,
         });
-        let ep = Self::make(
-            shared,
-            context,
-            [
-                tx | abi::FI_COMPLETION,
-                abi::FI_COMPLETION,
-                rx | abi::FI_COMPLETION,
-                abi::FI_COMPLETION,
-            ],
-        );
+        let ep = Self::make(shared, context, Self::default_flags(tx, rx));
         ep.shared.inner.opened(FidPtr(ep.as_c().cast()));
         Ok(ep)
+    }
+
+    /// Wraps a provider's new shared receive context for C.
+    pub(super) fn open_srx(
+        inner: E,
+        rx: RxAttr,
+        domain: Arc<dyn Any + Send + Sync>,
+        progress: Arc<dyn Progress>,
+        leave_domain: Box<dyn Fn() + Send + Sync>,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>> {
+        let both = abi::FI_MSG | abi::FI_TAGGED;
+        let shared = Arc::new(Shared {
+            inner,
+            role: Role::Srx,
+            users: Users::default(),
+            srx: Mutex::new(None),
+            bindings: Mutex::new(Bindings::default()),
+            // It needs nothing bound to it to take receives.
+            enabled: AtomicBool::new(true),
+            caps: if rx.caps & both == 0 { both } else { rx.caps & both },
+            ep_type: fi_ep_type::FI_EP_UNSPEC,
+            tx_defaults: 0,
+            rx_defaults: rx.op_flags,
+            fids: AtomicUsize::new(0),
+            progress,
+            leave_domain,
+            _domain: domain,
+        });
+        let srx = Self::make(shared, context, Self::default_flags(0, rx.op_flags));
+        srx_fids().push((srx.as_c() as usize, TypeId::of::<E>()));
+        srx.shared.inner.opened(FidPtr(srx.as_c().cast()));
+        Ok(srx)
+    }
+
+    /// The flags of calls without and with flags of their own, of sends and of
+    /// receives, as long as no selective completion is asked for.
+    fn default_flags(tx: u64, rx: u64) -> [u64; 4] {
+        [tx | abi::FI_COMPLETION, abi::FI_COMPLETION, rx | abi::FI_COMPLETION, abi::FI_COMPLETION]
     }
 
     fn make(shared: Arc<Shared<E>>, context: *mut c_void, flags: [u64; 4]) -> Arc<Self> {
         shared.fids.fetch_add(1, Ordering::Relaxed);
         let [tx, tx_msg, rx, rx_msg] = flags.map(AtomicU64::new);
         let enabled = shared.enabled.load(Ordering::Acquire);
+        let (class, ops) = match shared.role {
+            Role::Endpoint => (FI_CLASS_EP, Self::EP_OPS),
+            Role::Srx => (FI_CLASS_SRX_CTX, Self::SRX_EP_OPS),
+        };
         let ep = Arc::new(Self {
             c: UnsafeCell::new(fid_ep {
                 fid: fid {
-                    fclass: FI_CLASS_EP as usize,
+                    fclass: class as usize,
                     context,
                     ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
                 },
-                ops: std::ptr::from_ref(Self::EP_OPS).cast_mut(),
+                ops: std::ptr::from_ref(ops).cast_mut(),
                 cm: std::ptr::from_ref(Self::CM_OPS).cast_mut(),
                 msg: (&raw const unbuilt::NOT_ENABLED_MSG).cast_mut(),
                 rma: (&raw const unbuilt::NO_RMA).cast_mut(),
@@ -260,38 +355,42 @@ impl<E: Endpoint> EpFid<E> {
 
     /// The tables of what the endpoint's caps promise.
     fn use_transfer_tables(&self) {
-        let tagged = self.shared.caps & abi::FI_TAGGED != 0;
-        let msg = self.shared.caps & abi::FI_MSG != 0;
-        let rma = self.shared.caps & abi::FI_RMA != 0;
+        let has = |cap| self.shared.caps & cap != 0;
+        let (msg, tagged) = match self.shared.role {
+            Role::Srx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
+            Role::Endpoint if self.srx().is_some() => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
+            Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
+        };
+        let msg = if has(abi::FI_MSG) { msg } else { &unbuilt::NO_MSG };
+        let tagged = if has(abi::FI_TAGGED) { tagged } else { &unbuilt::NO_TAGGED };
         // SAFETY: transfers come after enabling, in one thread or ordered by the
         // application (fi_endpoint(3)); nobody reads the fields now.
         unsafe {
             let c = self.c.get();
-            (*c).msg = if msg {
-                std::ptr::from_ref(Self::MSG_OPS).cast_mut()
-            } else {
-                (&raw const unbuilt::NO_MSG).cast_mut()
-            };
-            if rma {
+            (*c).msg = std::ptr::from_ref(msg).cast_mut();
+            (*c).tagged = std::ptr::from_ref(tagged).cast_mut();
+            if has(abi::FI_RMA) {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
             }
-            (*c).tagged = if tagged {
-                std::ptr::from_ref(Self::TAGGED_OPS).cast_mut()
-            } else {
-                (&raw const unbuilt::NO_TAGGED).cast_mut()
-            };
         }
     }
 
+    fn srx(&self) -> MutexGuard<'_, Option<Arc<Shared<E>>>> {
+        self.shared.srx.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn bindings(&self) -> MutexGuard<'_, Bindings> {
-        self.shared.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.bindings()
     }
 
     fn bind_cq(&self, cq: Arc<Cq>, flags: u64) -> Result {
         if flags & !(abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION) != 0 {
             return Err(Error::BADFLAGS);
         }
-        if flags & (abi::FI_TRANSMIT | abi::FI_RECV) == 0 {
+        let sends = self.shared.role == Role::Endpoint;
+        if flags & (abi::FI_TRANSMIT | abi::FI_RECV) == 0
+            || (flags & abi::FI_TRANSMIT != 0 && !sends)
+        {
             return Err(Error::INVAL);
         }
         // With it a success is reported only when the call, or the endpoint's
@@ -353,15 +452,40 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
+    /// Binds a shared receive context (fi_ep_bind with a FI_CLASS_SRX_CTX fid).
+    fn bind_srx(&self, fid: *mut fid) -> Result {
+        let known = (fid as usize, TypeId::of::<E>());
+        // Held until it counts its new user: it cannot be closed meanwhile.
+        let fids = srx_fids();
+        if !fids.contains(&known) || self.shared.role != Role::Endpoint {
+            return Err(Error::INVAL);
+        }
+        let mut slot = self.srx();
+        if slot.is_some() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: the list has it, so it is an open context of this type.
+        let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
+        srx.shared.users.add();
+        *slot = Some(srx.shared.clone());
+        Ok(())
+    }
+
     /// # Safety
     /// `bfid` points to a live fid.
     unsafe fn bind(&self, bfid: *mut fid, flags: u64) -> Result {
         // SAFETY: by this function's contract; the class says what to look for.
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
-                _ if self.shared.enabled.load(Ordering::Acquire) => Err(Error::OPBADSTATE),
+                _ if self.shared.enabled.load(Ordering::Acquire)
+                    && self.shared.role == Role::Endpoint =>
+                {
+                    Err(Error::OPBADSTATE)
+                }
+                Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
                 Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
+                _ if self.shared.role == Role::Srx => Err(Error::INVAL),
                 Some(FI_CLASS_EQ) => {
                     let eq = Eq::from_fid(bfid)?;
                     let mut bindings = self.bindings();
@@ -394,7 +518,14 @@ impl<E: Endpoint> EpFid<E> {
         if self.shared.enabled.load(Ordering::Acquire) {
             return Ok(());
         }
-        let bindings = self.bindings().clone();
+        let mut bindings = self.bindings().clone();
+        let srx = self.srx().clone();
+        if let Some(srx) = &srx {
+            // What is bound to the context is for endpoints that have no own.
+            let shared = srx.bindings();
+            bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
+            bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
+        }
         let either =
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let caps = self.shared.caps;
@@ -415,7 +546,7 @@ impl<E: Endpoint> EpFid<E> {
             }
             _ => {}
         }
-        self.shared.inner.enable(&bindings)?;
+        self.shared.inner.enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
         Ok(())
@@ -498,8 +629,18 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
+impl<E> Shared<E> {
+    fn bindings(&self) -> MutexGuard<'_, Bindings> {
+        self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
 impl<E> Drop for Shared<E> {
     fn drop(&mut self) {
+        let srx = self.srx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(srx) = srx {
+            srx.users.remove();
+        }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
             cq.remove_user();
@@ -523,6 +664,11 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
     answer("fi_close(ep)", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if ep.shared.role == Role::Srx {
+            let mut fids = srx_fids();
+            ep.shared.users.check_none()?;
+            fids.retain(|(known, _)| *known != fid as usize);
+        }
         if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
             ep.shared.inner.close();
             if let Some(eq) = &ep.bindings().eq {
@@ -538,7 +684,15 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
 unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
     answer("fi_ep_bind", || {
         // SAFETY: see above; `bfid` is an open object of the application's or null.
-        unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>())?.bind(bfid, flags) }
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        // SAFETY: see above.
+        unsafe { ep.bind(bfid, flags) }?;
+        if ep.shared.role == Role::Srx {
+            // It works already; nothing else would tell the provider.
+            let bindings = ep.bindings().clone();
+            ep.shared.inner.enable(&bindings, None)?;
+        }
+        Ok(())
     })
 }
 

@@ -84,6 +84,23 @@ pub trait Domain: Send + Sync + Sized + 'static {
     fn blocking_opened(&self, kind: Kind) -> Result;
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
+    /// Opens a shared receive context: an endpoint of which only the receive
+    /// calls, [`Endpoint::cancel`], the options and [`Endpoint::close`] are used,
+    /// from now on. Endpoints that share it get it in [`Endpoint::enable`].
+    fn srx_context(&self, _rx: RxAttr) -> Result<Self::Endpoint> {
+        Err(Error::NOSYS)
+    }
+}
+
+/// What a shared receive context is to be like (struct fi_rx_attr).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RxAttr {
+    /// FI_MSG and FI_TAGGED; 0 for what the provider has.
+    pub caps: u64,
+    /// Default flags of calls that have none of their own.
+    pub op_flags: u64,
+    /// Receives that may wait; 0 for the default.
+    pub size: usize,
 }
 
 /// One message to send.
@@ -210,8 +227,9 @@ pub struct ReadOp {
 pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
-    /// All is bound: start working. Errors: -FI_ENOCQ, -FI_ENOAV …
-    fn enable(&self, bindings: &Bindings) -> Result;
+    /// All is bound: start working. With `srx`, receives come from that shared
+    /// receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result;
     /// Takes back a posted receive, which then completes with -FI_ECANCELED;
     /// nothing to take back is no error.
     fn cancel(&self, context: Context) -> Result;

@@ -629,7 +629,7 @@ impl State {
         let Some(conn) = self.conns.get(id) else { return };
         match self.eps[conn.ep].identity.kind {
             Kind::Msg => self.msg_failed(id, error, Vec::new()),
-            Kind::Rdm => {
+            Kind::Rdm | Kind::Srx => {
                 if let Some(mut conn) = self.drop_conn(id) {
                     self.end_transfers(id, &mut conn, error);
                     let ep = &mut self.eps[conn.ep];
@@ -665,7 +665,9 @@ impl State {
         drop(conn);
         self.eps[ep_id].conn = NONE;
         self.eps[ep_id].ended = was_connected;
-        self.cancel_all(ep_id);
+        if !self.inboxes[self.eps[ep_id].inbox].shared {
+            self.cancel_all(ep_id);
+        }
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };
         if was_connected {
@@ -699,7 +701,7 @@ impl State {
                 self.end_transfers(id, &mut conn, Error::CANCELED);
             }
         }
-        self.cancel_all(ep_id);
+        self.leave_inbox(ep_id);
         let parked: Vec<_> = self.eps[ep_id]
             .peers
             .iter_mut()

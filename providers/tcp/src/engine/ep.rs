@@ -1,6 +1,6 @@
 //! The engine's side of an endpoint.
 use super::State;
-use super::rx::{Message, Recv};
+use super::inbox::Inbox;
 use super::tx::Outgoing;
 use crate::sock::Socket;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_READ, FI_WRITE, fi_addr_t};
@@ -8,23 +8,11 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::matching::{Posted, Unexpected};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Memory that unexpected messages of one endpoint may take before reading
-/// from their senders stops.
-pub(super) const MAX_UNEXPECTED: usize = 256 << 20;
-
-/// What a small unexpected message costs beside its bytes.
-pub(super) const MESSAGE_COST: usize = 128;
-
-/// Room below which a multi-receive buffer is given back, if not set
-/// (FI_OPT_MIN_MULTI_RECV).
-pub(crate) const MIN_MULTI_RECV: usize = 16384;
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +21,9 @@ pub(crate) enum Kind {
     Msg,
     /// FI_EP_RDM: a connection for every peer, made as needed.
     Rdm,
+    /// A shared receive context (fi_srx_context): an inbox for the endpoints
+    /// that are bound to it, without a connection of its own.
+    Srx,
 }
 
 /// What an endpoint is from its opening on.
@@ -49,15 +40,6 @@ pub(crate) struct Identity {
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
     pub(crate) inject_size: usize,
-}
-
-/// A multi-receive buffer of which parts are being filled.
-#[derive(Debug)]
-pub(super) struct MultiBuf {
-    /// Parts that are being filled.
-    pub(super) filling: usize,
-    /// No further message goes to it.
-    pub(super) exhausted: bool,
 }
 
 /// Somebody an RDM endpoint talks with.
@@ -98,15 +80,8 @@ pub(crate) struct Ep {
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
 
-    /// Receives that wait, untagged and tagged.
-    pub(super) posted: [Posted<Recv>; 2],
-    /// Messages that wait, untagged and tagged.
-    pub(super) unexpected: [Unexpected<Message>; 2],
-    /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
-    pub(super) claimed: HashMap<usize, u32>,
-    pub(super) unexpected_bytes: usize,
-    pub(super) min_multi_recv: usize,
-    pub(super) multi: Slab<MultiBuf>,
+    /// Its receives and the messages that wait, or those it shares.
+    pub(super) inbox: u32,
 
     /// RDM: where peers connect to.
     pub(super) listener: Option<Socket>,
@@ -122,7 +97,7 @@ pub(crate) struct Ep {
 }
 
 impl Ep {
-    pub(super) fn new(identity: Identity) -> Self {
+    pub(super) fn new(identity: Identity, inbox: u32) -> Self {
         Self {
             identity,
             fid: FidPtr(std::ptr::null_mut()),
@@ -134,12 +109,7 @@ impl Ep {
             eq: None,
             av: None,
             tx_pending: 0,
-            posted: [Posted::default(), Posted::default()],
-            unexpected: [Unexpected::default(), Unexpected::default()],
-            claimed: HashMap::new(),
-            unexpected_bytes: 0,
-            min_multi_recv: MIN_MULTI_RECV,
-            multi: Slab::default(),
+            inbox,
             listener: None,
             peers: Slab::default(),
             by_addr: HashMap::new(),
@@ -153,11 +123,6 @@ impl Ep {
     #[inline]
     pub(super) fn rx_has_room(&self) -> bool {
         self.rx_cq.as_ref().is_none_or(|cq| cq.has_room())
-    }
-
-    /// Whether another unexpected message may be kept.
-    pub(super) fn may_keep(&self, len: usize) -> bool {
-        self.unexpected_bytes.saturating_add(len).saturating_add(MESSAGE_COST) <= MAX_UNEXPECTED
     }
 
     /// The peer's name as completions report it.
@@ -294,7 +259,13 @@ impl Ep {
 impl State {
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
-        self.eps.insert(Ep::new(identity))
+        let inbox = self.inboxes.insert(Inbox::new(identity.kind == Kind::Srx));
+        self.eps.insert(Ep::new(identity, inbox))
+    }
+
+    /// FI_OPT_MIN_MULTI_RECV.
+    pub(crate) fn min_multi_recv(&mut self, ep: u32) -> &mut usize {
+        &mut self.inboxes[self.eps[ep].inbox].min_multi_recv
     }
 
     /// The endpoint, to set up or ask.
@@ -327,6 +298,11 @@ impl State {
 }
 
 impl Ep {
+    /// Its inbox is its own, or it is what others share.
+    pub(super) fn owns_inbox(&self) -> bool {
+        self.identity.kind == Kind::Srx
+    }
+
     /// Remembers what is bound, when the endpoint is enabled.
     pub(crate) fn bind(&mut self, bindings: &ofi_provider::glue::Bindings) {
         self.tx_cq.clone_from(&bindings.tx_cq);
@@ -351,11 +327,6 @@ impl Ep {
     /// Chooses the own address.
     pub(crate) fn set_local(&mut self, local: SocketAddr) {
         self.identity.local = local;
-    }
-
-    /// FI_OPT_MIN_MULTI_RECV.
-    pub(crate) fn min_multi_recv(&mut self) -> &mut usize {
-        &mut self.min_multi_recv
     }
 
     /// tx_attr.size and inject size, and sends under way.

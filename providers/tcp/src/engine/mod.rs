@@ -3,7 +3,8 @@
 //!
 //! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual
 //! progress it costs nothing). Sends go out from the caller's thread when the
-//! socket takes them ([`tx`]); receives are matched as bytes arrive ([`rx`]);
+//! socket takes them ([`tx`]); messages are matched as bytes arrive ([`rx`])
+//! with the receives that were posted ([`post`]), in an endpoint's [`inbox`];
 //! connections are made and ended in [`cm`].
 //!
 //! Progress looks at few sockets: the *hot* ones, which moved lately, are read
@@ -12,6 +13,8 @@
 mod cm;
 mod conn;
 mod ep;
+mod inbox;
+mod post;
 mod rx;
 mod tx;
 
@@ -20,6 +23,7 @@ pub(crate) use ep::{Identity, Kind};
 
 use conn::Conn;
 use ep::Ep;
+use inbox::Inbox;
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Lock};
 use ofi_provider::mr::MrTable;
@@ -66,6 +70,7 @@ pub(crate) struct State {
     epoll: Arc<Epoll>,
     conns: Slab<Conn>,
     eps: Slab<Ep>,
+    inboxes: Slab<Inbox>,
     /// Connections that are looked at in every turn.
     hot: Vec<u32>,
     /// Room to read into; taken out while it is used.
@@ -99,6 +104,7 @@ impl Engine {
             epoll: epoll.clone(),
             conns: Slab::default(),
             eps: Slab::default(),
+            inboxes: Slab::default(),
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; STAGING].into_boxed_slice(),
             starved: Vec::new(),

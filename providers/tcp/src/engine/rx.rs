@@ -7,22 +7,21 @@
 //! the rest waits at its sender.
 use super::State;
 use super::conn::Conn;
-use super::ep::{Ep, MAX_UNEXPECTED, MESSAGE_COST, MultiBuf};
+use super::ep::Ep;
+use super::inbox::{About, Body, Inbox, Message, Recv};
 use super::tx::Finish;
 use crate::config::config;
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
-    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED,
+    FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
+    FI_TAGGED,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{RecvOp, RemoteSegments};
-use ofi_provider::matching::Pattern;
-use ofi_provider::slab::NONE;
+use ofi_provider::glue::RemoteSegments;
 
 /// From how much on the rest of a message is read straight to its place.
 const DIRECT_MIN: usize = 4096;
@@ -33,37 +32,9 @@ const TAIL_AFTER_LARGE: usize = 256;
 /// Reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
 
-/// A posted receive.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Recv {
-    buf: RecvBuf,
-    context: Context,
-    flags: u64,
-    /// The multi-receive buffer it is part of.
-    multi: u32,
-}
-
-/// What a message is, as completions report it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct About {
-    tagged: bool,
-    tag: u64,
-    /// Its bytes in all.
-    len: usize,
-    cq_data: Option<u64>,
-    /// Its sender waits for an acknowledgement.
-    ack: bool,
-    /// Who sent it.
-    peer: u32,
-    /// The connection it came on, and that connection's serial number, because
-    /// its index may be another's by now.
-    conn: u32,
-    serial: u64,
-}
-
 /// Where the bytes of a message go.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     /// To a receive.
     Posted(Recv),
     /// To the message kept under this number.
@@ -79,31 +50,9 @@ enum Target {
 /// A message of which bytes are still to come.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    about: About,
-    target: Target,
-    done: usize,
-}
-
-/// How much of a message that came unexpectedly is here.
-#[derive(Debug)]
-enum Body {
-    /// All of it.
-    Whole(Box<[u8]>),
-    /// It is arriving.
-    Arriving(Box<[u8]>),
-    /// It blocks its connection.
-    Blocking,
-    /// It waits at its sender, under this number.
-    AtSender(u8),
-    /// Its connection ended before it was complete.
-    Lost,
-}
-
-/// A message that came before a receive for it.
-#[derive(Debug)]
-pub(super) struct Message {
-    about: About,
-    body: Body,
+    pub(super) about: About,
+    pub(super) target: Target,
+    pub(super) done: usize,
 }
 
 /// What became of a message's beginning.
@@ -119,7 +68,13 @@ enum Begun {
 }
 
 impl Ep {
-    fn entry(&self, about: &About, context: Context, buf: usize, extra: u64) -> Completion {
+    pub(super) fn entry(
+        &self,
+        about: &About,
+        context: Context,
+        buf: usize,
+        extra: u64,
+    ) -> Completion {
         let mut flags = FI_RECV | if about.tagged { FI_TAGGED } else { FI_MSG } | extra;
         if about.cq_data.is_some() {
             flags |= FI_REMOTE_CQ_DATA;
@@ -151,23 +106,10 @@ impl Ep {
         }
     }
 
-    /// A part of a multi-receive buffer is filled, or never will be:
-    /// FI_MULTI_RECV for the entry if it was the last one, which gives the
-    /// buffer back. Other receives have no parts.
-    fn part_filled(&mut self, recv: &Recv) -> u64 {
-        let Some(multi) = self.multi.get_mut(recv.multi) else { return 0 };
-        multi.filling -= 1;
-        if multi.filling > 0 || !multi.exhausted {
-            return 0;
-        }
-        self.multi.remove(recv.multi);
-        FI_MULTI_RECV
-    }
-
     /// A receive has its message: reports it.
     #[inline]
-    fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv);
+    pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
+        let extra = inbox.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -180,46 +122,32 @@ impl Ep {
     }
 
     /// A receive gets no message any more.
-    fn receive_failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv);
+    pub(super) fn receive_failed(
+        &self,
+        inbox: &mut Inbox,
+        recv: &Recv,
+        about: &About,
+        error: Error,
+    ) {
+        let extra = inbox.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
 
-    /// The posted receive for a message, oldest first. Of a multi-receive
-    /// buffer it gives the part the message needs.
+    /// The posted receive for a message.
     #[inline]
-    fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        let src = self.name_of(about.peer);
-        let queue = usize::from(about.tagged);
-        let mut taken = self.posted[queue].take(src, about.tag)?;
-        if taken.value.flags & FI_MULTI_RECV == 0 {
-            return Some(taken.value);
-        }
-        if taken.value.multi == NONE {
-            taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
-        }
-        let (part, rest) = taken.value.buf.split(about.len);
-        let recv = Recv { buf: part, ..taken.value };
-        let multi = &mut self.multi[recv.multi];
-        multi.filling += 1;
-        if rest.len() < self.min_multi_recv.max(1) {
-            multi.exhausted = true;
-        } else {
-            taken.value.buf = rest;
-            self.posted[queue].put_back(taken);
-        }
-        Some(recv)
+    pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
+        inbox.take_posted(self.name_of(about.peer), about)
     }
 
     /// Takes a kept message out for good.
-    fn drop_message(&mut self, queue: usize, id: u32) -> Option<Message> {
-        let message = self.unexpected[queue].remove(id)?;
-        let kept = match &message.body {
-            Body::Whole(bytes) | Body::Arriving(bytes) => bytes.len() + MESSAGE_COST,
-            _ => MESSAGE_COST,
-        };
-        self.unexpected_bytes -= kept;
+    pub(super) fn drop_message(
+        &mut self,
+        inbox: &mut Inbox,
+        queue: usize,
+        id: u32,
+    ) -> Option<Message> {
+        let message = inbox.remove(queue, id)?;
         if let Some(peer) = self.peers.get_mut(message.about.peer) {
             peer.messages -= 1;
             self.forget_peer_if_unused(message.about.peer);
@@ -227,16 +155,12 @@ impl Ep {
         Some(message)
     }
 
-    fn keep(&mut self, about: About, body: Body) -> u32 {
-        self.unexpected_bytes += MESSAGE_COST;
-        if let Body::Whole(bytes) | Body::Arriving(bytes) = &body {
-            self.unexpected_bytes += bytes.len();
-        }
+    /// Keeps a message until a receive takes it.
+    fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
         if let Some(peer) = self.peers.get_mut(about.peer) {
             peer.messages += 1;
         }
-        let message = Message { about, body };
-        self.unexpected[usize::from(about.tagged)].push(about.tag, message)
+        inbox.keep(about, body)
     }
 
     /// Whether a peer's next unexpected message is one too many for the bound
@@ -325,7 +249,8 @@ impl State {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             Target::Kept(message) => {
                 let queue = usize::from(incoming.about.tagged);
-                let kept = self.eps[conn.ep].unexpected[queue].get_mut(*message);
+                let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
+                let kept = inbox.unexpected[queue].get_mut(*message);
                 match kept.map(|message| &mut message.body) {
                     Some(Body::Arriving(bytes)) => {
                         list.push_room(&mut bytes[incoming.done..]);
@@ -459,7 +384,8 @@ impl State {
             }
             Target::Kept(message) => {
                 let queue = usize::from(incoming.about.tagged);
-                let kept = self.eps[conn.ep].unexpected[queue].get_mut(*message);
+                let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
+                let kept = inbox.unexpected[queue].get_mut(*message);
                 if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
                     to[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
                 }
@@ -590,15 +516,16 @@ impl State {
     fn begin_message(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
         }
         let about = about(header, id, conn)?;
         let here = about.len.min(behind.len());
-        if let Some(recv) = ep.take_posted(&about) {
+        if let Some(recv) = ep.take_posted(inbox, &about) {
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
-                ep.received(&recv, &about);
+                ep.received(inbox, &recv, &about);
                 if about.ack {
                     self.send_internal(id, Header::ack());
                     if self.conns.get(id).is_none() {
@@ -610,19 +537,19 @@ impl State {
             }
             return Ok(Begun::Taken(here));
         }
-        if !ep.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
-            let message = ep.keep(about, Body::Blocking);
+        if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
+            let message = ep.keep(inbox, about, Body::Blocking);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
             return Ok(Begun::Blocked);
         }
         if here == about.len {
-            ep.keep(about, Body::Whole(behind[..here].into()));
+            ep.keep(inbox, about, Body::Whole(behind[..here].into()));
             return Ok(Begun::Taken(here));
         }
         let mut bytes = vec![0; about.len].into_boxed_slice();
         bytes[..here].copy_from_slice(&behind[..here]);
-        let message = ep.keep(about, Body::Arriving(bytes));
+        let message = ep.keep(inbox, about, Body::Arriving(bytes));
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
         Ok(Begun::Taken(here))
     }
@@ -631,6 +558,7 @@ impl State {
     fn announced(&mut self, id: u32, header: &Header) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
         }
@@ -639,15 +567,15 @@ impl State {
         if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
-        match ep.take_posted(&about) {
+        match ep.take_posted(inbox, &about) {
             Some(recv) => {
                 let target = Target::Posted(recv);
                 conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
                 self.ask_for(id, header.op_data);
                 Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
             }
-            None if ep.may_keep(0) => {
-                ep.keep(about, Body::AtSender(header.op_data));
+            None if inbox.may_keep(0) => {
+                ep.keep(inbox, about, Body::AtSender(header.op_data));
                 Ok(Begun::Taken(0))
             }
             // So many announcements that even they are too much to keep.
@@ -655,19 +583,20 @@ impl State {
         }
     }
 
-    fn ask_for(&mut self, id: u32, number: u8) {
+    pub(super) fn ask_for(&mut self, id: u32, number: u8) {
         let header = Header { op_data: number, ..Header::of(Op::Cts) };
         self.send_internal(id, header);
     }
 
     /// The message under way is here. False when the connection is gone.
-    fn complete_incoming(&mut self, id: u32) -> bool {
+    pub(super) fn complete_incoming(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
         let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
         let mut ack = incoming.about.ack;
         match incoming.target {
-            Target::Posted(recv) => ep.received(&recv, &incoming.about),
+            Target::Posted(recv) => ep.received(inbox, &recv, &incoming.about),
             Target::Discard => {}
             Target::Region(_) => ep.written(&incoming.about),
             Target::Answer(_, finish) => ep.finish_tx(&finish, Ok(())),
@@ -675,7 +604,7 @@ impl State {
                 // Acknowledged when a receive takes it.
                 ack = false;
                 let queue = usize::from(incoming.about.tagged);
-                if let Some(message) = ep.unexpected[queue].get_mut(message)
+                if let Some(message) = inbox.unexpected[queue].get_mut(message)
                     && let Body::Arriving(bytes) = &mut message.body
                 {
                     message.body = Body::Whole(std::mem::take(bytes));
@@ -714,277 +643,22 @@ impl State {
                 continue;
             };
             let (about, number, queue) = (*about, *number, usize::from(about.tagged));
-            let ep = &mut self.eps[conn.ep];
-            let bytes = ep.unexpected_bytes.saturating_add(about.len);
+            let ep = &self.eps[conn.ep];
+            let inbox = &mut self.inboxes[ep.inbox];
+            let message = inbox.unexpected[queue].get(number);
+            if !matches!(message, Some(Message { body: Body::Blocking, .. })) {
+                continue;
+            }
             let max = config().max_saved.unwrap_or(usize::MAX);
             // It is counted itself.
             let over = ep.peers.get(about.peer).is_some_and(|peer| peer.messages > max);
-            match ep.unexpected[queue].get_mut(number).map(|message| &mut message.body) {
-                Some(Body::Blocking) if over || bytes > MAX_UNEXPECTED => {
-                    self.crowded.push((id, serial));
-                    continue;
-                }
-                Some(body @ Body::Blocking) => {
-                    *body = Body::Arriving(vec![0; about.len].into_boxed_slice());
-                    ep.unexpected_bytes = bytes;
-                }
-                _ => continue,
+            if over || !inbox.may_keep(about.len) {
+                self.crowded.push((id, serial));
+                continue;
             }
+            inbox.set_body(queue, number, Body::Arriving(vec![0; about.len].into_boxed_slice()));
             if about.len > 0 || self.complete_incoming(id) {
                 self.unblock(id);
-            }
-        }
-    }
-
-    /// fi_recv and its kin.
-    #[inline]
-    pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
-        let ep = &mut self.eps[ep_id];
-        let queue = usize::from(tagged);
-        let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
-        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return self.special(ep_id, op, pattern);
-        }
-        if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
-            // Its parts are given out front to back of one piece.
-            return Err(Error::INVAL);
-        }
-        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
-        if ep.unexpected[queue].is_empty() {
-            if ep.ended {
-                // No message can come any more. Posting stays possible, because
-                // the application may not have read of the end yet.
-                self.cancelled(ep_id, queue, &recv);
-            } else {
-                ep.posted[queue].push(pattern, recv);
-            }
-            return Ok(());
-        }
-        if recv.flags & FI_MULTI_RECV != 0 {
-            // It may take many of the messages that wait.
-            ep.posted[queue].push(pattern, recv);
-            while let Some(id) = self.find_for_posted(ep_id, queue, pattern) {
-                let about = match self.eps[ep_id].unexpected[queue].get(id) {
-                    Some(message) => message.about,
-                    None => break,
-                };
-                let Some(recv) = self.eps[ep_id].take_posted(&about) else { break };
-                self.take_message(ep_id, queue, id, Some(recv));
-            }
-            if self.eps[ep_id].ended {
-                // What is left of it gets no message any more.
-                self.cancel_all(ep_id);
-            }
-            return Ok(());
-        }
-        let ep = &mut self.eps[ep_id];
-        let peers = &ep.peers;
-        let source = |message: &Message| peers.get(message.about.peer).map_or(u64::MAX, |p| p.name);
-        match ep.unexpected[queue].find(pattern, source) {
-            Some(id) => self.take_message(ep_id, queue, id, Some(recv)),
-            None if ep.ended => self.cancelled(ep_id, queue, &recv),
-            None => ep.posted[queue].push(pattern, recv),
-        }
-        Ok(())
-    }
-
-    /// A waiting message for a multi-receive buffer that was just posted. The
-    /// buffer is the oldest fitting receive for every message that waits, since
-    /// what an older receive fits is not waiting.
-    fn find_for_posted(&self, ep_id: u32, queue: usize, pattern: Pattern) -> Option<u32> {
-        let ep = &self.eps[ep_id];
-        // Without room in the queue as well: nobody would look again, and the
-        // messages that wait must not be overtaken. Their number is bounded.
-        if ep.posted[queue].is_empty() {
-            return None;
-        }
-        let source = |message: &Message| ep.name_of(message.about.peer);
-        ep.unexpected[queue].find(pattern, source)
-    }
-
-    /// A kept message goes to a receive, or to nobody.
-    fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
-        let ep = &mut self.eps[ep_id];
-        let Some(mut message) = ep.drop_message(queue, id) else { return };
-        let about = message.about;
-        let conn = about.conn;
-        let target = |recv: Option<Recv>| recv.map_or(Target::Discard, Target::Posted);
-        match &mut message.body {
-            Body::Whole(bytes) => {
-                if let Some(recv) = recv {
-                    recv.buf.copy_from(0, bytes);
-                    ep.received(&recv, &about);
-                }
-                if about.ack {
-                    self.acknowledge(&about);
-                }
-            }
-            Body::Arriving(bytes) => {
-                let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
-                else {
-                    return;
-                };
-                if let Some(recv) = &recv {
-                    recv.buf.copy_from(0, &bytes[..incoming.done]);
-                }
-                incoming.target = target(recv);
-            }
-            Body::Blocking => {
-                if let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut()) {
-                    incoming.target = target(recv);
-                    if incoming.left() == 0 && !self.complete_incoming(conn) {
-                        return;
-                    }
-                    self.unblock(conn);
-                }
-            }
-            Body::AtSender(number) => {
-                let number = *number;
-                if let Some(entry) = self.conns.get_mut(conn) {
-                    let incoming = Incoming { about, target: target(recv), done: 0 };
-                    entry.expected.insert(number, incoming);
-                    self.ask_for(conn, number);
-                }
-            }
-            Body::Lost => {
-                if let Some(recv) = recv {
-                    ep.receive_failed(&recv, &about, Error::CONNRESET);
-                }
-            }
-        }
-    }
-
-    /// Acknowledges a message that was complete before its receive, if the
-    /// connection it came on is still there.
-    fn acknowledge(&mut self, about: &About) {
-        if self.conns.get(about.conn).is_some_and(|conn| conn.serial == about.serial) {
-            self.send_internal(about.conn, Header::ack());
-        }
-    }
-
-    /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_tagged(3)).
-    fn special(&mut self, ep_id: u32, op: RecvOp, pattern: Pattern) -> Result {
-        const TAGGED: usize = 1;
-        if op.flags & FI_PEEK != 0 {
-            // The message asked for may be in a socket already.
-            self.turn();
-        }
-        let ep = &mut self.eps[ep_id];
-        let (peek, claim) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
-        let discard = op.flags & FI_DISCARD != 0;
-        let report = op.flags & FI_COMPLETION != 0;
-        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
-        if peek {
-            if claim && discard {
-                return Err(Error::BADFLAGS);
-            }
-            let peers = &ep.peers;
-            let source =
-                |message: &Message| peers.get(message.about.peer).map_or(u64::MAX, |p| p.name);
-            let Some(id) = ep.unexpected[TAGGED].find(pattern, source) else {
-                self.report_no_message(ep_id, &op);
-                return Ok(());
-            };
-            let Some(message) = ep.unexpected[TAGGED].get(id) else { return Ok(()) };
-            let about = message.about;
-            if let Body::Whole(bytes) = &message.body {
-                // As much of the message as the caller has room for.
-                recv.buf.copy_from(0, bytes);
-            }
-            let entry = ep.entry(&about, op.context, recv.buf.address(), 0);
-            if claim {
-                if ep.claimed.contains_key(&(op.context.0 as usize)) {
-                    return Err(Error::INVAL);
-                }
-                ep.unexpected[TAGGED].claim(id);
-                ep.claimed.insert(op.context.0 as usize, id);
-            }
-            if report && let Some(cq) = &ep.rx_cq {
-                cq.write(entry);
-            }
-            if discard {
-                self.take_message(ep_id, TAGGED, id, None);
-            }
-            return Ok(());
-        }
-        if !claim {
-            // FI_DISCARD alone names no message.
-            return Err(Error::BADFLAGS);
-        }
-        let id = ep.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
-        if discard {
-            let about = ep.unexpected[TAGGED].get(id).map(|message| message.about);
-            let entry = about.map(|about| ep.entry(&about, op.context, 0, 0));
-            self.take_message(ep_id, TAGGED, id, None);
-            if let Some(entry) = entry {
-                self.eps[ep_id].rx_done(entry, report);
-            }
-        } else {
-            self.take_message(ep_id, TAGGED, id, Some(recv));
-        }
-        Ok(())
-    }
-
-    /// A peek found nothing.
-    fn report_no_message(&mut self, ep_id: u32, op: &RecvOp) {
-        let ep = &mut self.eps[ep_id];
-        let of = Completion {
-            context: op.context,
-            flags: FI_RECV | FI_TAGGED,
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: op.tag,
-            src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
-        };
-        if let Some(cq) = &ep.rx_cq {
-            cq.write_error(CompletionError::new(of, Error::NOMSG));
-        }
-    }
-
-    /// fi_cancel: takes the receive with this context back.
-    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context) {
-        let ep = &mut self.eps[ep_id];
-        for queue in 0..2 {
-            let found = ep.posted[queue].take_if(|recv| recv.context == context);
-            if let Some(recv) = found {
-                self.cancelled(ep_id, queue, &recv);
-                return;
-            }
-        }
-    }
-
-    fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
-        let ep = &mut self.eps[ep_id];
-        let mut flags = FI_RECV | if queue == 1 { FI_TAGGED } else { FI_MSG };
-        if recv.flags & FI_MULTI_RECV != 0 {
-            match ep.multi.get_mut(recv.multi) {
-                // Messages are still being written to earlier parts; the last
-                // of them gives the buffer back.
-                Some(multi) if multi.filling > 0 => multi.exhausted = true,
-                _ => {
-                    flags |= FI_MULTI_RECV;
-                    ep.multi.remove(recv.multi);
-                }
-            }
-        }
-        let of = Completion {
-            context: recv.context,
-            flags,
-            len: 0,
-            buf: recv.buf.address(),
-            data: 0,
-            tag: 0,
-            src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
-        };
-        ep.rx_failed(CompletionError::new(of, Error::CANCELED));
-    }
-
-    /// Takes all posted receives back, as when a connection is over for good.
-    pub(super) fn cancel_all(&mut self, ep_id: u32) {
-        for queue in 0..2 {
-            for recv in self.eps[ep_id].posted[queue].drain() {
-                self.cancelled(ep_id, queue, &recv);
             }
         }
     }
@@ -992,30 +666,28 @@ impl State {
     /// A connection ended: what was arriving on it is lost.
     pub(super) fn lose_incoming(&mut self, id: u32, conn: &mut Conn, error: Error) {
         let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
         for incoming in under_way {
             match incoming.target {
-                Target::Posted(recv) => ep.receive_failed(&recv, &incoming.about, error),
+                Target::Posted(recv) => ep.receive_failed(inbox, &recv, &incoming.about, error),
                 Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
                 Target::Kept(_) | Target::Region(_) | Target::Discard => {}
             }
         }
         for queue in 0..2 {
-            for number in ep.unexpected[queue].ids() {
-                let Some(message) = ep.unexpected[queue].get_mut(number) else { continue };
+            for number in inbox.unexpected[queue].ids() {
+                let Some(message) = inbox.unexpected[queue].get(number) else { continue };
                 let complete = matches!(message.body, Body::Whole(_) | Body::Lost);
                 if complete || message.about.conn != id {
                     continue;
                 }
-                if ep.claimed.values().any(|claimed| *claimed == number) {
+                if queue == 1 && inbox.is_claimed(number) {
                     // Somebody counts on it: the claim fails when it is used.
-                    if let Body::Arriving(bytes) = &message.body {
-                        ep.unexpected_bytes -= bytes.len();
-                    }
-                    message.body = Body::Lost;
+                    inbox.set_body(queue, number, Body::Lost);
                 } else {
-                    ep.drop_message(queue, number);
+                    ep.drop_message(inbox, queue, number);
                 }
             }
         }
@@ -1024,7 +696,7 @@ impl State {
 
 impl Incoming {
     #[inline]
-    fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.about.len - self.done
     }
 }
@@ -1046,6 +718,7 @@ fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
         ack: wants_ack(header),
+        ep: conn.ep,
         peer: conn.peer,
         conn: id,
         serial: conn.serial,

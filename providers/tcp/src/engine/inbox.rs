@@ -1,0 +1,212 @@
+//! Where receives and messages meet: an endpoint's own, or one that several
+//! endpoints share (shared receive contexts, fi_endpoint(3)).
+use ofi_provider::abi::{FI_MULTI_RECV, fi_addr_t};
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::cq::Context;
+use ofi_provider::matching::{Posted, Unexpected};
+use ofi_provider::slab::{NONE, Slab};
+use std::collections::HashMap;
+
+/// Memory that unexpected messages in one inbox may take before reading from
+/// their senders stops.
+pub(super) const MAX_UNEXPECTED: usize = 256 << 20;
+
+/// What a small unexpected message costs beside its bytes.
+const MESSAGE_COST: usize = 128;
+
+/// Room below which a multi-receive buffer is given back, if not set
+/// (FI_OPT_MIN_MULTI_RECV).
+const MIN_MULTI_RECV: usize = 16384;
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recv {
+    pub(super) buf: RecvBuf,
+    pub(super) context: Context,
+    pub(super) flags: u64,
+    /// The multi-receive buffer it is part of.
+    pub(super) multi: u32,
+}
+
+/// What a message is, as completions report it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    pub(super) tagged: bool,
+    pub(super) tag: u64,
+    /// Its bytes in all.
+    pub(super) len: usize,
+    pub(super) cq_data: Option<u64>,
+    /// Its sender waits for an acknowledgement.
+    pub(super) ack: bool,
+    /// The endpoint it came to, which reports it.
+    pub(super) ep: u32,
+    /// Who sent it.
+    pub(super) peer: u32,
+    /// The connection it came on, and that connection's serial number, because
+    /// its index may be another's by now.
+    pub(super) conn: u32,
+    pub(super) serial: u64,
+}
+
+/// How much of a message that came unexpectedly is here.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// All of it.
+    Whole(Box<[u8]>),
+    /// It is arriving.
+    Arriving(Box<[u8]>),
+    /// It blocks its connection.
+    Blocking,
+    /// It waits at its sender, under this number.
+    AtSender(u8),
+    /// Its connection ended before it was complete.
+    Lost,
+}
+
+impl Body {
+    /// Bytes kept here.
+    fn kept(&self) -> usize {
+        match self {
+            Self::Whole(bytes) | Self::Arriving(bytes) => bytes.len(),
+            Self::Blocking | Self::AtSender(_) | Self::Lost => 0,
+        }
+    }
+}
+
+/// A message that came before a receive for it.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) about: About,
+    pub(super) body: Body,
+}
+
+/// A multi-receive buffer of which parts are being filled.
+#[derive(Debug)]
+struct MultiBuf {
+    /// Parts that are being filled.
+    filling: usize,
+    /// No further message goes to it.
+    exhausted: bool,
+}
+
+/// Receives that wait for messages, and messages that wait for receives. All
+/// pairs are untagged and tagged.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    /// More than one endpoint may use it.
+    pub(super) shared: bool,
+    pub(super) posted: [Posted<Recv>; 2],
+    pub(super) unexpected: [Unexpected<Message>; 2],
+    /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
+    pub(super) claimed: HashMap<usize, u32>,
+    pub(super) min_multi_recv: usize,
+    /// What the kept messages take.
+    bytes: usize,
+    multi: Slab<MultiBuf>,
+}
+
+impl Inbox {
+    pub(super) fn new(shared: bool) -> Self {
+        Self {
+            shared,
+            posted: Default::default(),
+            unexpected: Default::default(),
+            claimed: HashMap::new(),
+            min_multi_recv: MIN_MULTI_RECV,
+            bytes: 0,
+            multi: Slab::default(),
+        }
+    }
+
+    /// The posted receive for a message from `src`, oldest first. Of a
+    /// multi-receive buffer it gives the part the message needs.
+    #[inline]
+    pub(super) fn take_posted(&mut self, src: fi_addr_t, about: &About) -> Option<Recv> {
+        let queue = usize::from(about.tagged);
+        let mut taken = self.posted[queue].take(src, about.tag)?;
+        if taken.value.flags & FI_MULTI_RECV == 0 {
+            return Some(taken.value);
+        }
+        if taken.value.multi == NONE {
+            taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
+        }
+        let (part, rest) = taken.value.buf.split(about.len);
+        let recv = Recv { buf: part, ..taken.value };
+        let multi = &mut self.multi[recv.multi];
+        multi.filling += 1;
+        if rest.len() < self.min_multi_recv.max(1) {
+            multi.exhausted = true;
+        } else {
+            taken.value.buf = rest;
+            self.posted[queue].put_back(taken);
+        }
+        Some(recv)
+    }
+
+    /// A part of a multi-receive buffer is filled, or never will be:
+    /// FI_MULTI_RECV for the entry if it was the last one, which gives the
+    /// buffer back. Other receives have no parts.
+    #[inline]
+    pub(super) fn part_filled(&mut self, recv: &Recv) -> u64 {
+        let Some(multi) = self.multi.get_mut(recv.multi) else { return 0 };
+        multi.filling -= 1;
+        if multi.filling > 0 || !multi.exhausted {
+            return 0;
+        }
+        self.multi.remove(recv.multi);
+        FI_MULTI_RECV
+    }
+
+    /// A posted receive is taken back: FI_MULTI_RECV if that gives a
+    /// multi-receive buffer back.
+    pub(super) fn part_cancelled(&mut self, recv: &Recv) -> u64 {
+        if recv.flags & FI_MULTI_RECV == 0 {
+            return 0;
+        }
+        match self.multi.get_mut(recv.multi) {
+            // Messages are still being written to earlier parts; the last of
+            // them gives the buffer back.
+            Some(multi) if multi.filling > 0 => {
+                multi.exhausted = true;
+                0
+            }
+            _ => {
+                self.multi.remove(recv.multi);
+                FI_MULTI_RECV
+            }
+        }
+    }
+
+    /// Whether another message of `len` bytes may be kept.
+    pub(super) fn may_keep(&self, len: usize) -> bool {
+        self.bytes.saturating_add(len).saturating_add(MESSAGE_COST) <= MAX_UNEXPECTED
+    }
+
+    /// Keeps a message until a receive takes it; its number.
+    pub(super) fn keep(&mut self, about: About, body: Body) -> u32 {
+        self.bytes += MESSAGE_COST + body.kept();
+        let queue = usize::from(about.tagged);
+        self.unexpected[queue].push(about.tag, Message { about, body })
+    }
+
+    /// Replaces the body of a kept message.
+    pub(super) fn set_body(&mut self, queue: usize, id: u32, body: Body) {
+        if let Some(message) = self.unexpected[queue].get_mut(id) {
+            self.bytes += body.kept();
+            self.bytes -= message.body.kept();
+            message.body = body;
+        }
+    }
+
+    /// Takes a kept message out for good.
+    pub(super) fn remove(&mut self, queue: usize, id: u32) -> Option<Message> {
+        let message = self.unexpected[queue].remove(id)?;
+        self.bytes -= MESSAGE_COST + message.body.kept();
+        Some(message)
+    }
+
+    /// Whether somebody counts on getting this tagged message.
+    pub(super) fn is_claimed(&self, id: u32) -> bool {
+        self.claimed.values().any(|claimed| *claimed == id)
+    }
+}

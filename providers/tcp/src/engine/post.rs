@@ -1,0 +1,311 @@
+//! Posting receives, and what else an application does with its inbox: look,
+//! claim, discard, take back.
+use super::State;
+use super::ep::Ep;
+use super::inbox::{About, Body, Inbox, Message, Recv};
+use super::rx::{Incoming, Target};
+use crate::wire::Header;
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
+    FI_TAGGED,
+};
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::RecvOp;
+use ofi_provider::matching::Pattern;
+use ofi_provider::slab::{NONE, Slab};
+
+/// Only tagged messages can be looked at and claimed (fi_tagged(3)).
+const TAGGED: usize = 1;
+
+/// The oldest kept message that fits.
+#[inline]
+fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option<u32> {
+    let source = |message: &Message| eps[message.about.ep].name_of(message.about.peer);
+    inbox.unexpected[queue].find(pattern, source)
+}
+
+impl State {
+    /// fi_recv and its kin.
+    #[inline]
+    pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
+        let ep = &self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let queue = usize::from(tagged);
+        let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.special(ep_id, op, pattern);
+        }
+        if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
+            // Its parts are given out front to back of one piece.
+            return Err(Error::INVAL);
+        }
+        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        if inbox.unexpected[queue].is_empty() {
+            if ep.ended {
+                // No message can come any more. Posting stays possible, because
+                // the application may not have read of the end yet.
+                self.cancelled(ep_id, queue, &recv);
+            } else {
+                inbox.posted[queue].push(pattern, recv);
+            }
+            return Ok(());
+        }
+        if recv.flags & FI_MULTI_RECV != 0 {
+            inbox.posted[queue].push(pattern, recv);
+            self.fill_multi(ep_id, queue, pattern);
+            return Ok(());
+        }
+        match find(&self.eps, inbox, queue, pattern) {
+            Some(id) => self.take_message(ep_id, queue, id, Some(recv)),
+            None if ep.ended => self.cancelled(ep_id, queue, &recv),
+            None => inbox.posted[queue].push(pattern, recv),
+        }
+        Ok(())
+    }
+
+    /// A multi-receive buffer that was just posted takes as many of the waiting
+    /// messages as it can. It is the oldest fitting receive for every one of
+    /// them, since what an older receive fits is not waiting.
+    fn fill_multi(&mut self, ep_id: u32, queue: usize, pattern: Pattern) {
+        // Without room in the completion queue as well: nobody would look again,
+        // and the messages that wait must not be overtaken. Their number is bounded.
+        loop {
+            let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
+            if inbox.posted[queue].is_empty() {
+                break;
+            }
+            let Some(id) = find(&self.eps, inbox, queue, pattern) else { break };
+            let Some(about) = inbox.unexpected[queue].get(id).map(|message| message.about) else {
+                break;
+            };
+            let Some(recv) = self.eps[about.ep].take_posted(inbox, &about) else { break };
+            self.take_message(ep_id, queue, id, Some(recv));
+        }
+        if self.eps[ep_id].ended {
+            // What is left of it gets no message any more.
+            self.cancel_all(ep_id);
+        }
+    }
+
+    /// A kept message goes to a receive, or to nobody.
+    fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
+        let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
+        let Some(message) = inbox.unexpected[queue].get(id) else { return };
+        // The one it came to, if several share the inbox.
+        let ep = &mut self.eps[message.about.ep];
+        let Some(mut message) = ep.drop_message(inbox, queue, id) else { return };
+        let about = message.about;
+        let conn = about.conn;
+        let target = |recv: Option<Recv>| recv.map_or(Target::Discard, Target::Posted);
+        match &mut message.body {
+            Body::Whole(bytes) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, bytes);
+                    ep.received(inbox, &recv, &about);
+                }
+                if about.ack {
+                    self.acknowledge(&about);
+                }
+            }
+            Body::Arriving(bytes) => {
+                let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
+                else {
+                    return;
+                };
+                if let Some(recv) = &recv {
+                    recv.buf.copy_from(0, &bytes[..incoming.done]);
+                }
+                incoming.target = target(recv);
+            }
+            Body::Blocking => {
+                if let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut()) {
+                    incoming.target = target(recv);
+                    if incoming.left() == 0 && !self.complete_incoming(conn) {
+                        return;
+                    }
+                    self.unblock(conn);
+                }
+            }
+            Body::AtSender(number) => {
+                let number = *number;
+                if let Some(entry) = self.conns.get_mut(conn) {
+                    let incoming = Incoming { about, target: target(recv), done: 0 };
+                    entry.expected.insert(number, incoming);
+                    self.ask_for(conn, number);
+                }
+            }
+            Body::Lost => {
+                if let Some(recv) = recv {
+                    ep.receive_failed(inbox, &recv, &about, Error::CONNRESET);
+                }
+            }
+        }
+    }
+
+    /// Acknowledges a message that was complete before its receive, if the
+    /// connection it came on is still there.
+    fn acknowledge(&mut self, about: &About) {
+        if self.conns.get(about.conn).is_some_and(|conn| conn.serial == about.serial) {
+            self.send_internal(about.conn, Header::ack());
+        }
+    }
+
+    /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_tagged(3)).
+    fn special(&mut self, ep_id: u32, op: RecvOp, pattern: Pattern) -> Result {
+        if op.flags & FI_PEEK != 0 {
+            return self.peek(ep_id, &op, pattern);
+        }
+        if op.flags & FI_CLAIM == 0 {
+            // FI_DISCARD alone names no message.
+            return Err(Error::BADFLAGS);
+        }
+        let ep = &self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let id = inbox.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
+        if op.flags & FI_DISCARD == 0 {
+            let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+            self.take_message(ep_id, TAGGED, id, Some(recv));
+            return Ok(());
+        }
+        let about = inbox.unexpected[TAGGED].get(id).map(|message| message.about);
+        self.take_message(ep_id, TAGGED, id, None);
+        if let Some(about) = about {
+            let ep = &self.eps[about.ep];
+            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & FI_COMPLETION != 0);
+        }
+        Ok(())
+    }
+
+    /// FI_PEEK, alone or with FI_CLAIM or FI_DISCARD.
+    fn peek(&mut self, ep_id: u32, op: &RecvOp, pattern: Pattern) -> Result {
+        // The message asked for may be in a socket already.
+        self.turn();
+        let (claim, discard) = (op.flags & FI_CLAIM != 0, op.flags & FI_DISCARD != 0);
+        if claim && discard {
+            return Err(Error::BADFLAGS);
+        }
+        let ep = &self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let found = find(&self.eps, inbox, TAGGED, pattern);
+        let Some((id, message)) =
+            found.and_then(|id| Some((id, inbox.unexpected[TAGGED].get(id)?)))
+        else {
+            ep.no_message(op);
+            return Ok(());
+        };
+        if let Body::Whole(bytes) = &message.body {
+            // As much of the message as the caller has room for.
+            op.buf.copy_from(0, bytes);
+        }
+        let owner = &self.eps[message.about.ep];
+        let entry = owner.entry(&message.about, op.context, op.buf.address(), 0);
+        if claim {
+            if inbox.claimed.contains_key(&(op.context.0 as usize)) {
+                return Err(Error::INVAL);
+            }
+            inbox.unexpected[TAGGED].claim(id);
+            inbox.claimed.insert(op.context.0 as usize, id);
+        }
+        if op.flags & FI_COMPLETION != 0
+            && let Some(cq) = &owner.rx_cq
+        {
+            cq.write(entry);
+        }
+        if discard {
+            self.take_message(ep_id, TAGGED, id, None);
+        }
+        Ok(())
+    }
+
+    /// fi_cancel: takes the receive with this context back.
+    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context) {
+        let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
+        for queue in 0..2 {
+            let found = inbox.posted[queue].take_if(|recv| recv.context == context);
+            if let Some(recv) = found {
+                self.cancelled(ep_id, queue, &recv);
+                return;
+            }
+        }
+    }
+
+    fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
+        let ep = &self.eps[ep_id];
+        let extra = self.inboxes[ep.inbox].part_cancelled(recv);
+        let of = Completion {
+            context: recv.context,
+            flags: FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG } | extra,
+            len: 0,
+            buf: recv.buf.address(),
+            data: 0,
+            tag: 0,
+            src: FI_ADDR_NOTAVAIL,
+        };
+        ep.rx_failed(CompletionError::new(of, Error::CANCELED));
+    }
+
+    /// Takes all posted receives back, as when a connection is over for good.
+    pub(super) fn cancel_all(&mut self, ep_id: u32) {
+        for queue in 0..2 {
+            let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
+            for recv in inbox.posted[queue].drain() {
+                self.cancelled(ep_id, queue, &recv);
+            }
+        }
+    }
+
+    /// From now on the endpoint takes its receives from this shared receive
+    /// context, which reports what is taken back to the endpoint's queue if it
+    /// has none itself.
+    pub(crate) fn share_inbox(&mut self, ep_id: u32, srx: u32) {
+        let ep = &mut self.eps[ep_id];
+        let cq = ep.rx_cq.clone();
+        let own = ep.inbox;
+        let srx = &mut self.eps[srx];
+        srx.rx_cq = srx.rx_cq.take().or(cq);
+        self.eps[ep_id].inbox = srx.inbox;
+        self.inboxes.remove(own);
+    }
+
+    /// The endpoint goes: its inbox as well, or what came for it to one that
+    /// others use.
+    pub(super) fn leave_inbox(&mut self, ep_id: u32) {
+        let ep = &mut self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        if !inbox.shared || ep.owns_inbox() {
+            self.cancel_all(ep_id);
+            self.inboxes.remove(self.eps[ep_id].inbox);
+            return;
+        }
+        for queue in 0..2 {
+            for id in inbox.unexpected[queue].ids() {
+                let message = inbox.unexpected[queue].get(id);
+                if message.is_some_and(|message| message.about.ep == ep_id) {
+                    ep.drop_message(inbox, queue, id);
+                    if queue == TAGGED {
+                        inbox.claimed.retain(|_, claimed| *claimed != id);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Ep {
+    /// A peek found nothing.
+    fn no_message(&self, op: &RecvOp) {
+        let of = Completion {
+            context: op.context,
+            flags: FI_RECV | FI_TAGGED,
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: op.tag,
+            src: FI_ADDR_NOTAVAIL,
+        };
+        if let Some(cq) = &self.rx_cq {
+            cq.write_error(CompletionError::new(of, Error::NOMSG));
+        }
+    }
+}
