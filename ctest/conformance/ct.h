@@ -534,7 +534,7 @@ static inline struct fi_cq_tagged_entry ct_recvd(struct ct *c, void *ctx, size_t
 	if (r_) FAIL("%s: %ld %s", #x, r_, fi_strerror((int)-r_)); } while (0)
 
 /* Contexts with room for FI_CONTEXT2. */
-static struct fi_context2 ct_ctx[4096];
+static __attribute__((unused)) struct fi_context2 ct_ctx[4096];
 #define CTX(i) ((void *)&ct_ctx[i])
 
 /* Zeroed memory, registered when the provider wants FI_MR_LOCAL. */

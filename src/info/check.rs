@@ -102,6 +102,13 @@ pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<Refusal> {
     no.0
 }
 
+/// Whether the offer is only for applications that ask for its kind: shared
+/// receive contexts change how an endpoint is used.
+pub fn only_if_asked(offer: &Offer, hints: Option<InfoRef<'_>>) -> bool {
+    let asked = hints.and_then(|hints| hints.ep()).map_or(0, |ep| ep.rx_ctx_cnt);
+    offer.most.ep().rx_ctx_cnt == FI_SHARED_CONTEXT && asked == 0
+}
+
 fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
     let Some(want) = hints.ep() else { return };
     let (have, domain) = (offer.most.ep(), offer.most.domain());
@@ -163,18 +170,13 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
     let contexts = |count: usize| {
         if shared(count) { "FI_SHARED_CONTEXT".to_owned() } else { count.to_string() }
     };
-    let (tx, rx) = (want.tx_ctx_cnt, want.rx_ctx_cnt);
-    for (what, want, have, max, max_shared) in [
-        ("ep_attr->tx_ctx_cnt", tx, have.tx_ctx_cnt, domain.max_ep_tx_ctx, domain.max_ep_stx_ctx),
-        ("ep_attr->rx_ctx_cnt", rx, have.rx_ctx_cnt, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx),
+    for (what, want, have, max) in [
+        ("ep_attr->tx_ctx_cnt", want.tx_ctx_cnt, have.tx_ctx_cnt, domain.max_ep_tx_ctx),
+        ("ep_attr->rx_ctx_cnt", want.rx_ctx_cnt, have.rx_ctx_cnt, domain.max_ep_rx_ctx),
     ] {
-        if shared(want) {
-            if !shared(have) && max_shared == 0 {
-                no.add(what, contexts(want), contexts(have));
-            }
-        } else if shared(have) && want != 0 {
+        if shared(want) != shared(have) && (shared(want) || want != 0) {
             no.add(what, contexts(want), contexts(have));
-        } else if want > max {
+        } else if !shared(want) && want > max {
             no.add(what, want, max);
         }
     }

@@ -17,7 +17,7 @@ pub mod ip;
 mod owned;
 pub mod tostr;
 
-pub use check::{Offer, Refusal, alter, check};
+pub use check::{Offer, Refusal, alter, check, only_if_asked};
 pub use ip::{IpProvider, ip_getinfo, resolve};
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 

@@ -121,22 +121,26 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         caps: MSG_CAPS | RDM_CAPS,
         protocol: FI_PROTO_XNET as u32,
         protocol_version: 1,
-        max_size: 65536,
+        max_tx_size: 65536,
+        max_rx_size: 65536,
+        rx_ctx_cnt: 1,
         ep_cnt: 256,
         max_ep_srx_ctx: 0,
-        mem_tag_format: TAG_FORMAT,
     };
     let msg = Kind {
         ep_type: fi_ep_type::FI_EP_MSG,
         caps: MSG_CAPS,
         protocol: FI_PROTO_SOCK_TCP as u32,
         protocol_version: 0,
-        max_size: 1024,
+        max_tx_size: 1024,
+        max_rx_size: 1024,
+        rx_ctx_cnt: 1,
         ep_cnt: 8192,
         max_ep_srx_ctx: 8192,
-        mem_tag_format: TAG_FORMAT,
     };
-    [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
+    // For applications that ask for shared receive contexts only.
+    let srx = Kind { rx_ctx_cnt: FI_SHARED_CONTEXT, max_rx_size: 65536, ..msg };
+    [rdm, srx, msg].iter().map(|kind| kind.offer(settings)).collect()
 }
 
 /// What differs between the kinds of endpoints.
@@ -145,12 +149,13 @@ struct Kind {
     caps: u64,
     protocol: u32,
     protocol_version: u32,
-    /// The largest transmit and receive queue.
-    max_size: usize,
+    /// The largest queues.
+    max_tx_size: usize,
+    max_rx_size: usize,
+    rx_ctx_cnt: usize,
     ep_cnt: usize,
     /// Shared receive contexts of a domain.
     max_ep_srx_ctx: usize,
-    mem_tag_format: u64,
 }
 
 impl Kind {
@@ -164,7 +169,7 @@ impl Kind {
         tx.op_flags = TX_OP_FLAGS;
         tx.msg_order = MSG_ORDER;
         tx.inject_size = settings.max_inject;
-        tx.size = self.max_size.max(settings.tx_size);
+        tx.size = self.max_tx_size.max(settings.tx_size);
         tx.iov_limit = IOV_LIMIT;
         tx.rma_iov_limit = IOV_LIMIT;
 
@@ -172,7 +177,7 @@ impl Kind {
         rx.caps = caps & RX_CAPS;
         rx.op_flags = RX_OP_FLAGS;
         rx.msg_order = MSG_ORDER;
-        rx.size = self.max_size.max(settings.rx_size);
+        rx.size = self.max_rx_size.max(settings.rx_size);
         rx.iov_limit = IOV_LIMIT;
 
         most.edit_ep(|ep| {
@@ -182,9 +187,9 @@ impl Kind {
             ep.max_msg_size = usize::MAX;
             ep.max_order_raw_size = usize::MAX;
             ep.max_order_waw_size = usize::MAX;
-            ep.mem_tag_format = self.mem_tag_format;
+            ep.mem_tag_format = TAG_FORMAT;
             ep.tx_ctx_cnt = 1;
-            ep.rx_ctx_cnt = 1;
+            ep.rx_ctx_cnt = self.rx_ctx_cnt;
         });
         most.edit_domain(|domain| {
             domain.threading = fi_threading::FI_THREAD_SAFE.into();
@@ -255,7 +260,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{alter, check};
+    use ofi_provider::info::{alter, check, only_if_asked};
 
     #[test]
     fn an_application_that_names_nothing_gets_the_defaults() {
@@ -271,7 +276,7 @@ mod tests {
     fn hints_raise_sizes_up_to_the_largest_queue() {
         let offers = offers(&Settings::default()).unwrap();
         let mut hints = InfoBuf::new().unwrap();
-        for (size, offers_that_do) in [(1024, 2), (65536, 1), (65537, 0)] {
+        for (size, offers_that_do) in [(1024, 3), (65536, 1), (65537, 0)] {
             hints.tx_mut().size = size;
             let accepted = |offer: &&Offer| check(API_VERSION, offer, hints.as_ref()).is_empty();
             assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
@@ -281,7 +286,8 @@ mod tests {
     #[test]
     fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
         let offers = offers(&Settings::default()).unwrap();
-        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
+        let [rdm, srx, msg] = &offers[..] else { panic!("three kinds") };
+        assert!(only_if_asked(srx, None) && !only_if_asked(msg, None));
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
         assert_eq!(msg.most.caps() & RDM_CAPS, 0);
     }

@@ -167,6 +167,9 @@ impl State {
         }
         let id = self.dial(ep_id, to, param.to_vec())?;
         self.eps[ep_id].conn = id;
+        // On one host the connection is there already: the request goes now, not
+        // at the application's next look at a queue.
+        self.handshake(id);
         Ok(())
     }
 
