@@ -419,7 +419,7 @@ mod tests {
             let own = av.insert(addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let bindings =
                 Bindings { rx_cq: Some(cq.clone()), av: Some(av.clone()), ..Bindings::default() };
-            ep.enable(&bindings).unwrap();
+            ep.enable(&bindings, None).unwrap();
             Self { ep, cq, av, own }
         }
 
