@@ -19,6 +19,8 @@ const CONTENDED: u32 = 2;
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,
+    /// Threads that sleep until they get it, or are about to.
+    waiters: AtomicU32,
     serialized: bool,
     value: UnsafeCell<T>,
 }
@@ -30,13 +32,18 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// A lock that any thread may take at any time.
     pub const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), serialized: false, value: UnsafeCell::new(value) }
+        Self::with_level(value, false)
     }
 
     /// A lock around which the application serializes all calls, if
     /// `serialized` says so.
     pub const fn with_level(value: T, serialized: bool) -> Self {
-        Self { state: AtomicU32::new(FREE), serialized, value: UnsafeCell::new(value) }
+        Self {
+            state: AtomicU32::new(FREE),
+            waiters: AtomicU32::new(0),
+            serialized,
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Whether the application serializes all calls around it.
@@ -72,6 +79,28 @@ impl<T> Lock<T> {
             .then(|| Guard { lock: self })
     }
 
+    /// The lock for something that can as well be left to others: none if
+    /// somebody holds it, or waits for it. Without this a thread that takes it
+    /// again and again would have it most of the time, and those that wait
+    /// would hardly ever be quick enough.
+    #[inline]
+    pub fn lock_if_idle(&self) -> Option<Guard<'_, T>> {
+        if self.serialized {
+            return Some(self.lock());
+        }
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            self.give_way();
+            return None;
+        }
+        self.try_lock()
+    }
+
+    /// Lets those run that wait for the lock.
+    #[cold]
+    fn give_way(&self) {
+        std::thread::yield_now();
+    }
+
     #[cold]
     fn lock_contended(&self) {
         for _ in 0..100 {
@@ -85,9 +114,11 @@ impl<T> Lock<T> {
             }
             std::hint::spin_loop();
         }
+        self.waiters.fetch_add(1, Ordering::Relaxed);
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             self.futex(libc::FUTEX_WAIT, CONTENDED);
         }
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[inline]
@@ -162,6 +193,25 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn what_can_be_left_to_others_stands_back_for_those_who_wait() {
+        let lock = Lock::new(0);
+        let guard = lock.lock();
+        assert!(lock.lock_if_idle().is_none());
+        std::thread::scope(|scope| {
+            scope.spawn(|| *lock.lock() += 1);
+            while lock.waiters.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            drop(guard);
+            // Free or not, it is the waiting thread's turn.
+            while lock.waiters.load(Ordering::Relaxed) != 0 {
+                assert!(lock.lock_if_idle().is_none() || lock.waiters.load(Ordering::Relaxed) == 0);
+            }
+        });
+        assert_eq!(*lock.lock_if_idle().unwrap(), 1);
     }
 
     #[test]

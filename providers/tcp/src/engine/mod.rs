@@ -134,7 +134,10 @@ impl Progress for Engine {
         // Only read by the progress thread, which needs to see it move, not an
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.lock().turn();
+        // Whoever holds the lock is making progress, or about to let go of it.
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.turn();
+        }
     }
 
     fn wait_fd(&self) -> RawFd {
