@@ -1082,6 +1082,69 @@ static void self_send(int rank)
 	ct_close(&c);
 }
 
+#define BURST 5
+/* A sender that makes no further call while it waits must not keep back what it has sent. */
+static void burst_leaves(int rank)
+{
+	struct ct c;
+	char b[BURST][8];
+	char go;
+
+	ct_open(&c, NULL);
+	if (rank == 0) {
+		for (int i = 0; i < BURST; i++)
+			while (fi_inject(c.ep, &i, sizeof i, c.peer) == -FI_EAGAIN)
+				ct_progress(&c);
+		/* blocks in the system: no progress by calls */
+		ct_recv_oob(NULL, &go, 1);
+	} else {
+		for (int i = 0; i < BURST; i++)
+			OK(fi_recv(c.ep, b[i], sizeof b[i], NULL, c.peer, &ct_ctx[i]));
+		for (int i = 0; i < BURST; i++) {
+			int got;
+
+			ct_recvd(&c, &ct_ctx[i], sizeof got);
+			memcpy(&got, b[i], sizeof got);
+			EQ(got, i);
+		}
+		ct_send_oob("x", 1);
+	}
+	ct_done(&c);
+}
+/* fi_inject is complete when it returns: the program may end without a word. */
+static void exit_after_inject(int rank)
+{
+	struct ct c;
+	char b[BURST][8];
+
+	ct_open(&c, NULL);
+	/* connected, before the burst */
+	if (rank == 0) {
+		while (fi_send(c.ep, b, 1, NULL, c.peer, &ct_ctx[BURST]) == -FI_EAGAIN)
+			ct_progress(&c);
+		ct_sent(&c, &ct_ctx[BURST]);
+	} else {
+		OK(fi_recv(c.ep, b, 1, NULL, c.peer, &ct_ctx[BURST]));
+		ct_recvd(&c, &ct_ctx[BURST], 1);
+	}
+	if (rank == 0) {
+		for (int i = 0; i < BURST; i++)
+			while (fi_inject(c.ep, &i, sizeof i, c.peer) == -FI_EAGAIN)
+				ct_progress(&c);
+		exit(0);
+	}
+	for (int i = 0; i < BURST; i++)
+		OK(fi_recv(c.ep, b[i], sizeof b[i], NULL, c.peer, &ct_ctx[i]));
+	for (int i = 0; i < BURST; i++) {
+		int got;
+
+		ct_recvd(&c, &ct_ctx[i], sizeof got);
+		memcpy(&got, b[i], sizeof got);
+		EQ(got, i);
+	}
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_send of every size arrives intact in every receive call", msg_send, 0 },
 	{ "fi_sendv of every size arrives intact in every receive call", msg_sendv, 0 },
@@ -1136,5 +1199,7 @@ static const struct ct_test tests[] = {
 	{ "first messages that cross connect once and arrive", crossing, CT_RDM },
 	{ "thirty-two endpoints talk all to all", many, CT_RDM },
 	{ "an endpoint can send to itself", self_send, CT_RDM | CT_SOLO },
+	{ "a burst leaves although its sender makes no further call", burst_leaves, 0 },
+	{ "injected messages leave although their sender exits at once", exit_after_inject, CT_REL },
 };
 CT_MAIN("data", tests)

@@ -7,6 +7,7 @@
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use libc::iovec;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -341,14 +342,17 @@ pub fn receive_datagrams<'a>(
 
 /// A scatter or gather list for one system call.
 pub struct IoVecs {
-    iov: [iovec; Self::MAX],
+    /// The first `count` are written: to clear them all would cost more than
+    /// most lists.
+    iov: [MaybeUninit<iovec>; Self::MAX],
     count: usize,
     len: usize,
 }
 
 impl Default for IoVecs {
+    #[inline]
     fn default() -> Self {
-        Self { iov: [EMPTY; Self::MAX], count: 0, len: 0 }
+        Self { iov: [const { MaybeUninit::uninit() }; Self::MAX], count: 0, len: 0 }
     }
 }
 
@@ -366,7 +370,7 @@ impl IoVecs {
         if self.count == Self::MAX {
             return false;
         }
-        self.iov[self.count] = iovec { iov_base: base.cast(), iov_len: len };
+        self.iov[self.count].write(iovec { iov_base: base.cast(), iov_len: len });
         self.count += 1;
         self.len += len;
         true
@@ -432,7 +436,7 @@ impl IoVecs {
     fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
         let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
-        message.msg_iov = self.iov.as_mut_ptr();
+        message.msg_iov = self.iov.as_mut_ptr().cast();
         message.msg_iovlen = self.count as _;
         message
     }

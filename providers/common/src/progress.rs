@@ -111,7 +111,7 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
 }
 
 /// Signals are the application's: its handlers must not run on our thread.
-pub(crate) fn block_signals() {
+pub fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used, and only
     // this thread's mask changes.
     unsafe {

@@ -53,6 +53,15 @@ impl Provider {
         }))
     }
 
+    /// With something to be done when the program ends (fi_provider(7)): the core
+    /// calls it once, from its destructor, when other threads may still run.
+    #[must_use]
+    pub const fn with_cleanup(self, cleanup: unsafe extern "C" fn()) -> Self {
+        // SAFETY: `self` is owned: nobody else has a pointer to it yet.
+        unsafe { (*self.0.get()).cleanup = Some(cleanup) };
+        self
+    }
+
     /// The pointer to hand to the core with every call.
     pub const fn as_ptr(&self) -> *mut fi_provider {
         self.0.get()

@@ -30,7 +30,8 @@ impl Fabric for TcpFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
         let settings = DomainSettings::new(info, config().no_auto_progress)?;
-        let engine = Engine::new(settings.serialized, settings.regions.clone())?;
+        let engine =
+            Engine::new(settings.serialized, !config().no_auto_progress, settings.regions.clone())?;
         Ok(TcpDomain { engine, settings })
     }
 
@@ -43,11 +44,19 @@ impl Fabric for TcpFabric {
 }
 
 /// A domain: an engine, and its progress thread when the application wants
-/// automatic progress and has something to block on.
+/// automatic progress.
 #[derive(Debug)]
 pub(crate) struct TcpDomain {
     engine: Arc<Engine>,
     settings: DomainSettings,
+}
+
+impl TcpDomain {
+    /// The progress thread, for a domain that promises automatic progress.
+    fn start_thread(&self) -> Result {
+        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        self.settings.start_thread("ofi-tcp", engine)
+    }
 }
 
 impl Domain for TcpDomain {
@@ -62,8 +71,7 @@ impl Domain for TcpDomain {
     }
 
     fn blocking_opened(&self, _kind: WaitKind) -> Result {
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
-        self.settings.start_thread("ofi-tcp", engine)
+        self.start_thread()
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<TcpEp> {
@@ -94,6 +102,9 @@ impl Domain for TcpDomain {
             Kind::Msg => Some(take_request::<Request>(handle)?),
             Kind::Rdm | Kind::Srx => return Err(Error::INVAL),
         };
+        // Calls that are being made, sends that wait for room and peers that use
+        // our memory go on by themselves, with or without something to wait for.
+        self.start_thread()?;
         Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
     }
 

@@ -246,7 +246,15 @@ pub static TCP: Provider = Provider::new(
     API_VERSION,
     getinfo_entry::<TcpFabric>,
     open_fabric::<TcpFabric>,
-);
+)
+.with_cleanup(cleanup);
+
+/// What was sent with fi_inject is complete for the application, so it may end
+/// without a further call: what is held back still leaves.
+unsafe extern "C" fn cleanup() {
+    // A panic must not leave a destructor of the process.
+    let _ = std::panic::catch_unwind(crate::engine::Engine::flush_all);
+}
 
 /// The entry point of the plug-in (fi_provider(7)).
 #[unsafe(no_mangle)]

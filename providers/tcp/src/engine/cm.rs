@@ -59,6 +59,13 @@ impl Timer {
         }
     }
 
+    /// Sleeps until it goes off.
+    pub(super) fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call. Waking early does no harm.
+        unsafe { libc::poll(&raw mut poll, 1, -1) };
+    }
+
     /// Goes off after `delay`; zero turns it off.
     pub(crate) fn set(&self, delay: Duration) {
         let value = libc::timespec {
@@ -652,9 +659,10 @@ impl State {
         let ep = &mut self.eps[conn.ep];
         let unacked = conn.unacked.drain(..);
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
+        let batched = conn.batch.finished();
         let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
         let reads = conn.reads.drain(..).map(|(_, finish)| finish);
-        for finish in unacked.chain(waiting).chain(reads).chain(queued) {
+        for finish in unacked.chain(waiting).chain(reads).chain(batched).chain(queued) {
             ep.finish_tx(&finish, Err(error));
         }
     }

@@ -1,4 +1,5 @@
 //! One TCP connection.
+use super::batch::Batch;
 use super::rx::Incoming;
 use super::tx::{Finish, Outgoing};
 use crate::sock::Socket;
@@ -67,6 +68,10 @@ pub(crate) struct Conn {
     /// The peer knows messages that wait at their sender.
     pub(super) rendezvous: bool,
 
+    /// Small messages that leave together, before those in `tx`.
+    pub(super) batch: Batch,
+    /// The turn in which a message of the application left last.
+    pub(super) sent_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
     /// The next header's number.
@@ -107,6 +112,8 @@ impl Conn {
             blocked: false,
             misses: 0,
             rendezvous: false,
+            batch: Batch::default(),
+            sent_in: 0,
             tx: VecDeque::new(),
             tx_id: 0,
             unacked: VecDeque::new(),
@@ -123,6 +130,12 @@ impl Conn {
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         self.stage == Stage::Connected
+    }
+
+    /// Whether something waits to be sent.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.tx.is_empty() || !self.batch.is_empty()
     }
 
     pub(super) fn is_connecting(&self) -> bool {

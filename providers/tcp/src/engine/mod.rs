@@ -10,6 +10,7 @@
 //! Progress looks at few sockets: the *hot* ones, which moved lately, are read
 //! directly; epoll tells of all others, and is asked less often the longer it
 //! has nothing to tell. Idle connections cost nothing.
+mod batch;
 mod cm;
 mod conn;
 mod ep;
@@ -21,6 +22,7 @@ mod tx;
 pub(crate) use cm::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
 pub(crate) use ep::{Identity, Kind};
 
+use batch::Courier;
 use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
@@ -31,8 +33,8 @@ use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// Bytes read ahead of what is known to be there.
@@ -59,6 +61,12 @@ pub(crate) struct Engine {
     activity: AtomicU64,
 }
 
+/// The engines of all domains that are open.
+fn live() -> MutexGuard<'static, Vec<Weak<Engine>>> {
+    static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+    LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Engine")
@@ -79,8 +87,13 @@ pub(crate) struct State {
     starved: Vec<u32>,
     /// Connections that a message without room blocks, with their serial numbers.
     crowded: Vec<(u32, u64)>,
-    /// Connections with messages held back by FI_MORE.
+    /// Connections with messages that are held back to leave together.
     held: Vec<u32>,
+    /// Takes them if the application does not come; nobody does if it serializes
+    /// its calls or wants no thread of ours, and then none are held back.
+    courier: Option<Courier>,
+    /// Turns so far.
+    turns: u64,
     /// Turns since epoll was asked, and how many may pass.
     since_epoll: u32,
     epoll_gap: u32,
@@ -95,8 +108,9 @@ pub(crate) struct State {
 
 impl Engine {
     /// A new engine for a domain with these registered regions. Its lock costs
-    /// nothing if the application serializes its calls.
-    pub(crate) fn new(serialized: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
+    /// nothing if the application serializes its calls. Without `threads` it
+    /// starts none.
+    pub(crate) fn new(serialized: bool, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let epoll = Arc::new(Epoll::new()?);
         let timer = cm::Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
@@ -110,6 +124,8 @@ impl Engine {
             starved: Vec::new(),
             crowded: Vec::new(),
             held: Vec::new(),
+            courier: None,
+            turns: 1,
             since_epoll: 0,
             epoll_gap: 1,
             events: Vec::with_capacity(64),
@@ -118,7 +134,29 @@ impl Engine {
             regions,
         };
         let state = Lock::with_level(state, serialized);
-        Ok(Arc::new(Self { state, epoll, activity: AtomicU64::new(0) }))
+        let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0) });
+        let mut live = live();
+        live.retain(|engine| engine.strong_count() > 0);
+        live.push(Arc::downgrade(&engine));
+        drop(live);
+        if threads && !serialized {
+            engine.lock().courier = Some(Courier::new(Arc::downgrade(&engine))?);
+        }
+        Ok(engine)
+    }
+
+    /// Sends what is held back in any domain, as far as sockets take it now.
+    pub(crate) fn flush_all() {
+        for engine in live().iter().filter_map(Weak::upgrade) {
+            if let Some(mut state) = engine.try_lock() {
+                state.flush_held();
+            }
+        }
+    }
+
+    /// The lock, unless others want it.
+    fn try_lock(&self) -> Option<Guard<'_, State>> {
+        self.state.lock_if_idle()
     }
 
     /// Waits for the lock.
@@ -135,7 +173,7 @@ impl Progress for Engine {
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Whoever holds the lock is making progress, or about to let go of it.
-        if let Some(mut state) = self.state.lock_if_idle() {
+        if let Some(mut state) = self.try_lock() {
             state.turn();
         }
     }
@@ -160,6 +198,7 @@ impl Progress for Engine {
 impl State {
     /// One turn of progress.
     pub(crate) fn turn(&mut self) {
+        self.turns += 1;
         if !self.starved.is_empty() {
             self.feed_starved();
         }
@@ -232,7 +271,7 @@ impl State {
             return self.handshake(id);
         }
         let mut moved = false;
-        if !conn.tx.is_empty() {
+        if conn.has_unsent() {
             moved |= self.flush(id);
         }
         if self.conns.get(id).is_some_and(|conn| !conn.blocked) {
@@ -264,7 +303,7 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let wanted = Interest {
             read: !conn.blocked && !conn.is_connecting(),
-            write: conn.is_connecting() || (conn.is_connected() && !conn.tx.is_empty()),
+            write: conn.is_connecting() || (conn.is_connected() && conn.has_unsent()),
         };
         let (fd, token) = (conn.socket.fd(), TOKEN_CONN | u64::from(id));
         let before = std::mem::replace(&mut conn.interest, wanted);

@@ -1,5 +1,6 @@
 //! Sending.
 use super::State;
+use super::batch::Courier;
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use crate::config::config;
@@ -236,21 +237,31 @@ impl State {
             return;
         }
         if more {
-            if !self.held.contains(&id) {
-                self.held.push(id);
-            }
+            self.hold(id);
         } else {
-            self.flush(id);
-            self.heat(id);
-            self.watch_unsent(id);
+            self.send_off(id);
         }
+    }
+
+    /// Sends what waits, and sees to it that the rest follows.
+    fn send_off(&mut self, id: u32) {
+        self.flush(id);
+        self.heat(id);
+        self.watch_unsent(id);
     }
 
     /// Makes epoll tell when what waits on a connection can be sent: another
     /// thread may be asleep on it, and this one may not call again.
     pub(super) fn watch_unsent(&mut self, id: u32) {
-        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
+        if self.conns.get(id).is_some_and(Conn::has_unsent) {
             self.watch(id);
+        }
+    }
+
+    /// The connection's messages wait for company.
+    fn hold(&mut self, id: u32) {
+        if !self.held.contains(&id) {
+            self.held.push(id);
         }
     }
 
@@ -265,8 +276,15 @@ impl State {
             && let Some(conn) = self.conns.get(id)
         {
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
-            if conn.is_connected() && conn.tx.is_empty() && !more && !waits {
-                return self.send_now(ep_id, id, &op, tagged);
+            if conn.is_connected() && conn.tx.is_empty() && !waits {
+                let burst = conn.sent_in == self.turns && self.courier.is_some();
+                if op.buf.len() <= COPY_MAX && (more || burst || !conn.batch.is_empty()) {
+                    self.send_together(ep_id, id, &op, tagged);
+                    return Ok(());
+                }
+                if !more && conn.batch.is_empty() {
+                    return self.send_now(ep_id, id, &op, tagged);
+                }
             }
         }
         let outgoing = Self::outgoing(&op, tagged, waits);
@@ -390,12 +408,37 @@ impl State {
         Outgoing::new(header, body_of(&op.buf, finish.inject), finish)
     }
 
+    /// A small message that others have just gone before, or are to follow: they
+    /// leave together.
+    fn send_together(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
+        let (mut header, finish) = Self::header_and_finish(op, tagged);
+        let conn = &mut self.conns[conn_id];
+        header.id = conn.next_id();
+        let mut wire = [0; 40];
+        let wire_len = header.write(conn.order, &mut wire);
+        let room = conn.batch.push(&wire[..wire_len], op.buf.len(), finish);
+        op.buf.copy_to(0, room);
+        self.eps[ep_id].tx_pending += 1;
+        let more = op.flags & FI_MORE != 0;
+        // The message that others were held back for takes them along.
+        let leave = conn.batch.is_full() || (conn.batch.more && !more);
+        conn.batch.more |= more;
+        if leave {
+            return self.send_off(conn_id);
+        }
+        self.hold(conn_id);
+        if !more && !self.courier.as_mut().is_some_and(Courier::order) {
+            self.send_off(conn_id);
+        }
+    }
+
     /// The short way: nothing waits before this message, so header and bytes go
     /// to the socket from here.
     #[inline]
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) -> Result {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
+        conn.sent_in = self.turns;
         header.id = conn.next_id();
         let mut wire = [0; 40];
         let wire_len = header.write(conn.order, &mut wire);
@@ -454,11 +497,12 @@ impl State {
         }
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return true };
-            if conn.tx.is_empty() {
+            if !conn.has_unsent() {
                 return moved;
             }
             let (order, mut tx_id) = (conn.order, conn.tx_id);
             let mut list = IoVecs::default();
+            list.push_bytes(conn.batch.unsent());
             // Opened by answers to peers' reads only: registering memory must not
             // wait for what else is sent.
             let mut opened = None;
@@ -507,6 +551,16 @@ impl State {
     fn account(&mut self, id: u32, sent: &mut usize) {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
+        if !conn.batch.account(sent) {
+            return;
+        }
+        for finish in conn.batch.finished() {
+            if finish.acked {
+                conn.unacked.push_back(finish);
+            } else {
+                ep.finish_tx(&finish, Ok(()));
+            }
+        }
         while let Some(outgoing) = conn.tx.front_mut() {
             if outgoing.wire_len == 0 {
                 return;
@@ -553,7 +607,7 @@ impl State {
         if self.conns[id].tx.len() == 1 {
             self.flush(id);
         }
-        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty()) {
+        if self.conns.get(id).is_some_and(Conn::has_unsent) {
             self.heat(id);
             self.watch_unsent(id);
         }

@@ -1,0 +1,154 @@
+//! Small messages that leave together.
+//!
+//! A system call costs more than a small message. The first message of a burst
+//! leaves at once; those that the application sends before it looks at a queue
+//! again are written one behind the other and leave with one call: when enough
+//! of them are there, at the next progress, or, if the application does neither,
+//! when the [`Courier`] comes. They are complete when they have left.
+use super::Engine;
+use super::cm::Timer;
+use super::tx::Finish;
+use ofi_provider::error::Result;
+use ofi_provider::progress::block_signals;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Messages that leave together at most.
+const MAX_MESSAGES: usize = 16;
+
+/// Bytes from which on a batch leaves.
+const MAX_BYTES: usize = 8192;
+
+/// How long a message waits for company if the application does not call.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+/// Messages written, but not sent; they go before all that is queued.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    sent: usize,
+    finishes: Vec<Finish>,
+    /// Some are held because the application announced more (FI_MORE).
+    pub(super) more: bool,
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Enough to be worth a call.
+    pub(super) fn is_full(&self) -> bool {
+        self.finishes.len() >= MAX_MESSAGES || self.bytes.len() >= MAX_BYTES
+    }
+
+    /// Adds a message of `len` bytes; gives the room to copy them to.
+    pub(super) fn push(&mut self, header: &[u8], len: usize, finish: Finish) -> &mut [u8] {
+        self.finishes.push(finish);
+        self.bytes.extend_from_slice(header);
+        let at = self.bytes.len();
+        self.bytes.resize(at + len, 0);
+        &mut self.bytes[at..]
+    }
+
+    /// What is still to be sent.
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// Takes what was sent off; true when nothing is left, and then
+    /// [`finished`](Self::finished) has those that are over.
+    pub(super) fn account(&mut self, sent: &mut usize) -> bool {
+        let part = (*sent).min(self.bytes.len() - self.sent);
+        self.sent += part;
+        *sent -= part;
+        if self.sent < self.bytes.len() {
+            return false;
+        }
+        self.bytes.clear();
+        (self.sent, self.more) = (0, false);
+        true
+    }
+
+    /// The messages of the batch; empty afterwards.
+    pub(super) fn finished(&mut self) -> std::vec::Drain<'_, Finish> {
+        self.finishes.drain(..)
+    }
+}
+
+/// Sees to it that what is held back leaves although the application, which has
+/// its own work, makes no call. Its thread is started when it is first needed
+/// and sleeps unless messages are held back.
+#[derive(Debug)]
+pub(super) struct Courier {
+    shared: Arc<Shared>,
+    engine: Weak<Engine>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    timer: Timer,
+    ordered: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Courier {
+    pub(super) fn new(engine: Weak<Engine>) -> Result<Self> {
+        let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
+        Ok(Self { shared, engine, thread: None })
+    }
+
+    /// Orders a visit within [`PATIENCE`]; false when nobody can come.
+    pub(super) fn order(&mut self) -> bool {
+        if self.thread.is_none() {
+            let (shared, engine) = (self.shared.clone(), self.engine.clone());
+            let thread = std::thread::Builder::new().name("ofi-tcp-late".to_owned());
+            self.thread = thread.spawn(move || shared.run(&engine)).ok();
+        }
+        self.shared.order();
+        self.thread.is_some()
+    }
+}
+
+impl Shared {
+    fn order(&self) {
+        if !self.ordered.swap(true, Ordering::Relaxed) {
+            self.timer.set(PATIENCE);
+        }
+    }
+
+    fn run(&self, engine: &Weak<Engine>) {
+        block_signals();
+        loop {
+            self.timer.wait();
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.timer.set(Duration::ZERO);
+            self.ordered.store(false, Ordering::Relaxed);
+            let Some(engine) = engine.upgrade() else { return };
+            match engine.try_lock() {
+                Some(mut state) => state.flush_held(),
+                // Somebody is at it; if that is no progress, we come again.
+                None => self.order(),
+            }
+        }
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.timer.set(Duration::from_nanos(1));
+        if let Some(thread) = self.thread.take() {
+            // The last count of an engine may be dropped by the thread itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
