@@ -247,6 +247,52 @@ static void source_unknown(int rank)
 	ct_done(&c);
 }
 
+/* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
+static void source_stranger(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
+	struct ct c;
+	struct ct_name mine, theirs;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		struct fi_cq_err_entry x = { 0 };
+
+		recv1(&c, b, 64, 0);
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		b[0] = 0;
+		recv1(&c, b, 64, 1);
+		ct_barrier(&c);
+		ct_next(&c, c.rx, &e, NULL, &x);
+		EQ(x.err, FI_EADDRNOTAVAIL);
+		CHECK(x.op_context == CTX(1) && x.len == 64);
+		EQ(x.err_data_size, theirs.n);
+		CHECK(!memcmp(x.err_data, theirs.b, theirs.n));
+		/* the address is good for answering */
+		c.peer = ct_insert(&c, &theirs);
+		recv1(&c, b, 64, 2);
+		ct_barrier(&c);
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		CHECK(e.op_context == CTX(2));
+	} else {
+		send1(&c, b, 64, 0);
+		ct_sent(&c, CTX(0));
+		ct_barrier(&c);
+		send1(&c, b, 64, 1);
+		ct_sent(&c, CTX(1));
+		ct_barrier(&c);
+		send1(&c, b, 64, 2);
+		ct_sent(&c, CTX(2));
+	}
+	ct_done(&c);
+}
+
 /* ---- waiting ---------------------------------------------------------- */
 
 static void open_waiting(struct ct *c, enum fi_wait_obj w, int cntr)
@@ -607,6 +653,7 @@ static const struct ct_test tests[] = {
 	{ "one queue can serve both directions", one_queue, 0 },
 	{ "readfrom tells the sender's address", source, CT_RDM },
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
+	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },
 	{ "sread waits on FI_WAIT_FD", sread_fd, 0 },
 	{ "sread waits on FI_WAIT_YIELD", sread_yield, 0 },

@@ -315,6 +315,82 @@ static void mixed(int rank)
 	done(&c);
 }
 
+/* A fenced write starts only when the reads before it are over: they see what was there. */
+static void fenced(int rank)
+{
+	enum { LEN = 24 << 20 };
+	struct ct_opt o = { .caps = CAPS | FI_FENCE };
+	struct ct c;
+	struct region r;
+	char *b, *s, *d;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	CHECK(c.info->caps & FI_FENCE);
+	b = ct_alloc(&c, LEN);
+	s = ct_alloc(&c, LEN);
+	d = ct_alloc(&c, LEN);
+	r = share(&c, 0, b, LEN, REMOTE);
+	for (int round = 0; round < 3; round++) {
+		ct_fill(b, LEN, round);
+		ct_barrier(&c);
+		if (rank == 0) {
+			struct iovec v = { s, LEN };
+			void *desc = ct_desc(s);
+			struct fi_rma_iov p = { r.addr, LEN, r.key };
+			struct fi_msg_rma m = { .msg_iov = &v, .desc = &desc, .iov_count = 1, .addr = c.peer,
+				.rma_iov = &p, .rma_iov_count = 1, .context = CTX(1) };
+
+			ct_fill(s, LEN, 200 + round);
+			POST(&c, fi_read(c.ep, d, LEN, ct_desc(d), c.peer, r.addr, r.key, CTX(0)));
+			POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_FENCE | FI_DELIVERY_COMPLETE));
+			ct_sent(&c, CTX(0));
+			CHECK(ct_same(d, LEN, round));
+			ct_sent(&c, CTX(1));
+			/* behind the fence everything goes on */
+			POST(&c, fi_send(c.ep, s, 1, NULL, c.peer, CTX(2)));
+			ct_sent(&c, CTX(2));
+		} else {
+			char x;
+
+			POST(&c, fi_recv(c.ep, &x, 1, NULL, c.peer, CTX(2)));
+			ct_recvd(&c, CTX(2), 1);
+			CHECK(ct_same(b, LEN, 200 + round));
+		}
+		ct_barrier(&c);
+	}
+	done(&c);
+}
+static void committed(int rank)
+{
+	struct ct_opt o = { .caps = CAPS | FI_RMA_PMEM };
+	struct ct c;
+	struct region r;
+	char *b, *s;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 10000);
+	s = ct_alloc(&c, 10000);
+	r = share(&c, 0, b, 10000, REMOTE);
+	if (rank == 0) {
+		struct iovec v = { s, 9000 };
+		void *desc = ct_desc(s);
+		struct fi_rma_iov p = { r.addr + 1, 9000, r.key };
+		struct fi_msg_rma m = { .msg_iov = &v, .desc = &desc, .iov_count = 1, .addr = c.peer,
+			.rma_iov = &p, .rma_iov_count = 1, .context = CTX(0) };
+
+		ct_fill(s, 9000, 3);
+		POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_COMMIT_COMPLETE));
+		ct_sent(&c, CTX(0));
+	}
+	/* complete means that it is there */
+	ct_barrier(&c);
+	if (rank == 1)
+		CHECK(ct_same(b + 1, 9000, 3));
+	done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
 	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
@@ -324,5 +400,7 @@ static const struct ct_test tests[] = {
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
 	{ "writes, messages and reads keep their order", mixed, CT_REL },
+	{ "a fenced write waits for the reads before it", fenced, CT_REL },
+	{ "a committed write is there when it is complete", committed, CT_REL },
 };
 CT_MAIN("rma", tests)

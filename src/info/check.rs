@@ -29,6 +29,10 @@ pub const PRIMARY_CAPS: u64 = FI_MSG
 /// although the manual counts them among the secondary ones.
 const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR;
 
+/// Capabilities that change what an application gets to see, so that one that
+/// asks for nothing in particular must not have them.
+const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR;
+
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
 const MSG_MODIFIERS: u64 = FI_SEND | FI_RECV;
@@ -376,7 +380,7 @@ fn check_rx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
 /// comes at no cost. Nothing asked for is everything.
 fn answer_caps(wanted: u64, offered: u64) -> u64 {
     if wanted == 0 {
-        return offered;
+        return offered & !ONLY_IF_ASKED;
     }
     implied_caps(wanted, offered)
 }
@@ -408,6 +412,10 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
     info.rx_mut().op_flags = 0;
 
     let Some(hints) = hints else {
+        let shown = answer_caps(0, all);
+        info.set_caps(shown);
+        info.tx_mut().caps &= shown;
+        info.rx_mut().caps &= shown;
         let needs = offer.most.domain().mr_mode;
         info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, 0, needs));
         return Ok(info);

@@ -174,6 +174,15 @@ impl Opened<'_> {
         })
     }
 
+    /// Makes what was written to `places` durable, if they are in persistent
+    /// memory (FI_COMMIT_COMPLETE, FI_RMA_PMEM).
+    pub fn commit(&self, places: &RemoteSegments, right: u64) -> Result {
+        self.each(places, right, 0, usize::MAX, |base, len| {
+            // SAFETY: see the type: `len` bytes at `base` are valid.
+            unsafe { crate::sys::persist(base, len) };
+        })
+    }
+
     /// Appends bytes `from..from + max` of `places` to a list of vectors, which
     /// must be used while the table is open; how many bytes were appended.
     pub fn append(

@@ -22,14 +22,16 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_WRITE
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE
-    | FI_RMA_EVENT;
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM
+    | FI_FENCE;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
 const TX_CAPS: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
 /// Capabilities of a receive context.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
@@ -41,6 +43,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_MULTI_RECV
     | FI_DIRECTED_RECV
     | FI_SOURCE
+    | FI_SOURCE_ERR
     | FI_RMA_EVENT
     | FI_RMA_PMEM;
 /// Everything on a connection is done in the order of its posting, but for the

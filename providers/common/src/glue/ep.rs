@@ -124,6 +124,8 @@ const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TRANSMIT_COMPLETE
     | abi::FI_DELIVERY_COMPLETE
     | abi::FI_MATCH_COMPLETE
+    | abi::FI_COMMIT_COMPLETE
+    | abi::FI_FENCE
     | abi::FI_RMA
     | abi::FI_READ
     | abi::FI_WRITE

@@ -132,10 +132,17 @@ impl Conn {
         self.stage == Stage::Connected
     }
 
-    /// Whether something waits to be sent.
+    /// Whether something could be sent if the socket took it.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
-        !self.tx.is_empty() || !self.batch.is_empty()
+        !self.batch.is_empty()
+            || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
+    }
+
+    /// Whether the peer has done all it was asked to, as far as it answers.
+    pub(super) fn is_settled(&self) -> bool {
+        let answering = matches!(&self.incoming, Some(incoming) if incoming.is_answer());
+        self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty() && !answering
     }
 
     pub(super) fn is_connecting(&self) -> bool {

@@ -36,6 +36,9 @@ pub(crate) struct Identity {
     pub(crate) keep_port: bool,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
+    /// A message from a stranger is reported with the stranger's address
+    /// (FI_SOURCE_ERR).
+    pub(crate) source_err: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.

@@ -38,6 +38,8 @@ pub(super) struct About {
     pub(super) cq_data: Option<u64>,
     /// Its sender waits for an acknowledgement.
     pub(super) ack: bool,
+    /// It wants what was written to be durable first.
+    pub(super) commit: bool,
     /// The endpoint it came to, which reports it.
     pub(super) ep: u32,
     /// Who sent it.

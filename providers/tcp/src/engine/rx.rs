@@ -11,12 +11,13 @@ use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, Recv};
 use super::tx::Finish;
 use crate::config::config;
+use crate::sock::to_bytes;
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
-    FI_TAGGED,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA, FI_TAGGED,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -111,7 +112,13 @@ impl Ep {
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
         let extra = inbox.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        if about.len > recv.buf.len() {
+        if self.identity.source_err && entry.src == FI_ADDR_NOTAVAIL {
+            // The message is there; its sender's name is not, but its address.
+            let addr = self.peers.get(about.peer).map(|peer| to_bytes(&peer.addr));
+            let data = addr.unwrap_or_default();
+            let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
+            self.rx_failed(CompletionError { data, ..error });
+        } else if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
@@ -598,8 +605,17 @@ impl State {
         match incoming.target {
             Target::Posted(recv) => ep.received(inbox, &recv, &incoming.about),
             Target::Discard => {}
-            Target::Region(_) => ep.written(&incoming.about),
-            Target::Answer(_, finish) => ep.finish_tx(&finish, Ok(())),
+            Target::Region(places) => {
+                if incoming.about.commit {
+                    // A region that is closed by now needs it no more.
+                    let _ = self.regions.open().commit(&places, FI_REMOTE_WRITE);
+                }
+                ep.written(&incoming.about);
+            }
+            Target::Answer(_, finish) => {
+                ep.finish_tx(&finish, Ok(()));
+                self.lift_fence(id);
+            }
             Target::Kept(message) => {
                 // Acknowledged when a receive takes it.
                 ack = false;
@@ -699,6 +715,11 @@ impl Incoming {
     pub(super) fn left(&self) -> usize {
         self.about.len - self.done
     }
+
+    /// What we read of the peer's memory.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self.target, Target::Answer(..))
+    }
 }
 
 fn wants_ack(header: &Header) -> bool {
@@ -718,6 +739,7 @@ fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
         ack: wants_ack(header),
+        commit: header.flags & COMMIT_COMPLETE != 0,
         ep: conn.ep,
         peer: conn.peer,
         conn: id,

@@ -6,7 +6,7 @@ use super::ep::{Ep, Kind};
 use crate::config::config;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT,
+    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
@@ -104,13 +104,20 @@ pub(super) struct Outgoing {
     wire_len: usize,
     /// Bytes of header, places and body that are sent.
     sent: usize,
+    /// It waits until all before it is complete (FI_FENCE).
+    fence: bool,
     pub(super) finish: Finish,
 }
 
 impl Outgoing {
     pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
         let segments = Box::default();
-        Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, finish }
+        Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
+    }
+
+    /// Whether it still stands behind its fence.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence && self.wire_len == 0
     }
 
     /// Puts places that were written for a peer like us into the order of one
@@ -224,7 +231,9 @@ impl State {
     }
 
     /// Queues a transfer and sends what the socket takes.
-    fn enqueue(&mut self, ep_id: u32, route: Route, outgoing: Outgoing, more: bool) {
+    fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
+        outgoing.fence = flags & FI_FENCE != 0;
+        let more = flags & FI_MORE != 0;
         let ep = &mut self.eps[ep_id];
         ep.tx_pending += 1;
         let id = match route {
@@ -277,18 +286,19 @@ impl State {
         {
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
             if conn.is_connected() && conn.tx.is_empty() && !waits {
+                let free = op.flags & FI_FENCE == 0 || (conn.is_settled() && conn.batch.is_empty());
                 let burst = conn.sent_in == self.turns && self.courier.is_some();
-                if op.buf.len() <= COPY_MAX && (more || burst || !conn.batch.is_empty()) {
+                if free && op.buf.len() <= COPY_MAX && (more || burst || !conn.batch.is_empty()) {
                     self.send_together(ep_id, id, &op, tagged);
                     return Ok(());
                 }
-                if !more && conn.batch.is_empty() {
+                if free && !more && conn.batch.is_empty() {
                     return self.send_now(ep_id, id, &op, tagged);
                 }
             }
         }
         let outgoing = Self::outgoing(&op, tagged, waits);
-        self.enqueue(ep_id, route, outgoing, more);
+        self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
 
@@ -316,7 +326,7 @@ impl State {
         };
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
-        self.enqueue(ep_id, route, outgoing, op.flags & FI_MORE != 0);
+        self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
 
@@ -337,7 +347,7 @@ impl State {
         };
         let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
-        self.enqueue(ep_id, route, outgoing, op.flags & FI_MORE != 0);
+        self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
 
@@ -507,8 +517,9 @@ impl State {
             // wait for what else is sent.
             let mut opened = None;
             let mut gathered = Ok(());
-            for outgoing in &mut conn.tx {
-                if !list.has_room() {
+            let settled = conn.is_settled() && conn.batch.is_empty();
+            for (place, outgoing) in conn.tx.iter_mut().enumerate() {
+                if !list.has_room() || (outgoing.is_fenced() && !(settled && place == 0)) {
                     break;
                 }
                 if outgoing.wire_len == 0 {
@@ -604,7 +615,8 @@ impl State {
 
     /// Sends what was just queued, if it is alone, and sees to the rest later.
     fn push_on(&mut self, id: u32) {
-        if self.conns[id].tx.len() == 1 {
+        let tx = &self.conns[id].tx;
+        if tx.len() == 1 || tx.front().is_some_and(Outgoing::is_fenced) {
             self.flush(id);
         }
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
@@ -618,7 +630,15 @@ impl State {
         let conn = &mut self.conns[id];
         let finish = conn.unacked.pop_front().ok_or(Error::PROTO)?;
         self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        self.lift_fence(id);
         Ok(())
+    }
+
+    /// Sends what waited for the operation that was just completed.
+    pub(super) fn lift_fence(&mut self, id: u32) {
+        if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty() && conn.has_unsent()) {
+            self.push_on(id);
+        }
     }
 
     /// The peer is ready for a message that waits here.
