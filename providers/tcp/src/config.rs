@@ -3,6 +3,9 @@ use crate::info::TCP;
 use ofi_provider::param;
 use std::sync::OnceLock;
 
+/// Less would not hold a header and a copied message.
+const MIN_PREFETCH: usize = 2048;
+
 /// What the environment says, read once.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -15,6 +18,12 @@ pub(crate) struct Config {
     /// Tagged messages that are larger wait at their sender until a receive is
     /// posted for them.
     pub(crate) max_saved_size: usize,
+    /// Bytes of small messages that leave together; 0: each leaves by itself.
+    pub(crate) batch: usize,
+    /// Bytes read ahead of what is known to be there.
+    pub(crate) prefetch: usize,
+    /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
+    pub(crate) trace: bool,
     /// No progress thread, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
@@ -26,6 +35,9 @@ pub(crate) fn config() -> &'static Config {
         let prov = &TCP;
         let port =
             |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
+        let count = |name, default, help| {
+            param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)
+        };
         let low = port(c"port_low_range", c"lowest port to listen on");
         let high = port(c"port_high_range", c"highest port to listen on");
         let ports = match (low, high) {
@@ -51,9 +63,33 @@ pub(crate) fn config() -> &'static Config {
                 prov,
                 c"max_saved_size",
                 usize::MAX,
-                c"tagged messages larger than this wait at the sender until a receive \
-                  is posted for them; default: none does",
+                c"tagged messages larger than this, and than max_rx_size, wait at the sender \
+                  until a receive is posted for them; default: none does",
+            )
+            .max(param::size(
+                prov,
+                c"max_rx_size",
+                16384,
+                c"messages up to this size never wait at the sender (16384)",
+            )),
+            batch: count(
+                c"staging_sbuf_size",
+                9000,
+                c"bytes of small messages that are collected to leave with one call; \
+                  0: each leaves by itself (9000)",
             ),
+            prefetch: count(
+                c"prefetch_rbuf_size",
+                64 << 10,
+                c"bytes read ahead of what is known to be there (65536)",
+            )
+            .clamp(MIN_PREFETCH, 16 << 20),
+            trace: param::boolean(
+                prov,
+                c"trace_msg",
+                c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
+            )
+            .unwrap_or(false),
             no_auto_progress: param::boolean(
                 prov,
                 c"disable_auto_progress",

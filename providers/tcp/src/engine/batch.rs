@@ -8,6 +8,7 @@
 use super::Engine;
 use super::cm::Timer;
 use super::tx::Finish;
+use crate::config::config;
 use ofi_provider::error::Result;
 use ofi_provider::progress::block_signals;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +18,6 @@ use std::time::Duration;
 
 /// Messages that leave together at most.
 const MAX_MESSAGES: usize = 16;
-
-/// Bytes from which on a batch leaves.
-const MAX_BYTES: usize = 8192;
 
 /// How long a message waits for company if the application does not call.
 const PATIENCE: Duration = Duration::from_micros(500);
@@ -41,7 +39,7 @@ impl Batch {
 
     /// Enough to be worth a call.
     pub(super) fn is_full(&self) -> bool {
-        self.finishes.len() >= MAX_MESSAGES || self.bytes.len() >= MAX_BYTES
+        self.finishes.len() >= MAX_MESSAGES || self.bytes.len() >= config().batch
     }
 
     /// Adds a message of `len` bytes; gives the room to copy them to.

@@ -22,6 +22,7 @@ mod tx;
 pub(crate) use cm::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
 pub(crate) use ep::{Identity, Kind};
 
+use crate::config::config;
 use batch::Courier;
 use conn::Conn;
 use ep::Ep;
@@ -36,9 +37,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
-
-/// Bytes read ahead of what is known to be there.
-const STAGING: usize = 64 << 10;
 
 /// How many connections may be hot at a time.
 const MAX_HOT: usize = 4;
@@ -120,7 +118,7 @@ impl Engine {
             eps: Slab::default(),
             inboxes: Slab::default(),
             hot: Vec::with_capacity(MAX_HOT),
-            staging: vec![0; STAGING].into_boxed_slice(),
+            staging: vec![0; config().prefetch].into_boxed_slice(),
             starved: Vec::new(),
             crowded: Vec::new(),
             held: Vec::new(),
@@ -139,7 +137,7 @@ impl Engine {
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
         drop(live);
-        if threads && !serialized {
+        if threads && !serialized && config().batch > 0 {
             engine.lock().courier = Some(Courier::new(Arc::downgrade(&engine))?);
         }
         Ok(engine)

@@ -9,7 +9,7 @@ use super::State;
 use super::conn::Conn;
 use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, Recv};
-use super::tx::Finish;
+use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::sock::to_bytes;
 use crate::wire::{
@@ -334,6 +334,7 @@ impl State {
                     return false;
                 }
             };
+            trace("from", &conn.socket, &header);
             match self.begin(id, &header, &rest[..len], &rest[len..]) {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {

@@ -4,6 +4,7 @@ use super::batch::Courier;
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use crate::config::config;
+use crate::sock::Socket;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
@@ -426,6 +427,7 @@ impl State {
         header.id = conn.next_id();
         let mut wire = [0; 40];
         let wire_len = header.write(conn.order, &mut wire);
+        trace("to", &conn.socket, &header);
         let room = conn.batch.push(&wire[..wire_len], op.buf.len(), finish);
         op.buf.copy_to(0, room);
         self.eps[ep_id].tx_pending += 1;
@@ -452,6 +454,7 @@ impl State {
         header.id = conn.next_id();
         let mut wire = [0; 40];
         let wire_len = header.write(conn.order, &mut wire);
+        trace("to", &conn.socket, &header);
         let len = op.buf.len();
         let result = if len <= COPY_MAX && self.staging.len() >= wire.len() + COPY_MAX {
             // The room for reading is free: nothing is read meanwhile.
@@ -526,6 +529,7 @@ impl State {
                     outgoing.header.id = tx_id;
                     tx_id = tx_id.wrapping_add(1);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
+                    trace("to", &conn.socket, &outgoing.header);
                 }
                 gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &mut opened));
             }
@@ -685,6 +689,21 @@ impl State {
             }
         }
     }
+}
+
+/// Tells of a message, if the user wants that (FI_TCP_TRACE_MSG).
+#[inline]
+pub(super) fn trace(direction: &str, socket: &Socket, header: &Header) {
+    if config().trace {
+        tell(direction, socket, header);
+    }
+}
+
+#[cold]
+fn tell(direction: &str, socket: &Socket, header: &Header) {
+    let peer = socket.peer_addr().ok();
+    let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+    ofi_provider::log!(&crate::info::TCP, TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }
 
 /// Where a transfer goes.
