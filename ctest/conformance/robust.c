@@ -1,5 +1,7 @@
 /* What peers, the network and the operating system can do to an endpoint. */
 #include "ct.h"
+#include <net/if.h>
+#include <sys/ioctl.h>
 
 static int port_of(const struct ct_name *n)
 {
@@ -657,6 +659,77 @@ static void silent_callers(int rank)
 	ct_close(&c);
 }
 
+/* A machine that is switched off says nothing: here, the loopback interface of a private network. */
+static void set_lo(int up)
+{
+	struct ifreq r = { .ifr_name = "lo" };
+	int s = socket(AF_INET, SOCK_DGRAM, 0);
+
+	CHECK(s >= 0);
+	EQ(ioctl(s, SIOCGIFFLAGS, &r), 0);
+	r.ifr_flags = up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP;
+	EQ(ioctl(s, SIOCSIFFLAGS, &r), 0);
+	close(s);
+}
+static void silent_peer(int rank)
+{
+	struct ct a, b;
+	struct ct_opt o = { .caps = FI_MSG };
+	struct ct_name na, nb;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry x;
+	char buf[64], in[64];
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("has no FI_TCP_PEER_TIMEOUT");
+	setenv("FI_TCP_PEER_TIMEOUT", "2", 1);
+	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
+		SKIP("no private network: %s", strerror(errno));
+	set_lo(1);
+	memset(&a, 0, sizeof a);
+	memset(&b, 0, sizeof b);
+	a.o = b.o = o;
+	na = ct_open_rdm(&a, NULL);
+	nb = ct_open_rdm(&b, NULL);
+	a.peer = ct_insert(&a, &nb);
+	b.peer = ct_insert(&b, &na);
+	OK(fi_recv(b.ep, in, sizeof in, NULL, b.peer, &ct_ctx[0]));
+	while (fi_send(a.ep, buf, sizeof buf, NULL, a.peer, &ct_ctx[1]) == -FI_EAGAIN)
+		ct_progress(&a);
+	while (fi_cq_read(b.rx, &e, 1) != 1)
+		ct_progress(&a);
+	ct_next(&a, a.tx, &e, NULL, NULL);
+	CHECK(e.op_context == &ct_ctx[1]);
+	set_lo(0);
+	/* what waits for the peer's answer fails, with the cause */
+	{
+		struct iovec v = { buf, sizeof buf };
+		struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = a.peer, .context = &ct_ctx[2] };
+
+		OK(fi_sendmsg(a.ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+	}
+	EQ(ct_next(&a, a.tx, &e, NULL, &x), -FI_EAVAIL);
+	CHECK(x.op_context == &ct_ctx[2]);
+	EQ(x.err, FI_ETIMEDOUT);
+	/* the other end has nothing under way and notices all the same: it calls again */
+	set_lo(1);
+	OK(fi_recv(a.ep, in, sizeof in, NULL, a.peer, &ct_ctx[3]));
+	while (fi_send(b.ep, buf, sizeof buf, NULL, b.peer, &ct_ctx[4]) == -FI_EAGAIN)
+		ct_progress(&b);
+	while (fi_cq_read(a.rx, &e, 1) != 1) {
+		/* the first try may be lost with the old connection */
+		if (fi_cq_read(b.tx, &e, 1) == -FI_EAVAIL) {
+			memset(&x, 0, sizeof x);
+			EQ(fi_cq_readerr(b.tx, &x, 0), 1);
+			OK(fi_send(b.ep, buf, sizeof buf, NULL, b.peer, &ct_ctx[4]));
+		}
+		ct_nap(1);
+	}
+	ct_close(&a);
+	ct_close(&b);
+}
+
 static const struct ct_test tests[] = {
 	{ "callers that say nothing keep no honest one out", silent_callers, CT_REL },
 	{ "a listener without descriptors costs no time and hears its caller later", listen_without_descriptors, CT_MSG },
@@ -672,5 +745,6 @@ static const struct ct_test tests[] = {
 	{ "running out of descriptors fails calls and kills nothing", no_descriptors, CT_RDM | CT_SOLO },
 	{ "a connection waits while the acceptor has no descriptor", accept_without_descriptors, CT_RDM | CT_REL },
 	{ "signals that interrupt system calls disturb nothing", interrupted, CT_REL },
+	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
 };
 CT_MAIN("robust", tests)

@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) prefetch: usize,
     /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
     pub(crate) trace: bool,
+    /// Seconds after which a silent peer is gone; 0: the system decides.
+    pub(crate) peer_timeout: u32,
     /// No progress thread, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
@@ -90,6 +92,14 @@ pub(crate) fn config() -> &'static Config {
                 c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
             )
             .unwrap_or(false),
+            peer_timeout: count(
+                c"peer_timeout",
+                180,
+                c"seconds after which a peer whose system answers nothing is gone; \
+                  0: when TCP gives up (180)",
+            )
+            .try_into()
+            .unwrap_or(0),
             no_auto_progress: param::boolean(
                 prov,
                 c"disable_auto_progress",

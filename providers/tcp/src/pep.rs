@@ -1,6 +1,8 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
-use crate::engine::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
+use crate::engine::{
+    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
+};
 use crate::info::TCP;
 use crate::sock::{Socket, to_bytes};
 use crate::wire::{CM_DATA_MAX, CM_LEN, CmType};
@@ -214,7 +216,7 @@ impl State {
                     if config().nodelay {
                         socket.set_nodelay();
                     }
-                    socket.set_keepalive(true);
+                    socket.set_peer_timeout(CONNECT_TIMEOUT);
                     if self.callers.len() >= MAX_SILENT {
                         self.drop_oldest();
                     }

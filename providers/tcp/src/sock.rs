@@ -44,12 +44,17 @@ impl Socket {
         let _ = self.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
 
-    /// While a connection is made, a silent peer is noticed after some seconds.
-    pub(crate) fn set_keepalive(&self, on: bool) {
-        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, on.into());
-        if on {
-            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5);
-            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2);
+    /// A peer that answers nothing for so many seconds is gone; 0: the system
+    /// decides. The peer's system answers, whatever its program does.
+    pub(crate) fn set_peer_timeout(&self, seconds: u32) {
+        let seconds = seconds.min(1 << 20) as libc::c_int;
+        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
+        // Asked three times before: after a third, and then two more times.
+        let third = (seconds / 3).max(1);
+        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, seconds * 1000);
+        if seconds > 0 {
+            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
+            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
         }
     }

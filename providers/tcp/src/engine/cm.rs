@@ -29,6 +29,10 @@ use std::time::{Duration, Instant};
 /// Connections the system may queue for a listener, as the original's.
 pub(crate) const BACKLOG: libc::c_int = 4096;
 
+/// Seconds after which a peer that says nothing while a connection is made is
+/// given up.
+pub(crate) const CONNECT_TIMEOUT: u32 = 9;
+
 /// How long a refused call waits before the first try again; doubled each time
 /// up to [`MAX_RETRY_DELAY`].
 const RETRY_DELAY: Duration = Duration::from_millis(1);
@@ -127,7 +131,7 @@ impl State {
         if config().nodelay {
             socket.set_nodelay();
         }
-        socket.set_keepalive(true);
+        socket.set_peer_timeout(CONNECT_TIMEOUT);
         if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
             // Peers know us by this address.
             if self.eps[ep_id].identity.keep_port {
@@ -186,7 +190,7 @@ impl State {
             return Err(Error::ISCONN);
         }
         request.socket.send(&CmMessage::encode(CmType::Response, param))?;
-        request.socket.set_keepalive(false);
+        request.socket.set_peer_timeout(config().peer_timeout);
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         conn.order = request.order;
         let id = self.add_conn(conn)?;
@@ -407,7 +411,7 @@ impl State {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
-        conn.socket.set_keepalive(false);
+        conn.socket.set_peer_timeout(config().peer_timeout);
         self.watch(id);
         self.flush(id);
         self.heat(id);

@@ -19,7 +19,9 @@ mod post;
 mod rx;
 mod tx;
 
-pub(crate) use cm::{BACKLOG, DEAF_DELAY, Request, Timer, cm_message, is_shortage};
+pub(crate) use cm::{
+    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
+};
 pub(crate) use ep::{Identity, Kind};
 
 use crate::config::config;
