@@ -10,6 +10,12 @@
  *   fabbench steps rdm PROVIDER SIZE COUNT
  *       COUNT times tagged send, receive and both completions between two
  *       endpoints of one process, for an instruction counter around it
+ *   fabbench posted rdm PROVIDER SIZE COUNT
+ *       how much longer such a step takes with 10000 receives posted than with 10
+ *   fabbench idle rdm PROVIDER SIZE COUNT
+ *       how much longer it takes with 1000 idle connected peers than with none
+ *   fabbench memory rdm PROVIDER SIZE COUNT
+ *       bytes that each of 1000 idle connected peers takes
  *
  * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
  * object and both sides spin, each on a core of its own where there are two.
@@ -25,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -295,11 +302,11 @@ static double raw(const char *mode, size_t n, long count)
 
 /* ---- two endpoints of one process -------------------------------------- */
 
-static void steps(size_t n, long count)
+static struct side one, two;
+
+static void open_pair(struct sockaddr_storage name[2])
 {
-	static struct side a, b;
-	struct side *s[2] = { &a, &b };
-	struct sockaddr_storage name[2];
+	struct side *s[2] = { &one, &two };
 
 	for (int i = 0; i < 2; i++) {
 		size_t len = sizeof name[i];
@@ -312,22 +319,111 @@ static void steps(size_t n, long count)
 	for (int i = 0; i < 2; i++)
 		if (fi_av_insert(s[i]->av, &name[!i], 1, &s[i]->peer, 0, NULL) != 1)
 			exit(1);
-	for (long i = 0; i < count; i++) {
-		post_recv(&b, n, 0);
-		do {
-			ssize_t r = fi_tsend(a.ep, sbuf, n, NULL, a.peer, 1, &a.ctx[0]);
+}
+/* A message from one to two, which has posted a receive with this tag. */
+static void step(size_t n, uint64_t tag)
+{
+	do {
+		ssize_t r = fi_tsend(one.ep, sbuf, n, NULL, one.peer, tag, &one.ctx[0]);
 
-			if (r == 0)
-				break;
-			if (r != -FI_EAGAIN)
-				TRY(r);
-			(void)reap(a.tx);
-			(void)fi_cq_read(b.rx, NULL, 0);
-		} while (1);
-		while (!reap(a.tx))
-			(void)fi_cq_read(b.rx, NULL, 0);
-		while (!reap(b.rx))
-			;
+		if (r == 0)
+			break;
+		if (r != -FI_EAGAIN)
+			TRY(r);
+		(void)reap(one.tx);
+		(void)fi_cq_read(two.rx, NULL, 0);
+	} while (1);
+	while (!reap(one.tx))
+		(void)fi_cq_read(two.rx, NULL, 0);
+	while (!reap(two.rx))
+		;
+}
+static void steps(size_t n, long count)
+{
+	for (long i = 0; i < count; i++) {
+		post_recv(&two, n, 0);
+		step(n, 1);
+	}
+}
+/* Microseconds a step, the best of some tries. */
+static double step_time(size_t n, long count)
+{
+	double best = 1e18;
+
+	steps(n, count / 10 + 1);
+	for (int i = 0; i < 5; i++) {
+		double t = now_us();
+
+		steps(n, count);
+		t = (now_us() - t) / count;
+		if (t < best)
+			best = t;
+	}
+	return best;
+}
+static void tagged_recv(uint64_t tag)
+{
+	static struct fi_context2 ctx;
+	ssize_t r;
+
+	while ((r = fi_trecv(two.ep, rbuf, 64, NULL, FI_ADDR_UNSPEC, tag, 0, &ctx)) == -FI_EAGAIN)
+		(void)fi_cq_read(two.rx, NULL, 0);
+	TRY(r);
+}
+static double posted(size_t n, long count)
+{
+	double few, many;
+
+	for (int i = 0; i < 10; i++)
+		tagged_recv(1000 + i);
+	few = step_time(n, count);
+	for (int i = 10; i < 10000; i++)
+		tagged_recv(1000 + i);
+	many = step_time(n, count);
+	return many / few;
+}
+static long resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	long pages = 0;
+
+	if (!f || fscanf(f, "%*d %ld", &pages) != 1)
+		exit(1);
+	fclose(f);
+	return pages * sysconf(_SC_PAGESIZE);
+}
+/* So many endpoints of another process that have said one word to two. */
+static void connect_peers(int peers, struct sockaddr_storage *name)
+{
+	int done = 0, go[2];
+	pid_t parent = getpid();
+
+	if (pipe(go))
+		exit(1);
+	if (fork() == 0) {
+		struct side *s = calloc(peers, sizeof *s);
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			exit(1);
+		for (int i = 0; i < peers; i++) {
+			s[i].info = find("127.0.0.1", "0", FI_SOURCE);
+			TRY(fi_fabric(s[i].info->fabric_attr, &s[i].fabric, NULL));
+			open_ep(&s[i]);
+			if (fi_av_insert(s[i].av, name, 1, &s[i].peer, 0, NULL) != 1)
+				exit(1);
+			post_send(&s[i], 1);
+			await_sends(&s[i], 0);
+			if (write(go[1], "", 1) != 1)
+				exit(1);
+		}
+		for (;;)
+			pause();
+	}
+	while (done < peers) {
+		post_recv(&two, 64, 0);
+		await_recv(&two);
+		done++;
 	}
 }
 
@@ -342,7 +438,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|bw|rate|steps msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|bw|rate|steps|posted|idle|memory msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -354,8 +450,31 @@ int main(int argc, char **argv)
 	sbuf = calloc(1, n + 256);
 	rbuf = calloc(1, n + 256);
 	memset(sbuf, 1, n + 256);
-	if (!strcmp(argv[1], "steps")) {
-		steps(n, count);
+	if (!strcmp(argv[1], "steps") || !strcmp(argv[1], "posted") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
+		struct sockaddr_storage name[2];
+		struct rlimit files;
+		double none;
+
+		if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+			files.rlim_cur = files.rlim_max;
+			setrlimit(RLIMIT_NOFILE, &files);
+		}
+		open_pair(name);
+		if (!strcmp(argv[1], "steps")) {
+			steps(n, count);
+		} else if (!strcmp(argv[1], "posted")) {
+			printf("%.3f\n", posted(n, count));
+		} else {
+			long before;
+
+			none = step_time(n, count);
+			before = resident();
+			connect_peers(1000, &name[1]);
+			if (!strcmp(argv[1], "memory"))
+				printf("%.0f\n", (resident() - before) / 1000.0);
+			else
+				printf("%.3f\n", step_time(n, count) / none);
+		}
 		return 0;
 	}
 	if (!strcmp(argv[2], "raw")) {
