@@ -23,6 +23,7 @@ pub mod mem_monitor;
 pub mod mr;
 pub mod mr_cache;
 pub mod param;
+mod peer;
 pub mod poll;
 pub mod progress;
 pub mod provider;

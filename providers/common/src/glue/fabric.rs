@@ -11,6 +11,7 @@ use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::{Era, InfoBuf, InfoRef};
+use crate::peer;
 use crate::poll::{self, WaitSet};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -190,8 +191,15 @@ unsafe extern "C" fn domain2<F: Fabric>(
     context: *mut c_void,
 ) -> c_int {
     answer("fi_domain2", || {
-        if flags != 0 {
+        if flags & !abi::FI_PEER != 0 {
             return Err(Error::BADFLAGS);
+        }
+        let mut context = context;
+        if flags & abi::FI_PEER != 0 {
+            // SAFETY: with FI_PEER that is what the context is, and it is only
+            // for opening (fi_peer(3)).
+            unsafe { peer::check_domain(context) }?;
+            context = std::ptr::null_mut();
         }
         // SAFETY: see above.
         unsafe { open_domain::<F>(fabric, info, out, context) }
