@@ -74,7 +74,10 @@ impl std::fmt::Debug for Av {
 impl Av {
     /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
     /// On success `attr.type` says what the vector is, if it was left open.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_av_context` (fi_peer(3)).
+    pub unsafe fn open(
         domain: Arc<dyn Any + Send + Sync>,
         on_close: Box<dyn Fn() + Send + Sync>,
         format: u32,
@@ -93,7 +96,7 @@ impl Av {
                 return Err(Error::BADFLAGS);
             }
             if attr.flags & abi::FI_PEER != 0 {
-                // SAFETY: with FI_PEER that is what the context is (fi_peer(3)).
+                // SAFETY: by this function's contract.
                 let of = unsafe { AvOwner::new(context) }?;
                 if attr.r#type == fi_av_type::FI_AV_UNSPEC {
                     attr.r#type = of.query()?.r#type;
@@ -605,7 +608,9 @@ mod tests {
 
     fn open() -> Arc<Av> {
         let format = abi::FI_SOCKADDR_IN as u32;
-        Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()).unwrap()
+        // SAFETY: no peer.
+        unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()) }
+            .unwrap()
     }
 
     #[test]

@@ -58,7 +58,11 @@ impl std::fmt::Debug for Cntr {
 
 impl Cntr {
     /// Opens a counter (fi_cntr_open).
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_cntr_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         parent: Parent,
         attr: Option<&fi_cntr_attr>,
         context: *mut c_void,
@@ -71,7 +75,7 @@ impl Cntr {
                 return Err(Error::BADFLAGS);
             }
             if attr.flags & abi::FI_PEER != 0 {
-                // SAFETY: with FI_PEER that is what the context is (fi_peer(3)).
+                // SAFETY: by this function's contract.
                 owner = Some(unsafe { CntrOwner::new(context) }?);
             }
             (events, wait_obj, set) = (attr.events, attr.wait_obj, attr.wait_set);
@@ -94,7 +98,7 @@ impl Cntr {
             }
             return Ok(Arc::new(Self::new(parent, counts, &PEER_CNTR_OPS, std::ptr::null_mut())));
         }
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.

@@ -223,7 +223,11 @@ impl std::fmt::Debug for Parent {
 impl Cq {
     /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
     /// are not looked at. A null `attr` means all defaults.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_cq_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         parent: Parent,
         attr: Option<&fi_cq_attr>,
         context: *mut c_void,
@@ -238,7 +242,7 @@ impl Cq {
                 return Err(Error::BADFLAGS);
             }
             if attr.flags & abi::FI_PEER != 0 {
-                // SAFETY: with FI_PEER that is what the context is (fi_peer(3)).
+                // SAFETY: by this function's contract.
                 owner = Some(unsafe { CqOwner::new(context) }?);
             }
             (size, format, wait_obj, set) = (attr.size, attr.format, attr.wait_obj, attr.wait_set);
@@ -258,7 +262,7 @@ impl Cq {
         if let Some(owner) = owner {
             return Ok(Self::of_peer(parent, format, owner));
         }
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
         if let Some(wait) = &wait {

@@ -121,7 +121,11 @@ impl std::fmt::Debug for Eq {
 
 impl Eq {
     /// Opens a queue (fi_eq_open). `on_close` is called when it is closed.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_eq_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         attr: Option<&fi_eq_attr>,
         context: *mut c_void,
         on_close: Box<dyn Fn() + Send + Sync>,
@@ -134,14 +138,14 @@ impl Eq {
             return Err(Error::BADFLAGS);
         }
         let (owner, context) = if flags & abi::FI_PEER != 0 {
-            // SAFETY: with FI_PEER that is what the context is, and it is only
-            // for opening (fi_peer(3)).
+            // It is only for opening.
+            // SAFETY: by this function's contract.
             (Some(unsafe { EqOwner::new(context) }?), std::ptr::null_mut())
         } else {
             (None, context)
         };
         let kind = Kind::from_attr(wait_obj)?;
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
             c: fid_eq {

@@ -239,7 +239,9 @@ unsafe extern "C" fn eq_open<F: Fabric>(
             return Err(Error::INVAL);
         }
         let on_close = fabric.use_it();
-        let eq = Eq::open(attr, context, on_close).inspect_err(|_| fabric.users.remove())?;
+        // SAFETY: see above; the context is as fi_eq_open(3) has it.
+        let eq =
+            unsafe { Eq::open(attr, context, on_close) }.inspect_err(|_| fabric.users.remove())?;
         // SAFETY: checked above.
         unsafe { out.write(eq.into_c()) };
         Ok(())
