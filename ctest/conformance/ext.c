@@ -174,10 +174,37 @@ static void known_variables(int rank)
 	fi_freeparams(p);
 }
 
+/* only the name changes, in infos and in the names of variables */
+static void other_name(int rank)
+{
+	struct fi_info *h = fi_allocinfo(), *i;
+	struct fid_fabric *fabric;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("tcp has a variable for that");
+	setenv("FI_TCP_PROV_NAME", "renamed", 1);
+	setenv("FI_RENAMED_TX_SIZE", "77", 1);
+	setenv("FI_TCP_TX_SIZE", "78", 1);
+	h->ep_attr->type = FI_EP_MSG;
+	h->fabric_attr->prov_name = strdup("tcp");
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	free(h->fabric_attr->prov_name);
+	h->fabric_attr->prov_name = strdup("renamed");
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+	CHECK(!strcmp(i->fabric_attr->prov_name, "renamed"));
+	EQ(i->tx_attr->size, 77);
+	OK(fi_fabric(i->fabric_attr, &fabric, NULL));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(i);
+	fi_freeinfo(h);
+}
+
 static const struct ct_test tests[] = {
 	{ "parts of the library are opened by name", known_parts, CT_SOLO },
 	{ "a program's log takes all lines until it is closed", own_log, CT_SOLO },
 	{ "a program's memory monitor is imported once and can be closed", own_monitor, CT_SOLO },
 	{ "the variables of the registration cache are listed", known_variables, CT_SOLO },
+	{ "a provider works under another name", other_name, CT_SOLO },
 };
 CT_MAIN("ext", tests)

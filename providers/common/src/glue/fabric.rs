@@ -1,7 +1,7 @@
 //! `struct fid_fabric` for any [`Fabric`].
 use super::domain::DomainFid;
 use super::pep::PepFid;
-use super::{Fabric, Getinfo, Users, unbuilt};
+use super::{Fabric, Getinfo, Users, opened, unbuilt};
 use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
@@ -62,7 +62,12 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
                 Some(InfoBuf::from_era(hints, Era::of_release(abi::fi_version()))?)
             };
             let hints = hints.as_ref().map(InfoBuf::as_ref);
-            *place = G::getinfo(version, string(node), string(service), flags, hints)?.into_raw();
+            let mut infos = G::getinfo(version, string(node), string(service), flags, hints)?;
+            opened::tell(&mut infos, hints);
+            if infos.is_empty() {
+                return Err(Error::NODATA);
+            }
+            *place = infos.into_raw();
             Ok(())
         }
     })
@@ -101,6 +106,7 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
             users: Arc::new(Users::default()),
             inner: F::open(name)?,
         });
+        opened::add_fabric(name, fabric.as_c());
         // SAFETY: checked above.
         unsafe { out.write(fabric.into_c()) };
         Ok(())
@@ -150,6 +156,7 @@ unsafe extern "C" fn close<F: Fabric>(fid: *mut fid) -> c_int {
     answer("fi_close(fabric)", || {
         // SAFETY: see above.
         unsafe { FabricFid::<F>::from_c(fid.cast()) }?.users.check_none()?;
+        opened::remove_fabric(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         drop(unsafe { FabricFid::<F>::take(fid.cast()) });
         Ok(())
@@ -167,7 +174,9 @@ unsafe fn open_domain<F: Fabric>(
     if out.is_null() {
         return Err(Error::INVAL);
     }
+    let on = fabric.as_c();
     let domain = DomainFid::open(fabric, info, context)?;
+    opened::add_domain(info.domain_name().unwrap_or_default(), on, domain.as_c());
     // SAFETY: checked above.
     unsafe { out.write(domain.into_c()) };
     Ok(())
