@@ -174,6 +174,58 @@ static void known_variables(int rank)
 	fi_freeparams(p);
 }
 
+static struct { int dups, closes, texts; } card;
+static struct fid_nic *card_copy(const struct fid_nic *nic)
+{
+	struct fid_nic *copy = malloc(sizeof *copy);
+
+	CHECK(copy);
+	return memcpy(copy, nic, sizeof *copy);
+}
+static int card_close(struct fid *f)
+{
+	card.closes++;
+	free(f);
+	return 0;
+}
+static int card_control(struct fid *f, int command, void *arg)
+{
+	if (command != FI_DUP)
+		return -FI_ENOSYS;
+	card.dups++;
+	*(struct fid_nic **)arg = card_copy((struct fid_nic *)f);
+	return 0;
+}
+static int card_tostr(const struct fid *f, char *buf, size_t len)
+{
+	(void)f;
+	card.texts++;
+	strncat(buf, "    nic: mine\n", len - strlen(buf) - 1);
+	return 0;
+}
+/* a card is its provider's, who copies, describes and frees it */
+static void own_card(int rank)
+{
+	struct fi_ops ops = {
+		.size = sizeof ops, .close = card_close, .control = card_control, .tostr = card_tostr
+	};
+	struct fid_nic nic = { .fid = { FI_CLASS_NIC, NULL, &ops } };
+	struct fi_info *i = fi_allocinfo(), *copy;
+
+	(void)rank;
+	CHECK(i);
+	i->nic = card_copy(&nic);
+	copy = fi_dupinfo(i);
+	CHECK(copy && copy->nic && copy->nic != i->nic);
+	EQ(card.dups, 1);
+	CHECK(strstr(fi_tostr(copy, FI_TYPE_INFO), "    nic: mine\n"));
+	EQ(card.texts, 1);
+	fi_freeinfo(copy);
+	EQ(card.closes, 1);
+	fi_freeinfo(i);
+	EQ(card.closes, 2);
+}
+
 /* only the name changes, in infos and in the names of variables */
 static void other_name(int rank)
 {
@@ -206,5 +258,6 @@ static const struct ct_test tests[] = {
 	{ "a program's memory monitor is imported once and can be closed", own_monitor, CT_SOLO },
 	{ "the variables of the registration cache are listed", known_variables, CT_SOLO },
 	{ "a provider works under another name", other_name, CT_SOLO },
+	{ "the card of an info is copied, described and freed by its provider", own_card, CT_SOLO },
 };
 CT_MAIN("ext", tests)

@@ -10,13 +10,12 @@
 //! A program may report a change from anywhere, also from inside `free`, so
 //! nothing here is allocated or freed, and nothing of the program's is called,
 //! under the one lock that such a report takes.
-use super::open::Ops;
 use crate::abi::{
-    FI_CLASS_MEM_MONITOR, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
+    FI_CLASS_MEM_MONITOR, fi_ops, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
 };
 use crate::boundary::answer;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, ops};
 use crate::monitor::Coverage;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
@@ -74,7 +73,7 @@ static IMPORT_OPS: fi_ops_mem_notify =
     fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(notify) };
 
 /// Of the program's monitor, from the moment it is imported.
-static IMPORTED_OPS: Ops = Ops::new(close_imported, None);
+static IMPORTED_OPS: fi_ops = ops(close_imported);
 
 /// Makes a program's monitor the one that caches opened from now on use;
 /// `-FI_EBUSY` if there is one.
@@ -93,7 +92,7 @@ pub(super) unsafe fn import(monitor: *mut fid_mem_monitor) -> Result {
             return Err(Error::BUSY);
         }
         (*monitor).import_ops = (&raw const IMPORT_OPS).cast_mut();
-        (*monitor).fid.ops = IMPORTED_OPS.as_ptr();
+        (*monitor).fid.ops = (&raw const IMPORTED_OPS).cast_mut();
     }
     state.imported = monitor;
     Ok(())
@@ -136,20 +135,16 @@ unsafe impl Sync for Monitor {}
 // SAFETY: `repr(C)`, a `fid_mem_monitor` first, and C gets it from `into_c` alone.
 unsafe impl Embeds<fid_mem_monitor> for Monitor {}
 
-static MONITOR_FID_OPS: Ops = Ops::new(close_monitor, None);
+static MONITOR_FID_OPS: fi_ops = ops(close_monitor);
 
-struct MonitorOps(fi_ops_mem_monitor);
-// SAFETY: functions and a size.
-unsafe impl Sync for MonitorOps {}
-
-static MONITOR_OPS: MonitorOps = MonitorOps(fi_ops_mem_monitor {
+static MONITOR_OPS: fi_ops_mem_monitor = fi_ops_mem_monitor {
     size: size_of::<fi_ops_mem_monitor>(),
     start: Some(start),
     stop: Some(stop),
     subscribe: Some(subscribe),
     unsubscribe: Some(unsubscribe),
     valid: Some(valid),
-});
+};
 
 /// Opens the imported monitor for a plug-in; the first one starts it.
 ///
@@ -180,8 +175,12 @@ pub(super) unsafe fn open(
         Error::check(unsafe { start(imported.monitor) })?;
     }
     let opened = Arc::new(Monitor(fid_mem_monitor {
-        fid: fid { fclass: FI_CLASS_MEM_MONITOR as usize, context, ops: MONITOR_FID_OPS.as_ptr() },
-        export_ops: (&raw const MONITOR_OPS.0).cast_mut(),
+        fid: fid {
+            fclass: FI_CLASS_MEM_MONITOR as usize,
+            context,
+            ops: (&raw const MONITOR_FID_OPS).cast_mut(),
+        },
+        export_ops: (&raw const MONITOR_OPS).cast_mut(),
         import_ops: core::ptr::null_mut(),
     }));
     all.push(Listener { monitor: opened.as_c(), notify });

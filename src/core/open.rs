@@ -5,9 +5,9 @@ use crate::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_l
 use crate::boundary::answer;
 use crate::core::log;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, ops};
 use crate::info::version;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 /// What `fi_open` gives: a program binds an object of its own to it.
@@ -22,42 +22,10 @@ unsafe impl Sync for OpenPart {}
 // SAFETY: `repr(C)`, a `fid` first, and C gets it from `into_c` alone.
 unsafe impl Embeds<fid> for OpenPart {}
 
-/// A table of an object's operations.
-pub(super) struct Ops(fi_ops);
-// SAFETY: functions and a size.
-unsafe impl Sync for Ops {}
-
-/// Of the part that is the log.
-static LOG_OPS: Ops = Ops::new(close_part, Some(bind_log));
+static LOG_OPS: fi_ops = fi_ops { bind: Some(bind_log), ..ops(close_part) };
+static MR_CACHE_OPS: fi_ops = fi_ops { bind: Some(bind_monitor), ..ops(close_part) };
 /// Of the program's own log, from the moment it is bound.
-static BOUND_LOG_OPS: Ops = Ops::new(close_log, None);
-/// Of the part that is the registration cache.
-static MR_CACHE_OPS: Ops = Ops::new(close_part, Some(bind_monitor));
-
-type Close = unsafe extern "C" fn(*mut fid) -> c_int;
-type Bind = unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int;
-
-impl Ops {
-    pub(super) const fn new(close: Close, bind: Option<Bind>) -> Self {
-        Self(fi_ops {
-            size: size_of::<fi_ops>(),
-            close: Some(close),
-            bind: Some(match bind {
-                Some(bind) => bind,
-                None => no_bind,
-            }),
-            control: Some(no_control),
-            ops_open: Some(no_ops),
-            tostr: Some(no_tostr),
-            ops_set: Some(no_ops_set),
-        })
-    }
-
-    /// As an object points to it.
-    pub(super) fn as_ptr(&'static self) -> *mut fi_ops {
-        (&raw const self.0).cast_mut()
-    }
-}
+static BOUND_LOG_OPS: fi_ops = ops(close_log);
 
 /// `fi_open`: `-FI_ENOSYS` for a name that is not known.
 ///
@@ -90,7 +58,7 @@ pub(super) unsafe fn open(
     if fclass == FI_CLASS_LOG && log::is_imported() {
         return Err(Error::ALREADY);
     }
-    let fid = fid { fclass: fclass as usize, context, ops: ops.as_ptr() };
+    let fid = fid { fclass: fclass as usize, context, ops: core::ptr::from_ref(ops).cast_mut() };
     Ok(Arc::new(OpenPart(fid)).into_c())
 }
 
@@ -131,7 +99,7 @@ unsafe extern "C" fn bind_log(_part: *mut fid, with: *mut fid, flags: u64) -> c_
         if !log::import(with.cast()) {
             return Err(Error::ALREADY);
         }
-        fid.ops = BOUND_LOG_OPS.as_ptr();
+        fid.ops = (&raw const BOUND_LOG_OPS).cast_mut();
         Ok(())
     })
 }
@@ -151,38 +119,6 @@ unsafe extern "C" fn bind_monitor(_part: *mut fid, with: *mut fid, flags: u64) -
             monitor::import(with.cast())
         }
     })
-}
-
-unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_tostr(_: *const fid, _: *mut c_char, _: usize) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_ops(
-    _: *mut fid,
-    _: *const c_char,
-    _: u64,
-    _: *mut *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_ops_set(
-    _: *mut fid,
-    _: *const c_char,
-    _: u64,
-    _: *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }
 
 #[cfg(test)]
