@@ -4,6 +4,10 @@
 //!
 //! Pages are registered for write protection, and never protected: that costs
 //! no fault, and events come for whatever is registered.
+//!
+//! The report comes after the pages are gone, so a thread that maps them anew and
+//! registers them before the thread that unmapped them has returned may still
+//! find the old region: the interface of the kernel leaves that open.
 use crate::error::{Error, Result};
 use crate::mem_monitor::{Notices, Source};
 use crate::progress::block_signals;
