@@ -1,6 +1,7 @@
 //! Rust objects that C sees as `struct fid_*`.
-use crate::abi::fid;
+use crate::abi::{fi_ops, fid};
 use crate::error::{Error, Result};
+use core::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// A Rust object whose first field is the C struct `C`, so that a pointer to
@@ -67,4 +68,72 @@ pub unsafe trait Embeds<C>: Sized {
 pub unsafe fn class_of(fid: *const fid) -> Option<usize> {
     // SAFETY: by this function's contract.
     unsafe { fid.as_ref() }.map(|fid| fid.fclass)
+}
+
+/// The operations of an object that can only be closed: what else it does
+/// replaces a member.
+pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops {
+    fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close),
+        bind: Some(no_bind),
+        control: Some(no_control),
+        ops_open: Some(no_ops_open),
+        tostr: Some(no_tostr),
+        ops_set: Some(no_ops_set),
+    }
+}
+
+const NOSYS: c_int = Error::NOSYS.to_ret();
+
+/// No object can be bound to it.
+///
+/// # Safety
+/// None: its arguments are not looked at.
+pub unsafe extern "C" fn no_bind(_fid: *mut fid, _bfid: *mut fid, _flags: u64) -> c_int {
+    NOSYS
+}
+
+/// It has no settings.
+///
+/// # Safety
+/// None: its arguments are not looked at.
+pub unsafe extern "C" fn no_control(_fid: *mut fid, _command: c_int, _arg: *mut c_void) -> c_int {
+    NOSYS
+}
+
+/// It has no further operations.
+///
+/// # Safety
+/// None: its arguments are not looked at.
+pub unsafe extern "C" fn no_ops_open(
+    _fid: *mut fid,
+    _name: *const c_char,
+    _flags: u64,
+    _ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    NOSYS
+}
+
+/// It takes no operations of others.
+///
+/// # Safety
+/// None: its arguments are not looked at.
+pub unsafe extern "C" fn no_ops_set(
+    _fid: *mut fid,
+    _name: *const c_char,
+    _flags: u64,
+    _ops: *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    NOSYS
+}
+
+/// It has no text.
+///
+/// # Safety
+/// None: its arguments are not looked at.
+pub unsafe extern "C" fn no_tostr(_fid: *const fid, _buf: *mut c_char, _len: usize) -> c_int {
+    NOSYS
 }

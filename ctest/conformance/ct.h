@@ -55,6 +55,7 @@ struct ct_test {
 	int flags;
 };
 
+struct ct;
 /* What a test asks for; zero means the suite's default. */
 struct ct_opt {
 	uint64_t caps;			/* default FI_MSG */
@@ -70,6 +71,7 @@ struct ct_opt {
 	size_t cq_size;
 	const void *param;		/* connection data of fi_connect */
 	size_t paramlen;
+	void (*queues)(struct ct *c);	/* opens tx, rx and counters in the harness's place */
 };
 
 /* One endpoint and all it stands on. */
@@ -278,11 +280,15 @@ static inline void ct_open_domain(struct ct *c)
 
 	if (!c->domain)
 		OK(fi_domain(c->fabric, c->info, &c->domain, c));
-	OK(fi_cq_open(c->domain, &q, &c->rx, c));
-	if (c->o.one_cq)
-		c->tx = c->rx;
-	else
-		OK(fi_cq_open(c->domain, &q, &c->tx, c));
+	if (c->o.queues) {
+		c->o.queues(c);
+	} else {
+		OK(fi_cq_open(c->domain, &q, &c->rx, c));
+		if (c->o.one_cq)
+			c->tx = c->rx;
+		else
+			OK(fi_cq_open(c->domain, &q, &c->tx, c));
+	}
 	if (c->o.cntr) {
 		OK(fi_cntr_open(c->domain, &n, &c->txc, c));
 		OK(fi_cntr_open(c->domain, &n, &c->rxc, c));

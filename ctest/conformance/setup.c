@@ -376,6 +376,76 @@ static void reopen(int rank)
 	CHECK(last <= first + 2);
 }
 
+/* the first info of loopback, with what is open of it */
+static void open_is(struct ct *c, struct fid_fabric *fabric, struct fid_domain *domain)
+{
+	struct fi_info *i = ct_getinfo(&c->o, ct_node(&c->o), NULL, ct_is_ip() ? FI_SOURCE : 0);
+
+	CHECK(i->fabric_attr->fabric == fabric);
+	CHECK(i->domain_attr->domain == domain);
+	fi_freeinfo(i);
+}
+static void open_objects(int rank)
+{
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fi_info *i;
+	struct ct c = { 0 };
+
+	(void)rank;
+	c.info = ct_getinfo(&c.o, ct_node(&c.o), NULL, ct_is_ip() ? FI_SOURCE : 0);
+	open_is(&c, NULL, NULL);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	open_is(&c, c.fabric, NULL);
+	OK(fi_fabric(c.info->fabric_attr, &fabric, NULL));
+	open_is(&c, c.fabric, NULL);
+	OK(fi_domain(fabric, c.info, &domain, NULL));
+	open_is(&c, c.fabric, NULL);
+	OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
+	open_is(&c, c.fabric, c.domain);
+	/* hints pick another one, and leave out what is not of it */
+	c.info->fabric_attr->fabric = fabric;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, c.info, &i));
+	for (struct fi_info *each = i; each; each = each->next) {
+		CHECK(each->fabric_attr->fabric == fabric);
+		CHECK(!strcmp(each->fabric_attr->name, c.info->fabric_attr->name));
+	}
+	CHECK(i->domain_attr->domain == domain);
+	fi_freeinfo(i);
+	/* what is closed is in no info any more */
+	OK(fi_close(&c.domain->fid));
+	open_is(&c, c.fabric, NULL);
+	OK(fi_close(&c.fabric->fid));
+	open_is(&c, fabric, domain);
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	open_is(&c, NULL, NULL);
+	c.domain = NULL, c.fabric = NULL;
+	fi_freeinfo(c.info);
+}
+
+/* no provider here counts anything for fi_profile(3), which opens these operations */
+static void no_profile(int rank)
+{
+	struct fid *all[6];
+	void *ops;
+	struct ct c;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.o.cntr = 1;
+	c.info = ct_getinfo(&c.o, NULL, NULL, 0);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, &c));
+	ct_open_eq(&c);
+	ct_open_domain(&c);
+	ct_open_ep(&c, c.info);
+	all[0] = &c.fabric->fid, all[1] = &c.domain->fid, all[2] = &c.ep->fid;
+	all[3] = &c.rx->fid, all[4] = &c.rxc->fid, all[5] = &c.eq->fid;
+	for (int i = 0; i < 6; i++)
+		ERR(fi_open_ops(all[i], "fi_profile_ops", 0, &ops, NULL), FI_ENOSYS);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_getinfo without hints lists whole records", getinfo_basics, CT_SOLO },
 	{ "every record satisfies the hints", hints_hold, CT_SOLO },
@@ -392,5 +462,7 @@ static const struct ct_test tests[] = {
 	{ "an endpoint tells its own address", rdm_name, CT_SOLO | CT_RDM },
 	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
 	{ "opening and closing leaks no descriptor", reopen, 0 },
+	{ "infos have the fabric and domain that are open", open_objects, CT_SOLO },
+	{ "no object has a profile", no_profile, CT_SOLO },
 };
 CT_MAIN("setup", tests)

@@ -180,7 +180,7 @@ pub unsafe extern "C" fn fabric2(
 pub unsafe extern "C" fn fi_open(
     version: u32,
     name: *const c_char,
-    _attr: *mut c_void,
+    attr: *mut c_void,
     attr_len: usize,
     flags: u64,
     fid: *mut *mut fid,
@@ -188,11 +188,11 @@ pub unsafe extern "C" fn fi_open(
 ) -> c_int {
     answer("fi_open", || -> Result {
         start();
-        // SAFETY: fi_open(3): a name and a place, or null.
+        // SAFETY: fi_open(3): a name, attributes and a place, or null.
         unsafe {
             let place = fid.as_mut().ok_or(Error::INVAL)?;
             let name = optional(name).ok_or(Error::INVAL)?;
-            *place = open::open(version, name, attr_len, flags, context)?;
+            *place = open::open(version, name, attr, attr_len, flags, context)?;
         }
         Ok(())
     })

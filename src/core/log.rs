@@ -4,10 +4,11 @@
 //! provider answers a getinfo: they are the reasons for what it leaves out,
 //! whether the provider is ours or anybody's.
 use crate::abi::{
-    FI_LOG_PROV_FILTERED, c_enum, fi_log_level, fi_log_subsys, fi_ops_log, fi_provider, fid_logging,
+    FI_LOG_PROV_FILTERED, c_enum, fi_context, fi_log_level, fi_log_subsys, fi_ops_log, fi_provider,
+    fid_logging,
 };
 use crate::core::params;
-use crate::info::tostr;
+use crate::info::{API_VERSION, tostr};
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt;
@@ -156,13 +157,27 @@ pub unsafe fn enabled(
     subsys: c_enum<fi_log_subsys>,
 ) -> bool {
     let quiet = level.raw() > LEVEL.load(Ordering::Relaxed);
-    if quiet && CAPTURES.load(Ordering::Relaxed) == 0 && IMPORTED.load(Ordering::Relaxed).is_null()
-    {
+    if quiet && CAPTURES.load(Ordering::Relaxed) == 0 && !is_imported() {
         return false;
     }
     // SAFETY: by this function's contract.
+    unsafe { captures(level) || wanted(prov, level, subsys) }
+}
+
+/// Whether a line would be written, by us or by the program's own log.
+///
+/// # Safety
+/// As [`enabled`].
+unsafe fn wanted(
+    prov: *const fi_provider,
+    level: c_enum<fi_log_level>,
+    subsys: c_enum<fi_log_subsys>,
+) -> bool {
+    // SAFETY: by this function's contract.
     unsafe {
-        imported_wants(prov, level, subsys) || captures(level) || written(prov, level, subsys)
+        let Some(ops) = imported() else { return written(prov, level, subsys) };
+        let flags = filtered_flag(prov);
+        ops.enabled.is_some_and(|enabled| enabled(named(prov), level, subsys, flags) != 0)
     }
 }
 
@@ -193,13 +208,15 @@ pub unsafe fn ready(
     subsys: c_enum<fi_log_subsys>,
     showtime: &mut u64,
 ) -> bool {
+    if let Some(ops) = imported() {
+        // SAFETY: the program's function, called as its type says.
+        return ops.ready.is_some_and(|ready| unsafe {
+            ready(named(prov), level, subsys, filtered_flag(prov), showtime) != 0
+        });
+    }
     // SAFETY: by this function's contract.
     if !unsafe { enabled(prov, level, subsys) } {
         return false;
-    }
-    if let Some(ready) = imported().and_then(|ops| ops.ready) {
-        // SAFETY: the program's function, called as its type says.
-        return unsafe { ready(prov, level, subsys, filtered_flag(prov), showtime) } != 0;
     }
     let now = since_epoch().as_millis() as u64;
     if now < *showtime {
@@ -228,20 +245,16 @@ pub unsafe fn log(
         if captured {
             capture(prov, text);
         }
-        if let Some(ops) = imported() {
-            if let (true, Some(log)) = (imported_wants(prov, level, subsys), ops.log) {
-                log(prov, level, subsys, func.as_ptr(), line, text.as_ptr());
-            }
-            return;
-        }
         // The capture may be all that wanted this line; otherwise the caller
         // has asked and was told to go on.
-        let wanted = if captured {
-            written(prov, level, subsys)
-        } else {
-            level.raw() <= LEVEL.load(Ordering::Relaxed)
-        };
-        if wanted {
+        if captured && !wanted(prov, level, subsys) {
+            return;
+        }
+        if let Some(ops) = imported() {
+            if let Some(log) = ops.log {
+                log(named(prov), level, subsys, func.as_ptr(), line, text.as_ptr());
+            }
+        } else if level.raw() <= LEVEL.load(Ordering::Relaxed) {
             write_line(prov_name(prov), level, subsys, func, line, text);
         }
     }
@@ -389,6 +402,11 @@ pub(super) fn import(log: *mut fid_logging) -> bool {
     IMPORTED.compare_exchange(null, log, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
+/// Whether there is one.
+pub(super) fn is_imported() -> bool {
+    !IMPORTED.load(Ordering::Relaxed).is_null()
+}
+
 /// Ends that.
 pub(super) fn unimport(log: *mut fid_logging) {
     let null = core::ptr::null_mut();
@@ -405,18 +423,22 @@ fn imported() -> Option<&'static fi_ops_log> {
     unsafe { (*log).ops.as_ref() }
 }
 
-/// # Safety
-/// As [`enabled`].
-unsafe fn imported_wants(
-    prov: *const fi_provider,
-    level: c_enum<fi_log_level>,
-    subsys: c_enum<fi_log_subsys>,
-) -> bool {
-    let Some(ops) = imported() else { return false };
-    // SAFETY: by this function's contract.
-    let flags = unsafe { filtered_flag(prov) };
-    // SAFETY: the program's function, called as its type says.
-    ops.enabled.is_some_and(|enabled| unsafe { enabled(prov, level, subsys, flags) } != 0)
+/// The provider that a program's own log is told: it may look at the name of
+/// every one, so lines of the library itself come from one named core.
+fn named(prov: *const fi_provider) -> *const fi_provider {
+    struct Core(fi_provider);
+    // SAFETY: nobody writes to it.
+    unsafe impl Sync for Core {}
+    static CORE: Core = Core(fi_provider {
+        version: API_VERSION,
+        fi_version: API_VERSION,
+        context: fi_context { internal: [core::ptr::null_mut(); 4] },
+        name: c"core".as_ptr(),
+        getinfo: None,
+        fabric: None,
+        cleanup: None,
+    });
+    if prov.is_null() { &raw const CORE.0 } else { prov }
 }
 
 /// Tells a program's own log what `FI_LOG_PROV` would leave out.
@@ -456,7 +478,7 @@ mod tests {
         fi_provider {
             version: 0,
             fi_version: 0,
-            context: crate::abi::fi_context { internal: [core::ptr::null_mut(); 4] },
+            context: fi_context { internal: [core::ptr::null_mut(); 4] },
             name: c"zed".as_ptr(),
             getinfo: None,
             fabric: None,

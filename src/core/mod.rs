@@ -5,6 +5,7 @@
 //! - [`log`] is `fi_log` and what decides whether a line is written.
 //! - [`registry`] finds, loads and orders providers.
 //! - [`getinfo`] asks them, layers them and filters what they answer.
+//! - `open` is `fi_open`: the log and the memory monitor that a program gives us.
 //! - [`entry`] is the C face of it all, which `capi` gives symbol versions.
 //!
 //! Start-up happens once, at the first call that needs providers. Nothing here
@@ -12,6 +13,7 @@
 pub mod entry;
 pub mod getinfo;
 pub mod log;
+mod monitor;
 mod open;
 pub mod params;
 pub mod registry;

@@ -1,97 +1,96 @@
-//! `fi_open`: objects by which programs give the library services of theirs
+//! `fi_open`: parts of the library that programs give something of their own
 //! (fi_open(3), fi_import_log).
-use crate::abi::{FI_CLASS_LOG, fi_ops, fi_ops_log, fid, fid_logging};
+use super::monitor;
+use crate::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_logging};
 use crate::boundary::answer;
 use crate::core::log;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, ops};
 use crate::info::version;
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr;
+use core::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-/// What `fi_open("logging")` gives: a program binds a log of its own to it.
+/// What `fi_open` gives: a program binds an object of its own to it.
 #[repr(C)]
-struct OpenLog(fid_logging);
+struct OpenPart(fid);
 
 // SAFETY: pointers that nobody follows but C, who may use any thread.
-unsafe impl Send for OpenLog {}
+unsafe impl Send for OpenPart {}
 // SAFETY: as above.
-unsafe impl Sync for OpenLog {}
+unsafe impl Sync for OpenPart {}
 
-// SAFETY: `repr(C)`, a `fid_logging` first, and C gets it from `into_c` alone.
-unsafe impl Embeds<fid> for OpenLog {}
+// SAFETY: `repr(C)`, a `fid` first, and C gets it from `into_c` alone.
+unsafe impl Embeds<fid> for OpenPart {}
 
-struct Ops(fi_ops);
-// SAFETY: functions and a size.
-unsafe impl Sync for Ops {}
-
-/// Of the object `fi_open` gives.
-static OPEN_OPS: Ops = Ops(ops(close_open, Some(bind)));
-/// Of the program's own object, from the moment it is bound.
-static BOUND_OPS: Ops = Ops(ops(close_bound, None));
-
-type Close = unsafe extern "C" fn(*mut fid) -> c_int;
-type Bind = unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int;
-
-const fn ops(close: Close, bind: Option<Bind>) -> fi_ops {
-    fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close),
-        bind: Some(match bind {
-            Some(bind) => bind,
-            None => no_bind,
-        }),
-        control: Some(no_control),
-        ops_open: Some(no_ops),
-        tostr: None,
-        ops_set: Some(no_ops_set),
-    }
-}
+static LOG_OPS: fi_ops = fi_ops { bind: Some(bind_log), ..ops(close_part) };
+static MR_CACHE_OPS: fi_ops = fi_ops { bind: Some(bind_monitor), ..ops(close_part) };
+/// Of the program's own log, from the moment it is bound.
+static BOUND_LOG_OPS: fi_ops = ops(close_log);
 
 /// `fi_open`: `-FI_ENOSYS` for a name that is not known.
-pub(super) fn open(
+///
+/// # Safety
+/// `attr` has `attr_len` bytes of what the part of that name takes.
+pub(super) unsafe fn open(
     api: u32,
     name: &CStr,
+    attr: *const c_void,
     attr_len: usize,
     flags: u64,
     context: *mut c_void,
 ) -> Result<*mut fid> {
-    if name != c"logging" {
-        return Err(Error::NOSYS);
+    let is = |part: &CStr| name.to_bytes().eq_ignore_ascii_case(part.to_bytes());
+    if name == crate::monitor::IMPORTED_MONITOR {
+        // SAFETY: by this function's contract.
+        return unsafe { monitor::open(attr, attr_len, flags, context) };
     }
+    let (fclass, ops) = match () {
+        () if is(c"logging") => (FI_CLASS_LOG, &LOG_OPS),
+        () if is(c"mr_cache") => (FI_CLASS_MR_CACHE, &MR_CACHE_OPS),
+        () => return Err(Error::NOSYS),
+    };
     if api < version(1, 13) || attr_len != 0 {
         return Err(Error::INVAL);
     }
     if flags != 0 {
         return Err(Error::BADFLAGS);
     }
-    let fid =
-        fid { fclass: FI_CLASS_LOG as usize, context, ops: (&raw const OPEN_OPS.0).cast_mut() };
-    Ok(Arc::new(OpenLog(fid_logging { fid, ops: ptr::null_mut() })).into_c())
+    if fclass == FI_CLASS_LOG && log::is_imported() {
+        return Err(Error::ALREADY);
+    }
+    let fid = fid { fclass: fclass as usize, context, ops: core::ptr::from_ref(ops).cast_mut() };
+    Ok(Arc::new(OpenPart(fid)).into_c())
 }
 
-unsafe extern "C" fn close_open(open: *mut fid) -> c_int {
+unsafe extern "C" fn close_part(part: *mut fid) -> c_int {
     answer("fi_close", || -> Result {
-        if open.is_null() {
+        if part.is_null() {
             return Err(Error::INVAL);
         }
         // SAFETY: these operations belong to what `open` made, closed once.
-        drop(unsafe { OpenLog::take(open) });
+        drop(unsafe { OpenPart::take(part) });
         Ok(())
     })
 }
 
-unsafe extern "C" fn bind(_open: *mut fid, with: *mut fid, flags: u64) -> c_int {
+/// The object to import, if it is of this class and there are no flags: the
+/// original answers the same to both mistakes.
+///
+/// # Safety
+/// `with` is null or a live object of the program's.
+unsafe fn to_import<'a>(with: *mut fid, class: c_int, flags: u64) -> Result<&'a mut fid> {
+    // SAFETY: by this function's contract.
+    let fid = unsafe { with.as_mut() }.ok_or(Error::INVAL)?;
+    if flags != 0 || fid.fclass != class as usize {
+        return Err(Error::INVAL);
+    }
+    Ok(fid)
+}
+
+unsafe extern "C" fn bind_log(_part: *mut fid, with: *mut fid, flags: u64) -> c_int {
     answer("fi_import_fid", || -> Result {
-        // SAFETY: fi_import_fid(3): a live object of the program's.
-        let fid = unsafe { with.as_mut() }.ok_or(Error::INVAL)?;
-        if flags != 0 {
-            return Err(Error::BADFLAGS);
-        }
-        if fid.fclass != FI_CLASS_LOG as usize {
-            return Err(Error::INVAL);
-        }
+        // SAFETY: fi_import_fid(3): a live object of the program's, or null.
+        let fid = unsafe { to_import(with, FI_CLASS_LOG, flags) }?;
         // SAFETY: objects of that class are of that type.
         let ops = unsafe { (*with.cast::<fid_logging>()).ops.as_ref() }.ok_or(Error::INVAL)?;
         if ops.size < size_of::<fi_ops_log>() {
@@ -100,65 +99,52 @@ unsafe extern "C" fn bind(_open: *mut fid, with: *mut fid, flags: u64) -> c_int 
         if !log::import(with.cast()) {
             return Err(Error::ALREADY);
         }
-        fid.ops = (&raw const BOUND_OPS.0).cast_mut();
+        fid.ops = (&raw const BOUND_LOG_OPS).cast_mut();
         Ok(())
     })
 }
 
-unsafe extern "C" fn close_bound(with: *mut fid) -> c_int {
+unsafe extern "C" fn close_log(with: *mut fid) -> c_int {
     answer("fi_close", || -> Result {
         log::unimport(with.cast());
         Ok(())
     })
 }
 
-unsafe extern "C" fn no_bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_control(_: *mut fid, _: c_int, _: *mut c_void) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_ops(
-    _: *mut fid,
-    _: *const c_char,
-    _: u64,
-    _: *mut *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_ops_set(
-    _: *mut fid,
-    _: *const c_char,
-    _: u64,
-    _: *mut c_void,
-    _: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
+unsafe extern "C" fn bind_monitor(_part: *mut fid, with: *mut fid, flags: u64) -> c_int {
+    answer("fi_import_fid", || -> Result {
+        // SAFETY: fi_import_fid(3): a live object of the program's, or null.
+        unsafe {
+            to_import(with, crate::abi::FI_CLASS_MEM_MONITOR, flags)?;
+            monitor::import(with.cast())
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ptr::null_mut;
 
     #[test]
-    fn only_the_log_can_be_opened_and_only_as_the_manual_says() {
+    fn parts_are_opened_by_name_and_only_as_the_manual_says() {
         let open = |api, name, len, flags| {
-            open(api, name, len, flags, ptr::null_mut()).map(|fid| {
-                // SAFETY: just opened, and closed once.
-                unsafe {
-                    assert_eq!((*fid).fclass, FI_CLASS_LOG as usize);
-                    close_open(fid)
-                }
-            })
+            // SAFETY: without attributes; just opened, and closed once.
+            unsafe {
+                open(api, name, core::ptr::null(), len, flags, null_mut()).map(|fid| {
+                    let class = (*fid).fclass as c_int;
+                    assert_eq!(close_part(fid), 0);
+                    class
+                })
+            }
         };
-        assert_eq!(open(version(1, 13), c"logging", 0, 0), Ok(0));
-        assert_eq!(open(version(1, 12), c"logging", 0, 0), Err(Error::INVAL));
-        assert_eq!(open(version(1, 13), c"logging", 8, 0), Err(Error::INVAL));
-        assert_eq!(open(version(1, 13), c"logging", 0, 1), Err(Error::BADFLAGS));
-        assert_eq!(open(version(1, 13), c"mr_cache", 0, 0), Err(Error::NOSYS));
+        for (name, class) in [(c"logging", FI_CLASS_LOG), (c"mr_cache", FI_CLASS_MR_CACHE)] {
+            assert_eq!(open(version(1, 13), name, 0, 0), Ok(class));
+            assert_eq!(open(version(1, 12), name, 0, 0), Err(Error::INVAL));
+            assert_eq!(open(version(1, 13), name, 8, 0), Err(Error::INVAL));
+            assert_eq!(open(version(1, 13), name, 0, 1), Err(Error::BADFLAGS));
+        }
+        assert_eq!(open(version(1, 13), c"MR_Cache", 0, 0), Ok(FI_CLASS_MR_CACHE));
+        assert_eq!(open(version(1, 13), c"hmem", 0, 0), Err(Error::NOSYS));
     }
 }

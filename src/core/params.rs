@@ -69,6 +69,36 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Access mode of the log file (default: 0600)",
         ),
         (
+            c"mr_cache_max_size",
+            FI_PARAM_SIZE_T,
+            c"How many bytes of memory a registration cache keeps registered (default: total memory / number of cpu cores / 2)",
+        ),
+        (
+            c"mr_cache_max_count",
+            FI_PARAM_SIZE_T,
+            c"How many regions a registration cache keeps registered; 0 turns it off (default: 1024)",
+        ),
+        (
+            c"mr_cache_monitor",
+            FI_PARAM_STRING,
+            c"What tells a registration cache of memory that is unmapped: userfaultfd; disabled turns the cache off; memhooks and kdreg2 are not in this library and stand for userfaultfd (default: userfaultfd)",
+        ),
+        (
+            c"mr_cuda_cache_monitor_enabled",
+            FI_PARAM_BOOL,
+            c"Whether memory of CUDA devices may be cached; this library does not register any (default: true)",
+        ),
+        (
+            c"mr_rocr_cache_monitor_enabled",
+            FI_PARAM_BOOL,
+            c"Whether memory of ROCR devices may be cached; this library does not register any (default: true)",
+        ),
+        (
+            c"mr_ze_cache_monitor_enabled",
+            FI_PARAM_BOOL,
+            c"Whether memory of Level Zero devices may be cached; this library does not register any (default: true)",
+        ),
+        (
             c"provider",
             FI_PARAM_STRING,
             c"Providers to use, separated by commas; a leading ^ uses all others (default: all available)",

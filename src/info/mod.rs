@@ -10,15 +10,18 @@
 //!   reason of every refusal; [`alter`] fills in what is echoed back.
 //! - [`ip`] is getinfo for providers whose addresses are IP addresses.
 //! - [`addr`] reads and writes address strings.
+//! - [`nic`](mod@nic) is what is known of a card.
 //! - [`tostr`] is the text of `fi_tostr`.
 pub mod addr;
 pub mod check;
 pub mod ip;
+pub mod nic;
 mod owned;
 pub mod tostr;
 
 pub use check::{Offer, Refusal, alter, check, only_if_asked};
 pub use ip::{IpProvider, ip_getinfo, resolve};
+pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 
 /// `FI_VERSION(major, minor)` (fi_version(3)).

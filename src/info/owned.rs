@@ -445,6 +445,13 @@ impl InfoBuf {
         unsafe { (*self.raw().fabric_attr).fabric = fabric }
     }
 
+    /// Says what card is behind it.
+    pub fn set_nic(&mut self, nic: super::Nic) {
+        let old = core::mem::replace(&mut self.raw().nic, nic.into_raw());
+        // SAFETY: the info's own, which nobody uses any more.
+        unsafe { close_nic(old) };
+    }
+
     /// `caps`, as [`InfoRef::caps`].
     pub fn caps(&self) -> u64 {
         self.as_ref().caps()
@@ -755,22 +762,43 @@ unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, era: Era) -> Result {
     Ok(())
 }
 
-/// A nic belongs to its provider, which alone knows how to copy it.
+/// A nic belongs to its provider, which alone knows how to copy it. One that
+/// cannot be copied is left out of the copy: two infos that share it would free
+/// it twice.
 ///
 /// # Safety
 /// `nic` is null or a live nic.
 unsafe fn dup_nic(nic: *mut fid_nic) -> Result<*mut fid_nic> {
-    if nic.is_null() {
-        return Ok(nic);
-    }
     let mut copy: *mut fid_nic = ptr::null_mut();
-    // SAFETY: a live fid has its operations; FI_DUP of a nic answers a nic.
-    unsafe {
-        let ops = (*nic).fid.ops.as_ref().ok_or(Error::NOSYS)?;
-        let control = ops.control.ok_or(Error::NOSYS)?;
-        Error::check(control(&raw mut (*nic).fid, FI_DUP, (&raw mut copy).cast()))?;
+    if nic.is_null() {
+        return Ok(copy);
     }
-    Ok(copy)
+    // SAFETY: the operations of a live fid, or none; FI_DUP of a nic answers a nic.
+    unsafe {
+        let Some(control) = (*nic).fid.ops.as_ref().and_then(|ops| ops.control) else {
+            return Ok(copy);
+        };
+        match Error::check(control(&raw mut (*nic).fid, FI_DUP, (&raw mut copy).cast())) {
+            Ok(_) => Ok(copy),
+            Err(Error::NOSYS) => Ok(ptr::null_mut()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Gives a nic back to its provider.
+///
+/// # Safety
+/// `nic` is null or a live nic that nobody uses any more.
+unsafe fn close_nic(nic: *mut fid_nic) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if let Some(nic) = nic.as_mut()
+            && let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close)
+        {
+            close(&raw mut nic.fid);
+        }
+    }
 }
 
 /// Frees a list of infos, as `fi_freeinfo` does; null is the empty list.
@@ -803,11 +831,7 @@ pub unsafe fn free_raw(mut info: *mut fi_info) {
                 libc::free(fabric.prov_name.cast());
                 libc::free(this.fabric_attr.cast());
             }
-            if let Some(nic) = this.nic.as_mut()
-                && let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close)
-            {
-                close(&raw mut nic.fid);
-            }
+            close_nic(this.nic);
             libc::free(info.cast());
             info = next;
         }

@@ -539,6 +539,14 @@ unsafe fn string<'a>(at: *const c_char) -> Option<&'a CStr> {
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) })
 }
 
+/// What a card is, as it stands in the text of an info.
+pub(super) fn nic(nic: &fid_nic) -> String {
+    let mut text = Text(String::new());
+    // SAFETY: only the info's card, or one of ours, comes here: it is live.
+    unsafe { text.nic(1, nic) };
+    text.0
+}
+
 /// What an object says about itself.
 ///
 /// # Safety

@@ -13,6 +13,7 @@ use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::peer::AvOwner;
 use crate::slab::Slab;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::any::Any;
@@ -50,6 +51,8 @@ pub struct Av {
     table: Mutex<Table>,
     eq: OnceLock<Arc<Eq>>,
     events: bool,
+    /// The vector of another provider's that this one stands beside (fi_peer(3)).
+    owner: Option<AvOwner>,
     users: AtomicUsize,
     _domain: Arc<dyn Any + Send + Sync>,
     on_close: Box<dyn Fn() + Send + Sync>,
@@ -71,21 +74,36 @@ impl std::fmt::Debug for Av {
 impl Av {
     /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
     /// On success `attr.type` says what the vector is, if it was left open.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_av_context` (fi_peer(3)).
+    pub unsafe fn open(
         domain: Arc<dyn Any + Send + Sync>,
         on_close: Box<dyn Fn() + Send + Sync>,
         format: u32,
         attr: Option<&mut fi_av_attr>,
-        context: *mut c_void,
+        mut context: *mut c_void,
     ) -> Result<Arc<Self>> {
         let mut events = false;
+        let mut owner = None;
         if let Some(attr) = attr {
-            if attr.flags & abi::FI_PEER != 0 || !attr.name.is_null() {
-                // Shared and imported vectors are not built.
+            if !attr.name.is_null() {
+                // Vectors that processes share are not built.
                 return Err(Error::NOSYS);
             }
-            if attr.flags & !(abi::FI_EVENT | abi::FI_READ | abi::FI_SYMMETRIC) != 0 {
+            const ALLOWED: u64 = abi::FI_EVENT | abi::FI_READ | abi::FI_SYMMETRIC | abi::FI_PEER;
+            if attr.flags & !ALLOWED != 0 {
                 return Err(Error::BADFLAGS);
+            }
+            if attr.flags & abi::FI_PEER != 0 {
+                // SAFETY: by this function's contract.
+                let of = unsafe { AvOwner::new(context) }?;
+                if attr.r#type == fi_av_type::FI_AV_UNSPEC {
+                    attr.r#type = of.query()?.r#type;
+                }
+                // The context was only for opening.
+                context = std::ptr::null_mut();
+                owner = Some(of);
             }
             if attr.r#type.raw() > fi_av_type::FI_AV_TABLE as u32 {
                 return Err(Error::INVAL);
@@ -111,6 +129,7 @@ impl Av {
             table: Mutex::new(Table::default()),
             eq: OnceLock::new(),
             events,
+            owner,
             users: AtomicUsize::new(0),
             _domain: domain,
             on_close,
@@ -133,6 +152,12 @@ impl Av {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The address of an endpoint of this process in the vector of the owner,
+    /// FI_ADDR_NOTAVAIL without one (fi_peer(3)).
+    pub fn owner_addr(&self, ep: FidPtr) -> fi_addr_t {
+        self.owner.map_or(FI_ADDR_NOTAVAIL, |owner| owner.ep_addr(ep.0.cast()))
     }
 
     /// An endpoint is bound; the vector cannot be closed while it is.
@@ -583,7 +608,9 @@ mod tests {
 
     fn open() -> Arc<Av> {
         let format = abi::FI_SOCKADDR_IN as u32;
-        Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()).unwrap()
+        // SAFETY: no peer.
+        unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()) }
+            .unwrap()
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::boundary::answer;
 use crate::cq::Parent;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{self, Kind, Wait};
@@ -13,6 +14,17 @@ use core::ffi::{c_int, c_void};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug)]
+enum Counts {
+    /// Operations.
+    Operations,
+    /// Their bytes.
+    Bytes,
+    /// Operations, in the counter of another provider's.
+    Elsewhere(CntrOwner),
+}
 
 /// A counter, as C and providers share it.
 #[repr(C)]
@@ -22,7 +34,7 @@ pub struct Cntr {
     errors: AtomicU64,
     /// Changed since a poll set last looked.
     changed: AtomicBool,
-    bytes: bool,
+    counts: Counts,
     wait: Option<Wait>,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
@@ -46,19 +58,25 @@ impl std::fmt::Debug for Cntr {
 
 impl Cntr {
     /// Opens a counter (fi_cntr_open).
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_cntr_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         parent: Parent,
         attr: Option<&fi_cntr_attr>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
         let (mut events, mut wait_obj, mut set) =
             (Default::default(), Default::default(), std::ptr::null_mut());
+        let mut owner = None;
         if let Some(attr) = attr {
-            if attr.flags & abi::FI_PEER != 0 {
-                return Err(Error::NOSYS);
-            }
-            if attr.flags != 0 {
+            if attr.flags & !abi::FI_PEER != 0 {
                 return Err(Error::BADFLAGS);
+            }
+            if attr.flags & abi::FI_PEER != 0 {
+                // SAFETY: by this function's contract.
+                owner = Some(unsafe { CntrOwner::new(context) }?);
             }
             (events, wait_obj, set) = (attr.events, attr.wait_obj, attr.wait_set);
         }
@@ -66,8 +84,21 @@ impl Cntr {
         if !bytes && events != fi_cntr_events::FI_CNTR_EVENTS_COMP {
             return Err(Error::INVAL);
         }
+        let counts = match owner {
+            // An owner is told of operations only.
+            Some(_) if bytes => return Err(Error::INVAL),
+            Some(owner) => Counts::Elsewhere(owner),
+            None if bytes => Counts::Bytes,
+            None => Counts::Operations,
+        };
         let kind = Kind::from_attr(wait_obj)?;
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        if owner.is_some() {
+            if kind != Kind::None {
+                (parent.on_blocking)(kind)?;
+            }
+            return Ok(Arc::new(Self::new(parent, counts, &PEER_CNTR_OPS, std::ptr::null_mut())));
+        }
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.
@@ -76,30 +107,40 @@ impl Cntr {
         if kind != Kind::None {
             (parent.on_blocking)(kind)?;
         }
-        let cntr = Arc::new(Self {
+        let cntr = Self::new(parent, counts, &CNTR_OPS, context);
+        let cntr = Arc::new(Self { wait: Some(wait), wait_set: wait_set.clone(), ..cntr });
+        if let Some(set) = wait_set {
+            set.add(&cntr)?;
+        }
+        Ok(cntr)
+    }
+
+    fn new(
+        parent: Parent,
+        counts: Counts,
+        ops: &'static fi_ops_cntr,
+        context: *mut c_void,
+    ) -> Self {
+        Self {
             c: fid_cntr {
                 fid: fid {
                     fclass: FI_CLASS_CNTR as usize,
                     context,
                     ops: (&raw const FID_OPS).cast_mut(),
                 },
-                ops: (&raw const CNTR_OPS).cast_mut(),
+                ops: std::ptr::from_ref(ops).cast_mut(),
             },
             value: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             changed: AtomicBool::new(false),
-            bytes,
-            wait: Some(wait),
-            wait_set: wait_set.clone(),
+            counts,
+            wait: None,
+            wait_set: None,
             progress: parent.progress,
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
-        });
-        if let Some(set) = wait_set {
-            set.add(&cntr)?;
         }
-        Ok(cntr)
     }
 
     /// The counter behind a fid of the application's, if it is one of ours.
@@ -129,12 +170,20 @@ impl Cntr {
     /// An operation of `len` bytes succeeded.
     #[inline]
     pub fn completed(&self, len: usize) {
-        self.value.fetch_add(if self.bytes { len as u64 } else { 1 }, Ordering::SeqCst);
+        let by = match &self.counts {
+            Counts::Operations => 1,
+            Counts::Bytes => len as u64,
+            Counts::Elsewhere(owner) => return owner.completed(),
+        };
+        self.value.fetch_add(by, Ordering::SeqCst);
         self.written();
     }
 
     /// An operation failed.
     pub fn failed(&self) {
+        if let Counts::Elsewhere(owner) = &self.counts {
+            return owner.failed();
+        }
         self.errors.fetch_add(1, Ordering::SeqCst);
         self.written();
     }
@@ -231,6 +280,20 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     export_xpu: Some(no_export_xpu),
 };
 
+/// Of a counter that is read elsewhere: reading is how its owner progresses it,
+/// and all else is not for it (fi_peer(3)).
+static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(no_change),
+    set: Some(no_change),
+    wait: Some(no_wait),
+    adderr: Some(no_change),
+    seterr: Some(no_change),
+    export_xpu: Some(no_export_xpu),
+};
+
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a counter that `open` made and `close` has not taken back, or with null.
 
@@ -322,6 +385,14 @@ unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
 unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: see above.
     unsafe { change(cntr, "fi_cntr_seterr", |c| c.errors.store(value, Ordering::SeqCst)) }
+}
+
+unsafe extern "C" fn no_change(_cntr: *mut fid_cntr, _value: u64) -> c_int {
+    Error::NOSYS.to_ret()
+}
+
+unsafe extern "C" fn no_wait(_cntr: *mut fid_cntr, _threshold: u64, _timeout: c_int) -> c_int {
+    Error::NOSYS.to_ret()
 }
 
 unsafe extern "C" fn cntr_wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {

@@ -13,6 +13,7 @@ use crate::boundary::answer;
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
 use crate::lock::Lock;
+use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{self, Kind, Wait};
@@ -99,6 +100,7 @@ struct Ring {
 }
 
 impl Ring {
+    /// `size` is a power of two, or 0 for a ring that is always full.
     fn new(size: usize) -> Self {
         let empty = Completion {
             context: Context::NULL,
@@ -110,7 +112,7 @@ impl Ring {
             src: FI_ADDR_NOTAVAIL,
         };
         Self {
-            slots: vec![empty; size.next_power_of_two()].into_boxed_slice(),
+            slots: vec![empty; size].into_boxed_slice(),
             read: 0,
             written: 0,
             behind: VecDeque::new(),
@@ -119,9 +121,13 @@ impl Ring {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.written - self.read == self.slots.len()
+    }
+
     #[inline]
     fn push(&mut self, entry: Completion) {
-        if self.written - self.read == self.slots.len() {
+        if self.is_full() {
             self.behind.push_back(entry);
             return;
         }
@@ -157,6 +163,9 @@ pub struct Cq {
     format: Format,
     wait: Option<Wait>,
     wait_set: Option<Arc<WaitSet>>,
+    /// Who gets the entries of a queue that was opened with FI_PEER. Its ring is
+    /// always full and its size without bounds, so that nothing else asks.
+    owner: Option<CqOwner>,
     progress: Arc<dyn Progress>,
     api_version: u32,
     users: AtomicUsize,
@@ -214,21 +223,27 @@ impl std::fmt::Debug for Parent {
 impl Cq {
     /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
     /// are not looked at. A null `attr` means all defaults.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_cq_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         parent: Parent,
         attr: Option<&fi_cq_attr>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
-        const ALLOWED: u64 = abi::FI_AFFINITY;
+        const ALLOWED: u64 = abi::FI_AFFINITY | abi::FI_PEER;
         let (mut size, mut format, mut wait_obj) =
             (0, c_enum::default(), c_enum::<fi_wait_obj>::default());
         let mut set = std::ptr::null_mut();
+        let mut owner = None;
         if let Some(attr) = attr {
-            if attr.flags & abi::FI_PEER != 0 {
-                return Err(Error::NOSYS);
-            }
             if attr.flags & !ALLOWED != 0 {
                 return Err(Error::BADFLAGS);
+            }
+            if attr.flags & abi::FI_PEER != 0 {
+                // SAFETY: by this function's contract.
+                owner = Some(unsafe { CqOwner::new(context) }?);
             }
             (size, format, wait_obj, set) = (attr.size, attr.format, attr.wait_obj, attr.wait_set);
         }
@@ -241,12 +256,17 @@ impl Cq {
             _ => return Err(Error::INVAL),
         };
         let kind = Kind::from_attr(wait_obj)?;
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        if kind != Kind::None {
+            (parent.on_blocking)(kind)?;
+        }
+        if let Some(owner) = owner {
+            return Ok(Self::of_peer(parent, format, owner));
+        }
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
         if let Some(wait) = &wait {
             wait.add_source(&*parent.progress)?;
-            (parent.on_blocking)(kind)?;
         }
         let size = if size == 0 { DEFAULT_SIZE } else { size };
         if size > 1 << 30 {
@@ -261,12 +281,13 @@ impl Cq {
                 },
                 ops: (&raw const CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(size), parent.serialized),
+            ring: Lock::with_level(Ring::new(size.next_power_of_two()), parent.serialized),
             count: AtomicUsize::new(0),
             size,
             format,
             wait,
             wait_set: wait_set.clone(),
+            owner: None,
             progress: parent.progress,
             api_version: parent.api_version,
             users: AtomicUsize::new(0),
@@ -277,6 +298,33 @@ impl Cq {
             set.add(&cq)?;
         }
         Ok(cq)
+    }
+
+    /// A queue whose entries go to the queue of another provider's. Its context
+    /// was only for opening.
+    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Arc<Self> {
+        Arc::new(Self {
+            c: fid_cq {
+                fid: fid {
+                    fclass: FI_CLASS_CQ as usize,
+                    context: std::ptr::null_mut(),
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const PEER_CQ_OPS).cast_mut(),
+            },
+            ring: Lock::with_level(Ring::new(0), parent.serialized),
+            count: AtomicUsize::new(0),
+            size: usize::MAX,
+            format,
+            wait: None,
+            wait_set: None,
+            owner: Some(owner),
+            progress: parent.progress,
+            api_version: parent.api_version,
+            users: AtomicUsize::new(0),
+            _domain: parent.domain,
+            on_close: parent.on_close,
+        })
     }
 
     /// The queue behind a fid of the application's, if it is one of ours.
@@ -326,6 +374,25 @@ impl Cq {
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
         let mut ring = self.ring.lock();
+        if ring.is_full() {
+            drop(ring);
+            return self.write_past_ring(entry);
+        }
+        ring.push(entry);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(ring);
+        self.written();
+    }
+
+    /// Writes where there is no room in the ring: to the owner, who has made
+    /// room or lost the entry (fi_peer(3)), or behind the ring.
+    #[cold]
+    fn write_past_ring(&self, entry: Completion) {
+        if let Some(owner) = &self.owner {
+            let _ = owner.write(&entry);
+            return;
+        }
+        let mut ring = self.ring.lock();
         ring.push(entry);
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(ring);
@@ -335,6 +402,10 @@ impl Cq {
     /// Writes a failure.
     #[cold]
     pub fn write_error(&self, error: CompletionError) {
+        if let Some(owner) = &self.owner {
+            let _ = owner.write_error(&error);
+            return;
+        }
         let mut ring = self.ring.lock();
         ring.push(Completion { flags: ERROR_MARK, ..error.of });
         ring.errors.push_back(error);
@@ -569,6 +640,20 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
     export_xpu: Some(no_export_xpu),
 };
 
+/// Of a queue whose entries are read elsewhere: reading no entries is how its
+/// owner progresses it, and all else is not for it (fi_peer(3)).
+static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(progress_only),
+    readfrom: Some(no_readfrom),
+    readerr: Some(no_readerr),
+    sread: Some(no_sread),
+    sreadfrom: Some(no_sreadfrom),
+    signal: Some(no_signal),
+    strerror: Some(cq_strerror),
+    export_xpu: Some(no_export_xpu),
+};
+
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a queue that `open` made and `close` has not taken back, or with null.
 
@@ -623,6 +708,56 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ss
         // SAFETY: see above; the buffer is the caller's.
         unsafe { Cq::from_c(cq)?.read(buf, count, std::ptr::null_mut()) }
     })
+}
+
+unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> ssize_t {
+    answer("fi_cq_read", || {
+        // SAFETY: see above.
+        let cq = unsafe { Cq::from_c(cq) }?;
+        if count != 0 {
+            return Err(Error::NOSYS);
+        }
+        cq.progress.progress();
+        Ok(0_usize)
+    })
+}
+
+unsafe extern "C" fn no_readfrom(
+    _cq: *mut fid_cq,
+    _buf: *mut c_void,
+    _count: usize,
+    _src: *mut fi_addr_t,
+) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_readerr(_: *mut fid_cq, _: *mut fi_cq_err_entry, _: u64) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_sread(
+    _cq: *mut fid_cq,
+    _buf: *mut c_void,
+    _count: usize,
+    _cond: *const c_void,
+    _timeout: c_int,
+) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_sreadfrom(
+    _cq: *mut fid_cq,
+    _buf: *mut c_void,
+    _count: usize,
+    _src: *mut fi_addr_t,
+    _cond: *const c_void,
+    _timeout: c_int,
+) -> ssize_t {
+    Error::NOSYS.to_ret() as ssize_t
+}
+
+unsafe extern "C" fn no_signal(_cq: *mut fid_cq) -> c_int {
+    Error::NOSYS.to_ret()
 }
 
 unsafe extern "C" fn readfrom(

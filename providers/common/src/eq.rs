@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoBuf;
 use crate::lock::Lock;
+use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{self, Kind, Wait};
@@ -98,6 +99,9 @@ pub struct Eq {
     wait: Option<Wait>,
     wait_set: Option<Arc<WaitSet>>,
     sources: RwLock<Vec<Weak<dyn Progress>>>,
+    /// Who gets the events of a queue that was opened with FI_PEER, as far as
+    /// fi_eq_write can carry them: failures are read here (fi_peer(3)).
+    owner: Option<EqOwner>,
     users: AtomicUsize,
     on_close: Box<dyn Fn() + Send + Sync>,
 }
@@ -117,7 +121,11 @@ impl std::fmt::Debug for Eq {
 
 impl Eq {
     /// Opens a queue (fi_eq_open). `on_close` is called when it is closed.
-    pub fn open(
+    ///
+    /// # Safety
+    /// With FI_PEER `context` is null or a `struct fi_peer_eq_context` (fi_peer(3));
+    /// with FI_WAIT_SET `wait_set` is null or an open one.
+    pub unsafe fn open(
         attr: Option<&fi_eq_attr>,
         context: *mut c_void,
         on_close: Box<dyn Fn() + Send + Sync>,
@@ -126,11 +134,18 @@ impl Eq {
         if let Some(attr) = attr {
             (flags, wait_obj, set) = (attr.flags, attr.wait_obj, attr.wait_set);
         }
-        if flags & !(abi::FI_WRITE | abi::FI_AFFINITY) != 0 {
+        if flags & !(abi::FI_WRITE | abi::FI_AFFINITY | abi::FI_PEER) != 0 {
             return Err(Error::BADFLAGS);
         }
+        let (owner, context) = if flags & abi::FI_PEER != 0 {
+            // It is only for opening.
+            // SAFETY: by this function's contract.
+            (Some(unsafe { EqOwner::new(context) }?), std::ptr::null_mut())
+        } else {
+            (None, context)
+        };
         let kind = Kind::from_attr(wait_obj)?;
-        // SAFETY: with FI_WAIT_SET the application passes an open wait set.
+        // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
             c: fid_eq {
@@ -147,6 +162,7 @@ impl Eq {
             wait: if kind == Kind::None { None } else { Some(Wait::new(kind)?) },
             wait_set: wait_set.clone(),
             sources: RwLock::new(Vec::new()),
+            owner,
             users: AtomicUsize::new(0),
             on_close,
         });
@@ -206,6 +222,13 @@ impl Eq {
 
     /// Adds an event.
     pub fn write(&self, event: Event) {
+        let event = match &self.owner {
+            None => event,
+            Some(owner) => match owner.write(event) {
+                Ok(()) => return,
+                Err(event) => event,
+            },
+        };
         let mut queue = self.queue.lock();
         queue.events.push_back(event);
         self.count.fetch_add(1, Ordering::SeqCst);

@@ -19,43 +19,52 @@ fn define(prov: &'static Provider, name: &CStr, kind: fi_param_type, help: &CStr
     }
 }
 
-fn get<T: Default>(prov: &'static Provider, name: &CStr) -> Option<T> {
+fn get<T: Default>(prov: Option<&'static Provider>, name: &CStr) -> Option<T> {
     let mut value = T::default();
+    let prov = prov.map_or(std::ptr::null_mut(), Provider::as_ptr);
     // SAFETY: `value` has the type the parameter was defined with (the callers
     // below pair them), and the core only reads the provider.
-    let ret = unsafe {
-        abi::fi_param_get(prov.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>())
-    };
+    let ret = unsafe { abi::fi_param_get(prov, name.as_ptr(), (&raw mut value).cast::<c_void>()) };
     (ret == 0).then_some(value)
+}
+
+fn get_string(prov: Option<&'static Provider>, name: &CStr) -> Option<String> {
+    let value: usize = get(prov, name)?;
+    let value = value as *const c_char;
+    // SAFETY: the value of a string is a C string of the core's that stays, or null.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
 }
 
 /// A size: what the environment says, or `default`.
 pub fn size(prov: &'static Provider, name: &CStr, default: usize, help: &CStr) -> usize {
     define(prov, name, fi_param_type::FI_PARAM_SIZE_T, help);
-    get::<usize>(prov, name).unwrap_or(default)
+    get::<usize>(Some(prov), name).unwrap_or(default)
 }
 
 /// An integer, `None` when the environment does not say.
 pub fn int(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<c_int> {
     define(prov, name, fi_param_type::FI_PARAM_INT, help);
-    get::<c_int>(prov, name)
+    get::<c_int>(Some(prov), name)
 }
 
 /// A yes or no, `None` when the environment does not say.
 pub fn boolean(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<bool> {
     define(prov, name, fi_param_type::FI_PARAM_BOOL, help);
-    get::<c_int>(prov, name).map(|value| value != 0)
+    get::<c_int>(Some(prov), name).map(|value| value != 0)
 }
 
 /// A text, `None` when the environment does not say.
 pub fn string(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<String> {
     define(prov, name, fi_param_type::FI_PARAM_STRING, help);
-    let mut value: *const c_char = std::ptr::null();
-    // SAFETY: `value` has the type the parameter was defined with.
-    let ret = unsafe {
-        abi::fi_param_get(prov.as_ptr(), name.as_ptr(), (&raw mut value).cast::<c_void>())
-    };
-    // SAFETY: the answer is a C string of the core's that stays.
-    (ret == 0 && !value.is_null())
-        .then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+    get_string(Some(prov), name)
+}
+
+/// A size that the library itself defines, such as `mr_cache_max_size`.
+pub fn core_size(name: &CStr) -> Option<usize> {
+    get(None, name)
+}
+
+/// A text that the library itself defines.
+pub fn core_string(name: &CStr) -> Option<String> {
+    get_string(None, name)
 }

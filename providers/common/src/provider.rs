@@ -2,6 +2,8 @@
 use crate::abi::{fi_context, fi_fabric_attr, fi_info, fi_provider, fid_fabric};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::ffi::CString;
 
 /// The `getinfo` callback (fi_getinfo(3)).
 pub type GetinfoFn = unsafe extern "C" fn(
@@ -22,9 +24,13 @@ pub type FabricFn = unsafe extern "C" fn(
 
 /// A provider's descriptor, one static in each plug-in. The core writes to it
 /// (its `context` is the core's), which is why it is not plain data.
-pub struct Provider(UnsafeCell<fi_provider>);
+pub struct Provider {
+    c: UnsafeCell<fi_provider>,
+    handed_out: AtomicBool,
+}
 
-// SAFETY: only the core writes to it, and under its own lock.
+// SAFETY: only the core writes to it, under its own lock, and before it knows
+// of it `hand_out`, once.
 unsafe impl Sync for Provider {}
 
 impl std::fmt::Debug for Provider {
@@ -42,15 +48,31 @@ impl Provider {
         getinfo: GetinfoFn,
         fabric: FabricFn,
     ) -> Self {
-        Self(UnsafeCell::new(fi_provider {
-            version,
-            fi_version: api_version,
-            context: fi_context { internal: [core::ptr::null_mut(); 4] },
-            name: name.as_ptr(),
-            getinfo: Some(getinfo),
-            fabric: Some(fabric),
-            cleanup: None,
-        }))
+        Self {
+            c: UnsafeCell::new(fi_provider {
+                version,
+                fi_version: api_version,
+                context: fi_context { internal: [core::ptr::null_mut(); 4] },
+                name: name.as_ptr(),
+                getinfo: Some(getinfo),
+                fabric: Some(fabric),
+                cleanup: None,
+            }),
+            handed_out: AtomicBool::new(false),
+        }
+    }
+
+    /// What a plug-in's `fi_prov_ini` begins with: under another name, if the
+    /// user wants one, the first time that the provider is handed out.
+    pub fn hand_out(&'static self, name: Option<CString>) -> *mut fi_provider {
+        if !self.handed_out.swap(true, Ordering::AcqRel)
+            && let Some(name) = name
+        {
+            // SAFETY: the core, which reads the name, does not know us yet. The
+            // name stays for as long as the plug-in does.
+            unsafe { (*self.c.get()).name = CString::into_raw(name) };
+        }
+        self.as_ptr()
     }
 
     /// With something to be done when the program ends (fi_provider(7)): the core
@@ -58,12 +80,46 @@ impl Provider {
     #[must_use]
     pub const fn with_cleanup(self, cleanup: unsafe extern "C" fn()) -> Self {
         // SAFETY: `self` is owned: nobody else has a pointer to it yet.
-        unsafe { (*self.0.get()).cleanup = Some(cleanup) };
+        unsafe { (*self.c.get()).cleanup = Some(cleanup) };
         self
     }
 
     /// The pointer to hand to the core with every call.
     pub const fn as_ptr(&self) -> *mut fi_provider {
-        self.0.get()
+        self.c.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn no_getinfo(
+        _version: u32,
+        _node: *const c_char,
+        _service: *const c_char,
+        _flags: u64,
+        _hints: *const fi_info,
+        _info: *mut *mut fi_info,
+    ) -> c_int {
+        -1
+    }
+
+    unsafe extern "C" fn no_fabric(
+        _attr: *mut fi_fabric_attr,
+        _fabric: *mut *mut fid_fabric,
+        _context: *mut c_void,
+    ) -> c_int {
+        -1
+    }
+
+    #[test]
+    fn a_provider_is_renamed_before_the_core_knows_it_and_never_after() {
+        static PROV: Provider = Provider::new(c"zed", 0, 0, no_getinfo, no_fabric);
+        // SAFETY: a static provider with a C string for a name.
+        let name = |prov: *mut fi_provider| unsafe { CStr::from_ptr((*prov).name) };
+        assert_eq!(name(PROV.as_ptr()), c"zed");
+        assert_eq!(name(PROV.hand_out(Some(c"other".into()))), c"other");
+        assert_eq!(name(PROV.hand_out(Some(c"third".into()))), c"other");
     }
 }

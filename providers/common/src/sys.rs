@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Turns a system call's -1 into the error it left in errno.
-fn check(ret: libc::c_int) -> Result<libc::c_int> {
+pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
 }
 

@@ -9,6 +9,7 @@ use ofi_provider::info::{
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
+use std::ffi::CString;
 use std::sync::OnceLock;
 
 /// What every endpoint of ours can do: the one place to add a capability to.
@@ -262,10 +263,13 @@ unsafe extern "C" fn cleanup() {
 /// The entry point of the plug-in (fi_provider(7)).
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    // Declares the parameters, so that fi_getparams lists them.
+    let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
+    let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
+    let prov = TCP.hand_out(name);
+    // Declares the parameters, so that fi_getparams lists them: under that name.
     Settings::read();
     crate::config::config();
-    TCP.as_ptr()
+    prov
 }
 
 #[cfg(test)]

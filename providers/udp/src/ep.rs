@@ -411,10 +411,13 @@ mod tests {
             let mut attr = unsafe { std::mem::zeroed::<fi_cq_attr>() };
             attr.size = cq_size;
             attr.format = fi_cq_format::FI_CQ_FORMAT_MSG.into();
-            let cq = Cq::open(parent, Some(&attr), std::ptr::null_mut()).unwrap();
+            // SAFETY: neither a peer nor a wait set.
+            let cq = unsafe { Cq::open(parent, Some(&attr), std::ptr::null_mut()) }.unwrap();
             let format = FI_SOCKADDR_IN as u32;
             let null = std::ptr::null_mut();
-            let av = Av::open(Arc::new(()), Box::new(|| ()), format, None, null).unwrap();
+            // SAFETY: no peer.
+            let av =
+                unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
             let own = av.insert(addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let bindings =

@@ -1,7 +1,7 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Domain, Fabric, RxAttr, Users, unbuilt};
+use super::{Domain, Fabric, RxAttr, Users, opened, unbuilt};
 use crate::abi::{
     FI_CLASS_DOMAIN, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_mr_attr, fi_ops,
     fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
@@ -135,6 +135,7 @@ unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
     answer("fi_close(domain)", || {
         // SAFETY: see above.
         unsafe { DomainFid::<D>::from_c(fid.cast()) }?.users.check_none()?;
+        opened::remove_domain(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         let domain = unsafe { DomainFid::<D>::take(fid.cast()) };
         (domain.leave_fabric)();

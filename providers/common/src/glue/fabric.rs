@@ -1,7 +1,7 @@
 //! `struct fid_fabric` for any [`Fabric`].
 use super::domain::DomainFid;
 use super::pep::PepFid;
-use super::{Fabric, Getinfo, Users, unbuilt};
+use super::{Fabric, Getinfo, Users, opened, unbuilt};
 use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
@@ -11,6 +11,7 @@ use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::{Era, InfoBuf, InfoRef};
+use crate::peer;
 use crate::poll::{self, WaitSet};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -61,7 +62,12 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
                 Some(InfoBuf::from_era(hints, Era::of_release(abi::fi_version()))?)
             };
             let hints = hints.as_ref().map(InfoBuf::as_ref);
-            *place = G::getinfo(version, string(node), string(service), flags, hints)?.into_raw();
+            let mut infos = G::getinfo(version, string(node), string(service), flags, hints)?;
+            opened::tell(&mut infos, hints);
+            if infos.is_empty() {
+                return Err(Error::NODATA);
+            }
+            *place = infos.into_raw();
             Ok(())
         }
     })
@@ -100,6 +106,7 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
             users: Arc::new(Users::default()),
             inner: F::open(name)?,
         });
+        opened::add_fabric(name, fabric.as_c());
         // SAFETY: checked above.
         unsafe { out.write(fabric.into_c()) };
         Ok(())
@@ -149,6 +156,7 @@ unsafe extern "C" fn close<F: Fabric>(fid: *mut fid) -> c_int {
     answer("fi_close(fabric)", || {
         // SAFETY: see above.
         unsafe { FabricFid::<F>::from_c(fid.cast()) }?.users.check_none()?;
+        opened::remove_fabric(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         drop(unsafe { FabricFid::<F>::take(fid.cast()) });
         Ok(())
@@ -166,7 +174,9 @@ unsafe fn open_domain<F: Fabric>(
     if out.is_null() {
         return Err(Error::INVAL);
     }
+    let on = fabric.as_c();
     let domain = DomainFid::open(fabric, info, context)?;
+    opened::add_domain(info.domain_name().unwrap_or_default(), on, domain.as_c());
     // SAFETY: checked above.
     unsafe { out.write(domain.into_c()) };
     Ok(())
@@ -190,8 +200,15 @@ unsafe extern "C" fn domain2<F: Fabric>(
     context: *mut c_void,
 ) -> c_int {
     answer("fi_domain2", || {
-        if flags != 0 {
+        if flags & !abi::FI_PEER != 0 {
             return Err(Error::BADFLAGS);
+        }
+        let mut context = context;
+        if flags & abi::FI_PEER != 0 {
+            // SAFETY: with FI_PEER that is what the context is, and it is only
+            // for opening (fi_peer(3)).
+            unsafe { peer::check_domain(context) }?;
+            context = std::ptr::null_mut();
         }
         // SAFETY: see above.
         unsafe { open_domain::<F>(fabric, info, out, context) }
@@ -231,7 +248,9 @@ unsafe extern "C" fn eq_open<F: Fabric>(
             return Err(Error::INVAL);
         }
         let on_close = fabric.use_it();
-        let eq = Eq::open(attr, context, on_close).inspect_err(|_| fabric.users.remove())?;
+        // SAFETY: see above; the context is as fi_eq_open(3) has it.
+        let eq =
+            unsafe { Eq::open(attr, context, on_close) }.inspect_err(|_| fabric.users.remove())?;
         // SAFETY: checked above.
         unsafe { out.write(eq.into_c()) };
         Ok(())

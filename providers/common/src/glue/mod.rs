@@ -14,6 +14,7 @@ mod connreq;
 mod domain;
 mod ep;
 mod fabric;
+mod opened;
 mod pep;
 mod rma;
 mod settings;

@@ -4,53 +4,15 @@ use crate::abi::{
     FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_attr,
     fi_collective_op, fi_datatype, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_collective, fi_msg_rma,
     fi_msg_tagged, fi_op, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma, fi_ops_tagged,
-    fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_mc, fid_pep, fid_t, fid_xpu_ep,
+    fi_rx_attr, fi_tx_attr, fid_domain, fid_ep, fid_mc, fid_pep, fid_t, fid_xpu_ep,
 };
 use crate::error::Error;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
+pub(crate) use crate::fid::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
+
 const NOSYS: c_int = Error::NOSYS.to_ret();
-
-pub(crate) unsafe extern "C" fn no_bind(_fid: *mut fid, _bfid: *mut fid, _flags: u64) -> c_int {
-    NOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_control(
-    _fid: *mut fid,
-    _command: c_int,
-    _arg: *mut c_void,
-) -> c_int {
-    NOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_ops_open(
-    _fid: *mut fid,
-    _name: *const c_char,
-    _flags: u64,
-    _ops: *mut *mut c_void,
-    _context: *mut c_void,
-) -> c_int {
-    NOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_ops_set(
-    _fid: *mut fid,
-    _name: *const c_char,
-    _flags: u64,
-    _ops: *mut c_void,
-    _context: *mut c_void,
-) -> c_int {
-    NOSYS
-}
-
-pub(crate) unsafe extern "C" fn no_tostr(
-    _fid: *const fid,
-    _buf: *mut c_char,
-    _len: usize,
-) -> c_int {
-    NOSYS
-}
 
 pub(crate) unsafe extern "C" fn no_query_atomic(
     _domain: *mut fid_domain,

@@ -1,0 +1,263 @@
+/* What programs give the library: fi_open(3), logs and memory monitors of their own. */
+#include "ct.h"
+#include <rdma/fi_ext.h>
+#include <rdma/providers/fi_log.h>
+
+#define MODERN FI_VERSION(1, 13)
+
+static void known_parts(int rank)
+{
+	static const struct { const char *name; size_t class; } part[] = {
+		{ "logging", FI_CLASS_LOG }, { "mr_cache", FI_CLASS_MR_CACHE }, { "MR_Cache", FI_CLASS_MR_CACHE },
+	};
+	struct fid *f;
+
+	(void)rank;
+	for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+		f = NULL;
+		OK(fi_open(MODERN, part[i].name, NULL, 0, 0, &f, &f));
+		EQ(f->fclass, part[i].class);
+		CHECK(f->context == &f);
+		ERR(fi_control(f, FI_GETWAIT, NULL), FI_ENOSYS);
+		OK(fi_close(f));
+		ERR(fi_open(FI_VERSION(1, 12), part[i].name, NULL, 0, 0, &f, NULL), FI_EINVAL);
+		ERR(fi_open(MODERN, part[i].name, &rank, sizeof rank, 0, &f, NULL), FI_EINVAL);
+		ERR(fi_open(MODERN, part[i].name, NULL, 0, 1, &f, NULL), FI_EBADFLAGS);
+	}
+	ERR(fi_open(MODERN, "no such part", NULL, 0, 0, &f, NULL), FI_ENOSYS);
+}
+
+static struct { int enabled, ready, lines, unnamed; char last[200]; } seen;
+
+static int log_enabled(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s, uint64_t flags)
+{
+	(void)s;
+	(void)flags;
+	seen.enabled++;
+	seen.unnamed += !p || !p->name || !*p->name;
+	return l <= FI_LOG_INFO;
+}
+static int log_ready(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s, uint64_t flags,
+		     uint64_t *showtime)
+{
+	(void)p;
+	(void)l;
+	(void)s;
+	(void)flags;
+	*showtime = 7;
+	return ++seen.ready == 1;
+}
+static void log_line(const struct fi_provider *p, enum fi_log_level l, enum fi_log_subsys s, const char *func,
+		     int line, const char *text)
+{
+	(void)l;
+	(void)s;
+	(void)func;
+	(void)line;
+	seen.lines++;
+	seen.unnamed += !p || !p->name || !*p->name;
+	snprintf(seen.last, sizeof seen.last, "%s", text);
+}
+
+static void own_log(int rank)
+{
+	struct fi_ops_log ops = { sizeof ops, log_enabled, log_ready, log_line }, bare = { .size = sizeof bare };
+	struct fid_logging mine = { .ops = &ops }, other = { .ops = &bare };
+	struct fi_provider prov = { .name = "zed" };
+	struct fi_info *info;
+	struct fid *f;
+	uint64_t showtime = 0;
+	int lines;
+
+	(void)rank;
+	OK(fi_import_log(MODERN, 0, &mine));
+	EQ(mine.fid.fclass, FI_CLASS_LOG);
+	ERR(fi_import_log(MODERN, 0, &other), FI_EALREADY);
+	ERR(fi_import_log(MODERN, 1, &other), FI_EBADFLAGS);
+
+	/* the library's lines and the provider's, each from somebody with a name */
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, NULL, &info));
+	fi_freeinfo(info);
+	CHECK(seen.enabled > 0 && seen.lines > 0);
+	EQ(seen.unnamed, 0);
+
+	CHECK(fi_log_enabled(&prov, FI_LOG_INFO, FI_LOG_CQ));
+	CHECK(!fi_log_enabled(&prov, FI_LOG_DEBUG, FI_LOG_CQ));
+	CHECK(fi_log_ready(&prov, FI_LOG_WARN, FI_LOG_CQ, &showtime));
+	EQ(showtime, 7);
+	CHECK(!fi_log_ready(&prov, FI_LOG_WARN, FI_LOG_CQ, &showtime));
+	lines = seen.lines;
+	fi_log(&prov, FI_LOG_INFO, FI_LOG_CQ, "func", 3, "%s %d\n", "a line", 42);
+	EQ(seen.lines, lines + 1);
+	CHECK(!strcmp(seen.last, "a line 42\n"));
+
+	/* closing it gives the log back */
+	OK(fi_close(&mine.fid));
+	fi_log(&prov, FI_LOG_DEBUG, FI_LOG_CQ, "func", 3, "not for anybody\n");
+	EQ(seen.lines, lines + 1);
+
+	/* a log without functions takes nothing, and what is no log is refused */
+	OK(fi_import_log(MODERN, 0, &other));
+	CHECK(!fi_log_enabled(&prov, FI_LOG_WARN, FI_LOG_CQ));
+	CHECK(!fi_log_ready(&prov, FI_LOG_WARN, FI_LOG_CQ, &showtime));
+	OK(fi_close(&other.fid));
+	OK(fi_open(MODERN, "logging", NULL, 0, 0, &f, NULL));
+	ERR(fi_import_fid(f, &mine.fid, 1), FI_EINVAL);
+	mine.fid.fclass = FI_CLASS_CQ;
+	ERR(fi_import_fid(f, &mine.fid, 0), FI_EINVAL);
+	mine.fid.fclass = FI_CLASS_LOG;
+	ops.size = offsetof(struct fi_ops_log, log);
+	ERR(fi_import_fid(f, &mine.fid, 0), FI_EINVAL);
+	OK(fi_close(f));
+}
+
+static int mon_start(struct fid_mem_monitor *m) { (void)m; return 0; }
+static void mon_stop(struct fid_mem_monitor *m) { (void)m; }
+static int mon_subscribe(struct fid_mem_monitor *m, const void *a, size_t n) { (void)m; (void)a; (void)n; return 0; }
+static void mon_unsubscribe(struct fid_mem_monitor *m, const void *a, size_t n) { (void)m; (void)a; (void)n; }
+static bool mon_valid(struct fid_mem_monitor *m, const void *a, size_t n) { (void)m; (void)a; (void)n; return true; }
+
+static void own_monitor(int rank)
+{
+	struct fi_ops_mem_monitor ops = {
+		sizeof ops, mon_start, mon_stop, mon_subscribe, mon_unsubscribe, mon_valid
+	};
+	struct fid_mem_monitor mine = { .export_ops = &ops }, other = { .export_ops = &ops };
+	struct fi_info *info;
+	struct fid *f;
+
+	(void)rank;
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, NULL, &info));
+	fi_freeinfo(info);
+	OK(fi_open(MODERN, "mr_cache", NULL, 0, 0, &f, NULL));
+	ERR(fi_import_fid(f, &mine.fid, 0), FI_EINVAL);
+	mine.fid.fclass = other.fid.fclass = FI_CLASS_MEM_MONITOR;
+	ERR(fi_import_fid(f, &mine.fid, 1), FI_EINVAL);
+	ops.size = offsetof(struct fi_ops_mem_monitor, valid);
+	ERR(fi_import_fid(f, &mine.fid, 0), FI_EINVAL);
+	ops.size = sizeof ops;
+	OK(fi_import_fid(f, &mine.fid, 0));
+	ERR(fi_import_fid(f, &other.fid, 0), FI_EBUSY);
+	ERR(fi_import_fid(f, &mine.fid, 0), FI_EBUSY);
+	CHECK(mine.import_ops && mine.import_ops->size >= sizeof *mine.import_ops);
+	/* nobody registered anything there: that is no news */
+	mine.import_ops->notify(&mine, ops.start, 4096);
+	/* the part and what was imported into it live apart */
+	OK(fi_close(f));
+	OK(fi_open(MODERN, "mr_cache", NULL, 0, 0, &f, NULL));
+	ERR(fi_import_fid(f, &other.fid, 0), FI_EBUSY);
+	OK(fi_close(&mine.fid));
+	OK(fi_import_fid(f, &other.fid, 0));
+	OK(fi_close(&other.fid));
+	OK(fi_close(f));
+}
+
+static void known_variables(int rank)
+{
+	static const struct { const char *name; enum fi_param_type type; } want[] = {
+		{ "FI_MR_CACHE_MAX_SIZE", FI_PARAM_SIZE_T }, { "FI_MR_CACHE_MAX_COUNT", FI_PARAM_SIZE_T },
+		{ "FI_MR_CACHE_MONITOR", FI_PARAM_STRING }, { "FI_MR_CUDA_CACHE_MONITOR_ENABLED", FI_PARAM_BOOL },
+		{ "FI_MR_ROCR_CACHE_MONITOR_ENABLED", FI_PARAM_BOOL }, { "FI_MR_ZE_CACHE_MONITOR_ENABLED", FI_PARAM_BOOL },
+	};
+	struct fi_param *p;
+	int n, k;
+
+	(void)rank;
+	OK(fi_getparams(&p, &n));
+	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+		for (k = 0; k < n && strcmp(p[k].name, want[i].name); k++)
+			;
+		if (k == n)
+			FAIL("no %s", want[i].name);
+		EQ(p[k].type, want[i].type);
+	}
+	fi_freeparams(p);
+}
+
+static struct { int dups, closes, texts; } card;
+static struct fid_nic *card_copy(const struct fid_nic *nic)
+{
+	struct fid_nic *copy = malloc(sizeof *copy);
+
+	CHECK(copy);
+	return memcpy(copy, nic, sizeof *copy);
+}
+static int card_close(struct fid *f)
+{
+	card.closes++;
+	free(f);
+	return 0;
+}
+static int card_control(struct fid *f, int command, void *arg)
+{
+	if (command != FI_DUP)
+		return -FI_ENOSYS;
+	card.dups++;
+	*(struct fid_nic **)arg = card_copy((struct fid_nic *)f);
+	return 0;
+}
+static int card_tostr(const struct fid *f, char *buf, size_t len)
+{
+	(void)f;
+	card.texts++;
+	strncat(buf, "    nic: mine\n", len - strlen(buf) - 1);
+	return 0;
+}
+/* a card is its provider's, who copies, describes and frees it */
+static void own_card(int rank)
+{
+	struct fi_ops ops = {
+		.size = sizeof ops, .close = card_close, .control = card_control, .tostr = card_tostr
+	};
+	struct fid_nic nic = { .fid = { FI_CLASS_NIC, NULL, &ops } };
+	struct fi_info *i = fi_allocinfo(), *copy;
+
+	(void)rank;
+	CHECK(i);
+	i->nic = card_copy(&nic);
+	copy = fi_dupinfo(i);
+	CHECK(copy && copy->nic && copy->nic != i->nic);
+	EQ(card.dups, 1);
+	CHECK(strstr(fi_tostr(copy, FI_TYPE_INFO), "    nic: mine\n"));
+	EQ(card.texts, 1);
+	fi_freeinfo(copy);
+	EQ(card.closes, 1);
+	fi_freeinfo(i);
+	EQ(card.closes, 2);
+}
+
+/* only the name changes, in infos and in the names of variables */
+static void other_name(int rank)
+{
+	struct fi_info *h = fi_allocinfo(), *i;
+	struct fid_fabric *fabric;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("tcp has a variable for that");
+	setenv("FI_TCP_PROV_NAME", "renamed", 1);
+	setenv("FI_RENAMED_TX_SIZE", "77", 1);
+	setenv("FI_TCP_TX_SIZE", "78", 1);
+	h->ep_attr->type = FI_EP_MSG;
+	h->fabric_attr->prov_name = strdup("tcp");
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	free(h->fabric_attr->prov_name);
+	h->fabric_attr->prov_name = strdup("renamed");
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+	CHECK(!strcmp(i->fabric_attr->prov_name, "renamed"));
+	EQ(i->tx_attr->size, 77);
+	OK(fi_fabric(i->fabric_attr, &fabric, NULL));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(i);
+	fi_freeinfo(h);
+}
+
+static const struct ct_test tests[] = {
+	{ "parts of the library are opened by name", known_parts, CT_SOLO },
+	{ "a program's log takes all lines until it is closed", own_log, CT_SOLO },
+	{ "a program's memory monitor is imported once and can be closed", own_monitor, CT_SOLO },
+	{ "the variables of the registration cache are listed", known_variables, CT_SOLO },
+	{ "a provider works under another name", other_name, CT_SOLO },
+	{ "the card of an info is copied, described and freed by its provider", own_card, CT_SOLO },
+};
+CT_MAIN("ext", tests)

@@ -1,0 +1,155 @@
+//! What is open now: an info names its fabric and domain also by object, if the
+//! program has opened them already, and hints may ask for those (fi_getinfo(3)).
+use crate::abi::{fid_domain, fid_fabric};
+use crate::info::{InfoChain, InfoRef};
+use std::ffi::{CStr, CString};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A fabric or domain by what it was opened as.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Object {
+    Fabric(*mut fid_fabric),
+    Domain(*mut fid_fabric, *mut fid_domain),
+}
+
+// SAFETY: pointers that are compared and handed back, never followed.
+unsafe impl Send for Object {}
+
+/// Everything open of this plug-in, in the order of opening.
+static OPEN: Mutex<Vec<(CString, Object)>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<(CString, Object)>> {
+    // A push or a removal is whole or has not happened.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A fabric of this name was opened.
+pub(super) fn add_fabric(name: &CStr, fabric: *mut fid_fabric) {
+    open().push((name.to_owned(), Object::Fabric(fabric)));
+}
+
+/// A domain of this name was opened on a fabric.
+pub(super) fn add_domain(name: &CStr, fabric: *mut fid_fabric, domain: *mut fid_domain) {
+    open().push((name.to_owned(), Object::Domain(fabric, domain)));
+}
+
+/// It is closed.
+pub(super) fn remove_fabric(fabric: *mut fid_fabric) {
+    open().retain(|(_, object)| *object != Object::Fabric(fabric));
+}
+
+/// It is closed.
+pub(super) fn remove_domain(domain: *mut fid_domain) {
+    open().retain(|(_, object)| !matches!(object, Object::Domain(_, this) if *this == domain));
+}
+
+/// Drops the infos of other fabrics and domains than hints ask for by object,
+/// and says in the others what of theirs is open: what was opened first, or what
+/// the hints name. An object that is not open any more asks for nothing.
+pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
+    let open = open();
+    if open.is_empty() {
+        return;
+    }
+    let asked_fabric = hints.and_then(InfoRef::fabric).map(|attr| attr.fabric);
+    let asked_domain = hints.and_then(InfoRef::domain).map(|attr| attr.domain);
+    let is_wanted_domain =
+        |object: &Object| matches!(object, Object::Domain(_, this) if Some(*this) == asked_domain);
+    // A domain is asked for on its fabric.
+    let wanted_fabric = open
+        .iter()
+        .find_map(|(_, object)| match object {
+            Object::Domain(on, _) if is_wanted_domain(object) => Some(*on),
+            _ => None,
+        })
+        .or(asked_fabric);
+    let is_wanted_fabric =
+        |object: &Object| matches!(object, Object::Fabric(this) if Some(*this) == wanted_fabric);
+    let name_of = |is: &dyn Fn(&Object) -> bool| {
+        open.iter().find(|(_, object)| is(object)).map(|(name, _)| name.as_c_str())
+    };
+    let fabric_name = name_of(&is_wanted_fabric);
+    let domain_name = name_of(&is_wanted_domain);
+    infos.retain(|info| {
+        (fabric_name.is_none() || info.as_ref().fabric_name() == fabric_name)
+            && (domain_name.is_none() || info.as_ref().domain_name() == domain_name)
+    });
+    for info in infos.iter_mut() {
+        let first = |name: Option<&CStr>, is: &dyn Fn(&Object) -> bool| {
+            let name = name?;
+            open.iter().find(|(of, object)| of.as_c_str() == name && is(object)).map(|(_, o)| o)
+        };
+        let fabric = info.as_ref().fabric_name();
+        let fabric = first(fabric, &is_wanted_fabric)
+            .or_else(|| first(fabric, &|object| matches!(object, Object::Fabric(_))));
+        let Some(&Object::Fabric(fabric)) = fabric else { continue };
+        let domain = info.as_ref().domain_name();
+        let domain = first(domain, &is_wanted_domain).or_else(|| {
+            first(domain, &|object| matches!(object, Object::Domain(on, _) if *on == fabric))
+        });
+        let domain = match domain {
+            Some(&Object::Domain(_, domain)) => domain,
+            _ => std::ptr::null_mut(),
+        };
+        info.set_fabric(fabric);
+        info.edit_domain(|attr| attr.domain = domain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::InfoBuf;
+
+    fn info(fabric: &CStr, domain: &CStr) -> InfoBuf {
+        let mut info = InfoBuf::new().unwrap();
+        info.set_fabric_name(fabric).unwrap();
+        info.set_domain_name(domain).unwrap();
+        info
+    }
+
+    fn told(hints: Option<&InfoBuf>) -> Vec<(usize, usize)> {
+        let mut infos: InfoChain =
+            [info(c"net", c"eth0"), info(c"net", c"eth1"), info(c"other", c"eth0")]
+                .into_iter()
+                .collect();
+        tell(&mut infos, hints.map(InfoBuf::as_ref));
+        let fids = |info: InfoRef<'_>| {
+            (info.fabric().unwrap().fabric as usize, info.domain().unwrap().domain as usize)
+        };
+        infos.iter().map(fids).collect()
+    }
+
+    #[test]
+    fn infos_name_what_was_opened_first_and_hints_pick() {
+        let fabric = |at: usize| at as *mut fid_fabric;
+        let domain = |at: usize| at as *mut fid_domain;
+        assert_eq!(told(None), [(0, 0); 3]);
+        add_fabric(c"net", fabric(1));
+        add_fabric(c"net", fabric(2));
+        assert_eq!(told(None), [(1, 0), (1, 0), (0, 0)]);
+        add_domain(c"eth0", fabric(2), domain(8));
+        assert_eq!(told(None), [(1, 0), (1, 0), (0, 0)]);
+        add_domain(c"eth0", fabric(1), domain(9));
+        assert_eq!(told(None), [(1, 9), (1, 0), (0, 0)]);
+
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_fabric(fabric(2));
+        assert_eq!(told(Some(&hints)), [(2, 8), (2, 0)]);
+        hints.edit_domain(|attr| attr.domain = domain(8));
+        assert_eq!(told(Some(&hints)), [(2, 8)]);
+        // Without its fabric, a domain is asked for there all the same.
+        hints.set_fabric(std::ptr::null_mut());
+        add_fabric(c"other", fabric(3));
+        assert_eq!(told(Some(&hints)), [(2, 8)]);
+        remove_fabric(fabric(3));
+        // One that was closed asks for nothing.
+        hints.set_fabric(fabric(2));
+        remove_domain(domain(8));
+        remove_fabric(fabric(2));
+        assert_eq!(told(Some(&hints)), [(1, 9), (1, 0), (0, 0)]);
+        remove_domain(domain(9));
+        remove_fabric(fabric(1));
+        assert_eq!(told(None), [(0, 0); 3]);
+    }
+}

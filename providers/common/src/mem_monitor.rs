@@ -1,0 +1,471 @@
+//! Who tells registration caches that memory is not what it was (fi_mr(3),
+//! `FI_MR_CACHE_MONITOR`): the program's own monitor if it imported one, else
+//! the kernel by userfaultfd(2).
+//!
+//! A change may be reported from anywhere, also from inside `free` by a thread
+//! that is in the middle of a cache. So a report is only put down, in a ring of
+//! fixed size under a lock below which nothing is allocated or freed; a cache
+//! reads it before it answers a look-up.
+use crate::abi::{self, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor};
+use crate::error::{Error, Result};
+use crate::provider::Provider;
+use crate::uffd::Uffd;
+use crate::{log, param};
+use core::ffi::{c_char, c_int, c_void};
+use ofi::monitor::{Coverage, IMPORTED_MONITOR};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Reports that are kept; a cache that missed more trusts nothing it has.
+const KEPT: usize = 64;
+
+/// What was reported, for any number of caches.
+#[derive(Debug)]
+pub struct Notices {
+    /// Counts beginnings of reports.
+    begun: AtomicU64,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    /// Start and end.
+    ranges: [(usize, usize); KEPT],
+    /// How many there ever were; the low bits are the next place.
+    told: u64,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self {
+            begun: AtomicU64::new(0),
+            ring: Mutex::new(Ring { ranges: [(0, 0); KEPT], told: 0 }),
+        }
+    }
+}
+
+/// How far a cache has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    begun: u64,
+    told: u64,
+}
+
+/// What changed since.
+pub(crate) struct Changes {
+    ranges: [(usize, usize); KEPT],
+    count: usize,
+}
+
+impl Changes {
+    /// The ranges; one that is everything if there were too many.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.ranges[..self.count].iter().map(|(start, end)| *start..*end)
+    }
+}
+
+impl Notices {
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts down what `report` tells. Look-ups that begin after this has begun
+    /// wait for its end, so who makes a change wait for the beginning has
+    /// nothing else to wait for. `report` must not allocate or free.
+    pub(crate) fn report(&self, report: impl FnOnce(&mut dyn FnMut(Range<usize>))) {
+        let mut ring = self.ring();
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        report(&mut |range| {
+            let place = ring.told as usize % KEPT;
+            ring.ranges[place] = (range.start, range.end);
+            ring.told += 1;
+        });
+    }
+
+    /// From now on.
+    pub(crate) fn now(&self) -> Seen {
+        let ring = self.ring();
+        Seen { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
+    }
+
+    /// What was reported since `seen`, which then is now.
+    #[inline]
+    pub(crate) fn since(&self, seen: &mut Seen) -> Option<Changes> {
+        if self.begun.load(Ordering::SeqCst) == seen.begun {
+            return None;
+        }
+        let ring = self.ring();
+        seen.begun = self.begun.load(Ordering::SeqCst);
+        let (first, last) = (seen.told, ring.told);
+        seen.told = last;
+        let mut ranges = [(0, 0); KEPT];
+        if last - first > KEPT as u64 {
+            ranges[0] = (0, usize::MAX);
+            return Some(Changes { ranges, count: 1 });
+        }
+        for (to, from) in ranges.iter_mut().zip(first..last) {
+            *to = ring.ranges[from as usize % KEPT];
+        }
+        Some(Changes { ranges, count: (last - first) as usize })
+    }
+}
+
+/// What watches memory and reports to [`Notices`].
+pub(crate) trait Source: Send + Sync {
+    /// Reports changes of these pages from now on. They may be watched already.
+    fn watch(&self, pages: Range<usize>) -> Result;
+    /// Nobody needs that any more.
+    fn unwatch(&self, pages: Range<usize>);
+    /// Whether what was registered there still is, as far as it can be asked.
+    fn is_valid(&self, _pages: Range<usize>) -> bool {
+        true
+    }
+}
+
+/// A monitor, as any number of caches share it.
+pub struct Monitor {
+    notices: Arc<Notices>,
+    source: Box<dyn Source>,
+    /// What is watched. Its lock is held for calls of the source, so that a
+    /// range given up and one taken up at the same time keep their order.
+    watched: Mutex<Coverage>,
+    page: usize,
+}
+
+impl std::fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Monitor({:?})", self.watched)
+    }
+}
+
+/// What `FI_MR_CACHE_MONITOR` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    Off,
+    Userfaultfd,
+    /// Something that is not here.
+    Other,
+}
+
+impl Wish {
+    fn parse(name: Option<&str>) -> Self {
+        let is = |word: &str| name.is_some_and(|name| name.eq_ignore_ascii_case(word));
+        match name {
+            None | Some("") => Self::Userfaultfd,
+            _ if is("userfaultfd") => Self::Userfaultfd,
+            _ if is("disabled") => Self::Off,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Monitor {
+    /// The monitor that the environment and the program want; `None` if there
+    /// is none, which the log tells.
+    pub fn choose(prov: &'static Provider) -> Option<Arc<Self>> {
+        let name = param::core_string(c"mr_cache_monitor");
+        let wish = Wish::parse(name.as_deref());
+        if wish == Wish::Off {
+            log!(prov, INFO, MR, "FI_MR_CACHE_MONITOR turns the registration cache off");
+            return None;
+        }
+        if let Some(imported) = Imported::open() {
+            return Some(Arc::new(imported));
+        }
+        if wish == Wish::Other {
+            let name = name.unwrap_or_default();
+            log!(prov, WARN, MR, "there is no memory monitor {name} here: using userfaultfd");
+        }
+        match Self::userfaultfd() {
+            Ok(monitor) => Some(monitor),
+            Err(error) => {
+                log!(
+                    prov,
+                    INFO,
+                    MR,
+                    "no registration cache: the kernel does not let us watch memory (userfaultfd: {error}); \
+                     run with CAP_SYS_PTRACE or set vm.unprivileged_userfaultfd"
+                );
+                None
+            }
+        }
+    }
+
+    /// The kernel's, one for the process (a page has room for one): the first
+    /// user starts it, the last one ends it.
+    pub fn userfaultfd() -> Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(monitor) = shared.upgrade() {
+            return Ok(monitor);
+        }
+        let notices = Arc::new(Notices::default());
+        let source = Box::new(Uffd::start(notices.clone())?);
+        let monitor = Arc::new(Self::new(notices, source));
+        *shared = Arc::downgrade(&monitor);
+        Ok(monitor)
+    }
+
+    pub(crate) fn new(notices: Arc<Notices>, source: Box<dyn Source>) -> Self {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096);
+        Self { notices, source, watched: Mutex::new(Coverage::EMPTY), page }
+    }
+
+    pub(crate) fn notices(&self) -> &Notices {
+        &self.notices
+    }
+
+    fn pages(&self, range: Range<usize>) -> Range<usize> {
+        let end = range.end.checked_add(self.page - 1).unwrap_or(range.end);
+        range.start & !(self.page - 1)..end & !(self.page - 1)
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Coverage> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a range until [`unwatch`](Self::unwatch) of the same.
+    pub fn watch(&self, range: Range<usize>) -> Result {
+        let pages = self.pages(range);
+        let mut watched = self.watched();
+        // Also what is watched already: that may be memory of before a change
+        // which the caches have yet to read of.
+        self.source.watch(pages.clone())?;
+        watched.add(pages);
+        Ok(())
+    }
+
+    /// Ends that. Pages that are watched for something else stay so.
+    pub fn unwatch(&self, range: Range<usize>) {
+        let mut watched = self.watched();
+        for bare in watched.remove(self.pages(range)) {
+            self.source.unwatch(bare);
+        }
+    }
+
+    pub(crate) fn is_valid(&self, range: Range<usize>) -> bool {
+        self.source.is_valid(self.pages(range))
+    }
+}
+
+/// The program's monitor, which it imported into the library that loaded us.
+struct Imported {
+    monitor: *mut fid_mem_monitor,
+    ops: fi_ops_mem_monitor,
+    /// What `notified` is given; kept until the monitor is closed.
+    _notices: Arc<Notices>,
+}
+
+// SAFETY: the operations may be called from any thread (fi_open(3)).
+unsafe impl Send for Imported {}
+// SAFETY: as above.
+unsafe impl Sync for Imported {}
+
+type FiOpen = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *mut c_void,
+    usize,
+    u64,
+    *mut *mut fid,
+    *mut c_void,
+) -> c_int;
+
+impl Imported {
+    /// `None` if there is none, or the library has no such part.
+    fn open() -> Option<Monitor> {
+        // Not linked: the oldest libraries that can load us have no fi_open.
+        // SAFETY: asks for a symbol by name, among what we were linked with.
+        let open = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fi_open".as_ptr()) };
+        if open.is_null() {
+            return None;
+        }
+        // SAFETY: fi_open has this type in every release.
+        Self::open_with(unsafe { core::mem::transmute::<*mut c_void, FiOpen>(open) })
+    }
+
+    fn open_with(open: FiOpen) -> Option<Monitor> {
+        let notices = Arc::new(Notices::default());
+        let mut ops =
+            fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(notified) };
+        let mut opened: *mut fid = core::ptr::null_mut();
+        // SAFETY: the attribute is what this part takes, and copied; the
+        // context stays until the monitor is closed, in `drop`.
+        let ret = unsafe {
+            open(
+                crate::cq::version(1, 13),
+                IMPORTED_MONITOR.as_ptr(),
+                (&raw mut ops).cast(),
+                size_of_val(&ops),
+                0,
+                &raw mut opened,
+                Arc::as_ptr(&notices).cast_mut().cast(),
+            )
+        };
+        if ret != 0 || opened.is_null() {
+            return None;
+        }
+        let monitor = opened.cast::<fid_mem_monitor>();
+        // SAFETY: what this part gives is such an object, with a whole table.
+        let ops = unsafe { *(*monitor).export_ops };
+        let source = Self { monitor, ops, _notices: notices.clone() };
+        Some(Monitor::new(notices, Box::new(source)))
+    }
+}
+
+unsafe extern "C" fn notified(monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize) {
+    let start = addr as usize;
+    // SAFETY: the object of `open`, whose context is the `Notices` that live
+    // until it is closed; closing it waits for calls of this.
+    let notices = unsafe { &*(*monitor).fid.context.cast::<Notices>() };
+    notices.report(|tell| tell(start..start.saturating_add(len)));
+}
+
+impl Source for Imported {
+    fn watch(&self, pages: Range<usize>) -> Result {
+        let subscribe = self.ops.subscribe.ok_or(Error::NOSYS)?;
+        // SAFETY: our own object, which is open.
+        let ret = unsafe { subscribe(self.monitor, pages.start as *const c_void, pages.len()) };
+        Error::check(ret).map(drop)
+    }
+
+    fn unwatch(&self, pages: Range<usize>) {
+        if let Some(unsubscribe) = self.ops.unsubscribe {
+            // SAFETY: as above.
+            unsafe { unsubscribe(self.monitor, pages.start as *const c_void, pages.len()) };
+        }
+    }
+
+    fn is_valid(&self, pages: Range<usize>) -> bool {
+        self.ops.valid.is_none_or(|valid| {
+            // SAFETY: as above.
+            unsafe { valid(self.monitor, pages.start as *const c_void, pages.len()) }
+        })
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once.
+        unsafe {
+            let fid: *mut fid = self.monitor.cast();
+            let ops: *mut abi::fi_ops = (*fid).ops;
+            if let Some(close) = (*ops).close {
+                close(fid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_reported_is_read_once_and_too_much_is_everything() {
+        let notices = Notices::default();
+        let mut seen = notices.now();
+        let read = |seen: &mut Seen| {
+            notices.since(seen).map(|changes| changes.ranges().collect::<Vec<_>>())
+        };
+        assert_eq!(read(&mut seen), None);
+        notices.report(|tell| {
+            tell(1..2);
+            tell(5..9);
+        });
+        assert_eq!(read(&mut seen), Some(vec![1..2, 5..9]));
+        assert_eq!(read(&mut seen), None);
+        for at in 0..KEPT {
+            notices.report(|tell| tell(at..at + 1));
+        }
+        let mut other = seen;
+        assert_eq!(read(&mut seen).map(|ranges| ranges.len()), Some(KEPT));
+        notices.report(|tell| tell(3..4));
+        assert_eq!(read(&mut other), Some(vec![0..usize::MAX]));
+        assert_eq!(read(&mut seen), Some(vec![3..4]));
+    }
+
+    #[test]
+    fn the_environment_names_what_is_here_or_not() {
+        for (name, wish) in [
+            (None, Wish::Userfaultfd),
+            (Some("userfaultfd"), Wish::Userfaultfd),
+            (Some("DISABLED"), Wish::Off),
+            (Some("memhooks"), Wish::Other),
+            (Some("kdreg2"), Wish::Other),
+        ] {
+            assert_eq!(Wish::parse(name), wish);
+        }
+    }
+
+    #[test]
+    fn without_the_library_there_is_no_imported_monitor() {
+        assert!(Imported::open().is_none());
+    }
+
+    static WATCHED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+    unsafe extern "C" fn subscribe(_: *mut fid_mem_monitor, at: *const c_void, n: usize) -> c_int {
+        WATCHED.lock().unwrap().push((at as usize, n));
+        0
+    }
+    unsafe extern "C" fn unsubscribe(_: *mut fid_mem_monitor, at: *const c_void, n: usize) {
+        WATCHED.lock().unwrap().retain(|watched| *watched != (at as usize, n));
+    }
+    unsafe extern "C" fn valid(_: *mut fid_mem_monitor, at: *const c_void, _: usize) -> bool {
+        at as usize != 0x5000
+    }
+
+    #[test]
+    fn a_monitor_that_the_program_imported_watches_for_the_caches_of_a_plug_in() {
+        let open: FiOpen = ofi::core::entry::fi_open;
+        assert!(Imported::open_with(open).is_none());
+        let mut ops = fi_ops_mem_monitor {
+            size: size_of::<fi_ops_mem_monitor>(),
+            start: None,
+            stop: None,
+            subscribe: Some(subscribe),
+            unsubscribe: Some(unsubscribe),
+            valid: Some(valid),
+        };
+        let null: *mut c_void = core::ptr::null_mut();
+        let class = abi::FI_CLASS_MEM_MONITOR as usize;
+        let mut mine = fid_mem_monitor {
+            fid: fid { fclass: class, context: null, ops: null.cast() },
+            export_ops: &raw mut ops,
+            import_ops: null.cast(),
+        };
+        let mine = &raw mut mine;
+        let close = |fid: *mut fid| {
+            // SAFETY: an open object, closed once.
+            unsafe { (*(*fid).ops).close.unwrap()(fid) }
+        };
+        // SAFETY: a monitor that is there until the end of the test.
+        unsafe {
+            let mut part: *mut fid = null.cast();
+            let (api, name) = (crate::cq::version(1, 13), c"mr_cache".as_ptr());
+            assert_eq!(open(api, name, null, 0, 0, &raw mut part, null), 0);
+            assert_eq!((*(*part).ops).bind.unwrap()(part, mine.cast(), 0), 0);
+            assert_eq!(close(part), 0);
+        }
+        let monitor = Imported::open_with(open).unwrap();
+        let mut seen = monitor.notices().now();
+        // Pages, as the kernel has them.
+        monitor.watch(0x1008..0x1010).unwrap();
+        assert_eq!(WATCHED.lock().unwrap().as_slice(), [(0x1000, 0x1000)]);
+        assert!(monitor.is_valid(0x1008..0x1010) && !monitor.is_valid(0x5000..0x5001));
+        assert_eq!(close(mine.cast()), Error::BUSY.to_ret());
+        // SAFETY: as above.
+        unsafe { (*(*mine).import_ops).notify.unwrap()(mine, 0x1000 as *const c_void, 0x2000) };
+        let told: Vec<_> = monitor.notices().since(&mut seen).unwrap().ranges().collect();
+        assert_eq!(told, [0x1000..0x3000]);
+        monitor.unwatch(0x1008..0x1010);
+        assert!(WATCHED.lock().unwrap().is_empty());
+        drop(monitor);
+        assert_eq!(close(mine.cast()), 0);
+    }
+}

@@ -1,0 +1,780 @@
+//! A cache of registered memory (fi_mr(3), `FI_MR_CACHE_*`): registering costs
+//! much more than a transfer, so what was registered once is kept until it is
+//! in the way or a memory monitor says that the memory is not the same any more.
+//!
+//! A provider implements [`Registrar`] and calls [`Cache::get`] for each buffer.
+//! Without a monitor, or where memory cannot be watched, regions last as long
+//! as they are used.
+//!
+//! Among regions of one kind none lies within another, so sorted by their
+//! starts they are sorted by their ends: a look-up is one search.
+use crate::error::{Error, Result};
+use crate::mem_monitor::{Monitor, Seen};
+use crate::param;
+use crate::provider::Provider;
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How a provider registers memory.
+pub trait Registrar: Send + Sync + 'static {
+    /// What registering gives; dropping it deregisters, in any thread.
+    type Region: Send + Sync + 'static;
+    /// What matters of a region besides its place: access rights, key of a
+    /// protection domain, interface of the memory.
+    type Kind: Copy + PartialEq + Send + std::fmt::Debug + 'static;
+
+    /// Registers this memory.
+    fn register(&self, addr: usize, len: usize, kind: Self::Kind) -> Result<Self::Region>;
+    /// Whether a region of kind `have` is good for who wants `want`.
+    fn serves(have: Self::Kind, want: Self::Kind) -> bool {
+        have == want
+    }
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Regions; 0 turns the cache off.
+    pub count: usize,
+    /// Their bytes in all.
+    pub bytes: usize,
+}
+
+impl Limits {
+    /// By `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE`.
+    pub fn from_env() -> Self {
+        Self {
+            count: param::core_size(c"mr_cache_max_count").unwrap_or(1024),
+            bytes: param::core_size(c"mr_cache_max_size").unwrap_or_else(share_of_memory),
+        }
+    }
+}
+
+/// Half of what there is for each processor.
+fn share_of_memory() -> usize {
+    let ask = |what| {
+        // SAFETY: asks for a number; -1 if there is none.
+        usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
+    };
+    let memory = ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE));
+    memory / ask(libc::_SC_NPROCESSORS_ONLN).max(1) / 2
+}
+
+/// What a cache has done, for logs and tests.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stats {
+    /// Regions in the cache now.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Look-ups that found a region.
+    pub hits: u64,
+    /// Regions registered.
+    pub registered: u64,
+    /// Regions that made room for others.
+    pub evicted: u64,
+    /// Regions whose memory changed.
+    pub stale: u64,
+}
+
+/// A region and what it is of.
+struct Entry<R: Registrar> {
+    range: Range<usize>,
+    kind: R::Kind,
+    region: R::Region,
+}
+
+/// An entry's place in the cache.
+struct Slot<R: Registrar> {
+    entry: Arc<Entry<R>>,
+    users: usize,
+    /// Its key in `idle` while there are no users.
+    idle_since: u64,
+}
+
+type Tree<R> = BTreeMap<usize, Slot<R>>;
+
+struct State<R: Registrar> {
+    /// Each kind's slots by their starts.
+    trees: Vec<(R::Kind, Tree<R>)>,
+    /// What nobody uses, longest ago first: kind and start.
+    idle: BTreeMap<u64, (R::Kind, usize)>,
+    clock: u64,
+    /// What is being registered, and whether it changed meanwhile.
+    coming: Vec<(u64, Range<usize>, bool)>,
+    seen: Seen,
+    stats: Stats,
+}
+
+/// Entries that are out of the cache; to be dropped without its lock.
+type Dead<R> = Vec<Arc<Entry<R>>>;
+
+/// A cache of the regions of one domain.
+pub struct Cache<R: Registrar> {
+    registrar: R,
+    limits: Limits,
+    on: Option<(Arc<Monitor>, Mutex<State<R>>)>,
+}
+
+impl<R: Registrar> std::fmt::Debug for Cache<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cache({:?}, {:?})", self.limits, self.stats())
+    }
+}
+
+/// A region in use; dropping it gives it back.
+pub struct Cached<R: Registrar> {
+    // First, so that a region that has left the cache goes before its registrar.
+    entry: Arc<Entry<R>>,
+    cache: Arc<Cache<R>>,
+    /// The cache counts this user.
+    counted: bool,
+}
+
+impl<R: Registrar> std::fmt::Debug for Cached<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cached({:#x?})", self.entry.range)
+    }
+}
+
+impl<R: Registrar> Cache<R> {
+    /// A cache as the environment and the program want it.
+    pub fn open(prov: &'static Provider, registrar: R) -> Arc<Self> {
+        let limits = Limits::from_env();
+        let monitor = if limits.count == 0 { None } else { Monitor::choose(prov) };
+        Self::new(registrar, limits, monitor)
+    }
+
+    /// A cache with this monitor; without one it keeps nothing.
+    pub fn new(registrar: R, limits: Limits, monitor: Option<Arc<Monitor>>) -> Arc<Self> {
+        let on = monitor.filter(|_| limits.count > 0).map(|monitor| {
+            let state = State {
+                trees: Vec::new(),
+                idle: BTreeMap::new(),
+                clock: 0,
+                coming: Vec::new(),
+                seen: monitor.notices().now(),
+                stats: Stats::default(),
+            };
+            (monitor, Mutex::new(state))
+        });
+        Arc::new(Self { registrar, limits, on })
+    }
+
+    /// The region of memory to register, from the cache or registered now.
+    /// -FI_EINVAL for memory that goes past the end of addresses; else what
+    /// registering fails with.
+    pub fn get(self: &Arc<Self>, addr: usize, len: usize, kind: R::Kind) -> Result<Cached<R>> {
+        let range = addr..addr.checked_add(len).ok_or(Error::INVAL)?;
+        let Some((monitor, state)) = self.on.as_ref().filter(|_| len > 0) else {
+            let region = self.registrar.register(addr, len, kind)?;
+            return Ok(self.handle(Arc::new(Entry { range, kind, region }), false));
+        };
+        let mut dead = Vec::new();
+        let mut state_now = lock(state);
+        state_now.read_notices(monitor, &mut dead);
+        let found = state_now.find(&range, kind, monitor, &mut dead);
+        let ticket = if found.is_none() { state_now.announce(range.clone()) } else { 0 };
+        drop(state_now);
+        bury(monitor, dead);
+        if let Some(entry) = found {
+            return Ok(self.handle(entry, true));
+        }
+        self.miss(monitor, state, ticket, range, kind)
+    }
+
+    /// Registers what was not found. What changes from here on is noticed
+    /// because it is announced and watched first.
+    fn miss(
+        self: &Arc<Self>,
+        monitor: &Arc<Monitor>,
+        state: &Mutex<State<R>>,
+        ticket: u64,
+        range: Range<usize>,
+        kind: R::Kind,
+    ) -> Result<Cached<R>> {
+        let watched = monitor.watch(range.clone()).is_ok();
+        let register = || self.registrar.register(range.start, range.len(), kind);
+        let region = register().or_else(|error| {
+            // What the cache keeps may be all that is in the way.
+            if self.flush() == 0 { Err(error) } else { register() }
+        });
+        let mut dead = Vec::new();
+        let mut state_now = lock(state);
+        state_now.read_notices(monitor, &mut dead);
+        let same = state_now.arrived(ticket);
+        let region = match region {
+            Ok(region) => region,
+            Err(error) => {
+                drop(state_now);
+                if watched {
+                    monitor.unwatch(range);
+                }
+                bury(monitor, dead);
+                return Err(error);
+            }
+        };
+        state_now.stats.registered += 1;
+        let mut entry = Arc::new(Entry { range: range.clone(), kind, region });
+        let mut kept = false;
+        let mut watch_ends = watched;
+        if watched && same {
+            if let Some(other) = state_now.find(&range, kind, monitor, &mut dead) {
+                // Somebody was faster; ours goes, outside the lock.
+                let ours = std::mem::replace(&mut entry, other);
+                drop(state_now);
+                monitor.unwatch(range);
+                drop(ours);
+                bury(monitor, dead);
+                return Ok(self.handle(entry, true));
+            }
+            kept = state_now.keep(&entry, self.limits, &mut dead);
+            watch_ends = !kept;
+        }
+        drop(state_now);
+        if watch_ends {
+            monitor.unwatch(range);
+        }
+        bury(monitor, dead);
+        Ok(self.handle(entry, kept))
+    }
+
+    /// Drops every region that nobody uses; how many.
+    pub fn flush(&self) -> usize {
+        let Some((monitor, state)) = &self.on else { return 0 };
+        let mut dead = Vec::new();
+        let mut state = lock(state);
+        while state.evict(&mut dead) {}
+        drop(state);
+        let count = dead.len();
+        bury(monitor, dead);
+        count
+    }
+
+    /// What it has done so far; also reads what the monitor has reported.
+    pub fn stats(&self) -> Stats {
+        let Some((monitor, state)) = &self.on else { return Stats::default() };
+        let mut dead = Vec::new();
+        let mut state = lock(state);
+        state.read_notices(monitor, &mut dead);
+        let stats = state.stats;
+        drop(state);
+        bury(monitor, dead);
+        stats
+    }
+
+    fn handle(self: &Arc<Self>, entry: Arc<Entry<R>>, counted: bool) -> Cached<R> {
+        Cached { entry, cache: self.clone(), counted }
+    }
+}
+
+impl<R: Registrar> Drop for Cache<R> {
+    fn drop(&mut self) {
+        if let Some((monitor, state)) = self.on.take() {
+            let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let slots = state.trees.into_iter().flat_map(|(_, tree)| tree.into_values());
+            bury(&monitor, slots.map(|slot| slot.entry).collect());
+        }
+    }
+}
+
+fn lock<R: Registrar>(state: &Mutex<State<R>>) -> MutexGuard<'_, State<R>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the watch of entries that left the cache; those in use live on.
+fn bury<R: Registrar>(monitor: &Monitor, dead: Dead<R>) {
+    for entry in dead {
+        monitor.unwatch(entry.range.clone());
+    }
+}
+
+impl<R: Registrar> State<R> {
+    fn read_notices(&mut self, monitor: &Monitor, dead: &mut Dead<R>) {
+        if let Some(changes) = monitor.notices().since(&mut self.seen) {
+            for range in changes.ranges() {
+                self.changed(range, dead);
+            }
+        }
+    }
+
+    /// This memory is not what it was.
+    fn changed(&mut self, range: Range<usize>, dead: &mut Dead<R>) {
+        if range.is_empty() {
+            return;
+        }
+        for (_, coming, changed) in &mut self.coming {
+            *changed |= coming.start < range.end && range.start < coming.end;
+        }
+        for at in 0..self.trees.len() {
+            let (kind, tree) = &self.trees[at];
+            let kind = *kind;
+            // Ends are in the order of starts, so this is all that overlaps.
+            let stale: Vec<usize> = tree
+                .range(..range.end)
+                .rev()
+                .take_while(|(_, slot)| slot.entry.range.end > range.start)
+                .map(|(start, _)| *start)
+                .collect();
+            self.stats.stale += stale.len() as u64;
+            for start in stale {
+                self.remove(kind, start, dead);
+            }
+        }
+    }
+
+    fn slot(&mut self, kind: R::Kind, start: usize) -> Option<&mut Slot<R>> {
+        self.trees.iter_mut().find(|(of, _)| *of == kind)?.1.get_mut(&start)
+    }
+
+    fn remove(&mut self, kind: R::Kind, start: usize, dead: &mut Dead<R>) {
+        let tree = self.trees.iter_mut().find(|(of, _)| *of == kind);
+        let Some(slot) = tree.and_then(|(_, tree)| tree.remove(&start)) else { return };
+        if slot.users == 0 {
+            self.idle.remove(&slot.idle_since);
+        }
+        self.stats.count -= 1;
+        self.stats.bytes -= slot.entry.range.len();
+        dead.push(slot.entry);
+    }
+
+    /// Drops what was not used for the longest time; `false` if all is in use.
+    fn evict(&mut self, dead: &mut Dead<R>) -> bool {
+        let Some((_, (kind, start))) = self.idle.first_key_value().map(|(a, b)| (*a, *b)) else {
+            return false;
+        };
+        self.stats.evicted += 1;
+        self.remove(kind, start, dead);
+        true
+    }
+
+    /// A region for this, with a user more.
+    fn find(
+        &mut self,
+        range: &Range<usize>,
+        kind: R::Kind,
+        monitor: &Monitor,
+        dead: &mut Dead<R>,
+    ) -> Option<Arc<Entry<R>>> {
+        for at in 0..self.trees.len() {
+            let (have, tree) = &mut self.trees[at];
+            if !R::serves(*have, kind) {
+                continue;
+            }
+            let Some((start, slot)) = tree.range_mut(..=range.start).next_back() else { continue };
+            if slot.entry.range.end < range.end {
+                continue;
+            }
+            if !monitor.is_valid(slot.entry.range.clone()) {
+                let (have, start) = (*have, *start);
+                self.stats.stale += 1;
+                self.remove(have, start, dead);
+                continue;
+            }
+            if slot.users == 0 {
+                self.idle.remove(&slot.idle_since);
+            }
+            slot.users += 1;
+            self.stats.hits += 1;
+            return Some(slot.entry.clone());
+        }
+        None
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn announce(&mut self, range: Range<usize>) -> u64 {
+        let ticket = self.tick();
+        self.coming.push((ticket, range, false));
+        ticket
+    }
+
+    /// Whether the memory is still the same as when it was announced.
+    fn arrived(&mut self, ticket: u64) -> bool {
+        let at = self.coming.iter().position(|(of, ..)| *of == ticket);
+        at.is_some_and(|at| !self.coming.swap_remove(at).2)
+    }
+
+    /// Takes an entry with its first user, if there is room or can be made.
+    fn keep(&mut self, entry: &Arc<Entry<R>>, limits: Limits, dead: &mut Dead<R>) -> bool {
+        let (range, kind) = (&entry.range, entry.kind);
+        if range.len() > limits.bytes {
+            return false;
+        }
+        // What lies within it is of no use any more.
+        for at in 0..self.trees.len() {
+            let (of, tree) = &self.trees[at];
+            let of = *of;
+            if R::serves(kind, of) {
+                let within: Vec<usize> = tree
+                    .range(range.start..range.end)
+                    .filter(|(_, slot)| slot.entry.range.end <= range.end)
+                    .map(|(start, _)| *start)
+                    .collect();
+                for start in within {
+                    self.remove(of, start, dead);
+                }
+            }
+        }
+        while self.stats.count >= limits.count
+            || self.stats.bytes.saturating_add(range.len()) > limits.bytes
+        {
+            if !self.evict(dead) {
+                return false;
+            }
+        }
+        let slot = Slot { entry: entry.clone(), users: 1, idle_since: 0 };
+        match self.trees.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, tree)) => drop(tree.insert(range.start, slot)),
+            None => self.trees.push((kind, BTreeMap::from([(range.start, slot)]))),
+        }
+        self.stats.count += 1;
+        self.stats.bytes += range.len();
+        true
+    }
+
+    fn release(&mut self, entry: &Arc<Entry<R>>) {
+        let now = self.tick();
+        let (kind, start) = (entry.kind, entry.range.start);
+        // Another entry may have taken the place of one that left meanwhile.
+        let Some(slot) = self.slot(kind, start).filter(|slot| Arc::ptr_eq(&slot.entry, entry))
+        else {
+            return;
+        };
+        slot.users -= 1;
+        if slot.users == 0 {
+            slot.idle_since = now;
+            self.idle.insert(now, (kind, start));
+        }
+    }
+}
+
+impl<R: Registrar> Deref for Cached<R> {
+    type Target = R::Region;
+
+    fn deref(&self) -> &R::Region {
+        &self.entry.region
+    }
+}
+
+impl<R: Registrar> Drop for Cached<R> {
+    fn drop(&mut self) {
+        if let (true, Some((_, state))) = (self.counted, &self.cache.on) {
+            lock(state).release(&self.entry);
+        }
+        // If it has left the cache, its last user deregisters it, without the lock.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem_monitor::{Notices, Source};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// Counts what is registered.
+    #[derive(Default)]
+    struct Counting {
+        live: Arc<AtomicUsize>,
+        /// Fails when so many are registered.
+        most: Option<usize>,
+    }
+
+    struct Counted {
+        live: Arc<AtomicUsize>,
+        place: (usize, usize),
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.live.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Registrar for Counting {
+        type Region = Counted;
+        /// Rights, as bits.
+        type Kind = u32;
+
+        fn register(&self, addr: usize, len: usize, _kind: u32) -> Result<Counted> {
+            if self.most.is_some_and(|most| self.live.load(Ordering::SeqCst) >= most) {
+                return Err(Error::NOMEM);
+            }
+            self.live.fetch_add(1, Ordering::SeqCst);
+            Ok(Counted { live: self.live.clone(), place: (addr, len) })
+        }
+
+        fn serves(have: u32, want: u32) -> bool {
+            have & want == want
+        }
+    }
+
+    /// Watches nothing by itself.
+    #[derive(Default)]
+    struct Told {
+        watched: Arc<Mutex<Vec<Range<usize>>>>,
+        invalid: Arc<AtomicBool>,
+    }
+
+    impl Source for Told {
+        fn watch(&self, pages: Range<usize>) -> Result {
+            self.watched.lock().unwrap().push(pages);
+            Ok(())
+        }
+        fn unwatch(&self, pages: Range<usize>) {
+            self.watched.lock().unwrap().retain(|watched| *watched != pages);
+        }
+        fn is_valid(&self, _pages: Range<usize>) -> bool {
+            !self.invalid.load(Ordering::SeqCst)
+        }
+    }
+
+    const PAGE: usize = 4096;
+    const MANY: Limits = Limits { count: 100, bytes: usize::MAX };
+
+    struct Setup {
+        cache: Arc<Cache<Counting>>,
+        live: Arc<AtomicUsize>,
+        notices: Arc<Notices>,
+        watched: Arc<Mutex<Vec<Range<usize>>>>,
+        invalid: Arc<AtomicBool>,
+    }
+
+    fn setup(limits: Limits, most: Option<usize>) -> Setup {
+        let (source, notices) = (Told::default(), Arc::new(Notices::default()));
+        let (watched, invalid) = (source.watched.clone(), source.invalid.clone());
+        let monitor = Arc::new(Monitor::new(notices.clone(), Box::new(source)));
+        let registrar = Counting { live: Arc::default(), most };
+        let live = registrar.live.clone();
+        let cache = Cache::new(registrar, limits, Some(monitor));
+        Setup { cache, live, notices, watched, invalid }
+    }
+
+    fn live(setup: &Setup) -> usize {
+        setup.live.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn what_lies_within_a_region_is_found_there_if_its_rights_are_enough() {
+        let s = setup(MANY, None);
+        let whole = s.cache.get(0x10000, 0x3000, 3).unwrap();
+        let part = s.cache.get(0x11000, 0x2000, 1).unwrap();
+        assert_eq!(part.place, whole.place);
+        // Past its end, before its start, with a right more: others.
+        for (addr, len, kind) in [(0x12000, 0x2000, 1), (0xf000, 0x2000, 1), (0x10000, 8, 4)] {
+            assert_eq!(s.cache.get(addr, len, kind).unwrap().place, (addr, len));
+        }
+        assert_eq!((s.cache.stats().hits, s.cache.stats().registered), (1, 4));
+        // One that holds all of that takes their places, when they are free.
+        drop(s.cache.get(0xf000, 0x6000, 7).unwrap());
+        assert_eq!((s.cache.stats().count, live(&s)), (1, 2));
+        drop((whole, part));
+        assert_eq!(live(&s), 1);
+    }
+
+    #[test]
+    fn what_was_not_used_for_the_longest_time_makes_room() {
+        let s = setup(Limits { count: 3, bytes: 100 }, None);
+        let get = |addr, len| s.cache.get(addr, len, 1).unwrap();
+        for addr in [0x1000, 0x2000, 0x3000] {
+            drop(get(addr, 10));
+        }
+        drop(get(0x1000, 10));
+        drop(get(0x4000, 10)); // instead of 0x2000
+        let before = s.cache.stats().registered;
+        drop((get(0x1000, 10), get(0x3000, 10), get(0x4000, 10)));
+        assert_eq!(s.cache.stats().registered, before);
+        drop(get(0x2000, 10));
+        assert_eq!(s.cache.stats().registered, before + 1);
+        // Bytes count, too; and what does not fit at all is not kept.
+        drop(get(0x5000, 95));
+        assert_eq!((s.cache.stats().count, s.cache.stats().bytes), (1, 95));
+        drop(get(0x6000, 101));
+        assert_eq!((s.cache.stats().bytes, live(&s)), (95, 1));
+    }
+
+    #[test]
+    fn regions_in_use_are_never_evicted_and_further_ones_not_kept() {
+        let s = setup(Limits { count: 2, bytes: usize::MAX }, None);
+        let held: Vec<_> = (1..5).map(|i| s.cache.get(i << 16, PAGE, 1).unwrap()).collect();
+        assert_eq!((s.cache.stats().count, live(&s)), (2, 4));
+        drop(held);
+        assert_eq!((s.cache.stats().count, live(&s)), (2, 2));
+        assert_eq!(s.cache.flush(), 2);
+        assert_eq!(live(&s), 0);
+        assert!(s.watched.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn changed_memory_is_registered_anew_and_its_old_region_goes_with_its_last_user() {
+        let s = setup(MANY, None);
+        let old = s.cache.get(0x10000, 2 * PAGE, 1).unwrap();
+        drop(s.cache.get(0x20000, PAGE, 1).unwrap());
+        s.notices.report(|tell| tell(0x11000..0x12000));
+        let new = s.cache.get(0x10000, PAGE, 1).unwrap();
+        assert_eq!(new.place, (0x10000, PAGE));
+        assert_eq!((s.cache.stats().stale, live(&s)), (1, 3));
+        drop(old);
+        assert_eq!(live(&s), 2);
+        drop(new);
+        // More changes than are kept: nothing is believed any more.
+        (0..100).for_each(|at| s.notices.report(|tell| tell(at..at + 1)));
+        assert_eq!((s.cache.stats().count, live(&s)), (0, 0));
+    }
+
+    #[test]
+    fn a_monitor_is_asked_before_a_region_is_used_again() {
+        let s = setup(MANY, None);
+        drop(s.cache.get(0x10000, PAGE, 1).unwrap());
+        s.invalid.store(true, Ordering::SeqCst);
+        drop(s.cache.get(0x10000, PAGE, 1).unwrap());
+        assert_eq!((s.cache.stats().hits, s.cache.stats().registered), (0, 2));
+    }
+
+    #[test]
+    fn a_cache_that_is_in_the_way_is_emptied() {
+        let s = setup(MANY, Some(2));
+        drop((s.cache.get(0x10000, 1, 1).unwrap(), s.cache.get(0x20000, 1, 1).unwrap()));
+        let third = s.cache.get(0x30000, 1, 1).unwrap();
+        let fourth = s.cache.get(0x40000, 1, 1).unwrap();
+        assert_eq!(s.cache.get(0x50000, 1, 1).unwrap_err(), Error::NOMEM);
+        drop((third, fourth));
+        assert_eq!(s.cache.get(usize::MAX, 2, 1).unwrap_err(), Error::INVAL);
+    }
+
+    #[test]
+    fn nothing_is_kept_without_a_monitor_or_with_a_count_of_zero() {
+        for (limits, monitor) in [(MANY, false), (Limits { count: 0, ..MANY }, true)] {
+            let s = setup(MANY, None);
+            let monitor = monitor.then(|| s.cache.on.as_ref().unwrap().0.clone());
+            let cache = Cache::new(Counting::default(), limits, monitor);
+            let live = cache.registrar.live.clone();
+            drop(cache.get(0x1000, PAGE, 1).unwrap());
+            assert_eq!(live.load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[test]
+    fn a_cache_lives_until_its_last_region_and_leaves_nothing() {
+        let s = setup(MANY, None);
+        let region = s.cache.get(0x1000, PAGE, 1).unwrap();
+        drop(s.cache.get(0x9000, PAGE, 1).unwrap());
+        drop(s.cache);
+        assert_eq!(s.live.load(Ordering::SeqCst), 2);
+        drop(region);
+        assert_eq!(s.live.load(Ordering::SeqCst), 0);
+        assert!(s.watched.lock().unwrap().is_empty());
+    }
+
+    /// Pages of our own, at a place that the kernel or we choose.
+    fn map(at: usize, len: usize) -> usize {
+        let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory, in the place of none.
+        let mapped = unsafe { libc::mmap(at as *mut _, len, rights, flags, -1, 0) };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        mapped as usize
+    }
+
+    fn unmap(at: usize, len: usize) {
+        // SAFETY: pages of `map`, which nothing refers to.
+        assert_eq!(unsafe { libc::munmap(at as *mut _, len) }, 0);
+    }
+
+    /// A cache watched by the kernel, where it lets us.
+    fn of_kernel() -> Option<Arc<Cache<Counting>>> {
+        match Monitor::userfaultfd() {
+            Ok(monitor) => Some(Cache::new(Counting::default(), MANY, Some(monitor))),
+            Err(error) => {
+                eprintln!("not tested: no userfaultfd here ({error})");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped() {
+        let Some(cache) = of_kernel() else { return };
+        let at = map(0, 8 * PAGE);
+        let registered = |at, len| {
+            let before = cache.stats().registered;
+            drop(cache.get(at, len, 1).unwrap());
+            cache.stats().registered != before
+        };
+        assert!(registered(at, 4 * PAGE));
+        assert!(!registered(at + PAGE, PAGE));
+        // A page of it is unmapped, and another one takes its place.
+        unmap(at + PAGE, PAGE);
+        assert_eq!(map(at + PAGE, PAGE), at + PAGE);
+        assert!(registered(at, 4 * PAGE));
+        assert!(!registered(at, 4 * PAGE));
+        // The new page is watched as well as the others.
+        unmap(at + PAGE, PAGE);
+        assert_eq!(map(at + PAGE, PAGE), at + PAGE);
+        assert!(registered(at, 4 * PAGE));
+        // Dropped, which leaves the mapping and takes the page.
+        // SAFETY: pages of ours, which nothing refers to.
+        assert_eq!(unsafe { libc::madvise((at + PAGE) as *mut _, PAGE, libc::MADV_DONTNEED) }, 0);
+        assert!(registered(at, 4 * PAGE));
+        // Moved away.
+        let to = map(0, PAGE);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: as above; what is at `to` is replaced.
+        let moved =
+            unsafe { libc::mremap(at as *mut _, PAGE, PAGE, flags, to as *mut libc::c_void) };
+        assert_eq!(moved as usize, to);
+        assert_eq!(map(at, PAGE), at);
+        assert!(registered(at, 4 * PAGE));
+        // What was not touched is still good.
+        assert!(registered(at + 4 * PAGE, PAGE));
+        unmap(at, 4 * PAGE);
+        assert!(!registered(at + 4 * PAGE, PAGE));
+        unmap(at + 4 * PAGE, 4 * PAGE);
+        unmap(to, PAGE);
+    }
+
+    #[test]
+    fn two_caches_on_one_monitor_both_hear_and_one_leaving_does_not_end_the_watch() {
+        let (Some(one), Some(two)) = (of_kernel(), of_kernel()) else { return };
+        let at = map(0, 2 * PAGE);
+        drop((one.get(at, 2 * PAGE, 1).unwrap(), two.get(at + PAGE, PAGE, 1).unwrap()));
+        drop(one);
+        unmap(at, 2 * PAGE);
+        assert_eq!(two.stats().stale, 1);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_watched_is_registered_for_each_use() {
+        let Some(cache) = of_kernel() else { return };
+        // Code of this program, a private mapping of a file.
+        let code = the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped as fn() as usize;
+        drop(cache.get(code, 8, 1).unwrap());
+        assert_eq!((cache.stats().registered, cache.stats().count), (1, 0));
+    }
+
+    #[test]
+    fn threads_that_map_and_unmap_at_once_leave_nothing_registered() {
+        let Some(cache) = of_kernel() else { return };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let at = map(0, 4 * PAGE);
+                        let region = cache.get(at, 4 * PAGE, 1).unwrap();
+                        assert_eq!(region.place, (at, 4 * PAGE));
+                        drop(region);
+                        unmap(at, 4 * PAGE);
+                    }
+                });
+            }
+        });
+        let stats = cache.stats();
+        assert_eq!((stats.count, cache.registrar.live.load(Ordering::SeqCst)), (0, 0));
+        assert_eq!(stats.registered + stats.hits, 1200);
+    }
+}
