@@ -247,6 +247,52 @@ static void source_unknown(int rank)
 	ct_done(&c);
 }
 
+/* A read that makes room in a full queue is enough for what waits for room: no further call is needed. */
+static void room_is_used(int rank)
+{
+	enum { SIZE = 4, ALL = 2 * SIZE };
+	struct ct_opt o = { .cq_size = SIZE };
+	struct ct c;
+	char *b, go;
+
+	/* a thread of the provider would hide it */
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e[ALL];
+
+		for (int i = 0; i < ALL; i++)
+			recv1(&c, b + 64 * i, 64, i);
+		/* until the queue is full and more waits */
+		ct_recv_oob(&c, &go, 1);
+		ct_idle(&c, 20);
+		CHECK(fi_cq_read(c.rx, e, ALL) > 0);
+		/* blocks in the system */
+		ct_recv_oob(NULL, &go, 1);
+	} else {
+		struct fi_cq_tagged_entry e;
+		int done = 0;
+
+		for (int i = 0; i < ALL; i++) {
+			struct iovec v = { b, 64 };
+			struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .context = CTX(i) };
+			ssize_t r;
+
+			while ((r = fi_sendmsg(c.ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE)) == -FI_EAGAIN)
+				done += fi_cq_read(c.tx, &e, 1) == 1;
+			OK(r);
+		}
+		while (done < SIZE)
+			done += fi_cq_read(c.tx, &e, 1) == 1;
+		ct_send_oob("x", 1);
+		while (done < ALL)
+			done += fi_cq_read(c.tx, &e, 1) == 1;
+		ct_send_oob("x", 1);
+	}
+	ct_done(&c);
+}
+
 /* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
 static void source_stranger(int rank)
 {
@@ -652,6 +698,7 @@ static const struct ct_test tests[] = {
 	{ "a queue of four entries loses none of two hundred", small_queue, 0 },
 	{ "one queue can serve both directions", one_queue, 0 },
 	{ "readfrom tells the sender's address", source, CT_RDM },
+	{ "a read that makes room in a full queue serves what waits for it", room_is_used, CT_REL },
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
 	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },

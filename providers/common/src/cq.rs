@@ -22,7 +22,7 @@ use libc::ssize_t;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Entries of a queue whose size the application leaves open.
 const DEFAULT_SIZE: usize = 1024;
@@ -168,6 +168,8 @@ pub struct Cq {
     owner: Option<CqOwner>,
     progress: Arc<dyn Progress>,
     api_version: u32,
+    /// An entry waits for room.
+    awaited: AtomicBool,
     users: AtomicUsize,
     /// Keeps the domain open in our sense: its memory, not its C object.
     _domain: Arc<dyn Any + Send + Sync>,
@@ -290,6 +292,7 @@ impl Cq {
             owner: None,
             progress: parent.progress,
             api_version: parent.api_version,
+            awaited: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -321,6 +324,7 @@ impl Cq {
             owner: Some(owner),
             progress: parent.progress,
             api_version: parent.api_version,
+            awaited: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -355,6 +359,12 @@ impl Cq {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.count.load(Ordering::Relaxed) < self.size
+    }
+
+    /// Somebody has an entry that does not fit: the read that makes room for it
+    /// progresses the domain once more.
+    pub fn wait_for_room(&self) {
+        self.awaited.store(true, Ordering::SeqCst);
     }
 
     /// How many entries still fit into the ring.
@@ -461,7 +471,12 @@ impl Cq {
             ring.pop();
             n += 1;
         }
-        self.count.fetch_sub(n, Ordering::Relaxed);
+        drop(ring);
+        self.count.fetch_sub(n, Ordering::SeqCst);
+        if n > 0 && self.awaited.load(Ordering::SeqCst) {
+            self.awaited.store(false, Ordering::SeqCst);
+            self.progress.progress();
+        }
         if n == 0 && count != 0 { Err(Error::AGAIN) } else { Ok(n) }
     }
 

@@ -57,6 +57,9 @@ struct Shared {
     turns: AtomicU64,
 }
 
+/// How long the thread sleeps at most.
+const LOOK_IN: Duration = Duration::from_secs(1);
+
 /// How long the thread stands back after it saw the application at work.
 const STAND_BACK: Duration = Duration::from_millis(1);
 
@@ -104,7 +107,7 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         if may_block {
             // A time limit, because the application may take over meanwhile
             // and be gone again without an event for us.
-            let _ = epoll.wait(Some(Duration::from_millis(100)), |_| ());
+            let _ = epoll.wait(Some(LOOK_IN), |_| ());
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);
     }

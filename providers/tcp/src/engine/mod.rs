@@ -346,9 +346,17 @@ impl State {
             if self.eps[conn.ep].rx_has_room() {
                 self.unblock(id);
             } else {
-                self.starved.push(id);
+                self.starve(id);
             }
         }
+    }
+
+    /// The connection waits for room in a completion queue.
+    fn starve(&mut self, id: u32) {
+        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].rx_cq.as_ref()) {
+            cq.wait_for_room();
+        }
+        self.starved.push(id);
     }
 
     fn flush_held(&mut self) {

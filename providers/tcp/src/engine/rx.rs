@@ -349,7 +349,7 @@ impl State {
                     if let Some(conn) = self.conns.get_mut(id) {
                         conn.blocked = true;
                         conn.stash.extend_from_slice(rest);
-                        self.starved.push(id);
+                        self.starve(id);
                         self.watch(id);
                     }
                     return false;
