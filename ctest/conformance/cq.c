@@ -293,6 +293,54 @@ static void room_is_used(int rank)
 	ct_done(&c);
 }
 
+/* FI_AV_USER_ID: the application says what completions call a peer; receives choose by fi_addr_t all the same. */
+static void user_id(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV | FI_AV_USER_ID };
+	struct fi_av_attr a = { .flags = FI_AV_USER_ID, .count = 8 };
+	struct ct c;
+	struct ct_name mine, theirs;
+	struct fid_av *av;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	/* only a vector opened for it has ids */
+	ERR(fi_av_set_user_id(c.av, c.peer, 1, 0), FI_ENOSYS);
+	OK(fi_close(&c.ep->fid));
+	OK(fi_av_open(c.domain, &a, &av, NULL));
+	OK(fi_close(&c.av->fid));
+	c.av = av;
+	ct_open_ep(&c, c.info);
+	OK(fi_enable(c.ep));
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	/* by the insertion, and changed later */
+	c.peer = 4711;
+	EQ(fi_av_insert(c.av, theirs.b, 1, &c.peer, FI_AV_USER_ID, NULL), 1);
+	CHECK(c.peer != 4711);
+	ERR(fi_av_set_user_id(c.av, c.peer, 1, 1), FI_EBADFLAGS);
+	ERR(fi_av_set_user_id(c.av, 77, 1, 0), FI_EINVAL);
+	ct_barrier(&c);
+	for (int i = 0; i < 2; i++) {
+		if (rank == 0) {
+			struct fi_cq_tagged_entry e = { 0 };
+			fi_addr_t from = 12345;
+
+			if (i == 1)
+				OK(fi_av_set_user_id(c.av, c.peer, 4712, 0));
+			OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(i)));
+			ct_next(&c, c.rx, &e, &from, NULL);
+			CHECK(e.op_context == CTX(i));
+			EQ(from, 4711 + i);
+		} else {
+			send1(&c, b, 64, i);
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+
 /* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
 static void source_stranger(int rank)
 {
@@ -700,6 +748,7 @@ static const struct ct_test tests[] = {
 	{ "readfrom tells the sender's address", source, CT_RDM },
 	{ "a read that makes room in a full queue serves what waits for it", room_is_used, CT_REL },
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
+	{ "with FI_AV_USER_ID completions name a peer as the application does", user_id, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },
 	{ "sread waits on FI_WAIT_FD", sread_fd, 0 },

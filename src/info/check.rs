@@ -31,7 +31,7 @@ const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR;
 
 /// Capabilities that change what an application gets to see, so that one that
 /// asks for nothing in particular must not have them.
-const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR;
+const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR | FI_AV_USER_ID;
 
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;

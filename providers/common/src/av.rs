@@ -28,12 +28,16 @@ pub trait Listener: Send + Sync {
     fn inserted(&self, index: fi_addr_t, addr: &SocketAddr);
     /// `index` names nobody any more.
     fn removed(&self, index: fi_addr_t, addr: &SocketAddr);
+    /// Completions are to report `id` for what `index` names (FI_AV_USER_ID).
+    fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}
 }
 
 #[derive(Debug)]
 struct Entry {
     addr: SocketAddr,
     uses: usize,
+    /// What completions report.
+    id: fi_addr_t,
 }
 
 #[derive(Default)]
@@ -51,6 +55,8 @@ pub struct Av {
     table: Mutex<Table>,
     eq: OnceLock<Arc<Eq>>,
     events: bool,
+    /// The application chooses what completions report (FI_AV_USER_ID).
+    user_ids: bool,
     /// The vector of another provider's that this one stands beside (fi_peer(3)).
     owner: Option<AvOwner>,
     users: AtomicUsize,
@@ -84,14 +90,18 @@ impl Av {
         attr: Option<&mut fi_av_attr>,
         mut context: *mut c_void,
     ) -> Result<Arc<Self>> {
-        let mut events = false;
+        let (mut events, mut user_ids) = (false, false);
         let mut owner = None;
         if let Some(attr) = attr {
             if !attr.name.is_null() {
                 // Vectors that processes share are not built.
                 return Err(Error::NOSYS);
             }
-            const ALLOWED: u64 = abi::FI_EVENT | abi::FI_READ | abi::FI_SYMMETRIC | abi::FI_PEER;
+            const ALLOWED: u64 = abi::FI_EVENT
+                | abi::FI_READ
+                | abi::FI_SYMMETRIC
+                | abi::FI_PEER
+                | abi::FI_AV_USER_ID;
             if attr.flags & !ALLOWED != 0 {
                 return Err(Error::BADFLAGS);
             }
@@ -115,6 +125,7 @@ impl Av {
                 attr.r#type = fi_av_type::FI_AV_TABLE.into();
             }
             events = attr.flags & abi::FI_EVENT != 0;
+            user_ids = attr.flags & abi::FI_AV_USER_ID != 0;
         }
         Ok(Arc::new(Self {
             c: fid_av {
@@ -129,6 +140,7 @@ impl Av {
             table: Mutex::new(Table::default()),
             eq: OnceLock::new(),
             events,
+            user_ids,
             owner,
             users: AtomicUsize::new(0),
             _domain: domain,
@@ -188,6 +200,25 @@ impl Av {
         self.table().index.get(&key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
     }
 
+    /// What completions report for `index`: itself, or what the application
+    /// chose (fi_av_set_user_id).
+    pub fn id_of(&self, index: fi_addr_t) -> fi_addr_t {
+        let slot = u32::try_from(index).ok();
+        let table = self.table();
+        slot.and_then(|slot| table.entries.get(slot)).map_or(FI_ADDR_NOTAVAIL, |entry| entry.id)
+    }
+
+    /// Chooses what completions report for `index`.
+    fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
+        let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
+        let mut table = self.table();
+        table.entries.get_mut(slot).ok_or(Error::INVAL)?.id = id;
+        let listeners = table.listeners.clone();
+        drop(table);
+        listeners.iter().filter_map(Weak::upgrade).for_each(|l| l.identified(index, id));
+        Ok(())
+    }
+
     /// Puts an address in; its index.
     pub fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t> {
         if !addr::is_reachable(&addr) {
@@ -199,7 +230,8 @@ impl Av {
             table.entries[index].uses += 1;
             return Ok(u64::from(index));
         }
-        let index = table.entries.insert(Entry { addr, uses: 1 });
+        let index = table.entries.insert(Entry { addr, uses: 1, id: 0 });
+        table.entries[index].id = u64::from(index);
         table.index.insert(addr, index);
         let listeners = table.listeners.clone();
         drop(table);
@@ -246,9 +278,13 @@ impl Av {
         flags: u64,
         context: *mut c_void,
     ) -> Result<c_int> {
-        const ALLOWED: u64 = abi::FI_MORE | abi::FI_SYNC_ERR;
+        const ALLOWED: u64 = abi::FI_MORE | abi::FI_SYNC_ERR | abi::FI_AV_USER_ID;
         if flags & !ALLOWED != 0 {
             return Err(Error::BADFLAGS);
+        }
+        let named = flags & abi::FI_AV_USER_ID != 0;
+        if named && out.is_null() {
+            return Err(Error::INVAL);
         }
         let sync = flags & abi::FI_SYNC_ERR != 0;
         if sync && context.is_null() {
@@ -258,7 +294,13 @@ impl Av {
         let fid = FidPtr((&raw const self.c.fid).cast_mut());
         let mut inserted = 0;
         for (index, addr) in addrs.enumerate() {
-            let result = addr.and_then(|addr| self.insert(addr));
+            // SAFETY: by this function's contract.
+            let id = if named { Some(unsafe { out.add(index).read() }) } else { None };
+            let result = addr.and_then(|addr| {
+                let index = self.insert(addr)?;
+                id.map_or(Ok(()), |id| self.set_id(index, id))?;
+                Ok(index)
+            });
             // SAFETY: by this function's contract.
             unsafe {
                 if !out.is_null() {
@@ -358,7 +400,7 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     av_set: Some(no_av_set),
     insert_auth_key: Some(no_insert_auth_key),
     lookup_auth_key: Some(no_lookup_auth_key),
-    set_user_id: Some(no_set_user_id),
+    set_user_id: Some(set_user_id),
     lookup2: Some(lookup2),
 };
 
@@ -593,13 +635,21 @@ unsafe extern "C" fn no_lookup_auth_key(
     Error::NOSYS.to_ret()
 }
 
-unsafe extern "C" fn no_set_user_id(
-    _av: *mut fid_av,
-    _addr: fi_addr_t,
-    _id: fi_addr_t,
-    _flags: u64,
+unsafe extern "C" fn set_user_id(
+    av: *mut fid_av,
+    addr: fi_addr_t,
+    id: fi_addr_t,
+    flags: u64,
 ) -> c_int {
-    Error::NOSYS.to_ret()
+    answer("fi_av_set_user_id", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        let av = unsafe { Av::from_c(av) }?;
+        // Only a vector that was opened for it has ids.
+        if av.user_ids { av.set_id(addr, id) } else { Err(Error::NOSYS) }
+    })
 }
 
 #[cfg(test)]

@@ -43,6 +43,12 @@ impl Listener for Names {
         }
     }
 
+    fn identified(&self, index: fi_addr_t, id: fi_addr_t) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.lock().name_identified(self.ep, index, id);
+        }
+    }
+
     fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.lock().name_removed(self.ep, index);

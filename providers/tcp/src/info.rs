@@ -27,7 +27,7 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_RMA_PMEM
     | FI_FENCE;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.

@@ -51,6 +51,8 @@ pub(super) struct Peer {
     pub(super) addr: SocketAddr,
     /// Its name in the address vector, FI_ADDR_NOTAVAIL if it has none.
     pub(super) name: fi_addr_t,
+    /// What completions call it: its name, or what the application chose.
+    pub(super) id: fi_addr_t,
     /// The connection to send on.
     pub(super) conn: u32,
     /// All its connections; more than one only for an endpoint's talk with itself.
@@ -128,11 +130,18 @@ impl Ep {
         self.rx_cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
-    /// The peer's name as completions report it.
+    /// The peer's name, by which receives choose.
     #[inline]
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
         // A stranger is forgotten with its last message, before that is reported.
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
+    }
+
+    /// The peer as completions report it.
+    #[inline]
+    pub(super) fn id_of(&self, peer: u32) -> fi_addr_t {
+        // A stranger is forgotten with its last message, before that is reported.
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
     }
 
     /// The source a receive is restricted to, if any.
@@ -218,6 +227,7 @@ impl Ep {
         let peer = self.peers.insert(Peer {
             addr,
             name,
+            id: self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(name)),
             conn: NONE,
             conns: 0,
             pid: 0,
@@ -282,7 +292,17 @@ impl State {
         // Only peers that exist; others are looked up when they are sent to.
         if let Some(&peer) = ep.by_addr.get(addr) {
             ep.peers[peer].name = name;
+            ep.peers[peer].id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
             ep.set_name(name, peer);
+        }
+    }
+
+    /// The application chose what completions report for a name.
+    pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep) else { return };
+        let peer = usize::try_from(name).ok().and_then(|name| ep.by_name.get(name));
+        if let Some(peer) = peer.and_then(|peer| ep.peers.get_mut(*peer)) {
+            peer.id = id;
         }
     }
 
@@ -294,7 +314,7 @@ impl State {
         };
         let peer = std::mem::replace(slot, NONE);
         if let Some(entry) = ep.peers.get_mut(peer) {
-            entry.name = FI_ADDR_NOTAVAIL;
+            (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
             ep.forget_peer_if_unused(peer);
         }
     }

@@ -87,7 +87,7 @@ impl Ep {
             buf,
             data: about.cq_data.unwrap_or(0),
             tag: about.tag,
-            src: self.name_of(about.peer),
+            src: self.id_of(about.peer),
         }
     }
 
@@ -102,7 +102,7 @@ impl Ep {
                 buf: 0,
                 data,
                 tag: 0,
-                src: self.name_of(about.peer),
+                src: self.id_of(about.peer),
             });
         }
     }
