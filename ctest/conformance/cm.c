@@ -325,6 +325,18 @@ static void names(int rank)
 	n = 2;
 	ERR(fi_getpeer(c.ep, b, &n), FI_ETOOSMALL);
 	EQ(n, p.n);
+	{
+		struct sockaddr_in of;
+		socklen_t len = sizeof of;
+		int fd = -1, r = fi_control(&c.ep->fid, FI_GET_FD, &fd);
+
+		/* releases before 2.2 have no such command */
+		if (r != -FI_ENOSYS) {
+			OK(r);
+			EQ(getpeername(fd, (void *)&of, &len), 0);
+			EQ(of.sin_port, ((struct sockaddr_in *)p.b)->sin_port);
+		}
+	}
 	ct_done(&c);
 }
 static void pep_name(int rank)

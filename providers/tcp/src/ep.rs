@@ -13,6 +13,7 @@ use ofi_provider::glue::{
     Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
 };
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// An endpoint; what it does happens in the engine.
@@ -131,6 +132,11 @@ impl Endpoint for TcpEp {
             }
             _ => Err(Error::NOPROTOOPT),
         }
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        self.only(Kind::Msg)?;
+        Ok(self.engine.lock().connected_socket(self.id).ok_or(Error::NOTCONN)?.fd())
     }
 
     fn close(&self) {

@@ -713,6 +713,12 @@ unsafe extern "C" fn control<E: Endpoint>(
                 let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::INVAL)?;
                 ep.op_flags(flags, command == abi::FI_SETOPSFLAG)
             }
+            abi::FI_GET_FD => {
+                // SAFETY: FI_GET_FD passes a pointer to an int (fi_control(3)).
+                let to = unsafe { arg.cast::<c_int>().as_mut() }.ok_or(Error::INVAL)?;
+                *to = ep.shared.inner.fd()?;
+                Ok(())
+            }
             abi::FI_ALIAS => {
                 // SAFETY: FI_ALIAS passes a struct fi_alias (fi_endpoint(3)).
                 let alias = unsafe { arg.cast::<fi_alias>().as_ref() }.ok_or(Error::INVAL)?;

@@ -37,6 +37,7 @@ use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// A provider's answer to fi_getinfo(3).
@@ -243,6 +244,11 @@ pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     fn close(&self);
     /// Sends (true) or receives (false) that would still be taken.
     fn size_left(&self, _tx: bool) -> Result<usize> {
+        Err(Error::NOSYS)
+    }
+    /// The descriptor of its connection, for the application to look at
+    /// (FI_GET_FD).
+    fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
     }
     /// Other fi_control commands than the common ones.
