@@ -391,6 +391,41 @@ static void committed(int rank)
 	done(&c);
 }
 
+static void region_counter(int rank)
+{
+	struct ct c;
+	struct region r;
+	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *n;
+	char *b, *s;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 4096);
+	s = ct_alloc(&c, 4096);
+	r = share(&c, 0, b, 4096, REMOTE);
+	OK(fi_cntr_open(c.domain, &a, &n, NULL));
+	OK(fi_mr_bind(mr[0], &n->fid, FI_REMOTE_WRITE));
+	ERR(fi_mr_bind(mr[0], &n->fid, FI_REMOTE_WRITE), FI_EINVAL);
+	ERR(fi_close(&n->fid), FI_EBUSY);
+	ct_barrier(&c);
+	if (rank == 0) {
+		for (int i = 0; i < 3; i++) {
+			POST(&c, fi_write(c.ep, s, 64, ct_desc(s), c.peer, r.addr, r.key, CTX(i)));
+			ct_sent(&c, CTX(i));
+		}
+	} else {
+		while (fi_cntr_read(n) < 3)
+			ct_progress(&c);
+		EQ(fi_cntr_read(n), 3);
+	}
+	ct_barrier(&c);
+	EQ(fi_cntr_read(n), rank ? 3 : 0);
+	OK(fi_close(&mr[0]->fid));
+	mr[0] = NULL;
+	OK(fi_close(&n->fid));
+	done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
 	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
@@ -400,6 +435,7 @@ static const struct ct_test tests[] = {
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
 	{ "writes, messages and reads keep their order", mixed, CT_REL },
+	{ "a counter bound to a region counts the writes to it", region_counter, CT_REL },
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
 	{ "a committed write is there when it is complete", committed, CT_REL },
 };

@@ -205,7 +205,10 @@ impl RecvBuf {
     /// until the transfer is complete.
     #[inline]
     pub unsafe fn new(buf: *mut c_void, len: usize) -> Result<Self> {
-        Ok(Self(Segments::one(buf, len).checked()?))
+        // No memory is no room, whatever the length says: applications post such
+        // receives for messages without bytes.
+        let len = if buf.is_null() { 0 } else { len };
+        Ok(Self(Segments::one(buf, len)))
     }
 
     /// Up to [`IOV_LIMIT`] segments.

@@ -1,15 +1,17 @@
 //! Memory regions (fi_mr(3)) as a table of keys: what providers without
 //! registering hardware need.
 use crate::abi::{
-    self, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
+    self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
 };
 use crate::boundary::answer;
 use crate::buf::IoVecs;
+use crate::cntr::Cntr;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One registered region.
@@ -29,6 +31,8 @@ pub struct Region {
 #[derive(Debug, Default)]
 struct Keys {
     regions: HashMap<u64, Region>,
+    /// Count the peers' writes to a region (fi_mr_bind).
+    cntrs: HashMap<u64, Arc<Cntr>>,
     next: u64,
 }
 
@@ -36,6 +40,8 @@ struct Keys {
 #[derive(Debug)]
 pub struct MrTable {
     mode: c_int,
+    /// Some region has a counter.
+    counted: AtomicBool,
     keys: Mutex<Keys>,
 }
 
@@ -50,7 +56,11 @@ impl MrTable {
             abi::FI_MR_SCALABLE => 0,
             mode => mode,
         };
-        Self { mode, keys: Mutex::new(Keys { regions: HashMap::new(), next: 1 }) }
+        Self {
+            mode,
+            counted: AtomicBool::new(false),
+            keys: Mutex::new(Keys { next: 1, ..Keys::default() }),
+        }
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -95,7 +105,38 @@ impl MrTable {
 
     /// Forgets a key.
     pub fn remove(&self, key: u64) {
-        self.keys().regions.remove(&key);
+        let mut keys = self.keys();
+        keys.regions.remove(&key);
+        if let Some(cntr) = keys.cntrs.remove(&key) {
+            cntr.remove_user();
+        }
+    }
+
+    /// From now on the counter counts what peers write to the region.
+    fn count(&self, key: u64, cntr: Arc<Cntr>) -> Result {
+        let mut keys = self.keys();
+        if !keys.regions.contains_key(&key) || keys.cntrs.contains_key(&key) {
+            return Err(Error::INVAL);
+        }
+        cntr.add_user();
+        keys.cntrs.insert(key, cntr);
+        self.counted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// A peer's write to `places` is complete.
+    pub fn written(&self, places: &RemoteSegments) {
+        if !self.counted.load(Ordering::Acquire) {
+            return;
+        }
+        let keys = self.keys();
+        for (index, place) in places.as_slice().iter().enumerate() {
+            // A write is one event of a region, however many of its places it has.
+            let again = places.as_slice()[..index].iter().any(|other| other.key == place.key);
+            if let Some(cntr) = keys.cntrs.get(&place.key).filter(|_| !again) {
+                cntr.completed(place.len as usize);
+            }
+        }
     }
 
     /// Opens the table for a remote peer's access. No region can be closed while
@@ -307,7 +348,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
-unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
+unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
     answer("fi_mr_bind", || {
         // SAFETY: the application binds an object it has open, or null.
         match unsafe { class_of(bfid) }.map(|class| class as c_int) {
@@ -315,7 +356,12 @@ unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
             None => Err(Error::INVAL),
             // A region here is every endpoint's, which is what the caller wants.
             Some(FI_CLASS_EP) => Ok(()),
-            // No counter or queue of a region's own.
+            Some(FI_CLASS_CNTR) if flags & !abi::FI_REMOTE_WRITE == 0 => {
+                // SAFETY: see above; the class says what it is.
+                let (mr, cntr) = unsafe { (Mr::from_c(fid.cast())?, Cntr::from_fid(bfid)?) };
+                mr.table.count(mr.c.key, cntr)
+            }
+            // No queue of a region's own, and nothing else to count.
             Some(_) => Err(Error::NOSYS),
         }
     })

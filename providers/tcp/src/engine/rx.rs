@@ -611,6 +611,7 @@ impl State {
                     // A region that is closed by now needs it no more.
                     let _ = self.regions.open().commit(&places, FI_REMOTE_WRITE);
                 }
+                self.regions.written(&places);
                 ep.written(&incoming.about);
             }
             Target::Answer(_, finish) => {
