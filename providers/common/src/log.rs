@@ -92,6 +92,7 @@ pub mod subsys {
     pub const CQ: fi_log_subsys = fi_log_subsys::FI_LOG_CQ;
     pub const EQ: fi_log_subsys = fi_log_subsys::FI_LOG_EQ;
     pub const MR: fi_log_subsys = fi_log_subsys::FI_LOG_MR;
+    pub const CNTR: fi_log_subsys = fi_log_subsys::FI_LOG_CNTR;
 }
 
 /// `log!(prov, WARN, EP_CTRL, "format", ...)`: one line, if enabled.

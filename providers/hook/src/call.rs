@@ -228,7 +228,7 @@ impl Region {
     ///
     /// # Safety
     /// The call that it is of is still going on.
-    pub unsafe fn len(&self) -> usize {
+    pub unsafe fn bytes(&self) -> usize {
         // SAFETY: by this function's contract; attributes are there or null.
         unsafe {
             self.attr
@@ -292,6 +292,15 @@ pub struct Completion {
     pub buf_data: Option<(usize, u64)>,
     /// The tag.
     pub tag: Option<u64>,
+}
+
+impl Completion {
+    /// How many bytes it says were received; 0 for anything else, where the length
+    /// means nothing.
+    pub fn received(&self) -> usize {
+        let received = self.flags.is_some_and(|flags| flags & FI_RECV != 0);
+        self.len.filter(|_| received).unwrap_or(0)
+    }
 }
 
 impl Call {
@@ -368,17 +377,17 @@ mod tests {
             buf: ptr::null_mut(),
             data: 7,
         });
-        let call = |format| Call {
+        let call = Call {
             op: Op::CqRead,
             object: ptr::null(),
-            format,
+            format: 3,
             args: Args::Completions(entries.as_ptr().cast(), ptr::null()),
         };
         // SAFETY: there are two entries of format 3.
-        let read: Vec<_> = unsafe { call(3).completions(2) }.collect();
+        let read: Vec<_> = unsafe { call.completions(2) }.collect();
         assert_eq!(read[1].context, 2);
         assert_eq!((read[1].len, read[1].buf_data, read[1].tag), (Some(20), Some((0, 7)), None));
         // SAFETY: an error has no entries.
-        assert_eq!(unsafe { call(3).completions(-11) }.count(), 0);
+        assert_eq!(unsafe { call.completions(-11) }.count(), 0);
     }
 }

@@ -18,6 +18,7 @@ mod fids;
 pub mod log;
 mod object;
 mod tables;
+pub mod text;
 
 pub use call::{Args, Attr, Call, Completion, Op, Open, Pieces, Region, Transfer};
 pub use log::Log;

@@ -11,6 +11,9 @@ pub use ofi_provider::log::{level, subsys};
 pub struct Log(Option<&'static Provider>);
 
 impl Log {
+    /// No lines at all.
+    pub const NOWHERE: Self = Self(None);
+
     /// In the name of `prov`; nowhere if that is null.
     ///
     /// # Safety
