@@ -148,7 +148,32 @@ impl Transfer {
         Self::new(Pieces::One(buf, len), addr)
     }
 
-    pub(crate) const fn new(pieces: Pieces, addr: fi_addr_t) -> Self {
+    /// Of a vector of buffers.
+    pub(crate) const fn vector(vector: *const iovec, count: usize, addr: fi_addr_t) -> Self {
+        Self::new(Pieces::Vector(vector, count), addr)
+    }
+
+    /// Of one buffer of datatype elements.
+    pub(crate) fn array(
+        buf: *const c_void,
+        count: usize,
+        datatype: c_enum<fi_datatype>,
+        addr: fi_addr_t,
+    ) -> Self {
+        Self::of(buf, count.wrapping_mul(size_of_type(datatype)), addr)
+    }
+
+    /// Of a vector of buffers of datatype elements.
+    pub(crate) fn elements(
+        vector: *const fi_ioc,
+        count: usize,
+        datatype: c_enum<fi_datatype>,
+        addr: fi_addr_t,
+    ) -> Self {
+        Self::new(Pieces::Elements(vector, count, size_of_type(datatype)), addr)
+    }
+
+    const fn new(pieces: Pieces, addr: fi_addr_t) -> Self {
         Self {
             pieces,
             addr,
@@ -199,6 +224,18 @@ impl Pieces {
                 ),
             }
         }
+    }
+}
+
+/// How many bytes an element of a type has, for who adds up lengths; 1 if unknown.
+fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
+    match datatype.raw() {
+        2 | 3 | 17 | 18 => 2,
+        4 | 5 | 8 => 4,
+        6 | 7 | 9 | 10 => 8,
+        11 | 12 | 14 | 15 => 16,
+        13 => 32,
+        _ => 1,
     }
 }
 

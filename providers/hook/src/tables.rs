@@ -4,7 +4,7 @@
 //! the hook, what of the arguments the hook sees, and, where objects are among
 //! the arguments, what is done about them.
 use crate::abi::*;
-use crate::call::{Args, Attr, Op, Open, Pieces, Region, Transfer};
+use crate::call::{Args, Attr, Op, Open, Region, Transfer};
 use crate::error::Error;
 use crate::object::{Answer, Fid, Object, Shared, close, head};
 use crate::{Hook, fids};
@@ -40,7 +40,9 @@ macro_rules! table {
             /// Since which version of the interface objects have this table.
             const SINCE: u32 = 0 $(+ $since)?;
             $(
-                unsafe extern "C" fn $slot<C: Fid, H: Hook>($this: $first $(, $arg: $type)*) -> $ret {
+                unsafe extern "C" fn $slot<C: Fid, H: Hook>(
+                    $this: $first $(, $arg: $type)*
+                ) -> $ret {
                     // SAFETY: the call's manual page: an open object of the kind that this
                     // table is given to, and arguments for that call; what is passed on
                     // to the provider is its own object and the same arguments. Its
@@ -78,7 +80,10 @@ macro_rules! table {
     (@call $object:ident, $inner:ident, $call:ident, [$($arg:ident),*]) => {
         $call($inner.cast() $(, $arg)*)
     };
-    (@call $object:ident, $inner:ident, $slot:ident, [$($arg:ident),*], |$o:ident, $call:ident| $body:expr) => {{
+    (
+        @call $object:ident, $inner:ident, $slot:ident, [$($arg:ident),*],
+        |$o:ident, $call:ident| $body:expr
+    ) => {{
         let ($o, $call) = ($object, $slot);
         $body
     }};
@@ -267,18 +272,6 @@ unsafe fn outside<H: Hook>(place: *mut *mut fid) {
     }
 }
 
-/// How many bytes an element of a type has, for who adds up lengths; 1 if unknown.
-fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
-    match datatype.raw() {
-        2 | 3 | 17 | 18 => 2,
-        4 | 5 | 8 => 4,
-        6 | 7 | 9 | 10 => 8,
-        11 | 12 | 14 | 15 => 16,
-        13 => 32,
-        _ => 1,
-    }
-}
-
 type Type = c_enum<fi_datatype>;
 type Operation = c_enum<fi_op>;
 
@@ -306,7 +299,8 @@ table! {
             let ret = call(inner, command, arg);
             match command {
                 FI_ALIAS if !arg.is_null() => {
-                    object.opened(ret, (*arg.cast::<fi_alias>()).fid.cast::<*mut C>(), object.format);
+                    let place = (*arg.cast::<fi_alias>()).fid.cast::<*mut C>();
+                    object.opened(ret, place, object.format);
                 }
                 _ => object.refresh(),
             }
@@ -325,164 +319,570 @@ table! {
 table! {
     /// The calls of a fabric.
     fabric_ops = fi_ops_fabric, fid_fabric.ops;
-    domain(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int, Domain, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, domain, context), domain, addr_format(info)) };
-    passive_ep(fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep, context: *mut c_void) -> c_int, PassiveEp, Args::Open(Open::new(pep, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, pep, context), pep, addr_format(info)) };
-    eq_open(fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int, EqOpen, Args::Open(Open::new(eq, Attr::None, context)), |object, call| { let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set))); object.opened(call(object.inner().cast(), attr, eq, context), eq, 0) };
-    wait_open(fabric: *mut fid_fabric, attr: *mut fi_wait_attr, wait: *mut *mut fid_wait) -> c_int, WaitOpen, Args::Open(Open::new(wait, Attr::None, ptr::null_mut())), |object, call| object.opened(call(object.inner().cast(), attr, wait), wait, 0);
-    trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int, Trywait, Args::None, |object, call| { if fids.is_null() || count < 0 { return call(object.inner().cast(), fids, count); } let mut inner: Vec<_> = core::slice::from_raw_parts(fids, count as usize).iter().map(|fid| fids::inner(*fid)).collect(); call(object.inner().cast(), inner.as_mut_ptr(), count) };
-    domain2(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64, context: *mut c_void) -> c_int, Domain2, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, domain, flags, context), domain, addr_format(info)) };
+    domain(
+        fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
+        context: *mut c_void
+    ) -> c_int,
+        Domain, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, domain, context);
+            object.opened(ret, domain, addr_format(info))
+        };
+    passive_ep(
+        fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep,
+        context: *mut c_void
+    ) -> c_int,
+        PassiveEp, Args::Open(Open::new(pep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, pep, context), pep, addr_format(info))
+        };
+    eq_open(
+        fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq,
+        context: *mut c_void
+    ) -> c_int,
+        EqOpen, Args::Open(Open::new(eq, Attr::None, context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, eq, context), eq, 0)
+        };
+    wait_open(
+        fabric: *mut fid_fabric, attr: *mut fi_wait_attr, wait: *mut *mut fid_wait
+    ) -> c_int,
+        WaitOpen, Args::Open(Open::new(wait, Attr::None, ptr::null_mut())),
+        |object, call| object.opened(call(object.inner().cast(), attr, wait), wait, 0);
+    trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
+        Trywait, Args::None, |object, call| {
+            let count = if fids.is_null() { 0 } else { count.max(0) };
+            let mut inner: Vec<_> =
+                (0..count as usize).map(|index| fids::inner(*fids.add(index))).collect();
+            call(object.inner().cast(), inner.as_mut_ptr(), count)
+        };
+    domain2(
+        fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64,
+        context: *mut c_void
+    ) -> c_int,
+        Domain2, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, domain, flags, context);
+            object.opened(ret, domain, addr_format(info))
+        };
 }
 
 table! {
     /// The calls of a domain.
     domain_ops = fi_ops_domain, fid_domain.ops;
-    av_open(domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void) -> c_int, AvOpen, Args::Open(Open::new(av, Attr::Av(attr), context)), |object, call| object.opened(call(object.inner().cast(), attr, av, context), av, 0);
-    cq_open(domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void) -> c_int, CqOpen, Args::Open(Open::new(cq, Attr::Cq(attr), context)), |object, call| { let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set))); object.opened(call(object.inner().cast(), attr, cq, context), cq, cq_format(attr)) };
-    endpoint(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void) -> c_int, Endpoint, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info)) };
-    scalable_ep(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void) -> c_int, ScalableEp, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info)) };
-    cntr_open(domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr, context: *mut c_void) -> c_int, CntrOpen, Args::Open(Open::new(cntr, Attr::Cntr(attr), context)), |object, call| { let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set))); object.opened(call(object.inner().cast(), attr, cntr, context), cntr, 0) };
-    poll_open(domain: *mut fid_domain, attr: *mut fi_poll_attr, poll: *mut *mut fid_poll) -> c_int, PollOpen, Args::Open(Open::new(poll, Attr::None, ptr::null_mut())), |object, call| object.opened(call(object.inner().cast(), attr, poll), poll, 0);
-    stx_ctx(domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx, context: *mut c_void) -> c_int, StxContext, Args::Open(Open::new(stx, Attr::None, context)), |object, call| object.opened(call(object.inner().cast(), attr, stx, context), stx, 0);
-    srx_ctx(domain: *mut fid_domain, attr: *mut fi_rx_attr, srx: *mut *mut fid_ep, context: *mut c_void) -> c_int, SrxContext, Args::Open(Open::new(srx, Attr::None, context)), |object, call| object.opened(call(object.inner().cast(), attr, srx, context), srx, 0);
-    query_atomic(domain: *mut fid_domain, datatype: Type, op: Operation, attr: *mut fi_atomic_attr, flags: u64) -> c_int, QueryAtomic, Args::None;
-    query_collective(domain: *mut fid_domain, collective: c_enum<fi_collective_op>, attr: *mut fi_collective_attr, flags: u64) -> c_int, QueryCollective, Args::None;
-    endpoint2(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64, context: *mut c_void) -> c_int, Endpoint2, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| { let _info = SwapInfo::new(info); object.opened(call(object.inner().cast(), info, ep, flags, context), ep, addr_format(info)) };
-    xpu_ctx(domain: *mut fid_domain, attr: *mut fi_xpu_attr, ctx: *mut *mut fid_xpu_ctx, context: *mut c_void) -> c_int, XpuCtx, Args::None;
+    av_open(
+        domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av,
+        context: *mut c_void
+    ) -> c_int,
+        AvOpen, Args::Open(Open::new(av, Attr::Av(attr), context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, av, context), av, 0);
+    cq_open(
+        domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq,
+        context: *mut c_void
+    ) -> c_int,
+        CqOpen, Args::Open(Open::new(cq, Attr::Cq(attr), context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, cq, context), cq, cq_format(attr))
+        };
+    endpoint(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
+    ) -> c_int,
+        Endpoint, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
+        };
+    scalable_ep(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
+    ) -> c_int,
+        ScalableEp, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
+        };
+    cntr_open(
+        domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
+        context: *mut c_void
+    ) -> c_int,
+        CntrOpen, Args::Open(Open::new(cntr, Attr::Cntr(attr), context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, cntr, context), cntr, 0)
+        };
+    poll_open(
+        domain: *mut fid_domain, attr: *mut fi_poll_attr, poll: *mut *mut fid_poll
+    ) -> c_int,
+        PollOpen, Args::Open(Open::new(poll, Attr::None, ptr::null_mut())),
+        |object, call| object.opened(call(object.inner().cast(), attr, poll), poll, 0);
+    stx_ctx(
+        domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx,
+        context: *mut c_void
+    ) -> c_int,
+        StxContext, Args::Open(Open::new(stx, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, stx, context), stx, 0);
+    srx_ctx(
+        domain: *mut fid_domain, attr: *mut fi_rx_attr, srx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        SrxContext, Args::Open(Open::new(srx, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, srx, context), srx, 0);
+    query_atomic(
+        domain: *mut fid_domain, datatype: Type, op: Operation, attr: *mut fi_atomic_attr,
+        flags: u64
+    ) -> c_int, QueryAtomic, Args::None;
+    query_collective(
+        domain: *mut fid_domain, collective: c_enum<fi_collective_op>,
+        attr: *mut fi_collective_attr, flags: u64
+    ) -> c_int, QueryCollective, Args::None;
+    endpoint2(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64,
+        context: *mut c_void
+    ) -> c_int,
+        Endpoint2, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, ep, flags, context);
+            object.opened(ret, ep, addr_format(info))
+        };
+    xpu_ctx(
+        domain: *mut fid_domain, attr: *mut fi_xpu_attr, ctx: *mut *mut fid_xpu_ctx,
+        context: *mut c_void
+    ) -> c_int, XpuCtx, Args::None;
 }
 
 table! {
     /// The calls that register memory.
     mr_ops = fi_ops_mr, fid_domain.mr;
-    reg(domain: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int, MrReg, Args::Region(Region { attr: &mr_attr(&iovec { iov_base: buf.cast_mut(), iov_len: len }, 1, access, offset, key, context), flags, place: mr }), |object, call| object.opened(call(object.inner().cast(), buf, len, access, offset, key, flags, mr, context), mr, 0);
-    regv(domain: *mut fid, iov: *const iovec, count: usize, access: u64, offset: u64, key: u64, flags: u64, mr: *mut *mut fid_mr, context: *mut c_void) -> c_int, MrRegv, Args::Region(Region { attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr }), |object, call| object.opened(call(object.inner().cast(), iov, count, access, offset, key, flags, mr, context), mr, 0);
-    regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int, MrRegattr, Args::Region(Region { attr, flags, place: mr }), |object, call| { let since_2_0 = object.shared.api_version >= version(2, 0); let _key = swap_key(attr, object.shared.api_version); let copy = attr.as_ref().filter(|attr| since_2_0 && !attr.base_mr.is_null()).map(|attr| fi_mr_attr { base_mr: fids::inner(attr.base_mr.cast_mut()), ..*attr }); let attr = copy.as_ref().map_or(attr, ptr::from_ref); object.opened(call(object.inner().cast(), attr, flags, mr), mr, 0) };
+    reg(
+        domain: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64,
+        flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
+    ) -> c_int,
+        MrReg, Args::Region(Region {
+            attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, place: mr
+        }),
+        |object, call| {
+            let ret = call(object.inner().cast(), buf, len, access, offset, key, flags, mr, context);
+            object.opened(ret, mr, 0)
+        };
+    regv(
+        domain: *mut fid, iov: *const iovec, count: usize, access: u64, offset: u64, key: u64,
+        flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
+    ) -> c_int,
+        MrRegv, Args::Region(Region {
+            attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr
+        }),
+        |object, call| {
+            let ret = call(object.inner().cast(), iov, count, access, offset, key, flags, mr, context);
+            object.opened(ret, mr, 0)
+        };
+    regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int,
+        MrRegattr, Args::Region(Region { attr, flags, place: mr }), |object, call| {
+            let since_2_0 = object.shared.api_version >= version(2, 0);
+            let _key = swap_key(attr, object.shared.api_version);
+            let copy = attr.as_ref().filter(|_| since_2_0).map(|attr| fi_mr_attr {
+                base_mr: fids::inner(attr.base_mr.cast_mut()),
+                ..*attr
+            });
+            let attr = copy.as_ref().map_or(attr, ptr::from_ref);
+            object.opened(call(object.inner().cast(), attr, flags, mr), mr, 0)
+        };
 }
 
 table! {
     /// The calls of any endpoint.
     ep_ops = fi_ops_ep, fid_ep.ops;
     cancel(ep: *mut fid, context: *mut c_void) -> ssize_t, Cancel, Args::None;
-    getopt(ep: *mut fid, level: c_int, name: c_int, value: *mut c_void, len: *mut usize) -> c_int, Getopt, Args::None;
-    setopt(ep: *mut fid, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int, Setopt, Args::None;
-    tx_ctx(ep: *mut fid_ep, index: c_int, attr: *mut fi_tx_attr, tx: *mut *mut fid_ep, context: *mut c_void) -> c_int, TxContext, Args::Open(Open::new(tx, Attr::None, context)), |object, call| object.opened(call(object.inner().cast(), index, attr, tx, context), tx, object.format);
-    rx_ctx(ep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx: *mut *mut fid_ep, context: *mut c_void) -> c_int, RxContext, Args::Open(Open::new(rx, Attr::None, context)), |object, call| object.opened(call(object.inner().cast(), index, attr, rx, context), rx, object.format);
+    getopt(ep: *mut fid, level: c_int, name: c_int, value: *mut c_void, len: *mut usize) -> c_int,
+        Getopt, Args::None;
+    setopt(ep: *mut fid, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int,
+        Setopt, Args::None;
+    tx_ctx(
+        ep: *mut fid_ep, index: c_int, attr: *mut fi_tx_attr, tx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        TxContext, Args::Open(Open::new(tx, Attr::None, context)),
+        |object, call| {
+            let ret = call(object.inner().cast(), index, attr, tx, context);
+            object.opened(ret, tx, object.format)
+        };
+    rx_ctx(
+        ep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        RxContext, Args::Open(Open::new(rx, Attr::None, context)),
+        |object, call| {
+            let ret = call(object.inner().cast(), index, attr, rx, context);
+            object.opened(ret, rx, object.format)
+        };
     rx_size_left(ep: *mut fid_ep) -> ssize_t, RxSizeLeft, Args::None;
     tx_size_left(ep: *mut fid_ep) -> ssize_t, TxSizeLeft, Args::None;
-    export_xpu(ep: *mut fid_ep, flags: u64, xpu: *mut fid_xpu_ep) -> c_int, EpExportXpu, Args::None;
+    export_xpu(ep: *mut fid_ep, flags: u64, xpu: *mut fid_xpu_ep) -> c_int,
+        EpExportXpu, Args::None;
 }
 
 table! {
     /// The calls that manage connections.
     cm_ops = fi_ops_cm, fid_ep.cm;
     setname(ep: *mut fid, addr: *mut c_void, len: usize) -> c_int, Setname, Args::Address(addr);
-    getname(ep: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int, Getname, Args::Address(addr);
-    getpeer(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int, Getpeer, Args::Address(addr);
-    connect(ep: *mut fid_ep, addr: *const c_void, param: *const c_void, len: usize) -> c_int, Connect, Args::Address(addr);
+    getname(ep: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int,
+        Getname, Args::Address(addr);
+    getpeer(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int,
+        Getpeer, Args::Address(addr);
+    connect(ep: *mut fid_ep, addr: *const c_void, param: *const c_void, len: usize) -> c_int,
+        Connect, Args::Address(addr);
     listen(pep: *mut fid_pep) -> c_int, Listen, Args::None;
     accept(ep: *mut fid_ep, param: *const c_void, len: usize) -> c_int, Accept, Args::None;
-    reject(pep: *mut fid_pep, handle: *mut fid, param: *const c_void, len: usize) -> c_int, Reject, Args::None, |object, call| call(object.inner().cast(), fids::inner(handle), param, len);
+    reject(pep: *mut fid_pep, handle: *mut fid, param: *const c_void, len: usize) -> c_int,
+        Reject, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(handle), param, len);
     shutdown(ep: *mut fid_ep, flags: u64) -> c_int, Shutdown, Args::None;
-    join(ep: *mut fid_ep, addr: *const c_void, flags: u64, mc: *mut *mut fid_mc, context: *mut c_void) -> c_int, Join, Args::Open(Open::new(mc, Attr::None, context)), |object, call| { let group = addr.cast::<fi_collective_addr>(); let copy = (flags & FI_COLLECTIVE != 0 && !addr.is_null()).then(|| fi_collective_addr { set: fids::inner((*group).set.cast_mut()), ..*group }); let addr = copy.as_ref().map_or(addr, |group| ptr::from_ref(group).cast()); object.opened(call(object.inner().cast(), addr, flags, mc, context), mc, 0) };
+    join(
+        ep: *mut fid_ep, addr: *const c_void, flags: u64, mc: *mut *mut fid_mc,
+        context: *mut c_void
+    ) -> c_int,
+        Join, Args::Open(Open::new(mc, Attr::None, context)), |object, call| {
+            let group = addr.cast::<fi_collective_addr>();
+            let named = flags & FI_COLLECTIVE != 0 && !addr.is_null();
+            let copy = named.then(|| fi_collective_addr {
+                set: fids::inner((*group).set.cast_mut()),
+                ..*group
+            });
+            let addr = copy.as_ref().map_or(addr, |group| ptr::from_ref(group).cast());
+            object.opened(call(object.inner().cast(), addr, flags, mc, context), mc, 0)
+        };
 }
 
 table! {
     /// Messages.
     msg_ops = fi_ops_msg, fid_ep.msg;
-    recv(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, context: *mut c_void) -> ssize_t, Recv, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
-    recvv(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, context: *mut c_void) -> ssize_t, Recvv, Args::Transfer(Transfer { context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t, Recvmsg, message(msg, flags & !FI_REMOTE_CQ_DATA), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    send(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, context: *mut c_void) -> ssize_t, Send, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
-    sendv(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, context: *mut c_void) -> ssize_t, Sendv, Args::Transfer(Transfer { context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t, Sendmsg, message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t) -> ssize_t, Inject, Args::Transfer(Transfer { ..Transfer::of(buf, len, addr) });
-    senddata(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64, addr: fi_addr_t, context: *mut c_void) -> ssize_t, Senddata, Args::Transfer(Transfer { data, context, ..Transfer::of(buf, len, addr) });
-    injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t) -> ssize_t, Injectdata, Args::Transfer(Transfer { data, ..Transfer::of(buf, len, addr) });
+    recv(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        context: *mut c_void
+    ) -> ssize_t, Recv, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    recvv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Recvv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+    recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
+        Recvmsg, message(msg, flags & !FI_REMOTE_CQ_DATA), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    send(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        context: *mut c_void
+    ) -> ssize_t, Send, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    sendv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Sendv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+    sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
+        Sendmsg, message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t) -> ssize_t,
+        Inject, Args::Transfer(Transfer { ..Transfer::of(buf, len, addr) });
+    senddata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Senddata, Args::Transfer(Transfer { data, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t
+    ) -> ssize_t, Injectdata, Args::Transfer(Transfer { data, ..Transfer::of(buf, len, addr) });
 }
 
 table! {
     /// Tagged messages.
     tagged_ops = fi_ops_tagged, fid_ep.tagged;
-    recv(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> ssize_t, Trecv, Args::Transfer(Transfer { tag, ignore, context, ..Transfer::of(buf, len, addr) });
-    recvv(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> ssize_t, Trecvv, Args::Transfer(Transfer { tag, ignore, context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t, Trecvmsg, tagged_message(msg, flags, true), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    send(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, tag: u64, context: *mut c_void) -> ssize_t, Tsend, Args::Transfer(Transfer { tag, context, ..Transfer::of(buf, len, addr) });
-    sendv(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, tag: u64, context: *mut c_void) -> ssize_t, Tsendv, Args::Transfer(Transfer { tag, context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t, Tsendmsg, tagged_message(msg, flags, false), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, tag: u64) -> ssize_t, Tinject, Args::Transfer(Transfer { tag, ..Transfer::of(buf, len, addr) });
-    senddata(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64, addr: fi_addr_t, tag: u64, context: *mut c_void) -> ssize_t, Tsenddata, Args::Transfer(Transfer { data, tag, context, ..Transfer::of(buf, len, addr) });
-    injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, tag: u64) -> ssize_t, Tinjectdata, Args::Transfer(Transfer { data, tag, ..Transfer::of(buf, len, addr) });
+    recv(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        tag: u64, ignore: u64, context: *mut c_void
+    ) -> ssize_t,
+        Trecv, Args::Transfer(Transfer { tag, ignore, context, ..Transfer::of(buf, len, addr) });
+    recvv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void
+    ) -> ssize_t,
+        Trecvv,
+        Args::Transfer(Transfer { tag, ignore, context, ..Transfer::vector(iov, count, addr) });
+    recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
+        Trecvmsg, tagged_message(msg, flags, true), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    send(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsend, Args::Transfer(Transfer { tag, context, ..Transfer::of(buf, len, addr) });
+    sendv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsendv, Args::Transfer(Transfer { tag, context, ..Transfer::vector(iov, count, addr) });
+    sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
+        Tsendmsg, tagged_message(msg, flags, false), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, tag: u64) -> ssize_t,
+        Tinject, Args::Transfer(Transfer { tag, ..Transfer::of(buf, len, addr) });
+    senddata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsenddata,
+        Args::Transfer(Transfer { data, tag, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, tag: u64
+    ) -> ssize_t,
+        Tinjectdata, Args::Transfer(Transfer { data, tag, ..Transfer::of(buf, len, addr) });
 }
 
 table! {
     /// Remote memory accesses.
     rma_ops = fi_ops_rma, fid_ep.rma;
-    read(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void) -> ssize_t, Read, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
-    readv(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void) -> ssize_t, Readv, Args::Transfer(Transfer { raddr, key, context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t, Readmsg, remote_message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    write(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void) -> ssize_t, Write, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
-    writev(ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void) -> ssize_t, Writev, Args::Transfer(Transfer { raddr, key, context, ..Transfer::new(Pieces::Vector(iov, count), addr) });
-    writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t, Writemsg, remote_message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, raddr: u64, key: u64) -> ssize_t, InjectWrite, Args::Transfer(Transfer { raddr, key, ..Transfer::of(buf, len, addr) });
-    writedata(ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64, addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void) -> ssize_t, Writedata, Args::Transfer(Transfer { data, raddr, key, context, ..Transfer::of(buf, len, addr) });
-    injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, raddr: u64, key: u64) -> ssize_t, InjectWritedata, Args::Transfer(Transfer { data, raddr, key, ..Transfer::of(buf, len, addr) });
+    read(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Read, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+    readv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Readv,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+    readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+        Readmsg, remote_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    write(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Write, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+    writev(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Writev,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+    writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+        Writemsg, remote_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, raddr: u64, key: u64
+    ) -> ssize_t,
+        InjectWrite, Args::Transfer(Transfer { raddr, key, ..Transfer::of(buf, len, addr) });
+    writedata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Writedata,
+        Args::Transfer(Transfer { data, raddr, key, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, raddr: u64,
+        key: u64
+    ) -> ssize_t,
+        InjectWritedata,
+        Args::Transfer(Transfer { data, raddr, key, ..Transfer::of(buf, len, addr) });
 }
 
 table! {
     /// Atomics.
     atomic_ops = fi_ops_atomic, fid_ep.atomic;
-    write(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, Atomic, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, count.wrapping_mul(size_of_type(datatype)), addr) });
-    writev(ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, Atomicv, Args::Transfer(Transfer { raddr, key, context, ..Transfer::new(Pieces::Elements(iov, count, size_of_type(datatype)), addr) });
-    writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> ssize_t, Atomicmsg, atomic_message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, flags) };
-    inject(ep: *mut fid_ep, buf: *const c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation) -> ssize_t, InjectAtomic, Args::Transfer(Transfer { raddr, key, ..Transfer::of(buf, count.wrapping_mul(size_of_type(datatype)), addr) });
-    readwrite(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, FetchAtomic, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, count.wrapping_mul(size_of_type(datatype)), addr) });
-    readwritev(ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, FetchAtomicv, Args::Transfer(Transfer { raddr, key, context, ..Transfer::new(Pieces::Elements(iov, count, size_of_type(datatype)), addr) });
-    readwritemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64) -> ssize_t, FetchAtomicmsg, atomic_message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, result, result_desc, result_count, flags) };
-    compwrite(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, compare: *const c_void, compare_desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, CompareAtomic, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, count.wrapping_mul(size_of_type(datatype)), addr) });
-    compwritev(ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize, result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void) -> ssize_t, CompareAtomicv, Args::Transfer(Transfer { raddr, key, context, ..Transfer::new(Pieces::Elements(iov, count, size_of_type(datatype)), addr) });
-    compwritemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize, result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64) -> ssize_t, CompareAtomicmsg, atomic_message(msg, flags), |object, call| { if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); } call(object.inner().cast(), msg, compare, compare_desc, compare_count, result, result_desc, result_count, flags) };
-    writevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int, Atomicvalid, Args::None;
-    readwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int, FetchAtomicvalid, Args::None;
-    compwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int, CompareAtomicvalid, Args::None;
+    write(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        Atomic,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+    writev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation,
+        context: *mut c_void
+    ) -> ssize_t,
+        Atomicv,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+    writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> ssize_t,
+        Atomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64,
+        datatype: Type, op: Operation
+    ) -> ssize_t,
+        InjectAtomic,
+        Args::Transfer(Transfer { raddr, key, ..Transfer::array(buf, count, datatype, addr) });
+    readwrite(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64,
+        datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        FetchAtomic,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+    readwritev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        FetchAtomicv,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+    readwritemsg(
+        ep: *mut fid_ep, msg: *const fi_msg_atomic, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t,
+        FetchAtomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, result, result_desc, result_count, flags)
+        };
+    compwrite(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        compare: *const c_void, compare_desc: *mut c_void, result: *mut c_void,
+        result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type,
+        op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        CompareAtomic,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+    compwritev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize,
+        result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        CompareAtomicv,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+    compwritemsg(
+        ep: *mut fid_ep, msg: *const fi_msg_atomic, compare: *const fi_ioc,
+        compare_desc: *mut *mut c_void, compare_count: usize, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t,
+        CompareAtomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(
+                object.inner().cast(), msg, compare, compare_desc, compare_count, result,
+                result_desc, result_count, flags
+            )
+        };
+    writevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        Atomicvalid, Args::None;
+    readwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        FetchAtomicvalid, Args::None;
+    compwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        CompareAtomicvalid, Args::None;
 }
 
 table! {
     /// Collectives, which endpoints have since 1.9.
     collective_ops = fi_ops_collective, fid_ep.collective since version(1, 9);
-    barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> ssize_t, Barrier, Args::None;
-    broadcast(ep: *mut fid_ep, buf: *mut c_void, count: usize, desc: *mut c_void, group: fi_addr_t, root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void) -> ssize_t, Broadcast, Args::None;
-    alltoall(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void) -> ssize_t, Alltoall, Args::None;
-    allreduce(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type, op: Operation, flags: u64, context: *mut c_void) -> ssize_t, Allreduce, Args::None;
-    allgather(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void) -> ssize_t, Allgather, Args::None;
-    reduce_scatter(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type, op: Operation, flags: u64, context: *mut c_void) -> ssize_t, ReduceScatter, Args::None;
-    reduce(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t, datatype: Type, op: Operation, flags: u64, context: *mut c_void) -> ssize_t, Reduce, Args::None;
-    scatter(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void) -> ssize_t, Scatter, Args::None;
-    gather(ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void) -> ssize_t, Gather, Args::None;
-    msg(ep: *mut fid_ep, msg: *const fi_msg_collective, result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64) -> ssize_t, Collective, Args::None;
-    barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> ssize_t, Barrier2, Args::None;
+    barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> ssize_t,
+        Barrier, Args::None;
+    broadcast(
+        ep: *mut fid_ep, buf: *mut c_void, count: usize, desc: *mut c_void, group: fi_addr_t,
+        root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Broadcast, Args::None;
+    alltoall(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        flags: u64, context: *mut c_void
+    ) -> ssize_t, Alltoall, Args::None;
+    allreduce(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, Allreduce, Args::None;
+    allgather(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        flags: u64, context: *mut c_void
+    ) -> ssize_t, Allgather, Args::None;
+    reduce_scatter(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, ReduceScatter, Args::None;
+    reduce(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, Reduce, Args::None;
+    scatter(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Scatter, Args::None;
+    gather(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Gather, Args::None;
+    msg(
+        ep: *mut fid_ep, msg: *const fi_msg_collective, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t, Collective, Args::None;
+    barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> ssize_t,
+        Barrier2, Args::None;
 }
 
 table! {
     /// The calls of an address vector.
     av_ops = fi_ops_av, fid_av.ops;
-    insert(av: *mut fid_av, addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int, AvInsert, Args::None;
-    insertsvc(av: *mut fid_av, node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int, AvInsertsvc, Args::None;
-    insertsym(av: *mut fid_av, node: *const c_char, nodes: usize, service: *const c_char, services: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void) -> c_int, AvInsertsym, Args::None;
-    remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int, AvRemove, Args::None;
-    lookup(av: *mut fid_av, fi_addr: fi_addr_t, addr: *mut c_void, len: *mut usize) -> c_int, AvLookup, Args::None;
-    straddr(av: *mut fid_av, addr: *const c_void, buf: *mut c_char, len: *mut usize) -> *const c_char, AvStraddr, Args::None;
-    av_set(av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set, context: *mut c_void) -> c_int, AvSet, Args::Open(Open::new(set, Attr::None, context)), |object, call| object.opened(call(object.inner().cast(), attr, set, context), set, 0);
-    insert_auth_key(av: *mut fid_av, key: *const c_void, len: usize, fi_addr: *mut fi_addr_t, flags: u64) -> c_int, AvInsertAuthKey, Args::None;
-    lookup_auth_key(av: *mut fid_av, fi_addr: fi_addr_t, key: *mut c_void, len: *mut usize) -> c_int, AvLookupAuthKey, Args::None;
-    set_user_id(av: *mut fid_av, fi_addr: fi_addr_t, user_id: fi_addr_t, flags: u64) -> c_int, AvSetUserId, Args::None;
-    lookup2(av: *mut fid_av, fi_addr: fi_addr_t, buf: *mut c_void, len: *mut usize, flags: u64, ctx: *mut fid_xpu_ctx) -> c_int, AvLookup2, Args::None;
+    insert(
+        av: *mut fid_av, addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64,
+        context: *mut c_void
+    ) -> c_int, AvInsert, Args::None;
+    insertsvc(
+        av: *mut fid_av, node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t,
+        flags: u64, context: *mut c_void
+    ) -> c_int, AvInsertsvc, Args::None;
+    insertsym(
+        av: *mut fid_av, node: *const c_char, nodes: usize, service: *const c_char,
+        services: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void
+    ) -> c_int, AvInsertsym, Args::None;
+    remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int,
+        AvRemove, Args::None;
+    lookup(av: *mut fid_av, fi_addr: fi_addr_t, addr: *mut c_void, len: *mut usize) -> c_int,
+        AvLookup, Args::None;
+    straddr(
+        av: *mut fid_av, addr: *const c_void, buf: *mut c_char, len: *mut usize
+    ) -> *const c_char, AvStraddr, Args::None;
+    av_set(
+        av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set,
+        context: *mut c_void
+    ) -> c_int,
+        AvSet, Args::Open(Open::new(set, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, set, context), set, 0);
+    insert_auth_key(
+        av: *mut fid_av, key: *const c_void, len: usize, fi_addr: *mut fi_addr_t, flags: u64
+    ) -> c_int, AvInsertAuthKey, Args::None;
+    lookup_auth_key(
+        av: *mut fid_av, fi_addr: fi_addr_t, key: *mut c_void, len: *mut usize
+    ) -> c_int, AvLookupAuthKey, Args::None;
+    set_user_id(av: *mut fid_av, fi_addr: fi_addr_t, user_id: fi_addr_t, flags: u64) -> c_int,
+        AvSetUserId, Args::None;
+    lookup2(
+        av: *mut fid_av, fi_addr: fi_addr_t, buf: *mut c_void, len: *mut usize, flags: u64,
+        ctx: *mut fid_xpu_ctx
+    ) -> c_int, AvLookup2, Args::None;
 }
 
 table! {
     /// The calls of an address vector set.
     av_set_ops = fi_ops_av_set, fid_av_set.ops;
-    set_union(set: *mut fid_av_set, other: *const fid_av_set) -> c_int, AvSetUnion, Args::None, |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
-    intersect(set: *mut fid_av_set, other: *const fid_av_set) -> c_int, AvSetIntersect, Args::None, |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
-    diff(set: *mut fid_av_set, other: *const fid_av_set) -> c_int, AvSetDiff, Args::None, |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    set_union(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetUnion, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    intersect(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetIntersect, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    diff(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetDiff, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
     insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int, AvSetInsert, Args::None;
     remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int, AvSetRemove, Args::None;
     addr(set: *mut fid_av_set, addr: *mut fi_addr_t) -> c_int, AvSetAddr, Args::None;
@@ -491,14 +891,25 @@ table! {
 table! {
     /// The calls of a completion queue.
     cq_ops = fi_ops_cq, fid_cq.ops;
-    read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t, CqRead, Args::Completions(buf, ptr::null());
-    readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> ssize_t, CqReadfrom, Args::Completions(buf, src);
-    readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t, CqReaderr, Args::Error(buf);
-    sread(cq: *mut fid_cq, buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int) -> ssize_t, CqSread, Args::Completions(buf, ptr::null());
-    sreadfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t, cond: *const c_void, timeout: c_int) -> ssize_t, CqSreadfrom, Args::Completions(buf, src);
+    read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t,
+        CqRead, Args::Completions(buf, ptr::null());
+    readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> ssize_t,
+        CqReadfrom, Args::Completions(buf, src);
+    readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t,
+        CqReaderr, Args::Error(buf);
+    sread(
+        cq: *mut fid_cq, buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int
+    ) -> ssize_t, CqSread, Args::Completions(buf, ptr::null());
+    sreadfrom(
+        cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t,
+        cond: *const c_void, timeout: c_int
+    ) -> ssize_t, CqSreadfrom, Args::Completions(buf, src);
     signal(cq: *mut fid_cq) -> c_int, CqSignal, Args::None;
-    strerror(cq: *mut fid_cq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char, CqStrerror, Args::None;
-    export_xpu(cq: *mut fid_cq, flags: u64, xpu: *mut fid_xpu_cq) -> c_int, CqExportXpu, Args::None;
+    strerror(
+        cq: *mut fid_cq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize
+    ) -> *const c_char, CqStrerror, Args::None;
+    export_xpu(cq: *mut fid_cq, flags: u64, xpu: *mut fid_xpu_cq) -> c_int,
+        CqExportXpu, Args::None;
 }
 
 table! {
@@ -508,28 +919,54 @@ table! {
     readerr(cntr: *mut fid_cntr) -> u64, CntrReaderr, Args::None;
     add(cntr: *mut fid_cntr, value: u64) -> c_int, CntrAdd, Args::None;
     set(cntr: *mut fid_cntr, value: u64) -> c_int, CntrSet, Args::None;
-    wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int, CntrWait, Args::Threshold(threshold, timeout);
+    wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int,
+        CntrWait, Args::Threshold(threshold, timeout);
     adderr(cntr: *mut fid_cntr, value: u64) -> c_int, CntrAdderr, Args::None;
     seterr(cntr: *mut fid_cntr, value: u64) -> c_int, CntrSeterr, Args::None;
-    export_xpu(cntr: *mut fid_cntr, flags: u64, xpu: *mut fid_xpu_cntr) -> c_int, CntrExportXpu, Args::None;
+    export_xpu(cntr: *mut fid_cntr, flags: u64, xpu: *mut fid_xpu_cntr) -> c_int,
+        CntrExportXpu, Args::None;
 }
 
 table! {
     /// The calls of an event queue.
     eq_ops = fi_ops_eq, fid_eq.ops;
-    read(eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t, EqRead, Args::None, |object, call| { let ret = call(object.inner().cast(), kind, buf, len, flags); if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); } ret };
-    readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> ssize_t, EqReaderr, Args::None, |object, call| { let ret = call(object.inner().cast(), buf, flags); if ret > 0 && !buf.is_null() { outside::<H>(&raw mut (*buf).fid); } ret };
-    write(eq: *mut fid_eq, kind: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t, EqWrite, Args::None;
-    sread(eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, timeout: c_int, flags: u64) -> ssize_t, EqSread, Args::None, |object, call| { let ret = call(object.inner().cast(), kind, buf, len, timeout, flags); if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); } ret };
-    strerror(eq: *mut fid_eq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize) -> *const c_char, EqStrerror, Args::None;
+    read(eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t,
+        EqRead, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), kind, buf, len, flags);
+            if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); }
+            ret
+        };
+    readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> ssize_t,
+        EqReaderr, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), buf, flags);
+            if ret > 0 && !buf.is_null() { outside::<H>(&raw mut (*buf).fid); }
+            ret
+        };
+    write(eq: *mut fid_eq, kind: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t,
+        EqWrite, Args::None;
+    sread(
+        eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, timeout: c_int,
+        flags: u64
+    ) -> ssize_t,
+        EqSread, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), kind, buf, len, timeout, flags);
+            if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); }
+            ret
+        };
+    strerror(
+        eq: *mut fid_eq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize
+    ) -> *const c_char, EqStrerror, Args::None;
 }
 
 table! {
     /// The calls of a poll set.
     poll_ops = fi_ops_poll, fid_poll.ops;
-    poll(poll: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int, Poll, Args::None;
-    poll_add(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int, PollAdd, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
-    poll_del(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int, PollDel, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
+    poll(poll: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int,
+        Poll, Args::None;
+    poll_add(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int,
+        PollAdd, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
+    poll_del(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int,
+        PollDel, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
 }
 
 table! {
@@ -579,6 +1016,11 @@ unsafe fn cq_format(attr: *const fi_cq_attr) -> u32 {
     format.max(fi_cq_format::FI_CQ_FORMAT_CONTEXT as u32)
 }
 
+/// One piece of memory as a vector has it.
+fn piece(buf: *const c_void, len: usize) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: len }
+}
+
 /// The arguments of `fi_mr_reg` and `fi_mr_regv` as attributes.
 fn mr_attr(
     mr_iov: *const iovec,
@@ -615,7 +1057,7 @@ unsafe fn message(msg: *const fi_msg, flags: u64) -> Args {
         data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
         flags,
         context: msg.context,
-        ..Transfer::new(Pieces::Vector(msg.msg_iov, msg.iov_count), msg.addr)
+        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
     })
 }
 
@@ -630,7 +1072,7 @@ unsafe fn tagged_message(msg: *const fi_msg_tagged, flags: u64, receive: bool) -
         tag: msg.tag,
         ignore: if receive { msg.ignore } else { 0 },
         context: msg.context,
-        ..Transfer::new(Pieces::Vector(msg.msg_iov, msg.iov_count), msg.addr)
+        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
     })
 }
 
@@ -647,7 +1089,7 @@ unsafe fn remote_message(msg: *const fi_msg_rma, flags: u64) -> Args {
             raddr: remote.map_or(0, |remote| remote.addr),
             key: remote.map_or(0, |remote| remote.key),
             context: msg.context,
-            ..Transfer::new(Pieces::Vector(msg.msg_iov, msg.iov_count), msg.addr)
+            ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
         })
     }
 }
@@ -659,14 +1101,13 @@ unsafe fn atomic_message(msg: *const fi_msg_atomic, flags: u64) -> Args {
     unsafe {
         let Some(msg) = msg.as_ref() else { return Args::None };
         let remote = msg.rma_iov.as_ref().filter(|_| msg.rma_iov_count > 0);
-        let size = size_of_type(msg.datatype);
         Args::Transfer(Transfer {
             data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
             flags,
             raddr: remote.map_or(0, |remote| remote.addr),
             key: remote.map_or(0, |remote| remote.key),
             context: msg.context,
-            ..Transfer::new(Pieces::Elements(msg.msg_iov, msg.iov_count, size), msg.addr)
+            ..Transfer::elements(msg.msg_iov, msg.iov_count, msg.datatype, msg.addr)
         })
     }
 }

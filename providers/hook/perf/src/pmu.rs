@@ -254,7 +254,9 @@ mod tests {
         for event in [Event::Instructions, Event::Cycles] {
             let meter = Meter::new(event).unwrap_or(Meter::CLOCK);
             let start = meter.now();
-            assert!(std::hint::black_box((0..10_000_u64).fold(0, |sum, n| sum ^ n * n)) < u64::MAX);
+            assert!(
+                std::hint::black_box((0..10_000_u64).fold(0, |sum, n| sum ^ (n * n))) < u64::MAX
+            );
             assert!(meter.now() > start, "{}", meter.title());
         }
     }
