@@ -229,14 +229,16 @@ impl Pieces {
 
 /// How many bytes an element of a type has, for who adds up lengths; 1 if unknown.
 fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
-    match datatype.raw() {
-        2 | 3 | 17 | 18 => 2,
-        4 | 5 | 8 => 4,
-        6 | 7 | 9 | 10 => 8,
-        11 | 12 | 14 | 15 => 16,
-        13 => 32,
-        _ => 1,
-    }
+    use fi_datatype::*;
+    const SIZES: &[(usize, &[fi_datatype])] = &[
+        (2, &[FI_INT16, FI_UINT16, FI_FLOAT16, FI_BFLOAT16]),
+        (4, &[FI_INT32, FI_UINT32, FI_FLOAT]),
+        (8, &[FI_INT64, FI_UINT64, FI_DOUBLE, FI_FLOAT_COMPLEX]),
+        (16, &[FI_DOUBLE_COMPLEX, FI_LONG_DOUBLE, FI_INT128, FI_UINT128]),
+        (32, &[FI_LONG_DOUBLE_COMPLEX]),
+    ];
+    let of = |(_, types): &&(usize, &[fi_datatype])| types.iter().any(|one| datatype == *one);
+    SIZES.iter().find(of).map_or(1, |(size, _)| *size)
 }
 
 /// # Safety

@@ -1,14 +1,13 @@
 //! Log lines in the name of the provider that is hooked, as programs expect.
 use ofi_provider::abi::{fi_log_level, fi_log_subsys, fi_provider};
-use ofi_provider::log;
-use ofi_provider::provider::Provider;
+use ofi_provider::log::{self, Source};
 use std::ffi::CString;
 
 pub use ofi_provider::log::{level, subsys};
 
 /// Where a hook logs.
 #[derive(Clone, Copy, Debug)]
-pub struct Log(Option<&'static Provider>);
+pub struct Log(Option<Source>);
 
 impl Log {
     /// No lines at all.
@@ -20,7 +19,7 @@ impl Log {
     /// `prov` is null or a provider that stays for good.
     pub(crate) unsafe fn new(prov: *mut fi_provider) -> Self {
         // SAFETY: by this function's contract.
-        Self(unsafe { Provider::from_raw(prov) })
+        Self((!prov.is_null()).then(|| unsafe { Source::new(prov) }))
     }
 
     /// Whether a line of this level would be written.

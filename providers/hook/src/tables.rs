@@ -457,7 +457,9 @@ table! {
             attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, place: mr
         }),
         |object, call| {
-            let ret = call(object.inner().cast(), buf, len, access, offset, key, flags, mr, context);
+            let ret = call(
+                object.inner().cast(), buf, len, access, offset, key, flags, mr, context
+            );
             object.opened(ret, mr, 0)
         };
     regv(
@@ -468,7 +470,9 @@ table! {
             attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr
         }),
         |object, call| {
-            let ret = call(object.inner().cast(), iov, count, access, offset, key, flags, mr, context);
+            let ret = call(
+                object.inner().cast(), iov, count, access, offset, key, flags, mr, context
+            );
             object.opened(ret, mr, 0)
         };
     regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int,
@@ -700,14 +704,18 @@ table! {
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         Atomic,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
     writev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation,
         context: *mut c_void
     ) -> ssize_t,
         Atomicv,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
     writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> ssize_t,
         Atomicmsg, atomic_message(msg, flags), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
@@ -725,14 +733,18 @@ table! {
         datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomic,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
     readwritev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
         result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomicv,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
     readwritemsg(
         ep: *mut fid_ep, msg: *const fi_msg_atomic, result: *mut fi_ioc,
         result_desc: *mut *mut c_void, result_count: usize, flags: u64
@@ -748,7 +760,9 @@ table! {
         op: Operation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomic,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::array(buf, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
     compwritev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
         compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize,
@@ -756,7 +770,9 @@ table! {
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomicv,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::elements(iov, count, datatype, addr) });
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
     compwritemsg(
         ep: *mut fid_ep, msg: *const fi_msg_atomic, compare: *const fi_ioc,
         compare_desc: *mut *mut c_void, compare_count: usize, result: *mut fi_ioc,
