@@ -391,8 +391,39 @@ pub unsafe fn fabric(
             fabric.api_version = api_version;
         }
     }
+    for hook in registry.hooks() {
+        // SAFETY: the fabric just opened, which nobody else has yet.
+        unsafe { install(hook, prov, fabric) };
+    }
     log::info(format_args!("opened fabric of provider {prov_name}"));
     Ok(())
+}
+
+/// Puts a hook around a fabric; one that cannot be installed is left out.
+///
+/// As ever, a hook provider opens a "fabric" of attributes that hold nothing but
+/// the fabric to go around, and its context is that one's provider.
+///
+/// # Safety
+/// `fabric` is null or an open fabric of `prov`'s, and nobody else has it yet.
+unsafe fn install(hook: &Provider, prov: &Provider, fabric: &mut *mut fid_fabric) {
+    let (Some(open), false) = (hook.raw().fabric, fabric.is_null()) else { return };
+    let mut attr = fi_fabric_attr {
+        fabric: *fabric,
+        name: ptr::null_mut(),
+        prov_name: ptr::null_mut(),
+        prov_version: 0,
+        api_version: 0,
+    };
+    let mut around = *fabric;
+    // SAFETY: fi_provider(7): valid attributes and a place, for the call; a
+    // provider stays for good.
+    let ret = unsafe { open(&mut attr, &mut around, prov.as_ptr().cast()) };
+    if ret == 0 && !around.is_null() {
+        *fabric = around;
+    } else {
+        log::info(format_args!("hook {} is left out: {:?}", hook.name(), Error::check(ret)));
+    }
 }
 
 #[cfg(test)]

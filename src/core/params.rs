@@ -69,6 +69,16 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Access mode of the log file (default: 0600)",
         ),
         (
+            c"perf_cntr",
+            FI_PARAM_STRING,
+            c"What the hook perf counts per call: cpu_instr or cpu_cycles (default: cpu_instr)",
+        ),
+        (
+            c"hook",
+            FI_PARAM_STRING,
+            c"Hook providers to put around every provider, separated by semicolons, such as perf;trace; the last one is outermost (default: none)",
+        ),
+        (
             c"mr_cache_max_size",
             FI_PARAM_SIZE_T,
             c"How many bytes of memory a registration cache keeps registered (default: total memory / number of cpu cores / 2)",

@@ -164,6 +164,11 @@ impl Provider {
         self.name.eq_ignore_ascii_case(name)
     }
 
+    /// The provider's own structure, as others know it.
+    pub fn as_ptr(&self) -> *mut fi_provider {
+        self.raw.as_ptr()
+    }
+
     /// The provider's own structure.
     pub fn raw(&self) -> &fi_provider {
         // SAFETY: stays for good by the contract of `new`.
@@ -179,6 +184,8 @@ pub struct Registry {
     files: Vec<PathBuf>,
     /// What `FI_PROVIDER` says.
     filter: Names,
+    /// What `FI_HOOK` says, innermost first.
+    hooks: Vec<String>,
     /// Where plug-ins were looked for.
     searched: Vec<PathBuf>,
 }
@@ -194,8 +201,10 @@ pub fn current() -> Arc<Registry> {
 
 /// Finds and loads all plug-ins.
 pub(super) fn load() {
+    let hooks = params::core_string(c"hook").unwrap_or_default();
     let mut registry = Registry {
         filter: Names::parse(&params::core_string(c"provider").unwrap_or_default()),
+        hooks: parse_hooks(&hooks),
         ..Registry::default()
     };
     let mut path = params::core_string(c"provider_path").unwrap_or_default();
@@ -242,6 +251,22 @@ impl Registry {
     /// The provider of that name that applications get to see.
     pub fn find(&self, name: &str) -> Option<&Provider> {
         self.providers.iter().find(|prov| prov.is(name) && !prov.hidden)
+    }
+
+    /// The hook providers that `FI_HOOK` names, innermost first; a line of the log
+    /// says which name is none of a hook.
+    pub fn hooks(&self) -> impl Iterator<Item = &Provider> {
+        self.hooks.iter().filter_map(|name| {
+            let hook = self.find(name).or_else(|| self.find(&format!("{HOOK_PREFIX}{name}")));
+            match hook {
+                None => log::warn(format_args!("No hook found for: {name}")),
+                Some(prov) if prov.kind != Kind::Hook => {
+                    log::warn(format_args!("Specified provider is not a hook: {name}"));
+                }
+                Some(_) => {}
+            }
+            hook.filter(|prov| prov.kind == Kind::Hook)
+        })
     }
 
     /// What `FI_PROVIDER` says.
@@ -351,6 +376,15 @@ impl Registry {
         // Stable: those that are not in the order keep their own.
         self.providers.sort_by_key(rank);
     }
+}
+
+/// What names of hook providers start with, which `FI_HOOK` may leave out.
+const HOOK_PREFIX: &str = "ofi_hook_";
+
+/// Reads `FI_HOOK`: names between semicolons.
+fn parse_hooks(list: &str) -> Vec<String> {
+    let names = list.split(';').map(str::trim).filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
 }
 
 /// Why a plug-in is not used.
@@ -574,6 +608,21 @@ pub(super) mod tests {
         assert_eq!(of("tcp"), ["ofi_rxm", "tcp"]);
         assert_eq!(of("tcp;ofi_rxm"), ["ofi_rxm", "tcp"]);
         assert_eq!(of("^ofi_rxm,udp"), ["tcp"]);
+    }
+
+    #[test]
+    fn hooks_are_found_by_either_form_of_their_name_in_the_order_of_the_list() {
+        let hook = |name| provider(fi_provider { getinfo: None, ..raw(name, 1) });
+        let found = vec![
+            hook(c"ofi_hook_noop"),
+            hook(c"ofi_hook_perf"),
+            hook(c"mine"),
+            provider(raw(c"tcp", 1)),
+        ];
+        let mut registry = registry("", found, false);
+        registry.hooks = parse_hooks("PERF;ofi_hook_noop; mine;;tcp;nobody;ofi_hook_mine;noop");
+        let names: Vec<_> = registry.hooks().map(Provider::name).collect();
+        assert_eq!(names, ["ofi_hook_perf", "ofi_hook_noop", "mine", "ofi_hook_noop"]);
     }
 
     #[test]

@@ -3,20 +3,45 @@
 //! A message is formatted only when its level and subsystem are enabled. Where
 //! the application can see the cause of an error only here, log it once, at the
 //! place that decides, with what can be done about it.
-use crate::abi::{self, fi_log_level, fi_log_subsys};
+use crate::abi::{self, fi_log_level, fi_log_subsys, fi_provider};
 use crate::provider::Provider;
 use core::ffi::CStr;
 use std::ffi::CString;
 
+/// In whose name a message is: a provider that stays for good.
+#[derive(Clone, Copy, Debug)]
+pub struct Source(*const fi_provider);
+
+// SAFETY: only the core reads the provider, which stays, from any thread.
+unsafe impl Send for Source {}
+// SAFETY: as above.
+unsafe impl Sync for Source {}
+
+impl Source {
+    /// A provider of another plug-in's.
+    ///
+    /// # Safety
+    /// `prov` is a provider that stays for good.
+    pub const unsafe fn new(prov: *const fi_provider) -> Self {
+        Self(prov)
+    }
+}
+
+impl From<&'static Provider> for Source {
+    fn from(prov: &'static Provider) -> Self {
+        Self(prov.as_ptr())
+    }
+}
+
 /// Whether a message of this level would be printed.
-pub fn enabled(prov: &'static Provider, level: fi_log_level, subsys: fi_log_subsys) -> bool {
-    // SAFETY: `prov` is a provider that lives as long as the process.
-    unsafe { abi::fi_log_enabled(prov.as_ptr(), level.into(), subsys.into()) != 0 }
+pub fn enabled(prov: impl Into<Source>, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    // SAFETY: a `Source` is a provider that stays for good.
+    unsafe { abi::fi_log_enabled(prov.into().0, level.into(), subsys.into()) != 0 }
 }
 
 /// Prints one message. Use the macros, which check the level first.
 pub fn write(
-    prov: &'static Provider,
+    prov: impl Into<Source>,
     level: fi_log_level,
     subsys: fi_log_subsys,
     func: &CStr,
@@ -33,7 +58,7 @@ pub fn write(
     // SAFETY: the format takes exactly one C string, and `text` outlives the call.
     unsafe {
         abi::fi_log(
-            prov.as_ptr(),
+            prov.into().0,
             level.into(),
             subsys.into(),
             func.as_ptr(),
@@ -67,6 +92,7 @@ pub mod subsys {
     pub const CQ: fi_log_subsys = fi_log_subsys::FI_LOG_CQ;
     pub const EQ: fi_log_subsys = fi_log_subsys::FI_LOG_EQ;
     pub const MR: fi_log_subsys = fi_log_subsys::FI_LOG_MR;
+    pub const CNTR: fi_log_subsys = fi_log_subsys::FI_LOG_CNTR;
 }
 
 /// `log!(prov, WARN, EP_CTRL, "format", ...)`: one line, if enabled.

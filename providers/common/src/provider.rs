@@ -48,13 +48,34 @@ impl Provider {
         getinfo: GetinfoFn,
         fabric: FabricFn,
     ) -> Self {
+        Self::of(name, version, api_version, Some(getinfo), fabric)
+    }
+
+    /// A hook provider: one that is never asked for infos, and whose fabrics go
+    /// around those of others (fi_hook(7)).
+    pub const fn new_hook(
+        name: &'static CStr,
+        version: u32,
+        api_version: u32,
+        fabric: FabricFn,
+    ) -> Self {
+        Self::of(name, version, api_version, None, fabric)
+    }
+
+    const fn of(
+        name: &'static CStr,
+        version: u32,
+        api_version: u32,
+        getinfo: Option<GetinfoFn>,
+        fabric: FabricFn,
+    ) -> Self {
         Self {
             c: UnsafeCell::new(fi_provider {
                 version,
                 fi_version: api_version,
                 context: fi_context { internal: [core::ptr::null_mut(); 4] },
                 name: name.as_ptr(),
-                getinfo: Some(getinfo),
+                getinfo,
                 fabric: Some(fabric),
                 cleanup: None,
             }),

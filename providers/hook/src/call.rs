@@ -1,0 +1,432 @@
+//! What a hook gets to see of a call: which one it is, on which object, and its
+//! arguments in the form that all calls of a kind have in common.
+use crate::abi::*;
+use core::ffi::c_void;
+use core::ptr;
+use libc::iovec;
+
+/// Which call: the name of the API without `fi_`.
+macro_rules! ops {
+    ($($op:ident = $name:literal,)+) => {
+        /// A call of the API.
+        #[allow(missing_docs, reason = "each is the call fi_NAME")]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Op { $($op,)+ }
+
+        impl Op {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$op),+];
+
+            /// The name of the API, without `fi_`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$op => $name,)+ }
+            }
+        }
+    };
+}
+
+ops! {
+    Recv = "recv", Recvv = "recvv", Recvmsg = "recvmsg",
+    Send = "send", Sendv = "sendv", Sendmsg = "sendmsg",
+    Inject = "inject", Senddata = "senddata", Injectdata = "injectdata",
+    Read = "read", Readv = "readv", Readmsg = "readmsg",
+    Write = "write", Writev = "writev", Writemsg = "writemsg",
+    InjectWrite = "inject_write", Writedata = "writedata", InjectWritedata = "inject_writedata",
+    Trecv = "trecv", Trecvv = "trecvv", Trecvmsg = "trecvmsg",
+    Tsend = "tsend", Tsendv = "tsendv", Tsendmsg = "tsendmsg",
+    Tinject = "tinject", Tsenddata = "tsenddata", Tinjectdata = "tinjectdata",
+    CqRead = "cq_read", CqReadfrom = "cq_readfrom", CqReaderr = "cq_readerr",
+    CqSread = "cq_sread", CqSreadfrom = "cq_sreadfrom", CqSignal = "cq_signal",
+    CntrRead = "cntr_read", CntrReaderr = "cntr_readerr", CntrAdd = "cntr_add",
+    CntrSet = "cntr_set", CntrWait = "cntr_wait", CntrAdderr = "cntr_adderr",
+    CntrSeterr = "cntr_seterr",
+    // The calls up to here are those of the fast path.
+    Atomic = "atomic", Atomicv = "atomicv", Atomicmsg = "atomicmsg",
+    InjectAtomic = "inject_atomic",
+    FetchAtomic = "fetch_atomic", FetchAtomicv = "fetch_atomicv",
+    FetchAtomicmsg = "fetch_atomicmsg",
+    CompareAtomic = "compare_atomic", CompareAtomicv = "compare_atomicv",
+    CompareAtomicmsg = "compare_atomicmsg",
+    Atomicvalid = "atomicvalid", FetchAtomicvalid = "fetch_atomicvalid",
+    CompareAtomicvalid = "compare_atomicvalid",
+    Barrier = "barrier", Barrier2 = "barrier2", Broadcast = "broadcast", Alltoall = "alltoall",
+    Allreduce = "allreduce", Allgather = "allgather", ReduceScatter = "reduce_scatter",
+    Reduce = "reduce", Scatter = "scatter", Gather = "gather", Collective = "collective",
+    Close = "close", Bind = "bind", Control = "control", OpenOps = "open_ops", Tostr = "tostr",
+    SetOps = "set_ops",
+    Domain = "domain", Domain2 = "domain2", PassiveEp = "passive_ep", EqOpen = "eq_open",
+    WaitOpen = "wait_open", Trywait = "trywait",
+    AvOpen = "av_open", CqOpen = "cq_open", Endpoint = "endpoint", Endpoint2 = "endpoint2",
+    ScalableEp = "scalable_ep", CntrOpen = "cntr_open", PollOpen = "poll_open",
+    StxContext = "stx_context", SrxContext = "srx_context",
+    QueryAtomic = "query_atomic", QueryCollective = "query_collective", XpuCtx = "xpu_ctx",
+    MrReg = "mr_reg", MrRegv = "mr_regv", MrRegattr = "mr_regattr",
+    Cancel = "cancel", Getopt = "getopt", Setopt = "setopt",
+    TxContext = "tx_context", RxContext = "rx_context",
+    RxSizeLeft = "rx_size_left", TxSizeLeft = "tx_size_left", EpExportXpu = "ep_export_xpu",
+    Setname = "setname", Getname = "getname", Getpeer = "getpeer", Connect = "connect",
+    Listen = "listen", Accept = "accept", Reject = "reject", Shutdown = "shutdown",
+    Join = "join",
+    AvInsert = "av_insert", AvInsertsvc = "av_insertsvc", AvInsertsym = "av_insertsym",
+    AvRemove = "av_remove", AvLookup = "av_lookup", AvStraddr = "av_straddr", AvSet = "av_set",
+    AvInsertAuthKey = "av_insert_auth_key", AvLookupAuthKey = "av_lookup_auth_key",
+    AvSetUserId = "av_set_user_id", AvLookup2 = "av_lookup2",
+    AvSetUnion = "av_set_union", AvSetIntersect = "av_set_intersect", AvSetDiff = "av_set_diff",
+    AvSetInsert = "av_set_insert", AvSetRemove = "av_set_remove", AvSetAddr = "av_set_addr",
+    CqStrerror = "cq_strerror", CqExportXpu = "cq_export_xpu", CntrExportXpu = "cntr_export_xpu",
+    EqRead = "eq_read", EqReaderr = "eq_readerr", EqWrite = "eq_write", EqSread = "eq_sread",
+    EqStrerror = "eq_strerror",
+    Poll = "poll", PollAdd = "poll_add", PollDel = "poll_del", Wait = "wait",
+}
+
+/// A call on its way through a hook.
+///
+/// Pointers are the program's own, valid for the call and only as far as the
+/// manual pages say; the accessors of this module follow them.
+#[derive(Clone, Copy)]
+pub struct Call {
+    /// Which one.
+    pub op: Op,
+    /// The object as the program knows it; after a close only its address counts.
+    pub object: *const fid,
+    /// What the object's entries or addresses look like: of a completion queue,
+    /// its `fi_cq_format`; of an endpoint, its address format.
+    pub format: u32,
+    /// The arguments.
+    pub args: Args,
+}
+
+/// The arguments of a call, by kinds; what no hook looks at is [`Args::None`].
+#[derive(Clone, Copy)]
+pub enum Args {
+    /// Nothing that a hook looks at.
+    None,
+    /// A transfer.
+    Transfer(Transfer),
+    /// Completions are read: into where, and their sources if asked for.
+    Completions(*const c_void, *const fi_addr_t),
+    /// An error is read.
+    Error(*const fi_cq_err_entry),
+    /// A counter is waited for: threshold and time in ms.
+    Threshold(u64, i32),
+    /// An address is set or asked for.
+    Address(*const c_void),
+    /// Another object is bound, with these flags.
+    Bind(*const fid, u64),
+    /// A region is registered.
+    Region(Region),
+    /// An object is opened.
+    Open(Open),
+}
+
+/// What is sent, received, read or written.
+#[derive(Clone, Copy)]
+pub struct Transfer {
+    /// Local memory.
+    pub pieces: Pieces,
+    /// The peer.
+    pub addr: fi_addr_t,
+    /// Remote completion data, if there is any.
+    pub data: u64,
+    /// Flags of the call.
+    pub flags: u64,
+    /// The tag, of tagged transfers.
+    pub tag: u64,
+    /// Bits of the tag that do not count, of tagged receives.
+    pub ignore: u64,
+    /// Remote memory, of remote accesses.
+    pub raddr: u64,
+    /// Its key.
+    pub key: u64,
+    /// The request's context.
+    pub context: *mut c_void,
+}
+
+impl Transfer {
+    /// Of one local buffer.
+    pub(crate) const fn of(buf: *const c_void, len: usize, addr: fi_addr_t) -> Self {
+        Self::new(Pieces::One(buf, len), addr)
+    }
+
+    /// Of a vector of buffers.
+    pub(crate) const fn vector(vector: *const iovec, count: usize, addr: fi_addr_t) -> Self {
+        Self::new(Pieces::Vector(vector, count), addr)
+    }
+
+    /// Of one buffer of datatype elements.
+    pub(crate) fn array(
+        buf: *const c_void,
+        count: usize,
+        datatype: c_enum<fi_datatype>,
+        addr: fi_addr_t,
+    ) -> Self {
+        Self::of(buf, count.wrapping_mul(size_of_type(datatype)), addr)
+    }
+
+    /// Of a vector of buffers of datatype elements.
+    pub(crate) fn elements(
+        vector: *const fi_ioc,
+        count: usize,
+        datatype: c_enum<fi_datatype>,
+        addr: fi_addr_t,
+    ) -> Self {
+        Self::new(Pieces::Elements(vector, count, size_of_type(datatype)), addr)
+    }
+
+    const fn new(pieces: Pieces, addr: fi_addr_t) -> Self {
+        Self {
+            pieces,
+            addr,
+            data: 0,
+            flags: 0,
+            tag: 0,
+            ignore: 0,
+            raddr: 0,
+            key: 0,
+            context: ptr::null_mut(),
+        }
+    }
+}
+
+/// Local memory of a transfer.
+#[derive(Clone, Copy)]
+pub enum Pieces {
+    /// One buffer and its length in bytes.
+    One(*const c_void, usize),
+    /// A vector, and its number of elements.
+    Vector(*const iovec, usize),
+    /// A vector of datatype elements, their number and the size of one in bytes.
+    Elements(*const fi_ioc, usize, usize),
+}
+
+impl Pieces {
+    /// The start of the first piece and the length of all in bytes.
+    ///
+    /// # Safety
+    /// The call that it is of is still going on.
+    pub unsafe fn total(&self) -> (*const c_void, usize) {
+        // SAFETY: a vector has as many elements as its caller says, if there is one.
+        unsafe {
+            match *self {
+                Self::One(buf, len) => (buf, len),
+                Self::Vector(vector, count) => slice(vector, count).iter().rev().fold(
+                    (ptr::null(), 0),
+                    |(_, len): (*const c_void, usize), piece| {
+                        (piece.iov_base.cast_const(), len.wrapping_add(piece.iov_len))
+                    },
+                ),
+                Self::Elements(vector, count, size) => slice(vector, count).iter().rev().fold(
+                    (ptr::null(), 0),
+                    |(_, len): (*const c_void, usize), piece| {
+                        let bytes = piece.count.wrapping_mul(size);
+                        (piece.addr.cast_const(), len.wrapping_add(bytes))
+                    },
+                ),
+            }
+        }
+    }
+}
+
+/// How many bytes an element of a type has, for who adds up lengths; 1 if unknown.
+fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
+    use fi_datatype::*;
+    const SIZES: &[(usize, &[fi_datatype])] = &[
+        (2, &[FI_INT16, FI_UINT16, FI_FLOAT16, FI_BFLOAT16]),
+        (4, &[FI_INT32, FI_UINT32, FI_FLOAT]),
+        (8, &[FI_INT64, FI_UINT64, FI_DOUBLE, FI_FLOAT_COMPLEX]),
+        (16, &[FI_DOUBLE_COMPLEX, FI_LONG_DOUBLE, FI_INT128, FI_UINT128]),
+        (32, &[FI_LONG_DOUBLE_COMPLEX]),
+    ];
+    let of = |(_, types): &&(usize, &[fi_datatype])| types.iter().any(|one| datatype == *one);
+    SIZES.iter().find(of).map_or(1, |(size, _)| *size)
+}
+
+/// # Safety
+/// `start` is null or the start of `count` elements that outlive `'a`.
+unsafe fn slice<'a, T>(start: *const T, count: usize) -> &'a [T] {
+    if start.is_null() {
+        return &[];
+    }
+    // SAFETY: by this function's contract.
+    unsafe { core::slice::from_raw_parts(start, count) }
+}
+
+/// What is registered.
+#[derive(Clone, Copy)]
+pub struct Region {
+    /// The attributes, as of `fi_mr_regattr`.
+    pub attr: *const fi_mr_attr,
+    /// Flags of the call.
+    pub flags: u64,
+    /// Where the region goes.
+    pub place: *mut *mut fid_mr,
+}
+
+impl Region {
+    /// The bytes of all pieces.
+    ///
+    /// # Safety
+    /// The call that it is of is still going on.
+    pub unsafe fn bytes(&self) -> usize {
+        // SAFETY: by this function's contract; attributes are there or null.
+        unsafe {
+            self.attr
+                .as_ref()
+                .map_or(0, |attr| Pieces::Vector(attr.mr_iov, attr.iov_count).total().1)
+        }
+    }
+}
+
+/// What is opened.
+#[derive(Clone, Copy)]
+pub struct Open {
+    /// Where the object goes: the program's own, after the call.
+    pub place: *mut *mut fid,
+    /// The attributes.
+    pub attr: Attr,
+    /// The object's context.
+    pub context: *mut c_void,
+}
+
+/// Attributes of what is opened, or null.
+#[derive(Clone, Copy)]
+pub enum Attr {
+    /// No attributes, or such that no hook looks at.
+    None,
+    /// Of a completion queue.
+    Cq(*const fi_cq_attr),
+    /// Of a counter.
+    Cntr(*const fi_cntr_attr),
+    /// Of an address vector.
+    Av(*const fi_av_attr),
+    /// Of domains and endpoints.
+    Info(*const fi_info),
+}
+
+impl Open {
+    pub(crate) const fn new<C>(place: *mut *mut C, attr: Attr, context: *mut c_void) -> Self {
+        Self { place: place.cast(), attr, context }
+    }
+
+    /// The object, after the call; null if it was not opened.
+    ///
+    /// # Safety
+    /// The call has just succeeded.
+    pub unsafe fn object(&self) -> *const fid {
+        // SAFETY: a place that a call succeeded with, or null.
+        unsafe { self.place.as_ref().map_or(ptr::null(), |object| object.cast_const()) }
+    }
+}
+
+/// A completion, as far as its format has it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The request's context.
+    pub context: usize,
+    /// What completed, and where the rest is valid.
+    pub flags: Option<u64>,
+    /// How many bytes.
+    pub len: Option<usize>,
+    /// The buffer and the remote completion data.
+    pub buf_data: Option<(usize, u64)>,
+    /// The tag.
+    pub tag: Option<u64>,
+}
+
+impl Completion {
+    /// How many bytes it says were received; 0 for anything else, where the length
+    /// means nothing.
+    pub fn received(&self) -> usize {
+        let received = self.flags.is_some_and(|flags| flags & FI_RECV != 0);
+        self.len.filter(|_| received).unwrap_or(0)
+    }
+}
+
+impl Call {
+    /// The completions that a read of a queue came to, whose answer was `ret`.
+    ///
+    /// # Safety
+    /// `self` is a read of a completion queue that has just answered `ret`.
+    pub unsafe fn completions(&self, ret: isize) -> impl Iterator<Item = Completion> {
+        let (buf, size) = match (self.args, self.format) {
+            (Args::Completions(buf, _), 1) => (buf, size_of::<fi_cq_entry>()),
+            (Args::Completions(buf, _), 2) => (buf, size_of::<fi_cq_msg_entry>()),
+            (Args::Completions(buf, _), 3) => (buf, size_of::<fi_cq_data_entry>()),
+            (Args::Completions(buf, _), 4) => (buf, size_of::<fi_cq_tagged_entry>()),
+            _ => (ptr::null(), 0),
+        };
+        let count = if buf.is_null() { 0 } else { usize::try_from(ret).unwrap_or(0) };
+        (0..count).map(move |index| {
+            // SAFETY: the provider filled `ret` entries of this size; those of each
+            // format start with those of the one before.
+            unsafe {
+                let entry = buf.byte_add(index * size);
+                let msg = entry.cast::<fi_cq_msg_entry>();
+                let data = entry.cast::<fi_cq_data_entry>();
+                let tagged = entry.cast::<fi_cq_tagged_entry>();
+                let has = |format| self.format >= format;
+                Completion {
+                    context: (&raw const (*entry.cast::<fi_cq_entry>()).op_context).read_unaligned()
+                        as usize,
+                    flags: has(2).then(|| (&raw const (*msg).flags).read_unaligned()),
+                    len: has(2).then(|| (&raw const (*msg).len).read_unaligned()),
+                    buf_data: has(3).then(|| {
+                        let buf = (&raw const (*data).buf).read_unaligned();
+                        (buf as usize, (&raw const (*data).data).read_unaligned())
+                    }),
+                    tag: has(4).then(|| (&raw const (*tagged).tag).read_unaligned()),
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_is_as_long_as_its_pieces_and_starts_where_the_first_does() {
+        let bytes = [0_u8; 9];
+        let piece = |at: usize, len| iovec {
+            iov_base: bytes[at..].as_ptr().cast_mut().cast(),
+            iov_len: len,
+        };
+        let vector = [piece(1, 2), piece(4, 5)];
+        // SAFETY: the vector has two elements.
+        let (buf, len) = unsafe { Pieces::Vector(vector.as_ptr(), 2).total() };
+        assert_eq!((buf, len), (bytes[1..].as_ptr().cast(), 7));
+        let elements = [
+            fi_ioc { addr: ptr::null_mut(), count: 3 },
+            fi_ioc { addr: ptr::null_mut(), count: 4 },
+        ];
+        // SAFETY: the vector has two elements, and null has none.
+        unsafe {
+            assert_eq!(Pieces::Elements(elements.as_ptr(), 2, 8).total().1, 56);
+            assert_eq!(Pieces::Vector(ptr::null(), 2).total(), (ptr::null(), 0));
+        }
+    }
+
+    #[test]
+    fn completions_are_read_as_far_as_their_format_goes() {
+        let entries = [1, 2].map(|n| fi_cq_data_entry {
+            op_context: n as *mut c_void,
+            flags: FI_RECV,
+            len: 10 * n,
+            buf: ptr::null_mut(),
+            data: 7,
+        });
+        let call = Call {
+            op: Op::CqRead,
+            object: ptr::null(),
+            format: 3,
+            args: Args::Completions(entries.as_ptr().cast(), ptr::null()),
+        };
+        // SAFETY: there are two entries of format 3.
+        let read: Vec<_> = unsafe { call.completions(2) }.collect();
+        assert_eq!(read[1].context, 2);
+        assert_eq!((read[1].len, read[1].buf_data, read[1].tag), (Some(20), Some((0, 7)), None));
+        // SAFETY: an error has no entries.
+        assert_eq!(unsafe { call.completions(-11) }.count(), 0);
+    }
+}

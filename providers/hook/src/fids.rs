@@ -1,0 +1,84 @@
+//! Which object of the program's stands for which object of the provider's.
+//!
+//! A wrapped object is known by its address alone, so one that is not ours is
+//! never looked into. Hooks in a stack each know their own layer.
+use core::ptr;
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// Addresses of objects, in both directions.
+#[derive(Default)]
+struct Fids {
+    inner: HashMap<usize, usize>,
+    outer: HashMap<usize, usize>,
+}
+
+static FIDS: RwLock<Option<Fids>> = RwLock::new(None);
+
+fn read() -> RwLockReadGuard<'static, Option<Fids>> {
+    FIDS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `outer` stands for `inner` from now on.
+pub(crate) fn add<C>(outer: *const C, inner: *const C) {
+    let mut fids = FIDS.write().unwrap_or_else(PoisonError::into_inner);
+    let fids = fids.get_or_insert_default();
+    fids.inner.insert(outer.addr(), inner.expose_provenance());
+    fids.outer.insert(inner.addr(), outer.expose_provenance());
+}
+
+/// `outer` is closed. Its provider may have opened another at the address of the
+/// inner one since, which stays.
+pub(crate) fn remove<C>(outer: *const C) {
+    let mut fids = FIDS.write().unwrap_or_else(PoisonError::into_inner);
+    let fids = fids.get_or_insert_default();
+    if let Some(inner) = fids.inner.remove(&outer.addr())
+        && fids.outer.get(&inner) == Some(&outer.addr())
+    {
+        fids.outer.remove(&inner);
+    }
+}
+
+/// The provider's object behind one of the program's; any other is itself.
+pub(crate) fn inner<C>(outer: *mut C) -> *mut C {
+    let fids = read();
+    let inner = fids.as_ref().and_then(|fids| fids.inner.get(&outer.addr()));
+    inner.map_or(outer, |inner| ptr::with_exposed_provenance_mut(*inner))
+}
+
+/// The program's object in front of one of the provider's, if there is one.
+pub(crate) fn outer<C>(inner: *mut C) -> Option<*mut C> {
+    let fids = read();
+    let outer = fids.as_ref().and_then(|fids| fids.outer.get(&inner.addr()));
+    outer.map(|outer| ptr::with_exposed_provenance_mut(*outer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_found_in_both_directions_until_they_are_closed() {
+        let mut objects = [0_u64; 4];
+        let [top, middle, bottom, stranger] = objects.each_mut().map(ptr::from_mut);
+        add(middle, bottom);
+        add(top, middle);
+        assert_eq!((inner(top), inner(middle), inner(stranger)), (middle, bottom, stranger));
+        assert_eq!((outer(bottom), outer(middle), outer(top)), (Some(middle), Some(top), None));
+        remove(top);
+        assert_eq!((inner(top), outer(middle)), (top, None));
+        remove(middle);
+        assert_eq!(outer(bottom), None);
+    }
+
+    #[test]
+    fn a_new_object_at_an_old_address_survives_the_old_ones_close() {
+        let mut objects = [0_u64; 3];
+        let [old, new, bottom] = objects.each_mut().map(ptr::from_mut);
+        add(old, bottom);
+        add(new, bottom);
+        remove(old);
+        assert_eq!(outer(bottom), Some(new));
+        remove(new);
+    }
+}

@@ -1,0 +1,242 @@
+//! The program's side of an object: what it holds, how it is opened and closed.
+use crate::abi::*;
+use crate::call::{Call, Op};
+use crate::error::Error;
+use crate::log::Log;
+use crate::{Args, Hook, fids, tables};
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use libc::ssize_t;
+use ofi_provider::boundary::answer;
+use ofi_provider::info::version;
+use std::sync::Arc;
+
+/// What all objects of a hooked fabric share.
+pub(crate) struct Shared<H> {
+    pub(crate) hook: H,
+    /// The interface that the hooked provider was built for, 0 if unknown.
+    pub(crate) prov_version: u32,
+    /// The version that the application asked for, 0 if unknown.
+    pub(crate) api_version: u32,
+}
+
+/// An object as the program knows it.
+#[repr(C)]
+pub(crate) struct Object<C, H> {
+    /// First, so that a pointer to it is one to this.
+    outer: UnsafeCell<C>,
+    /// The provider's object.
+    inner: *mut C,
+    /// See [`Call::format`].
+    pub(crate) format: u32,
+    pub(crate) shared: Arc<Shared<H>>,
+}
+
+/// The kinds of objects.
+///
+/// # Safety
+/// `Self` is a struct of the API that starts with a `struct fid`.
+pub(crate) unsafe trait Fid: Sized {
+    /// What the program gets: the class and the context of `inner`, our tables, and
+    /// what programs read directly.
+    ///
+    /// # Safety
+    /// `inner` is open.
+    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &Shared<H>) -> Self;
+
+    /// Brings up to date what programs read directly and calls or events change.
+    ///
+    /// # Safety
+    /// Both are open, and `outer` was made for `inner`.
+    unsafe fn refresh(_outer: *mut Self, _inner: *mut Self) {}
+}
+
+/// How an answer looks to a hook, and what a call answers that cannot be made.
+pub(crate) trait Answer: Copy {
+    fn refusal(error: Error) -> Self;
+    fn code(self) -> isize;
+}
+
+impl Answer for c_int {
+    fn refusal(error: Error) -> Self {
+        error.to_ret()
+    }
+    #[inline]
+    fn code(self) -> isize {
+        self as isize
+    }
+}
+
+impl Answer for ssize_t {
+    fn refusal(error: Error) -> Self {
+        error.to_ret() as ssize_t
+    }
+    #[inline]
+    fn code(self) -> isize {
+        self
+    }
+}
+
+impl Answer for u64 {
+    fn refusal(_: Error) -> Self {
+        0
+    }
+    #[inline]
+    fn code(self) -> isize {
+        self as isize
+    }
+}
+
+impl Answer for *const c_char {
+    fn refusal(_: Error) -> Self {
+        ptr::null()
+    }
+    #[inline]
+    fn code(self) -> isize {
+        0
+    }
+}
+
+impl<C: Fid, H: Hook> Object<C, H> {
+    /// The object behind a pointer of the program's, of whatever type; `None` for null.
+    ///
+    /// # Safety
+    /// `outer` is null or an open object of this kind, made by [`Object::wrap`].
+    #[inline]
+    pub(crate) unsafe fn of<'a, T>(outer: *const T) -> Option<&'a Self> {
+        // SAFETY: by this function's contract; the first field is the object itself.
+        unsafe { outer.cast::<Self>().as_ref() }
+    }
+
+    /// The provider's object.
+    #[inline]
+    pub(crate) fn inner(&self) -> *mut C {
+        self.inner
+    }
+
+    /// Makes a call, and tells the hook of it.
+    #[inline]
+    pub(crate) fn around<R: Answer>(&self, op: Op, args: Args, make: impl FnOnce() -> R) -> R {
+        let object = self.outer.get().cast::<fid>().cast_const();
+        let call = Call { op, object, format: self.format, args };
+        let entry = self.shared.hook.enter(&call);
+        let answer = make();
+        // SAFETY: the call that has just answered.
+        unsafe { self.shared.hook.leave(entry, &call, answer.code()) };
+        answer
+    }
+
+    /// Puts an object of ours in front of the provider's in `place`, if `ret` says
+    /// that one was opened.
+    ///
+    /// # Safety
+    /// `place` is what a call that opens a `D` answered `ret` for.
+    pub(crate) unsafe fn opened<D: Fid>(
+        &self,
+        ret: c_int,
+        place: *mut *mut D,
+        format: u32,
+    ) -> c_int {
+        if ret == 0 && !place.is_null() {
+            // SAFETY: by this function's contract the place holds an open object.
+            unsafe { *place = Object::wrap(*place, format, &self.shared) };
+        }
+        ret
+    }
+
+    /// An object of ours in front of `inner`; null for null.
+    ///
+    /// # Safety
+    /// `inner` is null or open.
+    unsafe fn wrap(inner: *mut C, format: u32, shared: &Arc<Shared<H>>) -> *mut C {
+        if inner.is_null() {
+            return inner;
+        }
+        // SAFETY: by this function's contract.
+        let outer = UnsafeCell::new(unsafe { C::outer(inner, shared) });
+        let object = Box::new(Self { outer, inner, format, shared: shared.clone() });
+        let outer = Box::into_raw(object).cast::<C>();
+        fids::add(outer, inner);
+        outer
+    }
+
+    /// Brings up to date what programs read directly.
+    ///
+    /// # Safety
+    /// The object is open.
+    pub(crate) unsafe fn refresh(&self) {
+        // SAFETY: by this function's contract; what is written is the program's to
+        // read after the call that changed it.
+        unsafe { C::refresh(self.outer.get(), self.inner) };
+    }
+}
+
+/// Closes the provider's object, and the program's when that succeeded.
+pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int {
+    // SAFETY: fi_close: an open object, which is the program's no more if this succeeds.
+    unsafe {
+        let Some(object) = Object::<C, H>::of(outer) else { return Error::INVAL.to_ret() };
+        let shared = object.shared.clone();
+        if (*outer).fclass == FI_CLASS_FABRIC as usize {
+            shared.hook.finish();
+        }
+        let call = Call { op: Op::Close, object: outer, format: object.format, args: Args::None };
+        let entry = shared.hook.enter(&call);
+        let inner = object.inner.cast::<fid>();
+        let ret = match tables::slot!((*inner).ops, fi_ops, close) {
+            Some(close) => close(inner),
+            None => Error::NOSYS.to_ret(),
+        };
+        if ret == 0 {
+            fids::remove(outer.cast::<C>());
+            drop(Box::from_raw(outer.cast::<Object<C, H>>()));
+        }
+        shared.hook.leave(entry, &call, ret as isize);
+        ret
+    }
+}
+
+/// The `fabric` callback of a hook provider: a fabric in front of the one in `attr`,
+/// whose provider is `context`.
+///
+/// # Safety
+/// As the core calls hook providers (fi_provider(7)): attributes with a fabric,
+/// a place for the answer, and a provider that stays for good or null.
+pub unsafe extern "C" fn open_fabric<H: Hook>(
+    attr: *mut fi_fabric_attr,
+    fabric: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_fabric", || {
+        let prov = context.cast::<fi_provider>();
+        // SAFETY: by this function's contract.
+        unsafe {
+            let attr = attr.as_ref().filter(|attr| !attr.fabric.is_null()).ok_or(Error::INVAL)?;
+            let place = fabric.as_mut().ok_or(Error::INVAL)?;
+            let log = Log::new(prov);
+            let func = format!("hook_{}_fabric", H::NAME);
+            log.trace(
+                crate::log::subsys::FABRIC,
+                &func,
+                format_args!("Installing {} hook", H::NAME),
+            );
+            let prov_version = prov.as_ref().map_or(0, |prov| prov.fi_version);
+            let since_1_5 = prov_version >= version(1, 5);
+            let api_version = if since_1_5 { (*attr.fabric).api_version } else { 0 };
+            let shared = Shared { hook: H::install(log)?, prov_version, api_version };
+            *place = Object::wrap(attr.fabric, 0, &Arc::new(shared));
+        }
+        Ok(())
+    })
+}
+
+/// The head of the program's object: class and context are the provider's.
+///
+/// # Safety
+/// `inner` is open.
+pub(crate) unsafe fn head<C: Fid, H: Hook>(inner: *mut C) -> fid {
+    // SAFETY: by this function's contract; every object starts with a fid.
+    let head = unsafe { inner.cast::<fid>().read() };
+    fid { ops: tables::fid_ops::<C, H>(), ..head }
+}

@@ -1,0 +1,1182 @@
+//! The tables of the program's objects: every call of the API, written once.
+//!
+//! Each row of [`table!`] is a slot: its name and arguments, the call it is for
+//! the hook, what of the arguments the hook sees, and, where objects are among
+//! the arguments, what is done about them.
+use crate::abi::*;
+use crate::call::{Args, Attr, Op, Open, Region, Transfer};
+use crate::error::Error;
+use crate::object::{Answer, Fid, Object, Shared, close, head};
+use crate::{Hook, fids};
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use libc::{iovec, ssize_t};
+use ofi_provider::info::version;
+
+/// The call in a slot of a provider's table; `None` if the table is missing, ends
+/// before the slot, or has nothing in it.
+macro_rules! slot {
+    ($table:expr, $ops:ty, $slot:ident) => {{
+        let table: *const $ops = $table;
+        let offset = core::mem::offset_of!($ops, $slot);
+        if table.is_null() || (*table).size <= offset { None } else { (*table).$slot }
+    }};
+}
+pub(crate) use slot;
+
+/// Defines a function that answers a table, and the functions in it.
+macro_rules! table {
+    (
+        $(#[$doc:meta])*
+        $table:ident = $ops:ident, $fid:ident.$path:ident
+            $(since $since:expr)? $(, $own:ident = $function:ident)?;
+        $(
+            $slot:ident($this:ident: $first:ty $(, $arg:ident: $type:ty)* $(,)?) -> $ret:ty,
+            $op:ident, $args:expr $(, |$object:ident, $call:ident| $body:expr)?;
+        )+
+    ) => {
+        $(#[$doc])*
+        pub(crate) fn $table<C: Fid, H: Hook>() -> *mut $ops {
+            /// Since which version of the interface objects have this table.
+            const SINCE: u32 = 0 $(+ $since)?;
+            $(
+                unsafe extern "C" fn $slot<C: Fid, H: Hook>(
+                    $this: $first $(, $arg: $type)*
+                ) -> $ret {
+                    // SAFETY: the call's manual page: an open object of the kind that this
+                    // table is given to, and arguments for that call; what is passed on
+                    // to the provider is its own object and the same arguments. Its
+                    // tables are as long as they say.
+                    unsafe {
+                        let Some(object) = Object::<C, H>::of($this) else {
+                            return Answer::refusal(Error::INVAL);
+                        };
+                        let inner = object.inner();
+                        let call = if object.shared.prov_version >= SINCE {
+                            let table = (&raw const (*inner.cast::<$fid>()).$path).read();
+                            slot!(table, $ops, $slot)
+                        } else {
+                            None
+                        };
+                        object.around(Op::$op, $args, || match call {
+                            None => Answer::refusal(Error::NOSYS),
+                            Some(call) => table!(
+                                @call object, inner, call, [$($arg),*] $(, |$object, $call| $body)?
+                            ),
+                        })
+                    }
+                }
+            )+
+            const {
+                ptr::from_ref(&$ops {
+                    size: size_of::<$ops>(),
+                    $($own: Some($function::<C, H>),)?
+                    $($slot: Some($slot::<C, H>)),+
+                })
+                .cast_mut()
+            }
+        }
+    };
+    (@call $object:ident, $inner:ident, $call:ident, [$($arg:ident),*]) => {
+        $call($inner.cast() $(, $arg)*)
+    };
+    (
+        @call $object:ident, $inner:ident, $slot:ident, [$($arg:ident),*],
+        |$o:ident, $call:ident| $body:expr
+    ) => {{
+        let ($o, $call) = ($object, $slot);
+        $body
+    }};
+}
+
+/// Puts the provider's object where the program's was, until it is dropped: what
+/// the provider writes to the structure around it stays.
+struct Swap<T>(*mut *mut T, *mut T);
+
+impl<T> Swap<T> {
+    /// # Safety
+    /// `place` is null, or stays valid as long as the answer.
+    unsafe fn new(place: *mut *mut T) -> Option<Self> {
+        // SAFETY: by this function's contract.
+        let outer = unsafe { place.as_ref() }.copied().filter(|outer| !outer.is_null())?;
+        let inner = fids::inner(outer);
+        (inner != outer).then(|| {
+            // SAFETY: as above.
+            unsafe { *place = inner };
+            Self(place, outer)
+        })
+    }
+}
+
+impl<T> Drop for Swap<T> {
+    fn drop(&mut self) {
+        // SAFETY: by the contract of `new`.
+        unsafe { *self.0 = self.1 };
+    }
+}
+
+/// The objects that an info can have: a handle, a domain, a fabric.
+struct SwapInfo {
+    _handle: Option<Swap<fid>>,
+    _domain: Option<Swap<fid_domain>>,
+    _fabric: Option<Swap<fid_fabric>>,
+}
+
+impl SwapInfo {
+    /// # Safety
+    /// `info` is null, or stays valid as long as the answer.
+    unsafe fn new(info: *mut fi_info) -> Option<Self> {
+        if info.is_null() {
+            return None;
+        }
+        // SAFETY: by this function's contract; attributes are there or null.
+        unsafe {
+            let domain = (*info).domain_attr;
+            let fabric = (*info).fabric_attr;
+            Some(Self {
+                _handle: Swap::new(&raw mut (*info).handle),
+                _domain: (!domain.is_null())
+                    .then(|| Swap::new(&raw mut (*domain).domain))
+                    .flatten(),
+                _fabric: (!fabric.is_null())
+                    .then(|| Swap::new(&raw mut (*fabric).fabric))
+                    .flatten(),
+            })
+        }
+    }
+}
+
+/// # Safety
+/// `info` is null or valid.
+unsafe fn addr_format(info: *const fi_info) -> u32 {
+    // SAFETY: by this function's contract.
+    unsafe { info.as_ref() }.map_or(FI_FORMAT_UNSPEC as u32, |info| info.addr_format)
+}
+
+/// Gives the counter that triggers a request to the provider: the context stays with
+/// it, so the counter does as well.
+///
+/// # Safety
+/// `context` is that of a request with `flags`.
+unsafe fn trigger(flags: u64, context: *mut c_void) {
+    if flags & FI_TRIGGER == 0 || context.is_null() {
+        return;
+    }
+    let context = context.cast::<fi_triggered_context>();
+    // SAFETY: with FI_TRIGGER a context is one of these (fi_trigger(3)).
+    unsafe {
+        if (*context).event_type == fi_trigger_event::FI_TRIGGER_THRESHOLD {
+            inside(&raw mut (*context).trigger.threshold.cntr);
+        }
+    }
+}
+
+/// Replaces an object of the program's for good by the provider's.
+///
+/// # Safety
+/// `place` is valid.
+unsafe fn inside<T>(place: *mut *mut T) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let inner = fids::inner(*place);
+        if inner != *place {
+            *place = inner;
+        }
+    }
+}
+
+/// Gives the objects of deferred work to the provider, which keeps the structures until
+/// the work is done; the program may hand them in again as they are then.
+///
+/// # Safety
+/// `work` is null or as fi_trigger(3) says.
+unsafe fn deferred(work: *mut fi_deferred_work) {
+    use fi_op_type::*;
+    if work.is_null() {
+        return;
+    }
+    // SAFETY: by this function's contract; the union holds what the type says, and each
+    // of its structures starts with the endpoint or the counter.
+    unsafe {
+        inside(&raw mut (*work).triggering_cntr);
+        inside(&raw mut (*work).completion_cntr);
+        let (kind, op) = ((*work).op_type.raw(), (*work).op.msg);
+        if op.is_null() {
+            return;
+        }
+        if (FI_OP_RECV as u32..=FI_OP_COMPARE_ATOMIC as u32).contains(&kind) {
+            inside(&raw mut (*op).ep);
+        } else if kind == FI_OP_CNTR_SET as u32 || kind == FI_OP_CNTR_ADD as u32 {
+            inside(&raw mut (*(*work).op.cntr).cntr);
+        }
+    }
+}
+
+/// What an event names is the program's object; infos of connection requests name
+/// the program's domain and fabric.
+///
+/// # Safety
+/// `buf` holds `len` bytes of an event of that kind.
+unsafe fn event<H: Hook>(kind: u32, buf: *mut c_void, len: ssize_t) {
+    let known = FI_CONNREQ as u32..=FI_JOIN_COMPLETE as u32;
+    if !known.contains(&kind) || len < size_of::<*mut fid>() as ssize_t || buf.is_null() {
+        return;
+    }
+    // SAFETY: by this function's contract: every such event starts with a fid, and one
+    // of a connection request goes on with an info.
+    unsafe {
+        outside::<H>(buf.cast());
+        if kind == FI_CONNREQ as u32 && len >= size_of::<fi_eq_cm_entry>() as ssize_t {
+            let entry = buf.cast::<fi_eq_cm_entry>();
+            if let Some(info) = (&raw const (*entry).info).read_unaligned().as_ref() {
+                let name = |place: *mut *mut fid| {
+                    if let Some(outer) = fids::outer(*place) {
+                        *place = outer;
+                    }
+                };
+                if !info.domain_attr.is_null() {
+                    name((&raw mut (*info.domain_attr).domain).cast());
+                }
+                if !info.fabric_attr.is_null() {
+                    name((&raw mut (*info.fabric_attr).fabric).cast());
+                }
+            }
+        }
+    }
+}
+
+/// Replaces an object of the provider's by the program's, if there is one, and brings up
+/// to date what the event is about.
+///
+/// # Safety
+/// `place` has room for a pointer, and what it holds is a fid or nothing of ours.
+unsafe fn outside<H: Hook>(place: *mut *mut fid) {
+    // SAFETY: by this function's contract; an object that `fids` knows is open, and of
+    // the kind that its class says.
+    unsafe {
+        let Some(outer) = fids::outer(place.read_unaligned()) else { return };
+        place.write_unaligned(outer);
+        match (*outer).fclass as c_int {
+            FI_CLASS_MR => {
+                if let Some(mr) = Object::<fid_mr, H>::of(outer) {
+                    mr.refresh();
+                }
+            }
+            FI_CLASS_MC => {
+                if let Some(mc) = Object::<fid_mc, H>::of(outer) {
+                    mc.refresh();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+type Type = c_enum<fi_datatype>;
+type Operation = c_enum<fi_op>;
+
+table! {
+    /// The calls that all objects have.
+    fid_ops = fi_ops, fid.ops, close = close;
+    bind(this: *mut fid, other: *mut fid, flags: u64) -> c_int,
+        Bind, Args::Bind(other, flags), |object, call| {
+            let ret = call(object.inner().cast(), fids::inner(other), flags);
+            object.refresh();
+            ret
+        };
+    control(this: *mut fid, command: c_int, arg: *mut c_void) -> c_int,
+        Control, Args::None, |object, call| {
+            let inner = object.inner().cast::<fid>();
+            match command {
+                FI_QUEUE_WORK | FI_CANCEL_WORK => deferred(arg.cast()),
+                _ => {}
+            }
+            let base = arg.cast::<fi_mr_modify>();
+            let _base = (command == FI_REFRESH
+                && !arg.is_null()
+                && object.shared.api_version >= version(2, 0))
+                .then(|| Swap::new((&raw mut (*base).attr.base_mr).cast::<*mut fid_mr>()));
+            let ret = call(inner, command, arg);
+            match command {
+                FI_ALIAS if !arg.is_null() => {
+                    let place = (*arg.cast::<fi_alias>()).fid.cast::<*mut C>();
+                    object.opened(ret, place, object.format);
+                }
+                _ => object.refresh(),
+            }
+            ret
+        };
+    ops_open(
+        this: *mut fid, name: *const c_char, flags: u64, ops: *mut *mut c_void,
+        context: *mut c_void
+    ) -> c_int, OpenOps, Args::None;
+    tostr(this: *const fid, buf: *mut c_char, len: usize) -> c_int, Tostr, Args::None;
+    ops_set(
+        this: *mut fid, name: *const c_char, flags: u64, ops: *mut c_void, context: *mut c_void
+    ) -> c_int, SetOps, Args::None;
+}
+
+table! {
+    /// The calls of a fabric.
+    fabric_ops = fi_ops_fabric, fid_fabric.ops;
+    domain(
+        fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
+        context: *mut c_void
+    ) -> c_int,
+        Domain, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, domain, context);
+            object.opened(ret, domain, addr_format(info))
+        };
+    passive_ep(
+        fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep,
+        context: *mut c_void
+    ) -> c_int,
+        PassiveEp, Args::Open(Open::new(pep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, pep, context), pep, addr_format(info))
+        };
+    eq_open(
+        fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq,
+        context: *mut c_void
+    ) -> c_int,
+        EqOpen, Args::Open(Open::new(eq, Attr::None, context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, eq, context), eq, 0)
+        };
+    wait_open(
+        fabric: *mut fid_fabric, attr: *mut fi_wait_attr, wait: *mut *mut fid_wait
+    ) -> c_int,
+        WaitOpen, Args::Open(Open::new(wait, Attr::None, ptr::null_mut())),
+        |object, call| object.opened(call(object.inner().cast(), attr, wait), wait, 0);
+    trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
+        Trywait, Args::None, |object, call| {
+            let count = if fids.is_null() { 0 } else { count.max(0) };
+            let mut inner: Vec<_> =
+                (0..count as usize).map(|index| fids::inner(*fids.add(index))).collect();
+            call(object.inner().cast(), inner.as_mut_ptr(), count)
+        };
+    domain2(
+        fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64,
+        context: *mut c_void
+    ) -> c_int,
+        Domain2, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, domain, flags, context);
+            object.opened(ret, domain, addr_format(info))
+        };
+}
+
+table! {
+    /// The calls of a domain.
+    domain_ops = fi_ops_domain, fid_domain.ops;
+    av_open(
+        domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av,
+        context: *mut c_void
+    ) -> c_int,
+        AvOpen, Args::Open(Open::new(av, Attr::Av(attr), context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, av, context), av, 0);
+    cq_open(
+        domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq,
+        context: *mut c_void
+    ) -> c_int,
+        CqOpen, Args::Open(Open::new(cq, Attr::Cq(attr), context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, cq, context), cq, cq_format(attr))
+        };
+    endpoint(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
+    ) -> c_int,
+        Endpoint, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
+        };
+    scalable_ep(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
+    ) -> c_int,
+        ScalableEp, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
+        };
+    cntr_open(
+        domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
+        context: *mut c_void
+    ) -> c_int,
+        CntrOpen, Args::Open(Open::new(cntr, Attr::Cntr(attr), context)), |object, call| {
+            let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
+            object.opened(call(object.inner().cast(), attr, cntr, context), cntr, 0)
+        };
+    poll_open(
+        domain: *mut fid_domain, attr: *mut fi_poll_attr, poll: *mut *mut fid_poll
+    ) -> c_int,
+        PollOpen, Args::Open(Open::new(poll, Attr::None, ptr::null_mut())),
+        |object, call| object.opened(call(object.inner().cast(), attr, poll), poll, 0);
+    stx_ctx(
+        domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx,
+        context: *mut c_void
+    ) -> c_int,
+        StxContext, Args::Open(Open::new(stx, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, stx, context), stx, 0);
+    srx_ctx(
+        domain: *mut fid_domain, attr: *mut fi_rx_attr, srx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        SrxContext, Args::Open(Open::new(srx, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, srx, context), srx, 0);
+    query_atomic(
+        domain: *mut fid_domain, datatype: Type, op: Operation, attr: *mut fi_atomic_attr,
+        flags: u64
+    ) -> c_int, QueryAtomic, Args::None;
+    query_collective(
+        domain: *mut fid_domain, collective: c_enum<fi_collective_op>,
+        attr: *mut fi_collective_attr, flags: u64
+    ) -> c_int, QueryCollective, Args::None;
+    endpoint2(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64,
+        context: *mut c_void
+    ) -> c_int,
+        Endpoint2, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+            let _info = SwapInfo::new(info);
+            let ret = call(object.inner().cast(), info, ep, flags, context);
+            object.opened(ret, ep, addr_format(info))
+        };
+    xpu_ctx(
+        domain: *mut fid_domain, attr: *mut fi_xpu_attr, ctx: *mut *mut fid_xpu_ctx,
+        context: *mut c_void
+    ) -> c_int, XpuCtx, Args::None;
+}
+
+table! {
+    /// The calls that register memory.
+    mr_ops = fi_ops_mr, fid_domain.mr;
+    reg(
+        domain: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64,
+        flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
+    ) -> c_int,
+        MrReg, Args::Region(Region {
+            attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, place: mr
+        }),
+        |object, call| {
+            let ret = call(
+                object.inner().cast(), buf, len, access, offset, key, flags, mr, context
+            );
+            object.opened(ret, mr, 0)
+        };
+    regv(
+        domain: *mut fid, iov: *const iovec, count: usize, access: u64, offset: u64, key: u64,
+        flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
+    ) -> c_int,
+        MrRegv, Args::Region(Region {
+            attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr
+        }),
+        |object, call| {
+            let ret = call(
+                object.inner().cast(), iov, count, access, offset, key, flags, mr, context
+            );
+            object.opened(ret, mr, 0)
+        };
+    regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int,
+        MrRegattr, Args::Region(Region { attr, flags, place: mr }), |object, call| {
+            let since_2_0 = object.shared.api_version >= version(2, 0);
+            let _key = swap_key(attr, object.shared.api_version);
+            let copy = attr.as_ref().filter(|_| since_2_0).map(|attr| fi_mr_attr {
+                base_mr: fids::inner(attr.base_mr.cast_mut()),
+                ..*attr
+            });
+            let attr = copy.as_ref().map_or(attr, ptr::from_ref);
+            object.opened(call(object.inner().cast(), attr, flags, mr), mr, 0)
+        };
+}
+
+table! {
+    /// The calls of any endpoint.
+    ep_ops = fi_ops_ep, fid_ep.ops;
+    cancel(ep: *mut fid, context: *mut c_void) -> ssize_t, Cancel, Args::None;
+    getopt(ep: *mut fid, level: c_int, name: c_int, value: *mut c_void, len: *mut usize) -> c_int,
+        Getopt, Args::None;
+    setopt(ep: *mut fid, level: c_int, name: c_int, value: *const c_void, len: usize) -> c_int,
+        Setopt, Args::None;
+    tx_ctx(
+        ep: *mut fid_ep, index: c_int, attr: *mut fi_tx_attr, tx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        TxContext, Args::Open(Open::new(tx, Attr::None, context)),
+        |object, call| {
+            let ret = call(object.inner().cast(), index, attr, tx, context);
+            object.opened(ret, tx, object.format)
+        };
+    rx_ctx(
+        ep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx: *mut *mut fid_ep,
+        context: *mut c_void
+    ) -> c_int,
+        RxContext, Args::Open(Open::new(rx, Attr::None, context)),
+        |object, call| {
+            let ret = call(object.inner().cast(), index, attr, rx, context);
+            object.opened(ret, rx, object.format)
+        };
+    rx_size_left(ep: *mut fid_ep) -> ssize_t, RxSizeLeft, Args::None;
+    tx_size_left(ep: *mut fid_ep) -> ssize_t, TxSizeLeft, Args::None;
+    export_xpu(ep: *mut fid_ep, flags: u64, xpu: *mut fid_xpu_ep) -> c_int,
+        EpExportXpu, Args::None;
+}
+
+table! {
+    /// The calls that manage connections.
+    cm_ops = fi_ops_cm, fid_ep.cm;
+    setname(ep: *mut fid, addr: *mut c_void, len: usize) -> c_int, Setname, Args::Address(addr);
+    getname(ep: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int,
+        Getname, Args::Address(addr);
+    getpeer(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int,
+        Getpeer, Args::Address(addr);
+    connect(ep: *mut fid_ep, addr: *const c_void, param: *const c_void, len: usize) -> c_int,
+        Connect, Args::Address(addr);
+    listen(pep: *mut fid_pep) -> c_int, Listen, Args::None;
+    accept(ep: *mut fid_ep, param: *const c_void, len: usize) -> c_int, Accept, Args::None;
+    reject(pep: *mut fid_pep, handle: *mut fid, param: *const c_void, len: usize) -> c_int,
+        Reject, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(handle), param, len);
+    shutdown(ep: *mut fid_ep, flags: u64) -> c_int, Shutdown, Args::None;
+    join(
+        ep: *mut fid_ep, addr: *const c_void, flags: u64, mc: *mut *mut fid_mc,
+        context: *mut c_void
+    ) -> c_int,
+        Join, Args::Open(Open::new(mc, Attr::None, context)), |object, call| {
+            let group = addr.cast::<fi_collective_addr>();
+            let named = flags & FI_COLLECTIVE != 0 && !addr.is_null();
+            let copy = named.then(|| fi_collective_addr {
+                set: fids::inner((*group).set.cast_mut()),
+                ..*group
+            });
+            let addr = copy.as_ref().map_or(addr, |group| ptr::from_ref(group).cast());
+            object.opened(call(object.inner().cast(), addr, flags, mc, context), mc, 0)
+        };
+}
+
+table! {
+    /// Messages.
+    msg_ops = fi_ops_msg, fid_ep.msg;
+    recv(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        context: *mut c_void
+    ) -> ssize_t, Recv, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    recvv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Recvv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+    recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
+        Recvmsg, message(msg, flags & !FI_REMOTE_CQ_DATA), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    send(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        context: *mut c_void
+    ) -> ssize_t, Send, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    sendv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Sendv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+    sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
+        Sendmsg, message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t) -> ssize_t,
+        Inject, Args::Transfer(Transfer { ..Transfer::of(buf, len, addr) });
+    senddata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, context: *mut c_void
+    ) -> ssize_t,
+        Senddata, Args::Transfer(Transfer { data, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t
+    ) -> ssize_t, Injectdata, Args::Transfer(Transfer { data, ..Transfer::of(buf, len, addr) });
+}
+
+table! {
+    /// Tagged messages.
+    tagged_ops = fi_ops_tagged, fid_ep.tagged;
+    recv(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        tag: u64, ignore: u64, context: *mut c_void
+    ) -> ssize_t,
+        Trecv, Args::Transfer(Transfer { tag, ignore, context, ..Transfer::of(buf, len, addr) });
+    recvv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void
+    ) -> ssize_t,
+        Trecvv,
+        Args::Transfer(Transfer { tag, ignore, context, ..Transfer::vector(iov, count, addr) });
+    recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
+        Trecvmsg, tagged_message(msg, flags, true), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    send(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsend, Args::Transfer(Transfer { tag, context, ..Transfer::of(buf, len, addr) });
+    sendv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsendv, Args::Transfer(Transfer { tag, context, ..Transfer::vector(iov, count, addr) });
+    sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
+        Tsendmsg, tagged_message(msg, flags, false), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, tag: u64) -> ssize_t,
+        Tinject, Args::Transfer(Transfer { tag, ..Transfer::of(buf, len, addr) });
+    senddata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, tag: u64, context: *mut c_void
+    ) -> ssize_t,
+        Tsenddata,
+        Args::Transfer(Transfer { data, tag, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, tag: u64
+    ) -> ssize_t,
+        Tinjectdata, Args::Transfer(Transfer { data, tag, ..Transfer::of(buf, len, addr) });
+}
+
+table! {
+    /// Remote memory accesses.
+    rma_ops = fi_ops_rma, fid_ep.rma;
+    read(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Read, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+    readv(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Readv,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+    readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+        Readmsg, remote_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    write(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Write, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+    writev(
+        ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Writev,
+        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+    writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
+        Writemsg, remote_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, raddr: u64, key: u64
+    ) -> ssize_t,
+        InjectWrite, Args::Transfer(Transfer { raddr, key, ..Transfer::of(buf, len, addr) });
+    writedata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
+    ) -> ssize_t,
+        Writedata,
+        Args::Transfer(Transfer { data, raddr, key, context, ..Transfer::of(buf, len, addr) });
+    injectdata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, raddr: u64,
+        key: u64
+    ) -> ssize_t,
+        InjectWritedata,
+        Args::Transfer(Transfer { data, raddr, key, ..Transfer::of(buf, len, addr) });
+}
+
+table! {
+    /// Atomics.
+    atomic_ops = fi_ops_atomic, fid_ep.atomic;
+    write(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        Atomic,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
+    writev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation,
+        context: *mut c_void
+    ) -> ssize_t,
+        Atomicv,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
+    writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> ssize_t,
+        Atomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, flags)
+        };
+    inject(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64,
+        datatype: Type, op: Operation
+    ) -> ssize_t,
+        InjectAtomic,
+        Args::Transfer(Transfer { raddr, key, ..Transfer::array(buf, count, datatype, addr) });
+    readwrite(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64,
+        datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        FetchAtomic,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
+    readwritev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        FetchAtomicv,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
+    readwritemsg(
+        ep: *mut fid_ep, msg: *const fi_msg_atomic, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t,
+        FetchAtomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(object.inner().cast(), msg, result, result_desc, result_count, flags)
+        };
+    compwrite(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        compare: *const c_void, compare_desc: *mut c_void, result: *mut c_void,
+        result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type,
+        op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        CompareAtomic,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        });
+    compwritev(
+        ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
+        compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize,
+        result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
+        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+    ) -> ssize_t,
+        CompareAtomicv,
+        Args::Transfer(Transfer {
+            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        });
+    compwritemsg(
+        ep: *mut fid_ep, msg: *const fi_msg_atomic, compare: *const fi_ioc,
+        compare_desc: *mut *mut c_void, compare_count: usize, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t,
+        CompareAtomicmsg, atomic_message(msg, flags), |object, call| {
+            if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
+            call(
+                object.inner().cast(), msg, compare, compare_desc, compare_count, result,
+                result_desc, result_count, flags
+            )
+        };
+    writevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        Atomicvalid, Args::None;
+    readwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        FetchAtomicvalid, Args::None;
+    compwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+        CompareAtomicvalid, Args::None;
+}
+
+table! {
+    /// Collectives, which endpoints have since 1.9.
+    collective_ops = fi_ops_collective, fid_ep.collective since version(1, 9);
+    barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> ssize_t,
+        Barrier, Args::None;
+    broadcast(
+        ep: *mut fid_ep, buf: *mut c_void, count: usize, desc: *mut c_void, group: fi_addr_t,
+        root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Broadcast, Args::None;
+    alltoall(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        flags: u64, context: *mut c_void
+    ) -> ssize_t, Alltoall, Args::None;
+    allreduce(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, Allreduce, Args::None;
+    allgather(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        flags: u64, context: *mut c_void
+    ) -> ssize_t, Allgather, Args::None;
+    reduce_scatter(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, ReduceScatter, Args::None;
+    reduce(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, op: Operation, flags: u64, context: *mut c_void
+    ) -> ssize_t, Reduce, Args::None;
+    scatter(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Scatter, Args::None;
+    gather(
+        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
+        datatype: Type, flags: u64, context: *mut c_void
+    ) -> ssize_t, Gather, Args::None;
+    msg(
+        ep: *mut fid_ep, msg: *const fi_msg_collective, result: *mut fi_ioc,
+        result_desc: *mut *mut c_void, result_count: usize, flags: u64
+    ) -> ssize_t, Collective, Args::None;
+    barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> ssize_t,
+        Barrier2, Args::None;
+}
+
+table! {
+    /// The calls of an address vector.
+    av_ops = fi_ops_av, fid_av.ops;
+    insert(
+        av: *mut fid_av, addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64,
+        context: *mut c_void
+    ) -> c_int, AvInsert, Args::None;
+    insertsvc(
+        av: *mut fid_av, node: *const c_char, service: *const c_char, fi_addr: *mut fi_addr_t,
+        flags: u64, context: *mut c_void
+    ) -> c_int, AvInsertsvc, Args::None;
+    insertsym(
+        av: *mut fid_av, node: *const c_char, nodes: usize, service: *const c_char,
+        services: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void
+    ) -> c_int, AvInsertsym, Args::None;
+    remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int,
+        AvRemove, Args::None;
+    lookup(av: *mut fid_av, fi_addr: fi_addr_t, addr: *mut c_void, len: *mut usize) -> c_int,
+        AvLookup, Args::None;
+    straddr(
+        av: *mut fid_av, addr: *const c_void, buf: *mut c_char, len: *mut usize
+    ) -> *const c_char, AvStraddr, Args::None;
+    av_set(
+        av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set,
+        context: *mut c_void
+    ) -> c_int,
+        AvSet, Args::Open(Open::new(set, Attr::None, context)),
+        |object, call| object.opened(call(object.inner().cast(), attr, set, context), set, 0);
+    insert_auth_key(
+        av: *mut fid_av, key: *const c_void, len: usize, fi_addr: *mut fi_addr_t, flags: u64
+    ) -> c_int, AvInsertAuthKey, Args::None;
+    lookup_auth_key(
+        av: *mut fid_av, fi_addr: fi_addr_t, key: *mut c_void, len: *mut usize
+    ) -> c_int, AvLookupAuthKey, Args::None;
+    set_user_id(av: *mut fid_av, fi_addr: fi_addr_t, user_id: fi_addr_t, flags: u64) -> c_int,
+        AvSetUserId, Args::None;
+    lookup2(
+        av: *mut fid_av, fi_addr: fi_addr_t, buf: *mut c_void, len: *mut usize, flags: u64,
+        ctx: *mut fid_xpu_ctx
+    ) -> c_int, AvLookup2, Args::None;
+}
+
+table! {
+    /// The calls of an address vector set.
+    av_set_ops = fi_ops_av_set, fid_av_set.ops;
+    set_union(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetUnion, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    intersect(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetIntersect, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    diff(set: *mut fid_av_set, other: *const fid_av_set) -> c_int,
+        AvSetDiff, Args::None,
+        |object, call| call(object.inner().cast(), fids::inner(other.cast_mut()));
+    insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int, AvSetInsert, Args::None;
+    remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int, AvSetRemove, Args::None;
+    addr(set: *mut fid_av_set, addr: *mut fi_addr_t) -> c_int, AvSetAddr, Args::None;
+}
+
+table! {
+    /// The calls of a completion queue.
+    cq_ops = fi_ops_cq, fid_cq.ops;
+    read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t,
+        CqRead, Args::Completions(buf, ptr::null());
+    readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> ssize_t,
+        CqReadfrom, Args::Completions(buf, src);
+    readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t,
+        CqReaderr, Args::Error(buf);
+    sread(
+        cq: *mut fid_cq, buf: *mut c_void, count: usize, cond: *const c_void, timeout: c_int
+    ) -> ssize_t, CqSread, Args::Completions(buf, ptr::null());
+    sreadfrom(
+        cq: *mut fid_cq, buf: *mut c_void, count: usize, src: *mut fi_addr_t,
+        cond: *const c_void, timeout: c_int
+    ) -> ssize_t, CqSreadfrom, Args::Completions(buf, src);
+    signal(cq: *mut fid_cq) -> c_int, CqSignal, Args::None;
+    strerror(
+        cq: *mut fid_cq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize
+    ) -> *const c_char, CqStrerror, Args::None;
+    export_xpu(cq: *mut fid_cq, flags: u64, xpu: *mut fid_xpu_cq) -> c_int,
+        CqExportXpu, Args::None;
+}
+
+table! {
+    /// The calls of a counter.
+    cntr_ops = fi_ops_cntr, fid_cntr.ops;
+    read(cntr: *mut fid_cntr) -> u64, CntrRead, Args::None;
+    readerr(cntr: *mut fid_cntr) -> u64, CntrReaderr, Args::None;
+    add(cntr: *mut fid_cntr, value: u64) -> c_int, CntrAdd, Args::None;
+    set(cntr: *mut fid_cntr, value: u64) -> c_int, CntrSet, Args::None;
+    wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int,
+        CntrWait, Args::Threshold(threshold, timeout);
+    adderr(cntr: *mut fid_cntr, value: u64) -> c_int, CntrAdderr, Args::None;
+    seterr(cntr: *mut fid_cntr, value: u64) -> c_int, CntrSeterr, Args::None;
+    export_xpu(cntr: *mut fid_cntr, flags: u64, xpu: *mut fid_xpu_cntr) -> c_int,
+        CntrExportXpu, Args::None;
+}
+
+table! {
+    /// The calls of an event queue.
+    eq_ops = fi_ops_eq, fid_eq.ops;
+    read(eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> ssize_t,
+        EqRead, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), kind, buf, len, flags);
+            if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); }
+            ret
+        };
+    readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> ssize_t,
+        EqReaderr, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), buf, flags);
+            if ret > 0 && !buf.is_null() { outside::<H>(&raw mut (*buf).fid); }
+            ret
+        };
+    write(eq: *mut fid_eq, kind: u32, buf: *const c_void, len: usize, flags: u64) -> ssize_t,
+        EqWrite, Args::None;
+    sread(
+        eq: *mut fid_eq, kind: *mut u32, buf: *mut c_void, len: usize, timeout: c_int,
+        flags: u64
+    ) -> ssize_t,
+        EqSread, Args::None, |object, call| {
+            let ret = call(object.inner().cast(), kind, buf, len, timeout, flags);
+            if ret > 0 && !kind.is_null() { event::<H>(*kind, buf, ret); }
+            ret
+        };
+    strerror(
+        eq: *mut fid_eq, prov_errno: c_int, data: *const c_void, buf: *mut c_char, len: usize
+    ) -> *const c_char, EqStrerror, Args::None;
+}
+
+table! {
+    /// The calls of a poll set.
+    poll_ops = fi_ops_poll, fid_poll.ops;
+    poll(poll: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int,
+        Poll, Args::None;
+    poll_add(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int,
+        PollAdd, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
+    poll_del(poll: *mut fid_poll, other: *mut fid, flags: u64) -> c_int,
+        PollDel, Args::None, |object, call| call(object.inner().cast(), fids::inner(other), flags);
+}
+
+table! {
+    /// The calls of a wait set.
+    wait_ops = fi_ops_wait, fid_wait.ops;
+    wait(wait: *mut fid_wait, timeout: c_int) -> c_int, Wait, Args::None;
+}
+
+/// Puts the provider's wait set into attributes that name the program's.
+///
+/// # Safety
+/// The place stays valid as long as the answer.
+unsafe fn swap_set(
+    attr: Option<(c_enum<fi_wait_obj>, *mut *mut fid_wait)>,
+) -> Option<Swap<fid_wait>> {
+    let (_, place) = attr.filter(|(wait_obj, _)| *wait_obj == fi_wait_obj::FI_WAIT_SET)?;
+    // SAFETY: by this function's contract.
+    unsafe { Swap::new(place) }
+}
+
+/// Puts the provider's address vector into the authorization key of a region, where
+/// that names a peer (fi_mr(3)).
+///
+/// # Safety
+/// `attr` is null, or stays valid as long as the answer and has what that version has.
+unsafe fn swap_key(attr: *const fi_mr_attr, api_version: u32) -> Option<Swap<fid_av>> {
+    if attr.is_null() || api_version < version(1, 20) {
+        return None;
+    }
+    // SAFETY: by this function's contract; a key of this size is one of these if it
+    // starts with an address vector of ours.
+    unsafe {
+        let (key, size) = ((*attr).auth_key, (*attr).auth_key_size);
+        let named = size == size_of::<fi_mr_auth_key>()
+            && !key.is_null()
+            && key.cast::<*mut fid_av>().is_aligned();
+        if named { Swap::new(&raw mut (*key.cast::<fi_mr_auth_key>()).av) } else { None }
+    }
+}
+
+/// # Safety
+/// `attr` is null or valid.
+unsafe fn cq_format(attr: *const fi_cq_attr) -> u32 {
+    // SAFETY: by this function's contract; only what every version has.
+    let format = if attr.is_null() { 0 } else { unsafe { (*attr).format.raw() } };
+    // What is not said is entries of contexts (fi_cq(3)).
+    format.max(fi_cq_format::FI_CQ_FORMAT_CONTEXT as u32)
+}
+
+/// One piece of memory as a vector has it.
+fn piece(buf: *const c_void, len: usize) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: len }
+}
+
+/// The arguments of `fi_mr_reg` and `fi_mr_regv` as attributes.
+fn mr_attr(
+    mr_iov: *const iovec,
+    iov_count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    context: *mut c_void,
+) -> fi_mr_attr {
+    fi_mr_attr {
+        mr_iov,
+        iov_count,
+        access,
+        offset,
+        requested_key,
+        context,
+        auth_key_size: 0,
+        auth_key: ptr::null_mut(),
+        iface: c_enum::default(),
+        device: fi_mr_attr__device { reserved: 0 },
+        hmem_data: ptr::null_mut(),
+        page_size: 0,
+        base_mr: ptr::null(),
+        sub_mr_cnt: 0,
+    }
+}
+
+/// # Safety
+/// `msg` is null or valid.
+unsafe fn message(msg: *const fi_msg, flags: u64) -> Args {
+    // SAFETY: by this function's contract.
+    let Some(msg) = (unsafe { msg.as_ref() }) else { return Args::None };
+    Args::Transfer(Transfer {
+        data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
+        flags,
+        context: msg.context,
+        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+    })
+}
+
+/// # Safety
+/// `msg` is null or valid.
+unsafe fn tagged_message(msg: *const fi_msg_tagged, flags: u64, receive: bool) -> Args {
+    // SAFETY: by this function's contract.
+    let Some(msg) = (unsafe { msg.as_ref() }) else { return Args::None };
+    Args::Transfer(Transfer {
+        data: if !receive && flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
+        flags,
+        tag: msg.tag,
+        ignore: if receive { msg.ignore } else { 0 },
+        context: msg.context,
+        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+    })
+}
+
+/// # Safety
+/// `msg` is null or valid.
+unsafe fn remote_message(msg: *const fi_msg_rma, flags: u64) -> Args {
+    // SAFETY: by this function's contract; a vector has its elements or is null.
+    unsafe {
+        let Some(msg) = msg.as_ref() else { return Args::None };
+        let remote = msg.rma_iov.as_ref().filter(|_| msg.rma_iov_count > 0);
+        Args::Transfer(Transfer {
+            data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
+            flags,
+            raddr: remote.map_or(0, |remote| remote.addr),
+            key: remote.map_or(0, |remote| remote.key),
+            context: msg.context,
+            ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+        })
+    }
+}
+
+/// # Safety
+/// `msg` is null or valid.
+unsafe fn atomic_message(msg: *const fi_msg_atomic, flags: u64) -> Args {
+    // SAFETY: by this function's contract; a vector has its elements or is null.
+    unsafe {
+        let Some(msg) = msg.as_ref() else { return Args::None };
+        let remote = msg.rma_iov.as_ref().filter(|_| msg.rma_iov_count > 0);
+        Args::Transfer(Transfer {
+            data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
+            flags,
+            raddr: remote.map_or(0, |remote| remote.addr),
+            key: remote.map_or(0, |remote| remote.key),
+            context: msg.context,
+            ..Transfer::elements(msg.msg_iov, msg.iov_count, msg.datatype, msg.addr)
+        })
+    }
+}
+
+/// What the program gets of each kind of object: a head, our tables, and what it may
+/// read directly.
+macro_rules! objects {
+    ($($fid:ident {$($table:ident: $ops:ident),*} $(reads $($field:ident),+)?;)+) => {$(
+        // SAFETY: a struct of the API that starts with a fid.
+        unsafe impl Fid for $fid {
+            unsafe fn outer<H: Hook>(inner: *mut Self, _shared: &Shared<H>) -> Self {
+                // SAFETY: by this function's contract.
+                unsafe {
+                    Self {
+                        fid: head::<Self, H>(inner),
+                        $($table: $ops::<Self, H>(),)*
+                        $($($field: (&raw const (*inner).$field).read(),)+)?
+                    }
+                }
+            }
+
+            unsafe fn refresh(_outer: *mut Self, _inner: *mut Self) {
+                // SAFETY: by this function's contract.
+                $($(unsafe { (*_outer).$field = (*_inner).$field; })+)?
+            }
+        }
+    )+};
+}
+
+objects! {
+    fid_domain { ops: domain_ops, mr: mr_ops };
+    fid_ep {
+        ops: ep_ops, cm: cm_ops, msg: msg_ops, rma: rma_ops, tagged: tagged_ops,
+        atomic: atomic_ops, collective: collective_ops
+    };
+    fid_pep { ops: ep_ops, cm: cm_ops };
+    fid_stx { ops: ep_ops };
+    fid_av { ops: av_ops };
+    fid_av_set { ops: av_set_ops };
+    fid_mr {} reads mem_desc, key;
+    fid_mc {} reads fi_addr;
+    fid_cq { ops: cq_ops };
+    fid_cntr { ops: cntr_ops };
+    fid_eq { ops: eq_ops };
+    fid_poll { ops: poll_ops };
+    fid_wait { ops: wait_ops };
+}
+
+// SAFETY: a struct of the API that starts with a fid.
+unsafe impl Fid for fid_fabric {
+    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &Shared<H>) -> Self {
+        // SAFETY: by this function's contract.
+        let fid = unsafe { head::<Self, H>(inner) };
+        Self { fid, ops: fabric_ops::<Self, H>(), api_version: shared.api_version }
+    }
+}

@@ -1,0 +1,272 @@
+//! The hook provider `trace`: a line of the log, at level trace, for each call that
+//! succeeded: objects that are opened with their attributes, transfers,
+//! completions and errors, connections and regions (fi_hook(7)).
+use core::ffi::c_void;
+use ofi_hook::abi::*;
+use ofi_hook::error::{Result, strerror};
+use ofi_hook::log::{level, subsys};
+use ofi_hook::text::{self, Pointer};
+use ofi_hook::{Args, Attr, Call, Completion, Hook, Log, Op, Open, Region, Transfer};
+
+struct Trace(Log);
+
+impl Hook for Trace {
+    const NAME: &'static str = "trace";
+    type Entry = ();
+
+    fn install(log: Log) -> Result<Self> {
+        Ok(Self(log))
+    }
+
+    #[inline]
+    fn enter(&self, _call: &Call) {}
+
+    unsafe fn leave(&self, _entry: (), call: &Call, ret: isize) {
+        let Some(subsys) = subsystem(call) else { return };
+        if !self.0.enabled(level::TRACE, subsys) {
+            return;
+        }
+        // SAFETY: by this function's contract.
+        for line in unsafe { lines(call, ret) } {
+            self.0.trace(subsys, &format!("trace_{}", call.op.name()), format_args!("{line}"));
+        }
+    }
+}
+
+/// Where lines of a call belong; `None` for calls that have none.
+fn subsystem(call: &Call) -> Option<fi_log_subsys> {
+    use Op::*;
+    match call.args {
+        Args::Transfer(_) => Some(subsys::EP_DATA),
+        Args::Completions(..) | Args::Error(_) => Some(subsys::CQ),
+        Args::Address(_) => Some(subsys::EP_CTRL),
+        Args::Region(_) => Some(subsys::DOMAIN),
+        Args::Open(_) => match call.op {
+            CqOpen | CntrOpen | AvOpen | Endpoint | Endpoint2 | ScalableEp => Some(subsys::DOMAIN),
+            Join => Some(subsys::EP_CTRL),
+            _ => None,
+        },
+        _ => match call.op {
+            Listen | Accept | Reject | Shutdown => Some(subsys::EP_CTRL),
+            _ => None,
+        },
+    }
+}
+
+fn pointer<T>(pointer: *const T) -> Pointer {
+    Pointer(pointer.addr())
+}
+
+/// # Safety
+/// `call` has just answered `ret`.
+unsafe fn lines(call: &Call, ret: isize) -> Vec<String> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match call.args {
+            Args::Completions(..) => call.completions(ret).map(completion).collect(),
+            Args::Error(entry) if ret > 0 => {
+                entry.as_ref().map(|entry| error(call, entry)).into_iter().collect()
+            }
+            _ if ret != 0 => Vec::new(),
+            Args::Transfer(ref it) => vec![transfer(call.op, it)],
+            Args::Address(address) => {
+                vec![format!("addr: {}", text::address(call.format, address))]
+            }
+            Args::Region(ref it) => vec![region(it)],
+            Args::Open(_) if call.op == Op::Join => vec![endpoint(call)],
+            Args::Open(ref it) => opened(call, it),
+            _ => vec![endpoint(call)],
+        }
+    }
+}
+
+fn endpoint(call: &Call) -> String {
+    format!("ep/pep {}", pointer(call.object))
+}
+
+/// # Safety
+/// The call that it is of is still going on.
+unsafe fn transfer(op: Op, it: &Transfer) -> String {
+    use Op::*;
+    // SAFETY: by this function's contract.
+    let (buf, len) = unsafe { it.pieces.total() };
+    let (buf, context) = (pointer(buf), pointer(it.context));
+    let Transfer { addr, data, flags, tag, ignore, raddr, key, .. } = *it;
+    match op {
+        Recv | Recvv | Recvmsg | Send | Sendv | Sendmsg | Inject | Senddata | Injectdata => {
+            format!("buf {buf} len {len} addr {addr} data {data:#x} flags {flags:#x} ctx {context}")
+        }
+        Trecv | Trecvv | Trecvmsg | Tsend | Tsendv | Tsendmsg | Tinject | Tsenddata
+        | Tinjectdata => format!(
+            "buf {buf} len {len} addr {addr} data {data} flags {flags:#x} tag {tag:#x} \
+             ignore {ignore:#x} ctx {context}"
+        ),
+        _ => format!(
+            "buf {buf} len {len} addr {addr} raddr {raddr} data {data} flags {flags:#x} \
+             key {key:#x} ctx {context}"
+        ),
+    }
+}
+
+/// A completion, as far as its format goes: of what was sent there is no more than flags.
+fn completion(it: Completion) -> String {
+    let mut line = format!("ctx {}", Pointer(it.context));
+    let Some(flags) = it.flags else { return line };
+    line += &format!(" flags {flags:#x}");
+    if flags & FI_RECV == 0 {
+        return line;
+    }
+    if let Some(len) = it.len {
+        line += &format!(" len {len}");
+    }
+    if let Some((buf, data)) = it.buf_data {
+        let data = if flags & FI_REMOTE_CQ_DATA != 0 { data } else { 0 };
+        line += &format!(" buf {}, data {data}", Pointer(buf));
+    }
+    if let Some(tag) = it.tag {
+        line += &format!(" tag {tag:#x}");
+    }
+    line
+}
+
+/// # Safety
+/// `call` has just read `entry`.
+unsafe fn error(call: &Call, entry: &fi_cq_err_entry) -> String {
+    let fi_cq_err_entry { flags, len, data, tag, olen, err, prov_errno, .. } = *entry;
+    let context = pointer(entry.op_context);
+    // SAFETY: by this function's contract.
+    let why = unsafe { text::cq_strerror(call, prov_errno, entry.err_data) };
+    let end = format!(
+        "tag {tag:#x} olen {olen} err {err} ({}) prov_errno {prov_errno} ({why})",
+        strerror(err)
+    );
+    if flags & FI_RECV != 0 {
+        let buf = pointer(entry.buf);
+        format!("ctx {context} flags {flags:#x}, len {len} buf {buf} data {data:#x} {end}")
+    } else {
+        format!("ctx {context} flags {flags:#x}, data {data} {end}")
+    }
+}
+
+/// # Safety
+/// The call that it is of has just succeeded.
+unsafe fn region(it: &Region) -> String {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let mr = it.place.as_ref().map_or(Pointer(0), |mr| pointer(*mr));
+        let attr = dump(it.attr, fi_type::FI_TYPE_MR_ATTR);
+        format!("mr {mr} len {} flags {:#x}\n{attr}", it.bytes(), it.flags)
+    }
+}
+
+/// # Safety
+/// `data` is null or of that type.
+unsafe fn dump<T>(data: *const T, kind: fi_type) -> String {
+    // SAFETY: by this function's contract.
+    unsafe { text::dump(data.cast::<c_void>(), kind) }
+}
+
+/// # Safety
+/// The call that it is of has just succeeded.
+unsafe fn opened(call: &Call, it: &Open) -> Vec<String> {
+    use fi_type::*;
+    let (parent, context) = (pointer(call.object), pointer(it.context));
+    // SAFETY: by this function's contract; attributes are of their types or null.
+    unsafe {
+        let object = pointer(it.object());
+        match it.attr {
+            Attr::Cq(attr) => vec![format!(
+                "cq {object} domain {parent} context {context}\n{}",
+                dump(attr, FI_TYPE_CQ_ATTR)
+            )],
+            Attr::Cntr(attr) => vec![format!(
+                "cntr {object}, domain {parent} context {context} \n{}",
+                dump(attr, FI_TYPE_CNTR_ATTR)
+            )],
+            Attr::Av(attr) => {
+                vec![format!("av {object}, context {context}\n{}", dump(attr, FI_TYPE_AV_ATTR))]
+            }
+            Attr::Info(info) => {
+                let name = if call.op == Op::ScalableEp { "sep" } else { "ep" };
+                let mut lines = vec![format!("{name} {object} context {context}")];
+                if let Some(info) = info.as_ref() {
+                    lines.push(format!("\n{}", dump(info.ep_attr, FI_TYPE_EP_ATTR)));
+                    lines.push(format!("\n{}", dump(info.tx_attr, FI_TYPE_TX_ATTR)));
+                    lines.push(format!("\n{}", dump(info.rx_attr, FI_TYPE_RX_ATTR)));
+                    lines.push(format!("\n{}", dump(info.domain_attr, FI_TYPE_DOMAIN_ATTR)));
+                }
+                lines
+            }
+            Attr::None => Vec::new(),
+        }
+    }
+}
+
+ofi_hook::plug_in!("trace", Trace);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr;
+    use ofi_hook::Pieces;
+
+    fn some() -> Transfer {
+        Transfer {
+            pieces: Pieces::One(ptr::without_provenance(0x2000), 64),
+            addr: 3,
+            data: 0xda7a,
+            flags: 0x20000,
+            tag: 0x7a9,
+            ignore: 0xf,
+            raddr: 4660,
+            key: 0x4e1,
+            context: ptr::null_mut(),
+        }
+    }
+
+    #[test]
+    fn transfers_of_each_kind_have_their_line() {
+        // SAFETY: a buffer that is not a vector is not followed.
+        let line = |op| unsafe { transfer(op, &some()) };
+        assert_eq!(line(Op::Send), "buf 0x2000 len 64 addr 3 data 0xda7a flags 0x20000 ctx (nil)");
+        assert_eq!(
+            line(Op::Trecv),
+            "buf 0x2000 len 64 addr 3 data 55930 flags 0x20000 tag 0x7a9 ignore 0xf ctx (nil)"
+        );
+        assert_eq!(
+            line(Op::Write),
+            "buf 0x2000 len 64 addr 3 raddr 4660 data 55930 flags 0x20000 key 0x4e1 ctx (nil)"
+        );
+    }
+
+    #[test]
+    fn of_what_was_sent_a_completion_tells_no_length() {
+        let all = Completion {
+            context: 0x1000,
+            flags: Some(FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA),
+            len: Some(64),
+            buf_data: Some((0x2000, 5)),
+            tag: Some(0x77),
+        };
+        assert_eq!(completion(all), "ctx 0x1000 flags 0x20408 len 64 buf 0x2000, data 5 tag 0x77");
+        let sent = Completion { flags: Some(FI_SEND | FI_TAGGED), ..all };
+        assert_eq!(completion(sent), "ctx 0x1000 flags 0x808");
+        let without_data = Completion { flags: Some(FI_RECV | FI_MSG), tag: None, ..all };
+        assert_eq!(completion(without_data), "ctx 0x1000 flags 0x402 len 64 buf 0x2000, data 0");
+        assert_eq!(
+            completion(Completion { context: 0x1000, ..Completion::default() }),
+            "ctx 0x1000"
+        );
+    }
+
+    #[test]
+    fn a_call_that_failed_has_no_line() {
+        let call =
+            Call { op: Op::Send, object: ptr::null(), format: 0, args: Args::Transfer(some()) };
+        // SAFETY: nothing in it is followed.
+        unsafe {
+            assert_eq!(lines(&call, -11), [] as [&str; 0]);
+            assert_eq!(lines(&call, 0).len(), 1);
+        }
+    }
+}
