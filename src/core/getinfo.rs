@@ -9,8 +9,8 @@
 //! utility provider needs nothing of this library but what it exports.
 use crate::abi::{FI_PROV_ATTR_ONLY, fi_ep_type, fi_fabric_attr, fi_info, fid_fabric};
 use crate::core::log::{self, Captured, Names};
-use crate::core::params;
 use crate::core::registry::{self, Kind, Provider, Registry};
+use crate::core::{hooks, params};
 use crate::error::{Error, Result};
 use crate::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, tostr, version};
 use core::ffi::{CStr, c_void};
@@ -111,13 +111,21 @@ pub fn getinfo(request: Request<'_>) -> Result<InfoChain> {
     if request.flags == FI_PROV_ATTR_ONLY {
         return names_only(&registry, request.version);
     }
+    let hints = hooks::inside(&registry, request.hints)?;
+    let request = Request {
+        hints: hints.as_ref().map_or(request.hints, |own| Some(own.as_ref())),
+        ..request
+    };
     if request.flags & INTERNAL != 0 {
         // What providers log goes to whoever asked the application's question.
-        return some(ask_all(&registry, request, &mut Vec::new())?);
+        let mut chain = ask_all(&registry, request, &mut Vec::new())?;
+        hooks::outside(&registry, &mut chain);
+        return some(chain);
     }
 
     let mut reasons = Vec::new();
     let mut chain = ask_all(&registry, request, &mut reasons)?;
+    hooks::outside(&registry, &mut chain);
     filter(&registry, request, &mut chain, &mut reasons);
     for info in chain.iter() {
         log::explain(format_args!("{}: accepted", describe(info)));
@@ -393,37 +401,10 @@ pub unsafe fn fabric(
     }
     for hook in registry.hooks() {
         // SAFETY: the fabric just opened, which nobody else has yet.
-        unsafe { install(hook, prov, fabric) };
+        unsafe { hooks::install(hook, prov, fabric) };
     }
     log::info(format_args!("opened fabric of provider {prov_name}"));
     Ok(())
-}
-
-/// Puts a hook around a fabric; one that cannot be installed is left out.
-///
-/// As ever, a hook provider opens a "fabric" of attributes that hold nothing but
-/// the fabric to go around, and its context is that one's provider.
-///
-/// # Safety
-/// `fabric` is null or an open fabric of `prov`'s, and nobody else has it yet.
-unsafe fn install(hook: &Provider, prov: &Provider, fabric: &mut *mut fid_fabric) {
-    let (Some(open), false) = (hook.raw().fabric, fabric.is_null()) else { return };
-    let mut attr = fi_fabric_attr {
-        fabric: *fabric,
-        name: ptr::null_mut(),
-        prov_name: ptr::null_mut(),
-        prov_version: 0,
-        api_version: 0,
-    };
-    let mut around = *fabric;
-    // SAFETY: fi_provider(7): valid attributes and a place, for the call; a
-    // provider stays for good.
-    let ret = unsafe { open(&mut attr, &mut around, prov.as_ptr().cast()) };
-    if ret == 0 && !around.is_null() {
-        *fabric = around;
-    } else {
-        log::info(format_args!("hook {} is left out: {:?}", hook.name(), Error::check(ret)));
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! may be used from a plug-in: it would be a second copy with statics of its own.
 pub mod entry;
 pub mod getinfo;
+mod hooks;
 pub mod log;
 mod monitor;
 mod open;

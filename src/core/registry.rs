@@ -4,6 +4,7 @@
 //! theirs that others hold, may outlive any moment at which one could unload
 //! them. Their `cleanup` runs when the library's destructors do.
 use crate::abi::{FI_LIB_SUFFIX, fi_provider};
+use crate::core::hooks::{Side, Sides};
 use crate::core::log::{self, Names};
 use crate::core::params;
 use crate::info::{API_VERSION, version};
@@ -81,6 +82,8 @@ pub struct Provider {
     preferred: bool,
     /// Lost against another of its name, or is switched off.
     hidden: bool,
+    /// Of a hook that tells.
+    sides: Option<Sides>,
 }
 
 // SAFETY: providers are written to only by themselves, and may be called by
@@ -126,7 +129,16 @@ impl Provider {
             ));
         }
         let (version, fi_version) = (prov.version, prov.fi_version);
-        Ok(Self { raw, name, version, fi_version, kind, preferred: false, hidden: false })
+        Ok(Self {
+            raw,
+            name,
+            version,
+            fi_version,
+            kind,
+            preferred: false,
+            hidden: false,
+            sides: None,
+        })
     }
 
     /// The name, as in `prov_name`.
@@ -257,7 +269,7 @@ impl Registry {
     /// says which name is none of a hook.
     pub fn hooks(&self) -> impl Iterator<Item = &Provider> {
         self.hooks.iter().filter_map(|name| {
-            let hook = self.find(name).or_else(|| self.find(&format!("{HOOK_PREFIX}{name}")));
+            let hook = self.hook(name);
             match hook {
                 None => log::warn(format_args!("No hook found for: {name}")),
                 Some(prov) if prov.kind != Kind::Hook => {
@@ -267,6 +279,22 @@ impl Registry {
             }
             hook.filter(|prov| prov.kind == Kind::Hook)
         })
+    }
+
+    fn hook(&self, name: &str) -> Option<&Provider> {
+        self.find(name).or_else(|| self.find(&format!("{HOOK_PREFIX}{name}")))
+    }
+
+    /// Whether `FI_HOOK` names anything.
+    pub fn is_hooked(&self) -> bool {
+        !self.hooks.is_empty()
+    }
+
+    /// How each hook that `FI_HOOK` names, innermost first, tells its sides apart;
+    /// `None` of one that does not say.
+    pub(super) fn sides(&self) -> Vec<Option<Sides>> {
+        let hooks = self.hooks.iter().filter_map(|name| self.hook(name));
+        hooks.filter(|prov| prov.kind == Kind::Hook).map(|prov| prov.sides).collect()
     }
 
     /// What `FI_PROVIDER` says.
@@ -411,11 +439,19 @@ fn open(file: &Path) -> core::result::Result<Provider, Refused> {
             Ok(entry) => *entry,
             Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
         };
+        let side = |name: &[u8]| library.get::<Side>(name).ok().map(|side| *side);
+        let sides = match (side(b"ofi_hook_inner\0"), side(b"ofi_hook_outer\0")) {
+            (Some(inner), Some(outer)) => Some(Sides { inner, outer }),
+            _ => None,
+        };
         // From here on its code may have left traces.
         core::mem::forget(library);
         match entry() {
             raw if raw.is_null() => Err(Refused::Nothing),
-            raw => Provider::new(raw).map_err(Refused::Unusable),
+            raw => {
+                let prov = Provider::new(raw).map_err(Refused::Unusable)?;
+                Ok(Provider { sides, ..prov })
+            }
         }
     }
 }

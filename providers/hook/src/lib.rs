@@ -55,6 +55,17 @@ pub trait Hook: Sized + Send + Sync + 'static {
     fn finish(&self) {}
 }
 
+/// The provider's object behind one of the program's; null if there is none.
+pub fn inner_of(object: *mut abi::fid) -> *mut abi::fid {
+    let inner = fids::inner(object);
+    if inner == object { core::ptr::null_mut() } else { inner }
+}
+
+/// The program's object in front of one of the provider's; null if there is none.
+pub fn outer_of(object: *mut abi::fid) -> *mut abi::fid {
+    fids::outer(object).unwrap_or(core::ptr::null_mut())
+}
+
 /// Makes a plug-in of a hook: the provider and its entry point.
 #[macro_export]
 macro_rules! plug_in {
@@ -69,6 +80,20 @@ macro_rules! plug_in {
             $crate::info::API_VERSION,
             $crate::open_fabric::<$hook>,
         );
+
+        /// The provider's object behind one of the program's, for the library; null if
+        /// there is none.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn ofi_hook_inner(object: *mut $crate::abi::fid) -> *mut $crate::abi::fid {
+            $crate::inner_of(object)
+        }
+
+        /// The program's object in front of one of the provider's, for the library; null if
+        /// there is none.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn ofi_hook_outer(object: *mut $crate::abi::fid) -> *mut $crate::abi::fid {
+            $crate::outer_of(object)
+        }
 
         /// The entry point of the plug-in (fi_provider(7)).
         #[unsafe(no_mangle)]
