@@ -4,18 +4,26 @@
 //! depending on, the real library.
 use std::{env, fs, path::PathBuf, process::Command};
 
-/// What a plug-in may take from the core, all in the oldest node, so that every
-/// libfabric.so.1 ever released can load it.
-const CORE: &[&str] =
-    &["fi_version", "fi_log_enabled", "fi_log", "fi_param_define", "fi_param_get"];
+/// What a plug-in may take from the core, by the oldest node that has it in the
+/// form we use, so that every libfabric.so.1 ever released can load it. Only
+/// what a plug-in really calls becomes a reference of its: those of the later
+/// nodes are for utility providers, which open a core provider through them.
+const CORE: &[(&str, &[&str])] = &[
+    ("FABRIC_1.0", &["fi_version", "fi_log_enabled", "fi_log", "fi_param_define", "fi_param_get"]),
+    ("FABRIC_1.1", &["fi_fabric"]),
+    ("FABRIC_1.3", &["fi_getinfo", "fi_freeinfo"]),
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
-    let stub = CORE.iter().map(|f| format!("void {f}(void) {{}}\n")).collect::<String>();
+    let functions = CORE.iter().flat_map(|(_, functions)| functions.iter());
+    let stub = functions.map(|f| format!("void {f}(void) {{}}\n")).collect::<String>();
     fs::write(out.join("stub.c"), stub).unwrap();
-    let map = format!("FABRIC_1.0 {{ global: {}; local: *; }};\n", CORE.join("; "));
-    fs::write(out.join("stub.map"), map).unwrap();
+    let node = |(name, functions): &(&str, &[&str])| {
+        format!("{name} {{ global: {}; local: *; }};\n", functions.join("; "))
+    };
+    fs::write(out.join("stub.map"), CORE.iter().map(node).collect::<String>()).unwrap();
     let status = Command::new(cc::Build::new().get_compiler().path())
         .current_dir(&out)
         .args(["-shared", "-nostdlib", "-fPIC", "-o", "libfabric.so", "stub.c"])

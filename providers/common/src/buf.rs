@@ -71,6 +71,21 @@ impl Segments {
         total
     }
 
+    /// The `len` bytes from `from` on, as segments of their own.
+    fn part(&self, from: usize, len: usize) -> Self {
+        let mut part = Self { iov: [EMPTY; IOV_LIMIT], count: 0, len: 0 };
+        self.each(from, len, |base, len| {
+            part.iov[part.count as usize] = iovec { iov_base: base.cast(), iov_len: len };
+            part.count += 1;
+            part.len += len;
+        });
+        part
+    }
+
+    fn as_slice(&self) -> &[iovec] {
+        &self.iov[..self.count as usize]
+    }
+
     /// Calls `each` with the segments of bytes `from..from + len`.
     #[inline]
     fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
@@ -146,6 +161,21 @@ impl SendBuf {
             unsafe { std::ptr::copy_nonoverlapping(part, to.as_mut_ptr().add(done), len) };
             done += len;
         });
+    }
+
+    /// The `len` bytes from `from` on, as a buffer of their own.
+    pub fn part(&self, from: usize, len: usize) -> Self {
+        Self(self.0.part(from, len))
+    }
+
+    /// How many segments it has.
+    pub fn segments(&self) -> usize {
+        self.0.count as usize
+    }
+
+    /// The segments, for a core provider's vectors.
+    pub(crate) fn iov(&self) -> &[iovec] {
+        self.0.as_slice()
     }
 
     /// A copy of all bytes, for when the application keeps its buffer.
@@ -234,6 +264,21 @@ impl RecvBuf {
     /// Whether there is no room.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+
+    /// The `len` bytes from `from` on, as a buffer of their own.
+    pub fn part(&self, from: usize, len: usize) -> Self {
+        Self(self.0.part(from, len))
+    }
+
+    /// How many segments it has.
+    pub fn segments(&self) -> usize {
+        self.0.count as usize
+    }
+
+    /// The segments, for a core provider's vectors.
+    pub(crate) fn iov(&self) -> &[iovec] {
+        self.0.as_slice()
     }
 
     /// Whether all of it lies in one piece, as [`split`](Self::split) needs.

@@ -1,0 +1,253 @@
+//! Connection management of a core provider: event queues, passive endpoints.
+use super::{Fabric, bind, call, close, code, control, take_info};
+use crate::abi::{
+    self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
+};
+use crate::error::{Error, Result};
+use crate::info::InfoBuf;
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The most bytes that connection data can have (what any core offers).
+const CM_DATA: usize = 512;
+
+/// What happened to connections.
+#[derive(Debug)]
+pub enum Event {
+    /// A peer calls. The info opens the endpoint that answers.
+    Request {
+        /// For the endpoint, or for the refusal.
+        info: InfoBuf,
+        /// What the peer sent along.
+        data: Vec<u8>,
+    },
+    /// An endpoint is connected.
+    Connected {
+        /// The endpoint's token.
+        token: u64,
+        /// What the peer sent along.
+        data: Vec<u8>,
+    },
+    /// An endpoint's connection ended.
+    Ended {
+        /// The endpoint's token.
+        token: u64,
+    },
+    /// An endpoint could not be connected.
+    Failed {
+        /// The endpoint's token.
+        token: u64,
+        /// Why.
+        error: Error,
+        /// What the peer sent along, if it refused.
+        data: Vec<u8>,
+    },
+    /// Something that means nothing to us, or of an endpoint closed meanwhile.
+    Other,
+}
+
+/// A core provider's event queue.
+#[derive(Debug)]
+pub struct Eq {
+    raw: NonNull<fid_eq>,
+    /// Endpoints by their address as events name them.
+    tokens: Mutex<HashMap<usize, u64>>,
+    _fabric: Arc<Fabric>,
+}
+
+// SAFETY: as for the fabric.
+unsafe impl Send for Eq {}
+// SAFETY: as above.
+unsafe impl Sync for Eq {}
+
+impl Eq {
+    /// Opens a queue with a descriptor to wait on, if the core has that.
+    pub fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>> {
+        let open = |wait: fi_wait_obj| {
+            let mut raw: *mut fid_eq = ptr::null_mut();
+            // SAFETY: all zeros is a valid attribute; it lives for the call.
+            unsafe {
+                let mut attr = std::mem::zeroed::<fi_eq_attr>();
+                attr.wait_obj = wait.into();
+                let open = call!(fabric.0.as_ref().ops, eq_open);
+                code(open(fabric.0.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            }
+            NonNull::new(raw).ok_or(Error::OTHER)
+        };
+        let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
+        Ok(Arc::new(Self { raw, tokens: Mutex::default(), _fabric: fabric.clone() }))
+    }
+
+    pub(super) fn fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    /// What becomes readable with an event, if the core has that.
+    pub fn fd(&self) -> Option<RawFd> {
+        let mut fd: c_int = -1;
+        // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
+        unsafe { control(self.fid(), abi::FI_GETWAIT, (&raw mut fd).cast::<c_void>()) }.ok()?;
+        (fd >= 0).then_some(fd)
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
+        self.tokens.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// From now on events name this object by `token`.
+    pub(super) fn name(&self, fid: *mut fid, token: u64) {
+        self.tokens().insert(fid as usize, token);
+    }
+
+    /// The object is closed.
+    pub(super) fn forget(&self, fid: *mut fid) {
+        self.tokens().remove(&(fid as usize));
+    }
+
+    fn token(&self, fid: *mut fid) -> Option<u64> {
+        self.tokens().get(&(fid as usize)).copied()
+    }
+
+    /// The next event; `None` when there is none.
+    pub fn read(&self) -> Result<Option<Event>> {
+        #[repr(C, align(16))]
+        struct Room([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        let mut room = Room([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        let mut event = 0u32;
+        // SAFETY: the queue is open, the room is as long as said.
+        let n = unsafe {
+            let read = call!(self.raw.as_ref().ops, read);
+            read(self.raw.as_ptr(), &mut event, room.0.as_mut_ptr().cast(), room.0.len(), 0)
+        };
+        if n < 0 {
+            return match Error::from_code(-n as c_int) {
+                Error::AGAIN => Ok(None),
+                Error::AVAIL => self.read_error().map(Some),
+                error => Err(error),
+            };
+        }
+        let n = (n as usize).min(room.0.len());
+        if n < size_of::<fi_eq_cm_entry>() {
+            return Ok(Some(Event::Other));
+        }
+        let data = room.0[size_of::<fi_eq_cm_entry>()..n].to_vec();
+        // SAFETY: the core wrote an entry there, which the room is aligned for;
+        // every event that is not of connections has its fid there as well.
+        let entry = unsafe { &*room.0.as_ptr().cast::<fi_eq_cm_entry>() };
+        let token = self.token(entry.fid);
+        Ok(Some(match (event as i32, token) {
+            (abi::FI_CONNREQ, _) => {
+                // SAFETY: the info of a request is the reader's (fi_cm(3)).
+                Event::Request { info: unsafe { take_info(entry.info) }?, data }
+            }
+            (abi::FI_CONNECTED, Some(token)) => Event::Connected { token, data },
+            (abi::FI_SHUTDOWN, Some(token)) => Event::Ended { token },
+            _ => Event::Other,
+        }))
+    }
+
+    fn read_error(&self) -> Result<Event> {
+        let mut data = [0u8; CM_DATA];
+        // SAFETY: all zeros is a valid entry; the core fills it and the room for
+        // data, which is as long as said.
+        let (entry, data) = unsafe {
+            let mut entry = std::mem::zeroed::<fi_eq_err_entry>();
+            (entry.err_data, entry.err_data_size) = (data.as_mut_ptr().cast(), data.len());
+            let read = call!(self.raw.as_ref().ops, readerr);
+            let n = read(self.raw.as_ptr(), &mut entry, 0);
+            if n < 0 {
+                return Err(Error::from_code(-n as c_int));
+            }
+            // A core may also point to memory of its own, valid until the next read.
+            let len = entry.err_data_size.min(CM_DATA);
+            let given = if entry.err_data.is_null() {
+                Vec::new()
+            } else {
+                std::slice::from_raw_parts(entry.err_data.cast::<u8>(), len).to_vec()
+            };
+            (entry, given)
+        };
+        Ok(match self.token(entry.fid) {
+            Some(token) => Event::Failed { token, error: Error::from_code(entry.err), data },
+            None => Event::Other,
+        })
+    }
+}
+
+impl Drop for Eq {
+    fn drop(&mut self) {
+        // SAFETY: what is bound to it holds a count on this, so nothing is left.
+        let _ = unsafe { close(self.fid()) };
+    }
+}
+
+/// A core provider's passive endpoint, which listens.
+#[derive(Debug)]
+pub struct Passive {
+    raw: NonNull<fid_pep>,
+    eq: Arc<Eq>,
+    _fabric: Arc<Fabric>,
+}
+
+// SAFETY: as for the fabric.
+unsafe impl Send for Passive {}
+// SAFETY: as above.
+unsafe impl Sync for Passive {}
+
+impl Passive {
+    /// Listens at the source address of `info`; requests go to `eq`.
+    pub fn listen(fabric: &Arc<Fabric>, info: &InfoBuf, eq: &Arc<Eq>) -> Result<Self> {
+        let mut raw: *mut fid_pep = ptr::null_mut();
+        // SAFETY: the fabric is open; the core only reads the info, during the call.
+        let raw = unsafe {
+            let open = call!(fabric.0.as_ref().ops, passive_ep);
+            let info = info.as_ptr().cast_mut();
+            code(open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            NonNull::new(raw).ok_or(Error::OTHER)?
+        };
+        let pep = Self { raw, eq: eq.clone(), _fabric: fabric.clone() };
+        // SAFETY: both are open, and of one fabric.
+        unsafe {
+            bind(pep.fid(), pep.eq.fid(), 0)?;
+            code(call!(pep.raw.as_ref().cm, listen)(pep.raw.as_ptr()))?;
+        }
+        Ok(pep)
+    }
+
+    fn fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    /// Its own address.
+    pub fn name(&self) -> Result<Vec<u8>> {
+        let mut name = vec![0; 256];
+        let mut len = name.len();
+        // SAFETY: open; the room is as long as said.
+        unsafe {
+            let getname = call!(self.raw.as_ref().cm, getname);
+            code(getname(self.fid(), name.as_mut_ptr().cast(), &mut len))?;
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Refuses a request, sending `data` along.
+    pub fn reject(&self, request: &InfoBuf, data: &[u8]) -> Result {
+        let handle = request.as_ref().handle();
+        // SAFETY: the handle is of a request that came through this endpoint.
+        unsafe {
+            let reject = call!(self.raw.as_ref().cm, reject);
+            code(reject(self.raw.as_ptr(), handle, data.as_ptr().cast(), data.len()))
+        }
+    }
+}
+
+impl Drop for Passive {
+    fn drop(&mut self) {
+        // SAFETY: open, and ours.
+        let _ = unsafe { close(self.fid()) };
+    }
+}

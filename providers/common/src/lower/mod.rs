@@ -1,0 +1,427 @@
+//! A core provider, as utility providers stand on it.
+//!
+//! A utility provider such as `ofi_rxm` finds its core provider with the
+//! exported fi_getinfo and opens it with fi_fabric; from there on it uses what
+//! every application uses: the ops tables of the core's objects. So it works
+//! over any core provider, ours or a foreign plug-in, and inside any libfabric.
+//!
+//! This module is where those tables are called, so that what stands on it is
+//! safe code. Objects close when they are dropped, in the right order, because
+//! each keeps what it was opened on. Memory that the core may still touch is
+//! kept by the completion queue ([`Cq`]) until the completion came, or until
+//! the endpoint is closed.
+mod cm;
+mod queue;
+
+pub use cm::{Eq, Event, Passive};
+pub use queue::{Cq, Done, Endpoint, SharedRx};
+
+use crate::abi::{
+    self, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_domain, fid_ep, fid_fabric, fid_mr,
+};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::error::{Error, Result};
+use crate::info::{Era, InfoBuf, InfoChain, InfoRef, dup_raw};
+use core::ffi::{CStr, c_int, c_void};
+use libc::iovec;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// In the flags of fi_getinfo: a utility provider asks, not an application.
+const GETINFO_INTERNAL: u64 = 1 << 58;
+/// In the flags of fi_getinfo: ask core providers only.
+const CORE_PROV_ONLY: u64 = 1 << 59;
+
+/// The core providers that do for `hints` (fi_getinfo(3)). -FI_ENODATA: none.
+pub fn getinfo(
+    version: u32,
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    hints: &InfoBuf,
+) -> Result<InfoChain> {
+    let text = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
+    let flags = flags | GETINFO_INTERNAL | CORE_PROV_ONLY;
+    let mut list: *mut fi_info = ptr::null_mut();
+    // SAFETY: the strings and hints live for the call. We are linked to the
+    // function as of FABRIC_1.3, which reads the fields of that generation only,
+    // and whose answer has no others.
+    unsafe {
+        let (node, service) = (text(node), text(service));
+        code(abi::fi_getinfo(version, node, service, flags, hints.as_ptr(), &mut list))?;
+        let mut chain = InfoChain::new();
+        let mut result = Ok(());
+        let mut next = list;
+        while let Some(info) = next.as_ref() {
+            match InfoBuf::from_era(info, Era::V1_3) {
+                Ok(copy) => chain.push(copy),
+                Err(error) => result = Err(error),
+            }
+            next = info.next;
+        }
+        abi::fi_freeinfo(list);
+        result.map(|()| chain)
+    }
+}
+
+/// Takes over an info that a core provider made, such as a connection request's.
+///
+/// # Safety
+/// `info` is null or of the library that loaded us, and the caller's to free.
+unsafe fn take_info(info: *mut fi_info) -> Result<InfoBuf> {
+    if info.is_null() {
+        return Err(Error::INVAL);
+    }
+    // SAFETY: by this function's contract; no library makes infos older than its
+    // release says, and what it made it can free.
+    unsafe {
+        let copy = dup_raw(info, Era::of_release(abi::fi_version()).min(Era::V1_3));
+        abi::fi_freeinfo(info);
+        InfoBuf::from_raw(copy?.as_ptr())
+    }
+}
+
+/// The table of every object, and a call in it.
+///
+/// # Safety
+/// `fid` is a live object of a core provider's.
+unsafe fn fi_ops_of<'a>(fid: *mut fid) -> Result<&'a fi_ops> {
+    // SAFETY: by this function's contract.
+    unsafe { (*fid).ops.as_ref() }.ok_or(Error::NOSYS)
+}
+
+/// fi_close(3).
+///
+/// # Safety
+/// `fid` is a live object of a core provider's, which nothing uses any more.
+unsafe fn close(fid: *mut fid) -> Result {
+    // SAFETY: by this function's contract.
+    unsafe { code(fi_ops_of(fid)?.close.ok_or(Error::NOSYS)?(fid)) }
+}
+
+/// fi_ep_bind(3).
+///
+/// # Safety
+/// Both are live objects of one core provider's.
+unsafe fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> Result {
+    // SAFETY: by this function's contract.
+    unsafe { code(fi_ops_of(fid)?.bind.ok_or(Error::NOSYS)?(fid, to, flags)) }
+}
+
+/// fi_control(3).
+///
+/// # Safety
+/// `fid` is a live object of a core provider's, `arg` what the command asks for.
+unsafe fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> Result {
+    // SAFETY: by this function's contract.
+    unsafe { code(fi_ops_of(fid)?.control.ok_or(Error::NOSYS)?(fid, command, arg)) }
+}
+
+/// What a call of a core provider's answered.
+fn code(ret: c_int) -> Result {
+    Error::check(ret).map(drop)
+}
+
+/// The call of an ops table, or -FI_ENOSYS when the core has none.
+macro_rules! call {
+    ($table:expr, $name:ident) => {
+        $table.as_ref().ok_or(Error::NOSYS)?.$name.ok_or(Error::NOSYS)?
+    };
+}
+use call;
+
+/// A core provider's fabric.
+#[derive(Debug)]
+pub struct Fabric(NonNull<fid_fabric>);
+
+// SAFETY: what a core provider with FI_THREAD_SAFE hands out may be used from
+// any thread, and every domain here is opened with that.
+unsafe impl Send for Fabric {}
+// SAFETY: as above.
+unsafe impl Sync for Fabric {}
+
+impl Fabric {
+    /// Opens the fabric that `info` is of (fi_fabric(3)).
+    pub fn open(info: &InfoBuf) -> Result<Arc<Self>> {
+        let mut raw: *mut fid_fabric = ptr::null_mut();
+        let mut attr = *info.fabric();
+        // SAFETY: the attribute and its names live for the call.
+        unsafe { code(abi::fi_fabric(&mut attr, &mut raw, ptr::null_mut()))? };
+        NonNull::new(raw).map(|raw| Arc::new(Self(raw))).ok_or(Error::OTHER)
+    }
+
+    /// Whether a caller may sleep until a descriptor of these queues is
+    /// readable (fi_trywait(3)).
+    pub fn may_block(&self, cqs: &[&Cq], eq: &Eq) -> bool {
+        let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
+        fids.push(eq.fid());
+        // SAFETY: all are open objects of this fabric.
+        let answer = unsafe {
+            let table = self.0.as_ref().ops.as_ref();
+            let Some(trywait) = table.and_then(|table| table.trywait) else { return false };
+            trywait(self.0.as_ptr(), fids.as_mut_ptr(), fids.len() as c_int)
+        };
+        answer == 0
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // SAFETY: everything opened on it holds a count on this, so nothing is left.
+        let _ = unsafe { close(self.0.as_ptr().cast()) };
+    }
+}
+
+/// A core provider's domain.
+#[derive(Debug)]
+pub struct Domain {
+    raw: NonNull<fid_domain>,
+    /// Memory of transfers must be registered (FI_MR_LOCAL).
+    local: bool,
+    /// Peers name memory by its virtual address (FI_MR_VIRT_ADDR).
+    virt_addr: bool,
+    fabric: Arc<Fabric>,
+}
+
+// SAFETY: as for the fabric.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// Opens the domain that `info` describes (fi_domain(3)).
+    pub fn open(fabric: &Arc<Fabric>, info: &InfoBuf) -> Result<Arc<Self>> {
+        let mut raw: *mut fid_domain = ptr::null_mut();
+        // SAFETY: the fabric is open; the core only reads the info, during the call.
+        unsafe {
+            let open = call!(fabric.0.as_ref().ops, domain);
+            let info = info.as_ptr().cast_mut();
+            code(open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+        }
+        let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
+        let (mode, mr_mode) = (info.mode(), info.domain().mr_mode);
+        let local = mode & abi::FI_LOCAL_MR != 0 || mr_mode & abi::FI_MR_LOCAL != 0;
+        let basic = mr_mode == abi::FI_MR_BASIC;
+        let virt_addr = basic || mr_mode & abi::FI_MR_VIRT_ADDR != 0;
+        Ok(Arc::new(Self { raw, local, virt_addr, fabric: fabric.clone() }))
+    }
+
+    /// The fabric it is opened on.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Whether memory of every transfer must be registered.
+    pub fn wants_local(&self) -> bool {
+        self.local
+    }
+
+    fn register(
+        self: &Arc<Self>,
+        iov: iovec,
+        access: u64,
+        offset: u64,
+        key: u64,
+    ) -> Result<Region> {
+        let mut raw: *mut fid_mr = ptr::null_mut();
+        // SAFETY: all zeros is a valid attribute; the one vector lives for the call.
+        unsafe {
+            let mut attr = std::mem::zeroed::<fi_mr_attr>();
+            (attr.mr_iov, attr.iov_count) = (&raw const iov, 1);
+            (attr.access, attr.offset, attr.requested_key) = (access, offset, key);
+            let register = call!(self.raw.as_ref().mr, regattr);
+            code(register(self.raw.as_ptr().cast(), &raw const attr, 0, &mut raw))?;
+        }
+        let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
+        let base = if self.virt_addr { iov.iov_base as u64 } else { offset };
+        Ok(Region { raw, base, len: iov.iov_len, _domain: self.clone() })
+    }
+
+    /// Registers memory of the application, which keeps it valid until the
+    /// region is dropped: that is what fi_mr(3) asks of it.
+    ///
+    /// # Safety
+    /// `len` bytes at `base` stay valid for as long as the region lives.
+    pub unsafe fn register_raw(
+        self: &Arc<Self>,
+        base: *mut c_void,
+        len: usize,
+        access: u64,
+        offset: u64,
+        key: u64,
+    ) -> Result<Region> {
+        self.register(iovec { iov_base: base, iov_len: len }, access, offset, key)
+    }
+
+    /// Registers every segment of a buffer that is being sent, for peers to
+    /// read or for the core to send from. `key` makes the keys asked for.
+    pub fn register_send(
+        self: &Arc<Self>,
+        buf: &SendBuf,
+        access: u64,
+        mut key: impl FnMut() -> u64,
+    ) -> Result<Vec<Region>> {
+        buf.iov().iter().map(|iov| self.register(*iov, access, 0, key())).collect()
+    }
+
+    /// As [`register_send`](Self::register_send), for a buffer that receives.
+    pub fn register_recv(
+        self: &Arc<Self>,
+        buf: &RecvBuf,
+        access: u64,
+        mut key: impl FnMut() -> u64,
+    ) -> Result<Vec<Region>> {
+        buf.iov().iter().map(|iov| self.register(*iov, access, 0, key())).collect()
+    }
+
+    /// A buffer of ours, registered if the core wants that.
+    pub fn buffer(self: &Arc<Self>, len: usize, key: impl FnOnce() -> u64) -> Result<Buf> {
+        let mut buf = Buf::new(len);
+        if self.local {
+            let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
+            buf.region = Some(self.register(iov, abi::FI_SEND | abi::FI_RECV, 0, key())?);
+        }
+        Ok(buf)
+    }
+
+    /// Opens a receive context that endpoints share (fi_srx_context(3)).
+    fn srx(&self, attr: &fi_rx_attr) -> Result<NonNull<fid_ep>> {
+        let mut raw: *mut fid_ep = ptr::null_mut();
+        let mut attr = *attr;
+        // SAFETY: the domain is open, the attribute lives for the call.
+        unsafe {
+            let open = call!(self.raw.as_ref().ops, srx_ctx);
+            code(open(self.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+        }
+        NonNull::new(raw).ok_or(Error::OTHER)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: everything opened on it holds a count on this, so nothing is left.
+        let _ = unsafe { close(self.raw.as_ptr().cast()) };
+    }
+}
+
+/// A region registered with a core provider, until it is dropped (fi_mr(3)).
+#[derive(Debug)]
+pub struct Region {
+    raw: NonNull<fid_mr>,
+    /// How a peer names its first byte.
+    base: u64,
+    len: usize,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Its key.
+    pub fn key(&self) -> u64 {
+        // SAFETY: open; the core does not change it.
+        unsafe { self.raw.as_ref().key }
+    }
+
+    /// How a peer names its first byte.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn desc(&self) -> *mut c_void {
+        // SAFETY: as in `key`.
+        unsafe { self.raw.as_ref().mem_desc }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: open, and ours.
+        let _ = unsafe { close(self.raw.as_ptr().cast()) };
+    }
+}
+
+/// A buffer of ours that a core provider can send from or receive to.
+///
+/// It is handed over with a transfer and comes back with its completion.
+#[derive(Debug)]
+pub struct Buf {
+    base: NonNull<u8>,
+    len: usize,
+    region: Option<Region>,
+}
+
+// SAFETY: plain memory that this alone owns.
+unsafe impl Send for Buf {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    fn layout(len: usize) -> Layout {
+        // A cache line, which also suits whatever headers lie at the start.
+        Layout::from_size_align(len.max(1), 64).unwrap_or(Layout::new::<u64>())
+    }
+
+    fn new(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a size.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { base, len, region: None }
+    }
+
+    fn desc(&self) -> *mut c_void {
+        self.region.as_ref().map_or(ptr::null_mut(), Region::desc)
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes, which nobody else has while we hold the
+        // buffer: the core gave it back with the completion.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        drop(self.region.take());
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.len)) };
+    }
+}
+
+/// The address an info's source or destination is, if it is one of sockets'.
+pub fn addr_of(bytes: Option<&[u8]>) -> Option<std::net::SocketAddr> {
+    bytes.and_then(|bytes| crate::addr::from_bytes(bytes).ok())
+}
+
+/// For who keeps an info of the core's.
+pub fn copy(info: InfoRef<'_>) -> Result<InfoBuf> {
+    info.to_owned()
+}

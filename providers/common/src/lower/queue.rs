@@ -1,0 +1,607 @@
+//! Transfers of a core provider: completion queues, endpoints, shared receive
+//! contexts.
+use super::{Buf, Domain, Eq, Region, bind, call, close, code, control};
+use crate::abi::{
+    self, FI_ADDR_UNSPEC, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_format, fi_msg,
+    fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
+};
+use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::error::{Error, Result};
+use crate::glue::RemoteSegment;
+use crate::info::InfoBuf;
+use crate::lock::Lock;
+use crate::slab::Slab;
+use core::ffi::{c_int, c_void};
+use libc::iovec;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Entries read in one call.
+const BATCH: usize = 16;
+
+/// A transfer under way.
+#[derive(Debug)]
+struct Flight {
+    /// What it sends from or receives to, if that is ours.
+    buf: Option<Buf>,
+    token: u64,
+    /// The endpoint or shared context it was posted to.
+    owner: u32,
+    /// Tells it from earlier ones in the same place.
+    number: u32,
+}
+
+#[derive(Debug, Default)]
+struct Flights {
+    slab: Slab<Flight>,
+    numbers: u32,
+}
+
+impl Flights {
+    #[inline]
+    fn add(&mut self, buf: Option<Buf>, token: u64, owner: u32) -> usize {
+        // Never 0, so that no context is null.
+        self.numbers = self.numbers.wrapping_add(1).max(1);
+        let number = self.numbers;
+        let id = self.slab.insert(Flight { buf, token, owner, number });
+        (u64::from(number) << 32 | u64::from(id)) as usize
+    }
+
+    /// Takes out what a completion's context names.
+    #[inline]
+    fn take(&mut self, context: usize) -> Option<Flight> {
+        let (number, id) = ((context as u64 >> 32) as u32, context as u32);
+        if self.slab.get(id)?.number != number {
+            return None;
+        }
+        self.slab.remove(id)
+    }
+
+    /// Takes out all of one owner, in the order of their posting.
+    fn take_all(&mut self, owner: u32) -> Vec<Flight> {
+        let mut ids: Vec<_> = self
+            .slab
+            .iter()
+            .filter(|(_, flight)| flight.owner == owner)
+            .map(|(id, flight)| (flight.number, id))
+            .collect();
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|(_, id)| self.slab.remove(id)).collect()
+    }
+}
+
+/// A transfer that is complete.
+#[derive(Debug)]
+pub struct Done {
+    /// What it was posted with; `None` for what a peer did by itself, such as a
+    /// write with remote CQ data.
+    pub token: Option<u64>,
+    /// The buffer it was posted with.
+    pub buf: Option<Buf>,
+    /// What it was (fi_cq(3)).
+    pub flags: u64,
+    /// Bytes received.
+    pub len: usize,
+    /// Remote CQ data.
+    pub data: u64,
+    /// Why it failed.
+    pub error: Option<Error>,
+}
+
+/// A core provider's completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    raw: NonNull<fid_cq>,
+    flights: Lock<Flights>,
+    owners: AtomicU32,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// Opens a queue for `size` entries, with a descriptor to wait on if the
+    /// core has that. `serialized`: all calls come one at a time ([`Lock`]).
+    pub fn open(domain: &Arc<Domain>, size: usize, serialized: bool) -> Result<Arc<Self>> {
+        let open = |wait: fi_wait_obj| {
+            let mut raw: *mut fid_cq = ptr::null_mut();
+            // SAFETY: all zeros is a valid attribute; it lives for the call.
+            unsafe {
+                let mut attr = std::mem::zeroed::<fi_cq_attr>();
+                attr.size = size;
+                attr.format = fi_cq_format::FI_CQ_FORMAT_DATA.into();
+                attr.wait_obj = wait.into();
+                let open = call!(domain.raw.as_ref().ops, cq_open);
+                code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            }
+            NonNull::new(raw).ok_or(Error::OTHER)
+        };
+        let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
+        Ok(Arc::new(Self {
+            raw,
+            flights: Lock::with_level(Flights::default(), serialized),
+            owners: AtomicU32::new(0),
+            domain: domain.clone(),
+        }))
+    }
+
+    pub(super) fn fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    fn owner(&self) -> u32 {
+        self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What becomes readable with a completion, if the core has that.
+    pub fn fd(&self) -> Option<RawFd> {
+        let mut fd: c_int = -1;
+        // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
+        unsafe { control(self.fid(), abi::FI_GETWAIT, (&raw mut fd).cast::<c_void>()) }.ok()?;
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Transfers under way.
+    pub fn in_flight(&self) -> usize {
+        self.flights.lock().slab.len()
+    }
+
+    /// Gives what is complete to `out`, up to `max` entries; how many there
+    /// were. An error is the core's, about the queue itself.
+    #[inline]
+    pub fn read(&self, max: usize, out: &mut Vec<Done>) -> Result<usize> {
+        const EMPTY: fi_cq_data_entry = fi_cq_data_entry {
+            op_context: ptr::null_mut(),
+            flags: 0,
+            len: 0,
+            buf: ptr::null_mut(),
+            data: 0,
+        };
+        let mut entries = [EMPTY; BATCH];
+        let max = max.min(BATCH);
+        // SAFETY: the queue is open and of this format; the room has `max` entries.
+        let n = unsafe {
+            let read = call!(self.raw.as_ref().ops, read);
+            read(self.raw.as_ptr(), entries.as_mut_ptr().cast(), max)
+        };
+        if n < 0 {
+            return match Error::from_code(-n as c_int) {
+                Error::AGAIN => Ok(0),
+                Error::AVAIL => self.read_error(out),
+                error => Err(error),
+            };
+        }
+        let entries = &entries[..(n as usize).min(max)];
+        if !entries.is_empty() {
+            let mut flights = self.flights.lock();
+            for entry in entries {
+                let flight = flights.take(entry.op_context as usize);
+                out.extend(done(flight, entry.flags, entry.len, entry.data, None));
+            }
+        }
+        Ok(entries.len())
+    }
+
+    #[cold]
+    fn read_error(&self, out: &mut Vec<Done>) -> Result<usize> {
+        // SAFETY: all zeros is a valid entry, without room for more data.
+        let entry = unsafe {
+            let mut entry = std::mem::zeroed::<fi_cq_err_entry>();
+            let read = call!(self.raw.as_ref().ops, readerr);
+            let n = read(self.raw.as_ptr(), &mut entry, 0);
+            if n < 0 {
+                let error = Error::from_code(-n as c_int);
+                return if error == Error::AGAIN { Ok(0) } else { Err(error) };
+            }
+            entry
+        };
+        let flight = self.flights.lock().take(entry.op_context as usize);
+        let error = Some(Error::from_code(entry.err));
+        out.extend(done(flight, entry.flags, entry.len, entry.data, error));
+        Ok(1)
+    }
+
+    fn give_back(&self, context: usize) -> Option<Buf> {
+        self.flights.lock().take(context)?.buf
+    }
+
+    /// Closes `fid` and takes back what was posted to it.
+    ///
+    /// # Safety
+    /// `fid` is the open object whose transfers have this owner.
+    unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<Flight> {
+        // SAFETY: by this function's contract.
+        let closed = unsafe { close(fid) };
+        let flights = self.flights.lock().take_all(owner);
+        if closed.is_err() {
+            // It may still use their memory, which is lost.
+            return flights
+                .into_iter()
+                .map(|mut flight| {
+                    std::mem::forget(flight.buf.take());
+                    flight
+                })
+                .collect();
+        }
+        flights
+    }
+}
+
+/// What an entry of a queue means; nothing if it is of an endpoint closed
+/// meanwhile, whose transfers were taken back then.
+#[inline]
+fn done(
+    flight: Option<Flight>,
+    flags: u64,
+    len: usize,
+    data: u64,
+    error: Option<Error>,
+) -> Option<Done> {
+    match flight {
+        Some(Flight { buf, token, .. }) => {
+            Some(Done { token: Some(token), buf, flags, len, data, error })
+        }
+        None if flags & (abi::FI_REMOTE_WRITE | abi::FI_REMOTE_READ) != 0 => {
+            Some(Done { token: None, buf: None, flags, len, data, error })
+        }
+        None => None,
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: what is bound to it holds a count on this, so nothing is left.
+        if unsafe { close(self.fid()) }.is_err() {
+            let flights = std::mem::take(&mut *self.flights.lock());
+            std::mem::forget(flights);
+        }
+    }
+}
+
+/// A core provider's receive context that endpoints share.
+#[derive(Debug)]
+pub struct SharedRx {
+    raw: NonNull<fid_ep>,
+    owner: u32,
+    cq: Arc<Cq>,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for SharedRx {}
+// SAFETY: as above.
+unsafe impl Sync for SharedRx {}
+
+impl SharedRx {
+    /// Opens a context whose endpoints report to `cq`.
+    pub fn open(cq: &Arc<Cq>, attr: &fi_rx_attr) -> Result<Arc<Self>> {
+        let raw = cq.domain.srx(attr)?;
+        Ok(Arc::new(Self { raw, owner: cq.owner(), cq: cq.clone() }))
+    }
+
+    /// Posts a buffer for a message of any endpoint.
+    pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
+        // SAFETY: open.
+        unsafe { post(self.raw, &self.cq, self.owner, buf, token) }
+    }
+}
+
+impl Drop for SharedRx {
+    fn drop(&mut self) {
+        // SAFETY: open; its endpoints hold a count on this, so none is left.
+        drop(unsafe { self.cq.close_owner(self.raw.as_ptr().cast(), self.owner) });
+    }
+}
+
+/// Posts a receive.
+///
+/// # Safety
+/// `ep` is an open endpoint or context that reports to `cq`.
+unsafe fn post(
+    ep: NonNull<fid_ep>,
+    cq: &Cq,
+    owner: u32,
+    buf: Buf,
+    token: u64,
+) -> core::result::Result<(), (Error, Buf)> {
+    let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
+    let context = cq.flights.lock().add(Some(buf), token, owner);
+    let posted = (|| {
+        // SAFETY: by this function's contract; the memory stays with the queue
+        // until the completion, or until the endpoint is closed.
+        unsafe {
+            let recv = call!(ep.as_ref().msg, recv);
+            let context = context as *mut c_void;
+            check(recv(ep.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
+        }
+    })();
+    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(|| Buf::new(0))))
+}
+
+/// A remote memory access, beside its memory.
+struct Access {
+    write: bool,
+    data: u64,
+    flags: u64,
+    token: u64,
+}
+
+/// What the core wants to hear of registered memory.
+fn descriptors(regions: &[Region]) -> [*mut c_void; IOV_LIMIT] {
+    let mut desc = [ptr::null_mut(); IOV_LIMIT];
+    for (desc, region) in desc.iter_mut().zip(regions) {
+        *desc = region.desc();
+    }
+    desc
+}
+
+fn check(ret: libc::ssize_t) -> Result {
+    if ret == 0 { Ok(()) } else { Err(Error::from_code(-ret as c_int)) }
+}
+
+/// A core provider's connected endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    raw: NonNull<fid_ep>,
+    owner: u32,
+    eq: Arc<Eq>,
+    cq: Arc<Cq>,
+    /// Not to be closed before it.
+    srx: Option<Arc<SharedRx>>,
+    open: bool,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for Endpoint {}
+// SAFETY: as above.
+unsafe impl Sync for Endpoint {}
+
+impl Endpoint {
+    /// Opens an endpoint as `info` describes it, and enables it. Events name it
+    /// by `token`.
+    pub fn open(
+        info: &InfoBuf,
+        eq: &Arc<Eq>,
+        cq: &Arc<Cq>,
+        srx: Option<&Arc<SharedRx>>,
+        token: u64,
+    ) -> Result<Self> {
+        let mut raw: *mut fid_ep = ptr::null_mut();
+        let domain = &cq.domain;
+        // SAFETY: the domain is open; the core only reads the info, during the call.
+        let raw = unsafe {
+            let open = call!(domain.raw.as_ref().ops, endpoint);
+            let info = info.as_ptr().cast_mut();
+            code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            NonNull::new(raw).ok_or(Error::OTHER)?
+        };
+        let (owner, srx) = (cq.owner(), srx.cloned());
+        let ep = Self { raw, owner, eq: eq.clone(), cq: cq.clone(), srx, open: true };
+        eq.name(ep.fid(), token);
+        // SAFETY: all are open and of one fabric.
+        unsafe {
+            bind(ep.fid(), eq.fid(), 0)?;
+            bind(ep.fid(), cq.fid(), abi::FI_TRANSMIT | abi::FI_RECV)?;
+            if let Some(srx) = &ep.srx {
+                bind(ep.fid(), srx.raw.as_ptr().cast(), 0)?;
+            }
+            control(ep.fid(), abi::FI_ENABLE, ptr::null_mut())?;
+        }
+        Ok(ep)
+    }
+
+    fn fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    /// Starts connecting to `addr` (fi_connect(3)).
+    pub fn connect(&self, addr: &[u8], data: &[u8]) -> Result {
+        // SAFETY: open; address and data live for the call.
+        unsafe {
+            let connect = call!(self.raw.as_ref().cm, connect);
+            let addr = addr.as_ptr().cast();
+            code(connect(self.raw.as_ptr(), addr, data.as_ptr().cast(), data.len()))
+        }
+    }
+
+    /// Accepts the request that its info was of (fi_accept(3)).
+    pub fn accept(&self, data: &[u8]) -> Result {
+        // SAFETY: open; the data live for the call.
+        unsafe {
+            let accept = call!(self.raw.as_ref().cm, accept);
+            code(accept(self.raw.as_ptr(), data.as_ptr().cast(), data.len()))
+        }
+    }
+
+    /// Posts a buffer for a message.
+    pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
+        // SAFETY: open.
+        unsafe { post(self.raw, &self.cq, self.owner, buf, token) }
+    }
+
+    /// Sends a message that the core copies at once, without a completion.
+    #[inline]
+    pub fn inject(&self, bytes: &[u8]) -> Result {
+        // SAFETY: open; the bytes live for the call, which is as long as the core
+        // needs them.
+        unsafe {
+            let inject = call!(self.raw.as_ref().msg, inject);
+            check(inject(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), FI_ADDR_UNSPEC))
+        }
+    }
+
+    /// Sends the first `len` bytes of `buf`.
+    #[inline]
+    pub fn send(&self, buf: Buf, len: usize, token: u64) -> core::result::Result<(), (Error, Buf)> {
+        let (base, desc) = (buf.base.as_ptr(), buf.desc());
+        let len = len.min(buf.len);
+        let context = self.cq.flights.lock().add(Some(buf), token, self.owner);
+        let sent = (|| {
+            // SAFETY: open; the memory stays with the queue until the completion.
+            unsafe {
+                let send = call!(self.raw.as_ref().msg, send);
+                let context = context as *mut c_void;
+                check(send(self.raw.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
+            }
+        })();
+        sent.map_err(|error| (error, self.taken_back(context)))
+    }
+
+    /// Sends the first `len` bytes of `buf` and then `payload`, which the
+    /// application lends until the completion. `regions` are those of its
+    /// segments, if the core wants them.
+    pub fn send_with(
+        &self,
+        buf: Buf,
+        len: usize,
+        payload: &SendBuf,
+        regions: &[Region],
+        flags: u64,
+        token: u64,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        let head = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len.min(buf.len) };
+        let mut iov = [head; IOV_LIMIT + 1];
+        let mut desc = [ptr::null_mut(); IOV_LIMIT + 1];
+        desc[0] = buf.desc();
+        let parts = payload.iov();
+        iov[1..=parts.len()].copy_from_slice(parts);
+        for (desc, region) in desc[1..].iter_mut().zip(regions) {
+            *desc = region.desc();
+        }
+        let context = self.cq.flights.lock().add(Some(buf), token, self.owner);
+        let message = fi_msg {
+            msg_iov: iov.as_ptr(),
+            desc: desc.as_mut_ptr(),
+            iov_count: parts.len() + 1,
+            addr: FI_ADDR_UNSPEC,
+            context: context as *mut c_void,
+            data: 0,
+        };
+        let sent = (|| {
+            // SAFETY: open; our memory stays with the queue until the completion,
+            // the application's is lent until then; the vectors live for the call.
+            unsafe {
+                let send = call!(self.raw.as_ref().msg, sendmsg);
+                check(send(self.raw.as_ptr(), &raw const message, flags | abi::FI_COMPLETION))
+            }
+        })();
+        sent.map_err(|error| (error, self.taken_back(context)))
+    }
+
+    fn taken_back(&self, context: usize) -> Buf {
+        self.cq.give_back(context).unwrap_or_else(|| Buf::new(0))
+    }
+
+    /// Reads a peer's memory into the application's, which it lends until the
+    /// completion. At most [`IOV_LIMIT`] places.
+    pub fn read(
+        &self,
+        to: &RecvBuf,
+        regions: &[Region],
+        from: &[RemoteSegment],
+        flags: u64,
+        token: u64,
+    ) -> Result {
+        let (iov, what) = (to.iov(), Access { write: false, data: 0, flags, token });
+        self.rma(iov, &descriptors(regions), from, what, None).map_err(|(error, _)| error)
+    }
+
+    /// Writes the application's memory, which it lends until the completion, to
+    /// a peer's. At most [`IOV_LIMIT`] places.
+    pub fn write(
+        &self,
+        from: &SendBuf,
+        regions: &[Region],
+        to: &[RemoteSegment],
+        data: u64,
+        flags: u64,
+        token: u64,
+    ) -> Result {
+        let (iov, what) = (from.iov(), Access { write: true, data, flags, token });
+        self.rma(iov, &descriptors(regions), to, what, None).map_err(|(error, _)| error)
+    }
+
+    /// Writes a buffer of ours to a peer's memory: as many bytes as `to` has.
+    pub fn write_own(
+        &self,
+        buf: Buf,
+        to: &[RemoteSegment],
+        data: u64,
+        flags: u64,
+        token: u64,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        let total = to.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
+        let iov_len = usize::try_from(total).unwrap_or(usize::MAX).min(buf.len);
+        let iov = [iovec { iov_base: buf.base.as_ptr().cast(), iov_len }];
+        let mut desc = descriptors(&[]);
+        desc[0] = buf.desc();
+        let what = Access { write: true, data, flags, token };
+        self.rma(&iov, &desc, to, what, Some(buf))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(|| Buf::new(0))))
+    }
+
+    fn rma(
+        &self,
+        iov: &[iovec],
+        desc: &[*mut c_void; IOV_LIMIT],
+        remote: &[RemoteSegment],
+        what: Access,
+        buf: Option<Buf>,
+    ) -> core::result::Result<(), (Error, Option<Buf>)> {
+        let mut places = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
+        if remote.len() > IOV_LIMIT {
+            return Err((Error::INVAL, buf));
+        }
+        for (place, segment) in places.iter_mut().zip(remote) {
+            let Ok(len) = usize::try_from(segment.len) else { return Err((Error::INVAL, buf)) };
+            *place = fi_rma_iov { addr: segment.addr, len, key: segment.key };
+        }
+        let context = self.cq.flights.lock().add(buf, what.token, self.owner);
+        let message = fi_msg_rma {
+            msg_iov: iov.as_ptr(),
+            desc: desc.as_ptr().cast_mut(),
+            iov_count: iov.len(),
+            addr: FI_ADDR_UNSPEC,
+            rma_iov: places.as_ptr(),
+            rma_iov_count: remote.len(),
+            context: context as *mut c_void,
+            data: what.data,
+        };
+        let flags = what.flags | abi::FI_COMPLETION;
+        let started = (|| {
+            // SAFETY: open; the memory is lent, or stays with the queue, until the
+            // completion; the vectors live for the call, which only reads them.
+            unsafe {
+                let table = self.raw.as_ref().rma;
+                let call = if what.write { call!(table, writemsg) } else { call!(table, readmsg) };
+                check(call(self.raw.as_ptr(), &raw const message, flags))
+            }
+        })();
+        started.map_err(|error| (error, self.cq.give_back(context)))
+    }
+
+    /// Closes the endpoint. The tokens of what was under way come back in the
+    /// order of its posting; no completion of it comes any more.
+    pub fn close(mut self) -> Vec<(u64, Option<Buf>)> {
+        self.end().into_iter().map(|flight| (flight.token, flight.buf)).collect()
+    }
+
+    fn end(&mut self) -> Vec<Flight> {
+        if !std::mem::replace(&mut self.open, false) {
+            return Vec::new();
+        }
+        self.eq.forget(self.fid());
+        // SAFETY: open until here.
+        unsafe { self.cq.close_owner(self.fid(), self.owner) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,123 @@
+//! The provider's run-time parameters (fi_rxm(7)).
+use crate::info::RXM;
+use ofi_provider::param;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The largest eager message, and the receive buffers' room for data, when not set.
+const BUFFER_SIZE: usize = 16384;
+
+/// What the environment says, read once.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Bytes of the largest eager message; peers must agree.
+    pub(crate) eager_limit: usize,
+    /// Up to this many bytes a message goes in segments, beyond it by
+    /// rendezvous.
+    pub(crate) sar_limit: usize,
+    /// Completions of the core taken in one turn.
+    pub(crate) comp_per_progress: usize,
+    /// Receive buffers that connections share; by default if the core can.
+    pub(crate) use_srx: Option<bool>,
+    /// Transmit and receive size when the application names none.
+    pub(crate) tx_size: usize,
+    pub(crate) rx_size: usize,
+    /// Of the core's endpoints.
+    pub(crate) msg_tx_size: usize,
+    pub(crate) msg_rx_size: Option<usize>,
+    /// Time between looks for connection events.
+    pub(crate) cm_interval: Duration,
+    /// Completions after which the time is looked at although more come.
+    pub(crate) cq_eq_fairness: usize,
+    /// Progress by a thread although the application did not ask for it.
+    pub(crate) auto_progress: bool,
+    /// The receiver of a large message lets its sender write it.
+    pub(crate) rndv_write: bool,
+    /// Larger eager messages go from the application's buffer.
+    pub(crate) direct_send: bool,
+}
+
+/// The parameters; declares them to the core at first use.
+pub(crate) fn config() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        let prov = &RXM;
+        let boolean = |name, help| param::boolean(prov, name, help);
+        let positive = |name, help| {
+            param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+        };
+        let eager_limit = param::size(
+            prov,
+            c"buffer_size",
+            BUFFER_SIZE,
+            c"bytes of the largest message that is sent as one packet; peers must have the same",
+        )
+        // The largest that a receive size of 32 bits can name, with its header.
+        .clamp(64, 1 << 30);
+        // A segment says its length in 16 bits.
+        let most_sar = if eager_limit > usize::from(u16::MAX) { 0 } else { usize::MAX };
+        let sar_limit = param::size(
+            prov,
+            c"sar_limit",
+            eager_limit * 8,
+            c"messages of more bytes than this go by rendezvous, smaller ones in segments",
+        )
+        .min(most_sar);
+        let size = |name, default, help| param::size(prov, name, default, help).max(1);
+        Config {
+            eager_limit,
+            sar_limit,
+            comp_per_progress: positive(
+                c"comp_per_progress",
+                c"completions of the core provider taken at a time",
+            )
+            .unwrap_or(16),
+            use_srx: boolean(
+                c"use_srx",
+                c"share receive buffers between connections; default: if the core provider can",
+            ),
+            tx_size: size(c"tx_size", 2048, c"transmit size when the application names none"),
+            rx_size: size(c"rx_size", 2048, c"receive size when the application names none"),
+            msg_tx_size: size(
+                c"msg_tx_size",
+                128,
+                c"transmit size of the core provider's endpoints",
+            ),
+            msg_rx_size: Some(size(
+                c"msg_rx_size",
+                0,
+                c"receive size of the core provider's endpoints; default 128, 4096 if shared",
+            ))
+            .filter(|size| *size > 1),
+            cm_interval: Duration::from_micros(
+                param::int(
+                    prov,
+                    c"cm_progress_interval",
+                    c"microseconds between looks for connection events",
+                )
+                .and_then(|us| u64::try_from(us).ok())
+                .unwrap_or(10_000),
+            ),
+            cq_eq_fairness: positive(
+                c"cq_eq_fairness",
+                c"completions after which connection events are looked for as well",
+            )
+            .unwrap_or(128),
+            auto_progress: boolean(
+                c"data_auto_progress",
+                c"progress by a thread, whatever the application asks for",
+            )
+            .unwrap_or(false),
+            rndv_write: boolean(
+                c"use_rndv_write",
+                c"write large messages to their receiver instead of reading from the sender",
+            )
+            .unwrap_or(false),
+            direct_send: boolean(
+                c"enable_direct_send",
+                c"send larger packets from the application's buffer, without a copy",
+            )
+            .unwrap_or(true),
+        }
+    })
+}

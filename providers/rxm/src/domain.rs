@@ -1,0 +1,89 @@
+//! Fabrics and domains.
+use crate::config::{Config, config};
+use crate::engine::{Common, Engine, Identity};
+use crate::ep::RxmEp;
+use crate::info::{core_hints, core_version};
+use core::ffi::CStr;
+use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA, fi_ep_type};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
+use ofi_provider::info::{InfoBuf, InfoRef};
+use ofi_provider::lower;
+use ofi_provider::progress::Progress;
+use ofi_provider::wait::Kind;
+use std::sync::{Arc, Weak};
+
+/// A fabric. The core's is opened with a domain, which says which core.
+#[derive(Debug)]
+pub(crate) struct RxmFabric;
+
+impl Fabric for RxmFabric {
+    type Domain = RxmDomain;
+    type PassiveEp = NoPassiveEp;
+
+    fn open(_name: &CStr) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<RxmDomain> {
+        let config = config();
+        let settings = DomainSettings::new(info, false)?;
+        let core_info = core_info(info, api_version)?;
+        let fabric = lower::Fabric::open(&core_info)?;
+        let domain = lower::Domain::open(&fabric, &core_info)?;
+        let common = Common::new(domain, core_info, config.clone(), settings.serialized);
+        let engine = Engine::new(Arc::new(common))?;
+        Ok(RxmDomain { engine, settings })
+    }
+}
+
+/// The core provider's info that one of ours stands on.
+fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
+    let mut hints = core_hints(Some(info))?;
+    // The address is an endpoint's business, but it finds the interface.
+    hints.set_dest_addr(None)?;
+    let found = lower::getinfo(core_version(api_version), None, None, 0, &hints)?;
+    let first = found.into_iter().next();
+    first.ok_or(Error::NODATA)
+}
+
+/// A domain: an engine, and its progress thread when the application wants
+/// automatic progress and has something to block on.
+#[derive(Debug)]
+pub(crate) struct RxmDomain {
+    engine: Arc<Engine>,
+    settings: DomainSettings,
+}
+
+impl Domain for RxmDomain {
+    type Endpoint = RxmEp;
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.engine.clone()
+    }
+
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
+    }
+
+    fn blocking_opened(&self, _kind: Kind) -> Result {
+        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        self.settings.start_thread("ofi-rxm", engine)
+    }
+
+    fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
+        if info.ep_type() != fi_ep_type::FI_EP_RDM {
+            return Err(Error::INVAL);
+        }
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        let Config { eager_limit, .. } = *config();
+        let identity = Identity {
+            local: local_addr(info)?,
+            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
+            rma: info.caps() & FI_RMA != 0,
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size.min(eager_limit),
+        };
+        Ok(RxmEp::new(self.engine.clone(), identity))
+    }
+}

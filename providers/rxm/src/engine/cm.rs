@@ -1,0 +1,418 @@
+//! Making and ending connections.
+//!
+//! A peer is its listening address. Whoever has something to send first calls;
+//! when both call at once, the one with the larger address wins. Transfers wait
+//! in the connection until it is made. A call that is refused by a peer that is
+//! calling itself is answered by that peer's call; if none comes, we call again.
+use super::ep::Ep;
+use super::rx::Partial;
+use super::tx::{Token, Waiting};
+use crate::info::RXM;
+use crate::wire::{Accept, Call, FlowControl, Refusal};
+use ofi_provider::addr::{self, connect_order};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lower::{Endpoint, Event};
+use ofi_provider::slab::NONE;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Calls of ours that a peer may refuse before its transfers fail.
+const MAX_REFUSALS: u32 = 8;
+
+/// Somebody the endpoint talks with.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) addr: SocketAddr,
+    /// The connection to send on.
+    pub(super) conn: u32,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Link {
+    /// We called.
+    Calling,
+    /// The peer called, we accepted.
+    Accepting,
+    /// The peer refused; we call again then, if it does not.
+    Refused(Instant),
+    /// Transfers go.
+    Connected,
+}
+
+/// One connection, or the attempt at one.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) peer: u32,
+    pub(super) link: Link,
+    /// The core's endpoint; none while refused.
+    pub(super) ep: Option<Endpoint>,
+    /// How packets to the peer name the connection.
+    pub(super) remote_id: u64,
+    /// The peer's process, as it said; 0 if not known.
+    pid: u32,
+    refusals: u32,
+    /// Transfers that wait, for the connection or for room in the core.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Messages that arrive in segments.
+    pub(super) partial: Vec<Partial>,
+    /// It is on the endpoint's list of stalled ones.
+    pub(super) stalled: bool,
+}
+
+impl Conn {
+    fn new(peer: u32, link: Link) -> Self {
+        Self {
+            peer,
+            link,
+            ep: None,
+            remote_id: 0,
+            pid: 0,
+            refusals: 0,
+            waiting: VecDeque::new(),
+            partial: Vec::new(),
+            stalled: false,
+        }
+    }
+}
+
+/// What packets carry of a connection's number: peers have the process in the
+/// upper half, and leave it out of packets.
+fn packet_id(conn_id: u64) -> u64 {
+    conn_id & u64::from(u32::MAX)
+}
+
+impl Ep {
+    /// Our number of a connection, as connection data have it.
+    fn conn_id(id: u32) -> u64 {
+        u64::from(std::process::id()) << 32 | u64::from(id)
+    }
+
+    fn rx_size(&self) -> u32 {
+        let shared = self.core.as_ref().is_some_and(|core| core.srx.is_some());
+        self.common.rx_buffers(shared) as u32
+    }
+
+    /// Calls a peer; the new connection.
+    #[cold]
+    pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
+        let id = self.conns.insert(Conn::new(peer, Link::Calling));
+        self.unready += 1;
+        if let Err(error) = self.start_call(id) {
+            self.conns.remove(id);
+            self.unready -= 1;
+            return Err(error);
+        }
+        self.peers[peer].conn = id;
+        Ok(id)
+    }
+
+    fn start_call(&mut self, id: u32) -> Result {
+        let peer = self.peers[self.conns[id].peer].addr;
+        let mut info = self.common.info.as_ref().to_owned()?;
+        let mut local = self.identity.local;
+        // The peer knows us by the address we call from, and our port by the data.
+        local.set_port(0);
+        info.set_src_addr(
+            if local.ip().is_unspecified() {
+                None
+            } else {
+                Some(addr::to_raw(&local).as_bytes().to_vec())
+            }
+            .as_deref(),
+        )?;
+        let dest = addr::to_raw(&peer);
+        info.set_dest_addr(Some(dest.as_bytes()))?;
+        self.open_link(id, info)?;
+        let call = Call {
+            port: self.identity.local.port(),
+            flow_control: FlowControl::Off,
+            eager_limit: self.common.config.eager_limit as u32,
+            rx_size: self.rx_size(),
+            conn_id: Self::conn_id(id),
+        };
+        let conn = &mut self.conns[id];
+        conn.link = Link::Calling;
+        match &conn.ep {
+            Some(ep) => ep.connect(dest.as_bytes(), &call.write()),
+            None => Err(Error::OPBADSTATE),
+        }
+    }
+
+    /// Opens the core's endpoint of a connection, with receive buffers.
+    fn open_link(&mut self, id: u32, mut info: InfoBuf) -> Result {
+        let core = self.core.as_ref().ok_or(Error::OPBADSTATE)?;
+        if core.srx.is_some() {
+            info.edit_ep(|ep| ep.rx_ctx_cnt = ofi_provider::abi::FI_SHARED_CONTEXT);
+        }
+        let ep = Endpoint::open(&info, &core.eq, &core.cq, core.srx.as_ref(), u64::from(id))?;
+        let own = core.srx.is_none();
+        self.conns[id].ep = Some(ep);
+        if own {
+            for _ in 0..self.common.rx_buffers(false) {
+                let buf = self.buffer()?;
+                self.post_own(id, buf);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the core's event queue until it is empty.
+    pub(super) fn connection_events(&mut self) {
+        // Bounded, so that a storm of calls does not keep messages waiting.
+        for _ in 0..64 {
+            let Some(core) = &self.core else { return };
+            let event = match core.eq.read() {
+                Ok(Some(event)) => event,
+                Ok(None) | Err(_) => break,
+            };
+            match event {
+                Event::Request { info, data } => self.called(&info, &data),
+                Event::Connected { token, data } => self.connected(token as u32, &data),
+                Event::Ended { token } => self.ended(token as u32, Error::CONNRESET),
+                Event::Failed { token, error, data } => {
+                    self.call_failed(token as u32, error, &data);
+                }
+                Event::Other => {}
+            }
+        }
+        if !self.refused.is_empty() {
+            self.call_refused_again();
+        }
+    }
+
+    /// A peer calls.
+    fn called(&mut self, info: &InfoBuf, data: &[u8]) {
+        let from = info.as_ref().dest_addr().and_then(|addr| addr::from_bytes(addr).ok());
+        let read = Call::read(data).map_err(|why| why.to_string()).and_then(|call| {
+            let limit = self.common.config.eager_limit as u32;
+            match from {
+                _ if call.eager_limit != limit => Err(format!(
+                    "FI_OFI_RXM_BUFFER_SIZE is {} there and {limit} here",
+                    call.eager_limit
+                )),
+                Some(from) if call.port != 0 => Ok((from, call)),
+                _ => Err("no address to know it by".to_owned()),
+            }
+        });
+        let (mut addr, call) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                ofi_provider::log!(
+                    &RXM,
+                    WARN,
+                    EP_CTRL,
+                    "refused the call of {}: {why}",
+                    from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
+                );
+                self.refuse(info, Refusal::Refused);
+                return;
+            }
+        };
+        addr.set_port(call.port);
+        if let SocketAddr::V6(v6) = &mut addr {
+            v6.set_flowinfo(0);
+        }
+        let peer = self.peer_at(addr);
+        let pid = (call.conn_id >> 32) as u32;
+        let id = self.peers[peer].conn;
+        let Some(conn) = self.conns.get(id) else {
+            let id = self.conns.insert(Conn::new(peer, Link::Accepting));
+            self.peers[peer].conn = id;
+            self.unready += 1;
+            self.accept(id, info, &call);
+            return;
+        };
+        match conn.link {
+            Link::Refused(_) => self.accept(id, info, &call),
+            Link::Calling => match connect_order(&addr, &self.own_addr(info)) {
+                Ordering::Less => self.refuse(info, Refusal::Already),
+                Ordering::Greater => {
+                    // Ours is dropped for the peer's; what waits stays.
+                    self.drop_link(id);
+                    self.accept(id, info, &call);
+                }
+                Ordering::Equal => {
+                    // It is ourselves: one connection for each direction.
+                    let id = self.conns.insert(Conn::new(peer, Link::Accepting));
+                    self.unready += 1;
+                    self.accept(id, info, &call);
+                }
+            },
+            Link::Accepting | Link::Connected if pid == 0 || conn.pid == pid || conn.pid == 0 => {
+                self.refuse(info, Refusal::Already);
+            }
+            Link::Accepting | Link::Connected => {
+                // The peer was started anew.
+                self.ended(id, Error::CONNRESET);
+                self.called_anew(peer, info, &call);
+            }
+        }
+    }
+
+    fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &Call) {
+        let id = self.conns.insert(Conn::new(peer, Link::Accepting));
+        self.peers[peer].conn = id;
+        self.unready += 1;
+        self.accept(id, info, call);
+    }
+
+    /// The address by which a caller knows us.
+    fn own_addr(&self, info: &InfoBuf) -> SocketAddr {
+        let mut own = self.identity.local;
+        if own.ip().is_unspecified() {
+            let called = info.as_ref().src_addr().and_then(|addr| addr::from_bytes(addr).ok());
+            if let Some(called) = called {
+                own.set_ip(called.ip());
+            }
+        }
+        own
+    }
+
+    fn refuse(&self, info: &InfoBuf, why: Refusal) {
+        if let Some(core) = &self.core {
+            // The caller may be gone already.
+            let _ = core.pep.reject(info, &why.write());
+        }
+    }
+
+    fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
+        self.refused.retain(|refused| *refused != id);
+        let conn = &mut self.conns[id];
+        conn.link = Link::Accepting;
+        conn.remote_id = packet_id(call.conn_id);
+        conn.pid = (call.conn_id >> 32) as u32;
+        let accepted = info.as_ref().to_owned().and_then(|info| {
+            self.open_link(id, info)?;
+            let data = Accept {
+                conn_id: Self::conn_id(id),
+                rx_size: self.rx_size(),
+                flow_control: FlowControl::Off,
+            };
+            match &self.conns[id].ep {
+                Some(ep) => ep.accept(&data.write()),
+                None => Err(Error::OPBADSTATE),
+            }
+        });
+        if let Err(error) = accepted {
+            self.ended(id, error);
+        }
+    }
+
+    fn connected(&mut self, id: u32, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        match conn.link {
+            Link::Calling => match Accept::read(data) {
+                Ok(accept) => {
+                    conn.remote_id = packet_id(accept.conn_id);
+                    conn.pid = (accept.conn_id >> 32) as u32;
+                }
+                Err(why) => {
+                    ofi_provider::log!(&RXM, WARN, EP_CTRL, "a peer answered our call with {why}");
+                    self.ended(id, Error::PROTO);
+                    return;
+                }
+            },
+            Link::Accepting => {}
+            Link::Refused(_) | Link::Connected => return,
+        }
+        conn.link = Link::Connected;
+        conn.refusals = 0;
+        self.unready -= 1;
+        self.flush(id);
+    }
+
+    /// A call of ours came to nothing.
+    fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let refused = Refusal::read(data);
+        let again = refused.is_some_and(|why| why != Refusal::Refused);
+        if conn.link != Link::Calling || !again || conn.refusals >= MAX_REFUSALS {
+            self.ended(id, error);
+            return;
+        }
+        conn.refusals += 1;
+        let wait = Duration::from_millis(5) * (1 << conn.refusals);
+        conn.link = Link::Refused(Instant::now() + wait);
+        self.drop_link(id);
+        self.refused.push(id);
+    }
+
+    fn call_refused_again(&mut self) {
+        let now = Instant::now();
+        for id in std::mem::take(&mut self.refused) {
+            match self.conns.get(id).map(|conn| conn.link) {
+                Some(Link::Refused(when)) if when <= now => {
+                    if let Err(error) = self.start_call(id) {
+                        self.ended(id, error);
+                    }
+                }
+                Some(Link::Refused(_)) => self.refused.push(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// Closes the core's endpoint of a connection on which nothing was sent yet.
+    fn drop_link(&mut self, id: u32) {
+        if let Some(ep) = self.conns[id].ep.take() {
+            for (_, buf) in ep.close() {
+                self.release(buf);
+            }
+        }
+    }
+
+    /// A connection is over: so is everything that depends on it.
+    pub(super) fn ended(&mut self, id: u32, error: Error) {
+        // What came before the end counts.
+        if let Some(cq) = self.core.as_ref().map(|core| core.cq.clone()) {
+            let mut done = Vec::new();
+            while cq.read(16, &mut done).is_ok_and(|n| n > 0) {
+                done.drain(..).for_each(|done| self.completed(done));
+            }
+        }
+        let Some(mut conn) = self.conns.remove(id) else { return };
+        if conn.link != Link::Connected {
+            self.unready -= 1;
+        }
+        self.refused.retain(|refused| *refused != id);
+        self.stalled.retain(|stalled| *stalled != id);
+        if let Some(peer) = self.peers.get_mut(conn.peer)
+            && peer.conn == id
+        {
+            peer.conn = NONE;
+        }
+        // After this the core uses no memory of the connection's transfers.
+        if let Some(ep) = conn.ep.take() {
+            for (token, buf) in ep.close() {
+                self.release(buf);
+                if let Token::Fetch(fetch) = Token::from_u64(token) {
+                    self.fetch_part_done(fetch, Some(error));
+                }
+            }
+        }
+        for waiting in conn.waiting.drain(..) {
+            if let Waiting::Packet(buf, _, _) = waiting {
+                self.release(Some(buf));
+            }
+        }
+        self.fail_ops_of(id, error);
+        self.lose_messages_of(id, &mut conn, error);
+        self.forget_peer_if_unused(conn.peer);
+    }
+
+    /// Forgets a peer that is not connected and has no name.
+    fn forget_peer_if_unused(&mut self, peer: u32) {
+        let Some(entry) = self.peers.get(peer) else { return };
+        let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
+        let talks = entry.conn != NONE || self.conns.iter().any(|(_, conn)| conn.peer == peer);
+        if !named && !talks {
+            let addr = entry.addr;
+            self.peers.remove(peer);
+            self.by_addr.remove(&addr);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! One endpoint: what it stands on, whom it talks with, and its turns.
+use super::Common;
+use super::cm::{Conn, Link, Peer};
+use super::rx::{Body, Fetch};
+use super::tx::TxOp;
+use crate::wire::HEADER_LEN;
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_READ, FI_SHARED_CONTEXT, FI_WRITE, fi_addr_t};
+use ofi_provider::addr;
+use ofi_provider::av::Av;
+use ofi_provider::cntr::Cntr;
+use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Bindings, RecvOp};
+use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::lower::{self, Buf, Done};
+use ofi_provider::slab::{NONE, Slab};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Entries of the core's completion queue for one endpoint.
+const CORE_CQ_SIZE: usize = 8192;
+
+/// Room below which a multi-receive buffer is given back, if not set: the
+/// largest message that comes in one packet.
+const MIN_MULTI_RECV: usize = 16384;
+
+/// Receive buffers posted at first, where the core holds messages back by
+/// itself; more follow when these turn out too few.
+const FIRST_RX_BUFFERS: usize = 16;
+
+/// What an endpoint is from its opening on.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// Its own address; the port may be 0 until it listens.
+    pub(crate) local: SocketAddr,
+    /// A receive's source counts (FI_DIRECTED_RECV).
+    pub(crate) directed: bool,
+    /// It reads and writes peers' memory.
+    pub(crate) rma: bool,
+    /// tx_attr.size: transfers under way before -FI_EAGAIN.
+    pub(crate) tx_size: usize,
+    /// tx_attr.inject_size.
+    pub(crate) inject_size: usize,
+}
+
+/// What of the core provider an endpoint stands on. Fields close in this order.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) pep: lower::Passive,
+    pub(super) srx: Option<Arc<lower::SharedRx>>,
+    pub(super) cq: Arc<lower::Cq>,
+    pub(super) eq: Arc<lower::Eq>,
+}
+
+/// One endpoint.
+pub(crate) struct Ep {
+    pub(super) common: Arc<Common>,
+    pub(super) identity: Identity,
+    pub(super) core: Option<Core>,
+    tx_cq: Option<Arc<Cq>>,
+    tx_cntr: Option<Arc<Cntr>>,
+    /// Count own reads and writes, and what peers read and wrote.
+    rma_cntrs: [Option<Arc<Cntr>>; 4],
+    pub(super) av: Option<Arc<Av>>,
+
+    pub(crate) inbox: Inbox<Body>,
+    /// Room for what a post finds, used again and again.
+    meetings: Vec<Meeting>,
+    /// Messages that are read from their senders, or written by them.
+    pub(super) fetches: Slab<Fetch>,
+    /// Packets that came while the completion queue was full.
+    pub(super) parked: VecDeque<(Buf, usize, u32)>,
+
+    pub(super) peers: Slab<Peer>,
+    pub(super) by_addr: HashMap<SocketAddr, u32>,
+    /// Peers by their name in the address vector.
+    by_name: Vec<u32>,
+    pub(super) conns: Slab<Conn>,
+    /// Connections that are not made yet.
+    pub(super) unready: usize,
+    /// Connections that were refused and are to be tried again.
+    pub(super) refused: Vec<u32>,
+    /// Connections with transfers that the core had no room for.
+    pub(super) stalled: Vec<u32>,
+
+    /// Transfers that are not complete.
+    pub(super) ops: Slab<TxOp>,
+    /// Buffers that nobody uses.
+    free: Vec<Buf>,
+    /// Receive buffers posted to the shared context, and how many are to be.
+    pub(super) rx_posted: usize,
+    pub(super) rx_wanted: usize,
+
+    /// Completions since the time was looked at.
+    since_look: usize,
+    last_look: Instant,
+    /// Look for connection events in the next turn, however early it is.
+    pub(super) look_now: bool,
+}
+
+impl Ep {
+    pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
+        let inbox = Inbox::new(identity.directed, MIN_MULTI_RECV.min(common.config.eager_limit));
+        Self {
+            common,
+            identity,
+            core: None,
+            tx_cq: None,
+            tx_cntr: None,
+            rma_cntrs: [const { None }; 4],
+            av: None,
+            inbox,
+            meetings: Vec::new(),
+            fetches: Slab::default(),
+            parked: VecDeque::new(),
+            peers: Slab::default(),
+            by_addr: HashMap::new(),
+            by_name: Vec::new(),
+            conns: Slab::default(),
+            unready: 0,
+            refused: Vec::new(),
+            stalled: Vec::new(),
+            ops: Slab::default(),
+            free: Vec::new(),
+            rx_posted: 0,
+            rx_wanted: 0,
+            since_look: 0,
+            last_look: Instant::now(),
+            look_now: false,
+        }
+    }
+
+    /// Opens what the endpoint stands on, and listens. The descriptors of its
+    /// queues come back.
+    pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
+        self.tx_cq.clone_from(&bindings.tx_cq);
+        self.tx_cntr.clone_from(&bindings.tx_cntr);
+        self.rma_cntrs.clone_from(&bindings.rma_cntrs);
+        self.av.clone_from(&bindings.av);
+        self.inbox.bind(bindings.rx_cq.clone(), bindings.rx_cntr.clone());
+
+        let common = self.common.clone();
+        let fabric = common.domain.fabric();
+        let eq = lower::Eq::open(fabric)?;
+        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.serialized)?;
+        let mut info = common.info.as_ref().to_owned()?;
+        let srx = self.open_srx(&cq, &mut info)?;
+        info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
+        let pep = lower::Passive::listen(fabric, &info, &eq)?;
+        self.identity.local = addr::from_bytes(&pep.name()?)?;
+        self.rx_wanted = match srx {
+            Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
+            None => 0,
+        };
+        self.core = Some(Core { pep, srx, cq, eq });
+        self.post_shared();
+        Ok(self.fds())
+    }
+
+    /// The receive context that all connections share, if it is wanted and the
+    /// core has one. `info` is made to fit.
+    fn open_srx(
+        &self,
+        cq: &Arc<lower::Cq>,
+        info: &mut ofi_provider::info::InfoBuf,
+    ) -> Result<Option<Arc<lower::SharedRx>>> {
+        let wanted = self.common.config.use_srx;
+        if wanted == Some(false) {
+            return Ok(None);
+        }
+        let mut attr = *info.rx();
+        attr.size = self.common.rx_buffers(true);
+        match lower::SharedRx::open(cq, &attr) {
+            Ok(srx) => {
+                info.edit_ep(|ep| ep.rx_ctx_cnt = FI_SHARED_CONTEXT);
+                Ok(Some(srx))
+            }
+            Err(error) if wanted == Some(true) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The descriptors of the core's queues.
+    pub(super) fn fds(&self) -> [Option<RawFd>; 2] {
+        self.core.as_ref().map_or([None; 2], |core| [core.cq.fd(), core.eq.fd()])
+    }
+
+    /// The endpoint's own address.
+    pub(crate) fn name(&self) -> Result<Vec<u8>> {
+        Ok(addr::to_raw(&self.identity.local).as_bytes().to_vec())
+    }
+
+    /// Chooses the own address.
+    pub(crate) fn set_local(&mut self, local: SocketAddr) -> Result {
+        if self.core.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        self.identity.local = local;
+        Ok(())
+    }
+
+    /// Transfers that would still be taken.
+    pub(crate) fn tx_left(&self) -> usize {
+        self.identity.tx_size.saturating_sub(self.ops.len())
+    }
+
+    /// Whether another transfer may start now.
+    #[inline]
+    pub(super) fn may_start(&mut self, report: bool) -> Result {
+        let room = |ep: &Self| {
+            ep.ops.len() < ep.identity.tx_size
+                && !(report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+        };
+        if !room(self) {
+            self.turn(&mut Vec::new());
+            if !room(self) {
+                return Err(Error::AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer for one packet.
+    #[inline]
+    pub(super) fn buffer(&mut self) -> Result<Buf> {
+        match self.free.pop() {
+            Some(buf) => Ok(buf),
+            None => self.common.buffer(),
+        }
+    }
+
+    /// A buffer is not used any more.
+    #[inline]
+    pub(super) fn release(&mut self, buf: Option<Buf>) {
+        // One of another size is none of ours: it stood in for one that was lost.
+        if let Some(buf) = buf
+            && buf.len() == HEADER_LEN + self.common.config.eager_limit
+        {
+            self.free.push(buf);
+        }
+    }
+
+    #[inline]
+    fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+        let [read, write, _, _] = &self.rma_cntrs;
+        match flags & (FI_READ | FI_WRITE) {
+            FI_READ => read.as_ref(),
+            FI_WRITE => write.as_ref(),
+            _ => self.tx_cntr.as_ref(),
+        }
+    }
+
+    /// A transfer is over, well or not.
+    #[inline]
+    pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
+        let of =
+            Completion { context, flags, len: 0, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL };
+        let cntr = self.cntr_of(flags);
+        match result {
+            Ok(()) => {
+                if let Some(cntr) = cntr {
+                    cntr.completed(0);
+                }
+                if wanted && let Some(cq) = &self.tx_cq {
+                    cq.write(of);
+                }
+            }
+            Err(error) => {
+                if let Some(cntr) = cntr {
+                    cntr.failed();
+                }
+                if let Some(cq) = &self.tx_cq {
+                    cq.write_error(CompletionError::new(of, error));
+                }
+            }
+        }
+    }
+
+    /// One turn: completions of the core's, connection events, what waits.
+    #[inline]
+    pub(super) fn turn(&mut self, done: &mut Vec<Done>) {
+        let Some(core) = &self.core else { return };
+        let cq = core.cq.clone();
+        if !self.parked.is_empty() {
+            self.unpark();
+        }
+        let mut left = self.common.config.comp_per_progress;
+        let mut read = 0;
+        while left > 0 {
+            done.clear();
+            let wanted = left.min(16);
+            let Ok(n) = cq.read(wanted, done) else { break };
+            for done in done.drain(..) {
+                self.completed(done);
+            }
+            read += n;
+            left -= n.min(left);
+            if n < wanted {
+                break;
+            }
+        }
+        if !self.stalled.is_empty() {
+            self.retry_stalled();
+        }
+        self.since_look += read;
+        if read == 0 || self.since_look >= self.common.config.cq_eq_fairness {
+            self.look_for_events();
+        }
+    }
+
+    /// Looks for connection events if it is time to.
+    fn look_for_events(&mut self) {
+        if self.unready == 0 && !self.look_now {
+            let now = Instant::now();
+            if now.duration_since(self.last_look) < self.common.config.cm_interval {
+                return;
+            }
+            self.last_look = now;
+        }
+        self.look_now = false;
+        self.since_look = 0;
+        self.connection_events();
+    }
+
+    /// Before a caller sleeps: whether everything will wake it.
+    pub(super) fn may_block(&mut self) -> bool {
+        let Some(core) = &self.core else { return true };
+        // The event queue wakes the sleeper, who then has to look there.
+        self.look_now = true;
+        if !self.refused.is_empty() || (!self.parked.is_empty() && self.inbox.has_room()) {
+            return false;
+        }
+        self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
+    }
+
+    /// fi_recv and its kin.
+    #[inline]
+    pub(crate) fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
+        let mut meetings = std::mem::take(&mut self.meetings);
+        let result = self.inbox.post(op, tagged, &mut meetings);
+        self.meet(&mut meetings);
+        self.meetings = meetings;
+        result
+    }
+
+    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub(crate) fn special(&mut self, op: RecvOp) -> Result {
+        let mut meetings = Vec::new();
+        let result = self.inbox.special(op, &mut meetings);
+        self.meet(&mut meetings);
+        result
+    }
+
+    /// The peer with this address, made if it is new.
+    pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
+        if let Some(&peer) = self.by_addr.get(&addr) {
+            return peer;
+        }
+        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
+        let peer = self.peers.insert(Peer { addr, conn: NONE });
+        self.by_addr.insert(addr, peer);
+        self.set_name(name, peer);
+        peer
+    }
+
+    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+        self.inbox.set_name(peer, name);
+        let Ok(index) = usize::try_from(name) else { return };
+        if name == FI_ADDR_NOTAVAIL {
+            return;
+        }
+        if self.by_name.len() <= index {
+            self.by_name.resize(index + 1, NONE);
+        }
+        self.by_name[index] = peer;
+    }
+
+    /// An address got a name.
+    pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &SocketAddr) {
+        // Only peers that exist; others are looked up when they are sent to.
+        if let Some(&peer) = self.by_addr.get(addr) {
+            self.set_name(name, peer);
+        }
+    }
+
+    /// A name is gone. The connection stays; the peer is a stranger again.
+    pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
+        let Some(slot) = usize::try_from(name).ok().and_then(|n| self.by_name.get_mut(n)) else {
+            return;
+        };
+        let peer = std::mem::replace(slot, NONE);
+        if self.peers.get(peer).is_some() {
+            self.inbox.set_name(peer, FI_ADDR_NOTAVAIL);
+        }
+    }
+
+    /// The connection to a peer, which is called if there is none.
+    #[inline]
+    pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
+        let known = usize::try_from(dest).ok().and_then(|n| self.by_name.get(n)).copied();
+        let peer = match known {
+            Some(peer) if peer != NONE => peer,
+            _ => self.look_up(dest)?,
+        };
+        match self.peers[peer].conn {
+            NONE => self.call(peer),
+            conn => Ok(conn),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
+        let addr = self.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
+        let peer = self.peer_at(addr);
+        self.set_name(dest, peer);
+        Ok(peer)
+    }
+
+    /// Whether transfers can go out on a connection right now.
+    #[inline]
+    pub(super) fn is_ready(&self, conn: u32) -> bool {
+        let conn = &self.conns[conn];
+        conn.link == Link::Connected && conn.waiting.is_empty()
+    }
+
+    /// Ends everything.
+    pub(super) fn close(&mut self) {
+        // Connections first: no memory of the application's is used after that.
+        self.conns = Slab::default();
+        self.core = None;
+    }
+}

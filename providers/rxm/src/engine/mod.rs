@@ -1,0 +1,187 @@
+//! The engine of a domain: its endpoints, and what makes them move.
+//!
+//! One lock guards it all; the core provider is called under it. A send goes to
+//! the core from the caller's thread ([`tx`]); packets are matched as the core
+//! completes their receives ([`rx`]); connections are made and ended in [`cm`].
+//! A turn of progress reads the core's completion queues and, seldom enough not
+//! to cost, its event queues.
+mod cm;
+mod ep;
+mod rx;
+mod tx;
+
+pub(crate) use ep::{Ep, Identity};
+
+use crate::config::Config;
+use crate::wire::HEADER_LEN;
+use ofi_provider::error::Result;
+use ofi_provider::glue::Bindings;
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::lower::{self, Buf, Done};
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What the endpoints of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) domain: Arc<lower::Domain>,
+    /// The core's info, to make those of its endpoints of.
+    pub(crate) info: InfoBuf,
+    pub(crate) config: Config,
+    pub(crate) serialized: bool,
+    /// The largest packet that the core copies at once.
+    core_inject: usize,
+    /// Segments of one transfer of the core's.
+    core_iov: usize,
+    /// Keys of regions of ours, where the core does not choose them.
+    keys: AtomicU32,
+}
+
+/// Keys of ours have this bit, which applications leave alone.
+const KEY: u64 = 1 << 31;
+
+impl Common {
+    pub(crate) fn new(
+        domain: Arc<lower::Domain>,
+        info: InfoBuf,
+        config: Config,
+        serialized: bool,
+    ) -> Self {
+        let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
+        let keys = AtomicU32::new(0);
+        Self { domain, info, config, serialized, core_inject, core_iov, keys }
+    }
+
+    /// A key that no region of ours had for long.
+    fn key(&self) -> u64 {
+        KEY | u64::from(self.keys.fetch_add(1, Ordering::Relaxed)) & (KEY - 1)
+    }
+
+    /// A new buffer for one packet.
+    fn buffer(&self) -> Result<Buf> {
+        self.domain.buffer(HEADER_LEN + self.config.eager_limit, || self.key())
+    }
+
+    /// Receive buffers of one endpoint, or of all that share them.
+    fn rx_buffers(&self, shared: bool) -> usize {
+        self.config.msg_rx_size.unwrap_or(if shared { 4096 } else { 128 })
+    }
+}
+
+/// A domain's engine.
+pub(crate) struct Engine {
+    state: Lock<State>,
+    common: Arc<Common>,
+    epoll: Epoll,
+    activity: AtomicU64,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+/// What the engine's lock guards.
+pub(crate) struct State {
+    eps: Slab<Box<Ep>>,
+    /// Room for completions of the core's, used again and again.
+    done: Vec<Done>,
+}
+
+impl Engine {
+    /// A new engine. Its lock costs nothing if the application serializes its
+    /// calls.
+    pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
+        let state = State { eps: Slab::default(), done: Vec::with_capacity(64) };
+        let state = Lock::with_level(state, common.serialized);
+        Ok(Arc::new(Self { state, common, epoll: Epoll::new()?, activity: AtomicU64::new(0) }))
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Adds an endpoint; its number.
+    pub(crate) fn add_ep(&self, identity: Identity) -> u32 {
+        self.lock().eps.insert(Box::new(Ep::new(self.common.clone(), identity)))
+    }
+
+    /// Does something with an endpoint, if it is still open.
+    pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut Ep)) {
+        if let Some(ep) = self.lock().eps.get_mut(ep) {
+            each(ep);
+        }
+    }
+
+    /// Starts an endpoint; its core's queues are watched from then on.
+    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        let fds = state.ep(ep).enable(bindings)?;
+        for fd in fds.into_iter().flatten() {
+            self.epoll.add(fd, 0, Interest::READ)?;
+        }
+        Ok(())
+    }
+
+    /// Ends an endpoint.
+    pub(crate) fn close_ep(&self, ep: u32) {
+        let ep = self.lock().eps.remove(ep);
+        if let Some(mut ep) = ep {
+            for fd in ep.fds().into_iter().flatten() {
+                self.epoll.remove(fd);
+            }
+            ep.close();
+        }
+    }
+}
+
+impl Progress for Engine {
+    #[inline]
+    fn progress(&self) {
+        // Only read by the progress thread, which needs to see it move, not an
+        // exact count: a plain load and store does.
+        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.lock().turn();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        let mut state = self.lock();
+        state.eps.iter_mut().all(|(_, ep)| ep.may_block())
+    }
+
+    fn is_serialized(&self) -> bool {
+        self.state.is_serialized()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// The endpoint, to do something with it.
+    #[inline]
+    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
+        &mut self.eps[id]
+    }
+
+    /// One turn of progress.
+    #[inline]
+    pub(crate) fn turn(&mut self) {
+        for (_, ep) in self.eps.iter_mut() {
+            ep.turn(&mut self.done);
+        }
+    }
+}

@@ -1,0 +1,620 @@
+//! Receiving: from the core's completed receives to messages in the
+//! application's buffers.
+//!
+//! A packet's payload is copied once, from the core's receive buffer to where
+//! it belongs. A message nobody waits for keeps the buffer it came in, or a
+//! copy if it is small; a message that was announced waits at its sender.
+use super::cm::Conn;
+use super::ep::Ep;
+use super::tx::{Token, Waiting};
+use crate::info::RXM;
+use crate::wire::{Header, Kind, Malformed, Parsed, Part, read_places};
+use ofi_provider::abi::{
+    FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
+};
+use ofi_provider::cq::{Completion, Context};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{RemoteSegment, RemoteSegments};
+use ofi_provider::inbox::{self, About, Meeting, Message, Recv};
+use ofi_provider::lower::{Buf, Done, Region};
+use ofi_provider::slab::NONE;
+
+/// Memory that waiting messages of one endpoint may take before no more are
+/// taken from the core.
+const MAX_KEPT: usize = 256 << 20;
+
+/// Messages up to this length are copied out of the buffer they came in while
+/// they wait, which is then free for others.
+const COPY_MAX: usize = 2048;
+
+/// Segmented messages of one connection that arrive at the same time.
+const MAX_PARTIAL: usize = 4096;
+
+/// How a message waits for a receive.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// All of it is here.
+    Whole(Box<[u8]>),
+    /// All of it, in the buffer it came in, behind the header.
+    InPacket(Buf, usize),
+    /// It is arriving in segments.
+    Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
+    /// It is to be fetched.
+    AtSender { conn: u32, header: Header, places: RemoteSegments },
+    /// Its connection ended before it was here.
+    Lost,
+}
+
+impl inbox::Body for Body {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Whole(bytes) => Some(bytes),
+            Self::InPacket(buf, len) => Some(&buf[crate::wire::HEADER_LEN..*len]),
+            Self::Partial { .. } | Self::AtSender { .. } | Self::Lost => None,
+        }
+    }
+
+    fn cost(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::InPacket(buf, _) => buf.len(),
+            Self::Partial { bytes, .. } => bytes.len(),
+            Self::AtSender { .. } => size_of::<RemoteSegments>(),
+            Self::Lost => 0,
+        }
+    }
+}
+
+/// Where the segments of a message go.
+#[derive(Debug)]
+enum Target {
+    Recv(Recv),
+    /// To the message kept under this number.
+    Kept(u32),
+    Nowhere,
+}
+
+/// A message of which segments are still to come.
+#[derive(Debug)]
+pub(super) struct Partial {
+    msg_id: u64,
+    about: About,
+    done: usize,
+    next: u32,
+    target: Target,
+}
+
+/// A message that goes straight from its sender's memory to the receive.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    recv: Recv,
+    about: About,
+    conn: u32,
+    header: Header,
+    places: RemoteSegments,
+    /// The next place to read, and how many bytes are asked for.
+    next: usize,
+    asked: usize,
+    /// Bytes the receive has room for.
+    wanted: usize,
+    outstanding: u32,
+    /// The sender writes it.
+    by_write: bool,
+    error: Option<Error>,
+    regions: Vec<Region>,
+}
+
+impl Ep {
+    /// Posts receive buffers to the shared context until there are enough.
+    pub(super) fn post_shared(&mut self) {
+        while self.rx_posted < self.rx_wanted && self.inbox.kept_bytes() <= MAX_KEPT {
+            let Some(srx) = self.core.as_ref().and_then(|core| core.srx.clone()) else { return };
+            let Ok(buf) = self.buffer() else { return };
+            if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
+                self.release(Some(buf));
+                return;
+            }
+            self.rx_posted += 1;
+        }
+    }
+
+    /// Posts a receive buffer of a connection's own.
+    pub(super) fn post_own(&mut self, id: u32, buf: Buf) {
+        let Some(ep) = self.conns.get(id).and_then(|conn| conn.ep.as_ref()) else {
+            self.release(Some(buf));
+            return;
+        };
+        if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64()) {
+            // The connection is ending.
+            self.release(Some(buf));
+        }
+    }
+
+    /// A receive buffer of the core's is filled.
+    #[inline]
+    pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
+        if conn == NONE {
+            self.rx_posted -= 1;
+        }
+        let Some(buf) = done.buf else { return };
+        if done.error.is_some() {
+            // Its connection ended, of which the event queue tells.
+            self.release(Some(buf));
+            self.post_shared();
+            return;
+        }
+        if done.flags & FI_REMOTE_WRITE != 0 {
+            // Some cores use up a buffer for a write with remote CQ data.
+            let written = Done { token: None, buf: None, ..done };
+            self.peer_wrote(&written);
+            self.reuse(conn, Some(buf));
+            return;
+        }
+        let len = done.len.min(buf.len());
+        if !self.parked.is_empty() || !self.may_take() {
+            self.parked.push_back((buf, len, conn));
+            return;
+        }
+        self.take_packet(buf, len, conn);
+    }
+
+    /// Whether a message can be reported, and kept.
+    #[inline]
+    fn may_take(&self) -> bool {
+        self.inbox.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
+    }
+
+    /// Goes on with packets that waited for room.
+    pub(super) fn unpark(&mut self) {
+        while self.may_take()
+            && let Some((buf, len, conn)) = self.parked.pop_front()
+        {
+            self.take_packet(buf, len, conn);
+        }
+    }
+
+    #[inline]
+    fn take_packet(&mut self, buf: Buf, len: usize, conn: u32) {
+        let left = self.packet(buf, len, conn);
+        self.reuse(conn, left);
+    }
+
+    /// Gives the core a receive buffer again, this one if it is left.
+    #[inline]
+    fn reuse(&mut self, conn: u32, buf: Option<Buf>) {
+        if conn == NONE {
+            if self.rx_posted == 0 {
+                // All were used up before we looked: more would have been.
+                self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
+            }
+            self.release(buf);
+            self.post_shared();
+        } else if self.conns.get(conn).is_some() {
+            if let Some(buf) = buf.or_else(|| self.buffer().ok()) {
+                self.post_own(conn, buf);
+            }
+        } else {
+            self.release(buf);
+        }
+    }
+
+    /// Understands a packet. The buffer comes back unless it is kept.
+    #[inline]
+    fn packet(&mut self, buf: Buf, len: usize, conn: u32) -> Option<Buf> {
+        let (header, payload) = match Header::read(&buf[..len]) {
+            Ok(read) => read,
+            Err(why) => {
+                self.malformed(conn, why);
+                return Some(buf);
+            }
+        };
+        // With buffers of its own the connection is known; shared ones are told
+        // apart by the number we gave the peer.
+        let id = header.conn_id as u32;
+        if (conn != NONE && conn != id) || self.conns.get(id).is_none() {
+            self.malformed(conn, Malformed("a packet of no connection of ours"));
+            return Some(buf);
+        }
+        let result = match header.kind {
+            Kind::Eager => {
+                let about = match self.about(&header, id) {
+                    Ok(about) => about,
+                    Err(why) => {
+                        self.malformed(id, why);
+                        return Some(buf);
+                    }
+                };
+                if let Some(recv) = self.inbox.take_posted(&about) {
+                    recv.buf.copy_from(0, payload);
+                    self.inbox.received(&recv, &about);
+                } else if payload.len() <= COPY_MAX {
+                    let body = Body::Whole(payload.into());
+                    self.inbox.keep(about, body);
+                } else {
+                    self.inbox.keep(about, Body::InPacket(buf, len));
+                    return None;
+                }
+                Ok(())
+            }
+            Kind::Segment => self.segment(id, &header, payload),
+            Kind::RndvRequest => self.announcement(id, &header, payload),
+            Kind::RndvReadDone => {
+                let known = self.message_fetched(id, header.msg_id);
+                known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
+            }
+            Kind::RndvWriteTo => read_places(payload).and_then(|places| {
+                let known = self.deliver_to(id, &header, places);
+                known.then_some(()).ok_or(Malformed("a place for a message that is none"))
+            }),
+            Kind::RndvWriteDone => self.written(id, &header),
+            // Nothing is counted on our side.
+            Kind::Credit => Ok(()),
+            Kind::Atomic | Kind::AtomicResponse => Err(Malformed("an atomic operation")),
+        };
+        if let Err(why) = result {
+            self.malformed(id, why);
+        }
+        Some(buf)
+    }
+
+    /// A peer sent what makes no sense: this one connection ends.
+    #[cold]
+    fn malformed(&mut self, conn: u32, why: Malformed) {
+        let peer = self.conns.get(conn).and_then(|conn| self.peers.get(conn.peer));
+        ofi_provider::log!(
+            &RXM,
+            WARN,
+            EP_DATA,
+            "closing the connection to {}: {why}",
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.addr.to_string())
+        );
+        if conn != NONE {
+            self.ended(conn, Error::PROTO);
+        }
+    }
+
+    #[inline]
+    fn about(&self, header: &Header, conn: u32) -> Parsed<About> {
+        // A length that no buffer can have is a lie.
+        let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
+        Ok(About {
+            tagged: header.is_tagged(),
+            tag: header.tag,
+            len: len.ok_or(Malformed("a message longer than memory"))?,
+            cq_data: header.cq_data(),
+            peer: self.conns[conn].peer,
+        })
+    }
+
+    /// A part of a message came.
+    fn segment(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
+        let about = self.about(header, id)?;
+        let queue = usize::from(about.tagged);
+        let part = header.part();
+        let known = self.conns[id].partial.iter().position(|p| p.msg_id == header.msg_id);
+        let at = match (known, part) {
+            (Some(at), Some(Part::Middle | Part::Last)) => at,
+            (None, Some(Part::First)) => {
+                if self.conns[id].partial.len() >= MAX_PARTIAL {
+                    return Err(Malformed("more segmented messages than there can be"));
+                }
+                let msg_id = header.msg_id;
+                let target = match self.inbox.take_posted(&about) {
+                    Some(recv) => Target::Recv(recv),
+                    None => {
+                        let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
+                        Target::Kept(self.inbox.keep(about, body))
+                    }
+                };
+                let partial = &mut self.conns[id].partial;
+                partial.push(Partial { msg_id, about, done: 0, next: 0, target });
+                partial.len() - 1
+            }
+            _ => return Err(Malformed("a segment out of order")),
+        };
+        let partial = &mut self.conns[id].partial[at];
+        let (done, of) = (partial.done, partial.about);
+        if header.seg_no != partial.next || payload.len() > of.len - done {
+            return Err(Malformed("a segment that does not follow"));
+        }
+        partial.next += 1;
+        partial.done += payload.len();
+        let last = part == Some(Part::Last);
+        if last != (partial.done == of.len) {
+            return Err(Malformed("a message shorter or longer than it says"));
+        }
+        match &partial.target {
+            Target::Recv(recv) => {
+                recv.buf.copy_from(done, payload);
+            }
+            Target::Kept(message) => {
+                let message = *message;
+                self.inbox.change(queue, message, |body| {
+                    if let Body::Partial { bytes, .. } = body {
+                        bytes.extend_from_slice(payload);
+                        if last {
+                            *body = Body::Whole(std::mem::take(bytes).into_boxed_slice());
+                        }
+                    }
+                });
+            }
+            Target::Nowhere => {}
+        }
+        if last {
+            let partial = self.conns[id].partial.swap_remove(at);
+            if let Target::Recv(recv) = partial.target {
+                self.inbox.received(&recv, &of);
+            }
+        }
+        Ok(())
+    }
+
+    /// A message was announced.
+    fn announcement(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
+        let about = self.about(header, id)?;
+        let places = read_places(payload)?;
+        if places.total() != Ok(about.len) {
+            return Err(Malformed("a rendezvous of another length than its message"));
+        }
+        match self.inbox.take_posted(&about) {
+            Some(recv) => self.fetch(recv, about, id, *header, places),
+            None => {
+                self.inbox.keep(about, Body::AtSender { conn: id, header: *header, places });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets an announced message to its receive.
+    fn fetch(
+        &mut self,
+        recv: Recv,
+        about: About,
+        conn: u32,
+        header: Header,
+        places: RemoteSegments,
+    ) {
+        let unnamed = |place: &RemoteSegment| place.key == FI_KEY_NOTAVAIL;
+        let by_write = self.common.config.rndv_write || places.as_slice().iter().any(unnamed);
+        let wanted = about.len.min(recv.buf.len());
+        let id = self.fetches.insert(Fetch {
+            recv,
+            about,
+            conn,
+            header,
+            places,
+            next: 0,
+            asked: 0,
+            wanted,
+            outstanding: 0,
+            by_write,
+            error: None,
+            regions: Vec::new(),
+        });
+        if self.is_ready(conn) {
+            match self.advance_fetch(id) {
+                Ok(()) => return,
+                Err(Error::AGAIN) => {}
+                Err(error) => {
+                    self.fetch_failed(id, error);
+                    return;
+                }
+            }
+            if !self.conns[conn].stalled {
+                self.conns[conn].stalled = true;
+                self.stalled.push(conn);
+            }
+        }
+        self.conns[conn].waiting.push_back(Waiting::Fetch(id));
+    }
+
+    /// Asks for what of a message is not asked for yet. -FI_EAGAIN: the core
+    /// has no room.
+    pub(super) fn advance_fetch(&mut self, id: u32) -> Result {
+        let common = self.common.clone();
+        let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
+        let domain = &common.domain;
+        if fetch.by_write && fetch.wanted > 0 {
+            let part = fetch.recv.buf.part(0, fetch.wanted);
+            fetch.regions = domain.register_recv(&part, FI_REMOTE_WRITE, || common.key())?;
+            let mut places = RemoteSegments::EMPTY;
+            for region in &fetch.regions {
+                let (addr, len) = (region.base(), region.len() as u64);
+                places.push(RemoteSegment { addr, len, key: region.key() })?;
+            }
+            fetch.outstanding = 1;
+            let mut header = Header::of(Kind::RndvWriteTo, 0);
+            header.msg_id = fetch.header.msg_id;
+            header.ctrl_data = u64::from(id);
+            let conn = fetch.conn;
+            self.send_control(conn, header, Some(&places));
+            return Ok(());
+        }
+        while fetch.asked < fetch.wanted {
+            let Some(mut place) = fetch.places.as_slice().get(fetch.next).copied() else { break };
+            place.len = place.len.min((fetch.wanted - fetch.asked) as u64);
+            let part = fetch.recv.buf.part(fetch.asked, place.len as usize);
+            let mut regions = Vec::new();
+            if domain.wants_local() {
+                regions = domain.register_recv(&part, FI_READ | FI_WRITE, || common.key())?;
+            }
+            let link = self.conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
+            let link = link.ok_or(Error::NOTCONN)?;
+            link.read(&part, &regions, &[place], 0, Token::Fetch(id).to_u64())?;
+            fetch.regions.append(&mut regions);
+            fetch.outstanding += 1;
+            fetch.asked += part.len();
+            fetch.next += 1;
+        }
+        if fetch.outstanding == 0 {
+            self.fetched(id);
+        }
+        Ok(())
+    }
+
+    /// A part of a message is here, or will not be.
+    pub(super) fn fetch_part_done(&mut self, id: u32, error: Option<Error>) {
+        let Some(fetch) = self.fetches.get_mut(id) else { return };
+        fetch.outstanding -= 1;
+        fetch.error = fetch.error.or(error);
+        if fetch.outstanding == 0 && (fetch.asked == fetch.wanted || fetch.error.is_some()) {
+            self.fetched(id);
+        }
+    }
+
+    /// All parts of a message are here: tells its sender and the application.
+    fn fetched(&mut self, id: u32) {
+        let Some(fetch) = self.fetches.remove(id) else { return };
+        // Registered no more before the application has its buffer back.
+        drop(fetch.regions);
+        if let Some(error) = fetch.error {
+            self.inbox.failed(&fetch.recv, &fetch.about, error);
+            return;
+        }
+        if !fetch.by_write || fetch.wanted == 0 {
+            let mut header = Header::of(Kind::RndvReadDone, 0);
+            header.msg_id = fetch.header.msg_id;
+            self.send_control(fetch.conn, header, None);
+        }
+        self.inbox.received(&fetch.recv, &fetch.about);
+    }
+
+    /// A message could not be fetched.
+    pub(super) fn fetch_failed(&mut self, id: u32, error: Error) {
+        let Some(fetch) = self.fetches.get_mut(id) else { return };
+        fetch.error = Some(error);
+        if fetch.outstanding == 0 {
+            self.fetched(id);
+        }
+    }
+
+    /// A sender has written its message.
+    fn written(&mut self, conn: u32, header: &Header) -> Parsed {
+        let mut fetches = self.fetches.iter();
+        let found = fetches.find(|(_, fetch)| {
+            fetch.conn == conn && fetch.by_write && fetch.header.msg_id == header.msg_id
+        });
+        let Some((id, _)) = found else {
+            return Err(Malformed("the end of a write that is none"));
+        };
+        drop(fetches);
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.outstanding = 0;
+        }
+        self.fetched(id);
+        Ok(())
+    }
+
+    /// Messages that waited, and their receives.
+    pub(super) fn meet(&mut self, meetings: &mut Vec<Meeting>) {
+        for Meeting { queue, message, recv } in meetings.drain(..) {
+            if let Some(kept) = self.inbox.take_kept(queue, message) {
+                self.meet_one(kept, message, recv);
+            }
+        }
+        if self.core.is_some() && self.rx_posted < self.rx_wanted && self.parked.is_empty() {
+            self.post_shared();
+        }
+    }
+
+    fn meet_one(&mut self, kept: Message<Body>, number: u32, recv: Option<Recv>) {
+        let about = kept.about;
+        match kept.body {
+            Body::Whole(bytes) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, &bytes);
+                    self.inbox.received(&recv, &about);
+                }
+            }
+            Body::InPacket(buf, len) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
+                    self.inbox.received(&recv, &about);
+                }
+                self.release(Some(buf));
+            }
+            Body::Partial { bytes, conn, msg_id } => {
+                let Some(conn) = self.conns.get_mut(conn) else { return };
+                let of = |partial: &&mut Partial| {
+                    partial.msg_id == msg_id
+                        && matches!(partial.target, Target::Kept(kept) if kept == number)
+                };
+                let Some(partial) = conn.partial.iter_mut().find(of) else { return };
+                partial.target = match recv {
+                    Some(recv) => {
+                        recv.buf.copy_from(0, &bytes);
+                        Target::Recv(recv)
+                    }
+                    None => Target::Nowhere,
+                };
+            }
+            Body::AtSender { conn, header, places } => match recv {
+                Some(recv) => self.fetch(recv, about, conn, header, places),
+                None => {
+                    // Its sender is done with it.
+                    let mut done = Header::of(Kind::RndvReadDone, 0);
+                    done.msg_id = header.msg_id;
+                    self.send_control(conn, done, None);
+                }
+            },
+            Body::Lost => {
+                if let Some(recv) = recv {
+                    self.inbox.failed(&recv, &about, Error::CONNRESET);
+                }
+            }
+        }
+    }
+
+    /// A peer wrote to our memory, with data for the completion queue.
+    pub(super) fn peer_wrote(&mut self, done: &Done) {
+        if done.flags & FI_REMOTE_CQ_DATA == 0 {
+            return;
+        }
+        if let Some(cq) = self.inbox.cq() {
+            cq.write(Completion {
+                context: Context::NULL,
+                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                len: done.len,
+                buf: 0,
+                data: done.data,
+                tag: 0,
+                src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
+            });
+        }
+    }
+
+    /// A connection ended: what was arriving on it is lost.
+    pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut Conn, error: Error) {
+        for partial in conn.partial.drain(..) {
+            if let Target::Recv(recv) = partial.target {
+                self.inbox.failed(&recv, &partial.about, error);
+            }
+        }
+        let fetches: Vec<_> =
+            self.fetches.iter().filter(|(_, fetch)| fetch.conn == id).map(|(id, _)| id).collect();
+        for fetch in fetches {
+            if let Some(fetch) = self.fetches.get_mut(fetch) {
+                fetch.outstanding = 0;
+            }
+            self.fetch_failed(fetch, error);
+        }
+        for queue in 0..2 {
+            for number in self.inbox.all_kept(queue) {
+                let Some(message) = self.inbox.kept(queue, number) else { continue };
+                let lost = match &message.body {
+                    Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
+                    _ => false,
+                };
+                if !lost {
+                    continue;
+                }
+                if queue == 1 && self.inbox.is_claimed(number) {
+                    // Somebody counts on it: the claim fails when it is used.
+                    self.inbox.change(queue, number, |body| *body = Body::Lost);
+                } else {
+                    self.inbox.take_kept(queue, number);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,760 @@
+//! Sending: messages in one packet, in segments or by rendezvous, and remote
+//! memory access, which the core does.
+//!
+//! What can go at once goes from the caller's thread. What cannot, because the
+//! connection is not made yet or the core has no room, waits in the connection
+//! and goes in the order of its posting.
+use super::ep::Ep;
+use crate::info::RXM;
+use crate::wire::{
+    HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, write_places,
+};
+use ofi_provider::abi::{
+    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MSG, FI_READ,
+    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+};
+use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::cq::Context;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::lower::{Buf, Done, Region};
+
+/// From how many bytes on a packet goes from the application's buffer rather
+/// than as a copy.
+const DIRECT_MIN: usize = 4096;
+
+/// What a transfer of the core's was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Token {
+    /// A receive buffer, of a connection's own or shared.
+    Rx(u32),
+    /// All of a message.
+    Message(u32),
+    /// A segment of one.
+    Segment(u32),
+    /// A packet nobody waits for.
+    Packet,
+    /// A read or write of the application's.
+    Rma(u32),
+    /// A part of a message that is read from its sender.
+    Fetch(u32),
+    /// A part of a message that is written to its receiver.
+    Deliver(u32),
+}
+
+impl Token {
+    pub(super) fn to_u64(self) -> u64 {
+        let (kind, id) = match self {
+            Self::Rx(id) => (0, id),
+            Self::Message(id) => (1, id),
+            Self::Segment(id) => (2, id),
+            Self::Packet => (3, 0),
+            Self::Rma(id) => (4, id),
+            Self::Fetch(id) => (5, id),
+            Self::Deliver(id) => (6, id),
+        };
+        kind << 32 | u64::from(id)
+    }
+
+    pub(super) fn from_u64(token: u64) -> Self {
+        let id = token as u32;
+        match token >> 32 {
+            0 => Self::Rx(id),
+            1 => Self::Message(id),
+            2 => Self::Segment(id),
+            4 => Self::Rma(id),
+            5 => Self::Fetch(id),
+            6 => Self::Deliver(id),
+            _ => Self::Packet,
+        }
+    }
+}
+
+/// What waits in a connection.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// A transfer of the application's.
+    Op(u32),
+    /// A packet of ours, its length, and what it is for.
+    Packet(Buf, usize, Token),
+    /// A message to read from its sender.
+    Fetch(u32),
+}
+
+/// A message on its way.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    buf: SendBuf,
+    tagged: bool,
+    tag: u64,
+    cq_data: Option<u64>,
+    /// It is complete only when its receiver has it.
+    deliver: bool,
+    /// Bytes that went in segments, and how many those were.
+    sent: usize,
+    segments: u32,
+}
+
+/// What is still to be done for a transfer.
+#[derive(Debug)]
+enum Todo {
+    /// Nothing but to hear of its completion.
+    Wait,
+    /// To send a message.
+    Send(Message),
+    /// To send a packet that is ready but for the connection's number.
+    Packet(Buf, usize),
+    /// The message was announced; its receiver fetches it, or says where to.
+    Announced(Message),
+    /// To write an announced message to its receiver.
+    Deliver { buf: SendBuf, to: RemoteSegments, next: usize, written: usize, header: Header },
+    /// To read remote memory.
+    Read { buf: RecvBuf, from: RemoteSegments },
+    /// To write remote memory.
+    Write { buf: SendBuf, to: RemoteSegments, data: u64, flags: u64 },
+    /// The same, of bytes copied from the application; as many as `to` has.
+    WriteCopy { bytes: Buf, to: RemoteSegments, data: u64, flags: u64 },
+}
+
+/// A transfer that is not complete.
+#[derive(Debug)]
+pub(super) struct TxOp {
+    conn: u32,
+    context: Context,
+    /// As its completion reports it.
+    flags: u64,
+    report: bool,
+    /// Failures are not reported (inject calls).
+    silent: bool,
+    todo: Todo,
+    /// Transfers of the core's that are not complete.
+    outstanding: u32,
+    /// Its memory, registered while it is used.
+    regions: Vec<Region>,
+}
+
+/// What is left of a send call's flags for the core.
+fn core_flags(flags: u64) -> u64 {
+    flags & FI_DELIVERY_COMPLETE
+}
+
+impl Ep {
+    /// fi_send and its kin.
+    #[inline]
+    pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
+        let len = op.buf.len();
+        let inject = op.flags & FI_INJECT != 0;
+        if inject && len > self.identity.inject_size {
+            return Err(Error::MSGSIZE);
+        }
+        let report = op.flags & FI_COMPLETION != 0;
+        self.may_start(report)?;
+        let conn = self.conn_to(op.dest)?;
+        let deliver = op.flags & FI_DELIVERY_COMPLETE != 0;
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let message = Message {
+            buf: op.buf,
+            tagged,
+            tag: op.tag,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            deliver,
+            sent: 0,
+            segments: 0,
+        };
+        let ready = self.is_ready(conn);
+        let mut todo = Todo::Send(message);
+        let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
+        let direct = !inject && self.goes_direct(&message);
+        if eager && !direct && (ready || inject) {
+            let total = HEADER_LEN + len;
+            let mut buf = self.buffer()?;
+            let mut header = message.header(Kind::Eager);
+            header.conn_id = self.conns[conn].remote_id;
+            header.write(&mut buf);
+            op.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
+            if ready && total <= self.common.core_inject && !deliver {
+                // The commonest case: the core copies it and that is that.
+                let link = self.conns[conn].ep.as_ref().ok_or(Error::NOTCONN)?;
+                match link.inject(&buf[..total]) {
+                    Ok(()) => {
+                        self.release(Some(buf));
+                        self.report(op.context, flags, report, Ok(()));
+                        return Ok(());
+                    }
+                    Err(Error::AGAIN) => {}
+                    Err(error) => {
+                        self.release(Some(buf));
+                        return Err(error);
+                    }
+                }
+            }
+            todo = Todo::Packet(buf, total);
+        }
+        let id = self.ops.insert(TxOp {
+            conn,
+            context: op.context,
+            flags,
+            report,
+            silent: inject && !report,
+            todo,
+            outstanding: 0,
+            regions: Vec::new(),
+        });
+        self.start(id, conn, ready)
+    }
+
+    /// fi_read and its kin.
+    pub(crate) fn read(&mut self, op: ReadOp) -> Result {
+        let report = op.flags & FI_COMPLETION != 0;
+        self.may_start(report)?;
+        let conn = self.conn_to(op.src)?;
+        let ready = self.is_ready(conn);
+        let id = self.ops.insert(TxOp {
+            conn,
+            context: op.context,
+            flags: FI_RMA | FI_READ,
+            report,
+            silent: false,
+            todo: Todo::Read { buf: op.buf, from: op.remote },
+            outstanding: 0,
+            regions: Vec::new(),
+        });
+        self.start(id, conn, ready)
+    }
+
+    /// fi_write and its kin.
+    pub(crate) fn write(&mut self, op: WriteOp) -> Result {
+        let inject = op.flags & FI_INJECT != 0;
+        let len = op.buf.len();
+        if inject && len > self.identity.inject_size {
+            return Err(Error::MSGSIZE);
+        }
+        let report = op.flags & FI_COMPLETION != 0;
+        self.may_start(report)?;
+        let conn = self.conn_to(op.dest)?;
+        let ready = self.is_ready(conn);
+        let (to, data) = (op.remote, op.data);
+        let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE);
+        let todo = if inject {
+            let mut bytes = self.buffer()?;
+            op.buf.copy_to(0, &mut bytes[..len]);
+            Todo::WriteCopy { bytes, to, data, flags }
+        } else {
+            Todo::Write { buf: op.buf, to, data, flags }
+        };
+        let id = self.ops.insert(TxOp {
+            conn,
+            context: op.context,
+            flags: FI_RMA | FI_WRITE,
+            report,
+            silent: inject && !report,
+            todo,
+            outstanding: 0,
+            regions: Vec::new(),
+        });
+        self.start(id, conn, ready)
+    }
+
+    /// Starts a transfer, or lets it wait in its connection.
+    #[inline]
+    fn start(&mut self, id: u32, conn: u32, ready: bool) -> Result {
+        if ready {
+            match self.advance(id) {
+                Ok(()) => return Ok(()),
+                Err(Error::AGAIN) => self.stall(conn),
+                Err(error) => {
+                    self.drop_op(id);
+                    return Err(error);
+                }
+            }
+        }
+        self.conns[conn].waiting.push_back(Waiting::Op(id));
+        Ok(())
+    }
+
+    fn stall(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        if !conn.stalled {
+            conn.stalled = true;
+            self.stalled.push(id);
+        }
+    }
+
+    /// Whether an eager message goes from where it is.
+    #[inline]
+    fn goes_direct(&self, message: &Message) -> bool {
+        message.buf.len() >= DIRECT_MIN && self.may_go_direct(&message.buf)
+    }
+
+    fn may_go_direct(&self, buf: &SendBuf) -> bool {
+        self.common.config.direct_send
+            && !self.common.domain.wants_local()
+            && buf.segments() < self.common.core_iov
+    }
+
+    /// Does for a transfer what can be done now. -FI_EAGAIN: the core has no
+    /// room, there is more to do.
+    fn advance(&mut self, id: u32) -> Result {
+        let Some(op) = self.ops.get_mut(id) else { return Ok(()) };
+        match std::mem::replace(&mut op.todo, Todo::Wait) {
+            Todo::Wait => Ok(()),
+            Todo::Packet(buf, len) => self.advance_packet(id, buf, len),
+            Todo::Send(message) => self.advance_message(id, message),
+            Todo::Announced(message) => {
+                op.todo = Todo::Announced(message);
+                Ok(())
+            }
+            todo @ Todo::Deliver { .. } => {
+                op.todo = todo;
+                self.advance_delivery(id)
+            }
+            Todo::WriteCopy { bytes, to, data, flags } => {
+                let conn = &self.conns[self.ops[id].conn];
+                let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
+                let token = Token::Rma(id).to_u64();
+                link.write_own(bytes, to.as_slice(), data, flags, token).map_err(
+                    |(error, bytes)| {
+                        self.ops[id].todo = Todo::WriteCopy { bytes, to, data, flags };
+                        error
+                    },
+                )
+            }
+            todo => {
+                let result = self.advance_rma(id, &todo);
+                if let (Err(_), Some(op)) = (result, self.ops.get_mut(id)) {
+                    op.todo = todo;
+                }
+                result
+            }
+        }
+    }
+
+    /// A packet is ready but for the connection's number.
+    fn advance_packet(&mut self, id: u32, mut buf: Buf, len: usize) -> Result {
+        let conn = &self.conns[self.ops[id].conn];
+        let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
+        buf[8..16].copy_from_slice(&conn.remote_id.to_ne_bytes());
+        if len <= self.common.core_inject {
+            match link.inject(&buf[..len]) {
+                Ok(()) => {
+                    self.release(Some(buf));
+                    self.finish_op(id, Ok(()));
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.ops[id].todo = Todo::Packet(buf, len);
+                    return Err(error);
+                }
+            }
+        }
+        link.send(buf, len, Token::Message(id).to_u64()).map_err(|(error, buf)| {
+            self.ops[id].todo = Todo::Packet(buf, len);
+            error
+        })
+    }
+
+    fn advance_message(&mut self, id: u32, message: Message) -> Result {
+        let len = message.buf.len();
+        let config = &self.common.config;
+        let (eager, sar) = (config.eager_limit, config.sar_limit);
+        let result = if message.deliver && len > 0 {
+            self.announce(id, &message)
+        } else if len <= eager {
+            self.send_part(id, &message, message.header(Kind::Eager), 0, len, Token::Message(id))
+        } else if len <= sar {
+            return self.send_segments(id, message);
+        } else {
+            self.announce(id, &message)
+        };
+        if result == Err(Error::AGAIN) {
+            self.ops[id].todo = Todo::Send(message);
+        }
+        result
+    }
+
+    /// Sends one packet with `len` bytes of a message from `from` on.
+    fn send_part(
+        &mut self,
+        id: u32,
+        message: &Message,
+        mut header: Header,
+        from: usize,
+        len: usize,
+        token: Token,
+    ) -> Result {
+        let mut buf = self.buffer()?;
+        let conn = &self.conns[self.ops[id].conn];
+        let Some(link) = &conn.ep else { return Err(Error::NOTCONN) };
+        header.conn_id = conn.remote_id;
+        header.write(&mut buf);
+        let token = token.to_u64();
+        let sent = if len >= DIRECT_MIN && self.may_go_direct(&message.buf) {
+            let part = message.buf.part(from, len);
+            link.send_with(buf, HEADER_LEN, &part, &[], 0, token)
+        } else if message.deliver {
+            let none = message.buf.part(from, 0);
+            let flags = core_flags(FI_DELIVERY_COMPLETE);
+            link.send_with(buf, HEADER_LEN, &none, &[], flags, token)
+        } else {
+            message.buf.copy_to(from, &mut buf[HEADER_LEN..HEADER_LEN + len]);
+            link.send(buf, HEADER_LEN + len, token)
+        };
+        sent.map_err(|(error, buf)| {
+            self.release(Some(buf));
+            error
+        })
+    }
+
+    fn send_segments(&mut self, id: u32, mut message: Message) -> Result {
+        let (len, most) = (message.buf.len(), self.common.config.eager_limit);
+        while message.sent < len {
+            let part = (len - message.sent).min(most);
+            let which = match message.sent {
+                0 => Part::First,
+                sent if sent + part == len => Part::Last,
+                _ => Part::Middle,
+            };
+            let mut header = message.header(Kind::Segment);
+            header.seg_size = part as u16;
+            header.seg_no = message.segments;
+            header.msg_id = u64::from(id);
+            header.ctrl_data = which as u64;
+            if let Err(error) =
+                self.send_part(id, &message, header, message.sent, part, Token::Segment(id))
+            {
+                self.ops[id].todo = Todo::Send(message);
+                return Err(error);
+            }
+            self.ops[id].outstanding += 1;
+            message.sent += part;
+            message.segments += 1;
+        }
+        Ok(())
+    }
+
+    /// Announces a message that its receiver fetches.
+    fn announce(&mut self, id: u32, message: &Message) -> Result {
+        let common = self.common.clone();
+        let mut places = RemoteSegments::EMPTY;
+        if common.config.rndv_write {
+            places.push(RemoteSegment {
+                addr: 0,
+                len: message.buf.len() as u64,
+                key: FI_KEY_NOTAVAIL,
+            })?;
+        } else {
+            if self.ops[id].regions.is_empty() {
+                let access = FI_READ | FI_WRITE | FI_REMOTE_READ;
+                let regions = common.domain.register_send(&message.buf, access, || common.key())?;
+                self.ops[id].regions = regions;
+            }
+            for region in &self.ops[id].regions {
+                let (addr, len) = (region.base(), region.len() as u64);
+                places.push(RemoteSegment { addr, len, key: region.key() })?;
+            }
+        }
+        let mut buf = self.buffer()?;
+        let conn = &self.conns[self.ops[id].conn];
+        let mut header = message.header(Kind::RndvRequest);
+        header.conn_id = conn.remote_id;
+        header.msg_id = u64::from(id);
+        header.write(&mut buf);
+        write_places(&places, &mut buf[HEADER_LEN..]);
+        let Some(link) = &conn.ep else { return Err(Error::NOTCONN) };
+        let sent = link.send(buf, HEADER_LEN + PLACES_LEN, Token::Packet.to_u64());
+        if let Err((error, buf)) = sent {
+            self.release(Some(buf));
+            return Err(error);
+        }
+        self.ops[id].todo = Todo::Announced(*message);
+        Ok(())
+    }
+
+    /// The receiver of an announced message has it. False: there is none.
+    pub(super) fn message_fetched(&mut self, conn: u32, msg_id: u64) -> bool {
+        let Some(id) = self.announced(conn, msg_id) else { return false };
+        self.finish_op(id, Ok(()));
+        true
+    }
+
+    /// The receiver of an announced message says where to write it. False:
+    /// there is none, or not there.
+    pub(super) fn deliver_to(&mut self, conn: u32, header: &Header, to: RemoteSegments) -> bool {
+        let Some(id) = self.announced(conn, header.msg_id) else { return false };
+        let op = &mut self.ops[id];
+        let Todo::Announced(message) = &op.todo else { return false };
+        let buf = message.buf;
+        if !to.total().is_ok_and(|total| total <= buf.len()) {
+            return false;
+        }
+        op.todo = Todo::Deliver { buf, to, next: 0, written: 0, header: *header };
+        if self.is_ready(conn) {
+            match self.advance(id) {
+                Ok(()) => return true,
+                Err(Error::AGAIN) => self.stall(conn),
+                Err(error) => {
+                    self.finish_op(id, Err(error));
+                    return true;
+                }
+            }
+        }
+        self.conns[conn].waiting.push_back(Waiting::Op(id));
+        true
+    }
+
+    fn announced(&self, conn: u32, msg_id: u64) -> Option<u32> {
+        let id = u32::try_from(msg_id).ok()?;
+        let op = self.ops.get(id)?;
+        (op.conn == conn && matches!(op.todo, Todo::Announced(_))).then_some(id)
+    }
+
+    fn advance_delivery(&mut self, id: u32) -> Result {
+        let common = self.common.clone();
+        loop {
+            let op = &mut self.ops[id];
+            let Todo::Deliver { buf, to, next, written, header } = &op.todo else { return Ok(()) };
+            let (next, written, header) = (*next, *written, *header);
+            let Some(place) = to.as_slice().get(next).copied() else {
+                if op.outstanding == 0 {
+                    self.delivered(id, &header);
+                }
+                return Ok(());
+            };
+            let part = buf.part(written, place.len as usize);
+            let mut regions = Vec::new();
+            if common.domain.wants_local() {
+                regions = common.domain.register_send(&part, FI_WRITE, || common.key())?;
+            }
+            let Some(link) = &self.conns[op.conn].ep else { return Err(Error::NOTCONN) };
+            let token = Token::Deliver(id).to_u64();
+            link.write(&part, &regions, &[place], 0, 0, token)?;
+            let op = &mut self.ops[id];
+            op.regions.append(&mut regions);
+            op.outstanding += 1;
+            if let Todo::Deliver { next, written, .. } = &mut op.todo {
+                *next += 1;
+                *written += part.len();
+            }
+        }
+    }
+
+    /// A message is written to its receiver, who is told.
+    fn delivered(&mut self, id: u32, to: &Header) {
+        let conn = self.ops[id].conn;
+        let mut header = Header::of(Kind::RndvWriteDone, 0);
+        (header.msg_id, header.ctrl_data) = (to.msg_id, to.ctrl_data);
+        self.send_control(conn, header, None);
+        self.finish_op(id, Ok(()));
+    }
+
+    fn advance_rma(&mut self, id: u32, todo: &Todo) -> Result {
+        let common = self.common.clone();
+        let conn = self.ops[id].conn;
+        let local = common.domain.wants_local();
+        if local && self.ops[id].regions.is_empty() {
+            self.ops[id].regions = match todo {
+                Todo::Read { buf, .. } => {
+                    common.domain.register_recv(buf, FI_READ, || common.key())?
+                }
+                Todo::Write { buf, .. } => {
+                    common.domain.register_send(buf, FI_WRITE, || common.key())?
+                }
+                _ => Vec::new(),
+            };
+        }
+        let regions = &self.ops[id].regions;
+        let Some(link) = &self.conns[conn].ep else { return Err(Error::NOTCONN) };
+        let token = Token::Rma(id).to_u64();
+        match todo {
+            Todo::Read { buf, from } => link.read(buf, regions, from.as_slice(), 0, token),
+            Todo::Write { buf, to, data, flags } => {
+                link.write(buf, regions, to.as_slice(), *data, *flags, token)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a packet of ours that has no message of its own order.
+    pub(super) fn send_control(
+        &mut self,
+        id: u32,
+        mut header: Header,
+        places: Option<&RemoteSegments>,
+    ) {
+        // Without memory for a packet the peer waits until the connection ends.
+        let Ok(mut buf) = self.buffer() else { return };
+        let Some(conn) = self.conns.get(id) else { return };
+        header.conn_id = conn.remote_id;
+        header.write(&mut buf);
+        let mut len = HEADER_LEN;
+        if let Some(places) = places {
+            write_places(places, &mut buf[HEADER_LEN..]);
+            len += PLACES_LEN;
+        }
+        let ready = self.is_ready(id);
+        self.send_packet(id, buf, len, ready);
+    }
+
+    fn send_packet(&mut self, id: u32, buf: Buf, len: usize, ready: bool) {
+        let token = Token::Packet;
+        let Some(link) = self.conns[id].ep.as_ref().filter(|_| ready) else {
+            self.conns[id].waiting.push_back(Waiting::Packet(buf, len, token));
+            return;
+        };
+        if let Err((error, buf)) = link.send(buf, len, token.to_u64()) {
+            if error == Error::AGAIN {
+                self.conns[id].waiting.push_back(Waiting::Packet(buf, len, token));
+                self.stall(id);
+            } else {
+                self.release(Some(buf));
+            }
+        }
+    }
+
+    /// Lets go what waits in a connection, as far as the core has room.
+    pub(super) fn flush(&mut self, id: u32) {
+        loop {
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let Some(waiting) = conn.waiting.pop_front() else { return };
+            let result = match waiting {
+                Waiting::Op(op) => self.advance(op).map_err(|error| (error, Waiting::Op(op))),
+                Waiting::Fetch(fetch) => {
+                    self.advance_fetch(fetch).map_err(|error| (error, Waiting::Fetch(fetch)))
+                }
+                Waiting::Packet(buf, len, token) => {
+                    let sent = match &conn.ep {
+                        Some(link) => link.send(buf, len, token.to_u64()),
+                        None => return,
+                    };
+                    sent.map_err(|(error, buf)| (error, Waiting::Packet(buf, len, token)))
+                }
+            };
+            match result {
+                Ok(()) => {}
+                Err((Error::AGAIN, waiting)) => {
+                    if let Some(conn) = self.conns.get_mut(id) {
+                        conn.waiting.push_front(waiting);
+                        self.stall(id);
+                    }
+                    return;
+                }
+                Err((error, Waiting::Op(op))) => self.finish_op(op, Err(error)),
+                Err((error, Waiting::Fetch(fetch))) => self.fetch_failed(fetch, error),
+                Err((_, Waiting::Packet(buf, ..))) => self.release(Some(buf)),
+            }
+        }
+    }
+
+    /// Tries again what the core had no room for.
+    pub(super) fn retry_stalled(&mut self) {
+        for id in std::mem::take(&mut self.stalled) {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.stalled = false;
+                self.flush(id);
+            }
+        }
+    }
+
+    /// A transfer of the core's is complete.
+    #[inline]
+    pub(super) fn completed(&mut self, done: Done) {
+        let Some(token) = done.token else {
+            if done.error.is_none() {
+                self.peer_wrote(&done);
+            }
+            return;
+        };
+        let result = done.error.map_or(Ok(()), Err);
+        match Token::from_u64(token) {
+            Token::Rx(conn) => self.packet_came(conn, done),
+            Token::Message(id) => {
+                self.release(done.buf);
+                self.finish_op(id, result);
+            }
+            Token::Rma(id) => {
+                self.release(done.buf);
+                self.finish_op(id, result);
+            }
+            Token::Packet => self.release(done.buf),
+            Token::Segment(id) => {
+                self.release(done.buf);
+                self.part_sent(id, result);
+            }
+            Token::Deliver(id) => {
+                let Some(op) = self.ops.get_mut(id) else { return };
+                op.outstanding -= 1;
+                match (&op.todo, result) {
+                    (_, Err(error)) if op.outstanding == 0 => self.finish_op(id, Err(error)),
+                    (Todo::Deliver { to, next, header, .. }, Ok(()))
+                        if op.outstanding == 0 && *next == to.as_slice().len() =>
+                    {
+                        let header = *header;
+                        self.delivered(id, &header);
+                    }
+                    _ => {}
+                }
+            }
+            Token::Fetch(id) => self.fetch_part_done(id, done.error),
+        }
+    }
+
+    /// A segment left, or did not.
+    fn part_sent(&mut self, id: u32, result: Result) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        op.outstanding -= 1;
+        if op.outstanding == 0 && (result.is_err() || matches!(op.todo, Todo::Wait)) {
+            self.finish_op(id, result);
+        }
+    }
+
+    /// A transfer is over: reports it.
+    #[inline]
+    pub(super) fn finish_op(&mut self, id: u32, result: Result) {
+        let Some(op) = self.drop_op(id) else { return };
+        match result {
+            Err(error) if op.silent => {
+                ofi_provider::log!(
+                    &RXM,
+                    WARN,
+                    EP_DATA,
+                    "an injected message was lost: {error}; its failure is reported nowhere else"
+                );
+            }
+            result => self.report(op.context, op.flags, op.report, result),
+        }
+    }
+
+    /// Forgets a transfer.
+    #[inline]
+    fn drop_op(&mut self, id: u32) -> Option<TxOp> {
+        let mut op = self.ops.remove(id)?;
+        if let Todo::Packet(buf, _) | Todo::WriteCopy { bytes: buf, .. } =
+            std::mem::replace(&mut op.todo, Todo::Wait)
+        {
+            self.release(Some(buf));
+        }
+        Some(op)
+    }
+
+    /// A connection ended: so did its transfers, in the order they were posted.
+    pub(super) fn fail_ops_of(&mut self, conn: u32, error: Error) {
+        let ids: Vec<_> =
+            self.ops.iter().filter(|(_, op)| op.conn == conn).map(|(id, _)| id).collect();
+        for id in ids {
+            self.finish_op(id, Err(error));
+        }
+    }
+}
+
+impl Message {
+    fn header(&self, kind: Kind) -> Header {
+        Header {
+            op: if self.tagged { OP_TAGGED } else { OP_MSG },
+            flags: if self.cq_data.is_some() { REMOTE_CQ_DATA } else { 0 },
+            size: self.buf.len() as u64,
+            data: self.cq_data.unwrap_or(0),
+            tag: self.tag,
+            ..Header::of(kind, 0)
+        }
+    }
+}

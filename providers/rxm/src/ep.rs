@@ -1,0 +1,153 @@
+//! The provider's endpoints, for the common glue.
+use crate::engine::{Engine, Identity};
+use core::ffi::c_int;
+use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t};
+use ofi_provider::addr;
+use ofi_provider::av::Listener;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{
+    Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// An endpoint; what it does happens in the engine.
+#[derive(Debug)]
+pub(crate) struct RxmEp {
+    engine: Arc<Engine>,
+    id: u32,
+    /// Hears of insertions into the address vector.
+    names: OnceLock<Arc<Names>>,
+}
+
+/// Passes news of the address vector to the engine.
+#[derive(Debug)]
+struct Names {
+    engine: Weak<Engine>,
+    ep: u32,
+}
+
+impl Listener for Names {
+    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.with(self.ep, |ep| ep.name_inserted(index, addr));
+        }
+    }
+
+    fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.with(self.ep, |ep| ep.name_removed(index));
+        }
+    }
+}
+
+impl RxmEp {
+    pub(crate) fn new(engine: Arc<Engine>, identity: Identity) -> Self {
+        let id = engine.add_ep(identity);
+        Self { engine, id, names: OnceLock::new() }
+    }
+}
+
+impl Endpoint for RxmEp {
+    fn opened(&self, _fid: FidPtr) {}
+
+    fn enable(&self, bindings: &Bindings) -> Result {
+        // Before any peer can call: what is inserted after its name was looked
+        // up must be heard of.
+        if let Some(av) = &bindings.av {
+            let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
+            let weak: Weak<Names> = Arc::downgrade(&names);
+            if self.names.set(names).is_ok() {
+                av.listen(weak);
+            }
+        }
+        self.engine.enable(self.id, bindings)
+    }
+
+    fn cancel(&self, context: Context) -> Result {
+        self.engine.lock().ep(self.id).inbox.cancel(context);
+        Ok(())
+    }
+
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => {
+                let size = self.engine.lock().ep(self.id).inbox.min_multi_recv.to_ne_bytes();
+                value[..size.len()].copy_from_slice(&size);
+                Ok(size.len())
+            }
+            _ => Err(Error::NOPROTOOPT),
+        }
+    }
+
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                let size = usize::from_ne_bytes(bytes);
+                self.engine.lock().ep(self.id).inbox.min_multi_recv = size;
+                Ok(())
+            }
+            _ => Err(Error::NOPROTOOPT),
+        }
+    }
+
+    fn close(&self) {
+        self.engine.close_ep(self.id);
+    }
+
+    fn size_left(&self, tx: bool) -> Result<usize> {
+        if tx { Ok(self.engine.lock().ep(self.id).tx_left()) } else { Err(Error::NOSYS) }
+    }
+}
+
+impl Msg for RxmEp {
+    #[inline]
+    fn send(&self, op: SendOp) -> Result {
+        self.engine.lock().ep(self.id).send(op, false)
+    }
+    #[inline]
+    fn recv(&self, op: RecvOp) -> Result {
+        self.engine.lock().ep(self.id).post(op, false)
+    }
+}
+
+impl Tagged for RxmEp {
+    #[inline]
+    fn tsend(&self, op: SendOp) -> Result {
+        self.engine.lock().ep(self.id).send(op, true)
+    }
+    #[inline]
+    fn trecv(&self, op: RecvOp) -> Result {
+        let mut state = self.engine.lock();
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            if op.flags & FI_PEEK != 0 {
+                // The message asked for may be on its way to us already.
+                state.turn();
+            }
+            return state.ep(self.id).special(op);
+        }
+        state.ep(self.id).post(op, true)
+    }
+}
+
+impl Rma for RxmEp {
+    fn read(&self, op: ReadOp) -> Result {
+        self.engine.lock().ep(self.id).read(op)
+    }
+    fn write(&self, op: WriteOp) -> Result {
+        self.engine.lock().ep(self.id).write(op)
+    }
+}
+
+impl Cm for RxmEp {
+    fn getname(&self) -> Result<Vec<u8>> {
+        self.engine.lock().ep(self.id).name()
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        self.engine.lock().ep(self.id).set_local(addr::from_bytes(name)?)
+    }
+}

@@ -1,0 +1,271 @@
+//! What the provider offers over which core providers (fi_getinfo(3),
+//! fi_rxm(7)), and its entry point.
+use crate::config::config;
+use crate::domain::RxmFabric;
+use crate::wire::HEADER_LEN;
+use core::ffi::{CStr, c_int};
+use ofi_provider::abi::*;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
+use ofi_provider::info::{
+    API_VERSION, InfoBuf, InfoChain, InfoRef, Offer, PROV_VERSION, alter, check, version,
+};
+use ofi_provider::lower;
+use ofi_provider::provider::Provider;
+use std::ffi::CString;
+
+const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE;
+const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+/// Left out of what an application gets that asks for nothing in particular.
+const HINTED_CAPS: u64 = FI_DIRECTED_RECV;
+const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE;
+const TX_OP_FLAGS: u64 =
+    FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
+
+const MAX_TX_SIZE: usize = 16384;
+const MAX_RX_SIZE: usize = 65536;
+const IOV_LIMIT: usize = 4;
+/// Every field of the tag is matched on its own.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// What a core provider may require of memory: we register what it needs.
+const MR_MODE: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+/// What a core provider may require of its user: we do it.
+const MODE: u64 = FI_LOCAL_MR | FI_RX_CQ_DATA;
+
+/// What to ask core providers for, to do what `hints` ask of us.
+pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
+    let mut core = match hints {
+        Some(hints) => hints.to_owned()?,
+        None => InfoBuf::new()?,
+    };
+    let comm = core.caps() & COMM_CAPS;
+    let remote = core.caps() & (FI_RMA | FI_ATOMIC) != 0 || core.caps() == 0;
+    core.set_caps(FI_MSG | FI_RMA | comm);
+    core.set_mode(MODE);
+    core.set_handle(std::ptr::null_mut());
+    let tx = core.tx_mut();
+    (tx.caps, tx.mode, tx.op_flags, tx.inject_size) = (0, 0, 0, 0);
+    (tx.iov_limit, tx.rma_iov_limit) = (0, 0);
+    tx.size = config().msg_tx_size;
+    let rx = core.rx_mut();
+    (rx.caps, rx.mode, rx.op_flags, rx.iov_limit, rx.size) = (0, 0, 0, 0, 0);
+    (rx.total_buffered_recv, rx.comp_order) = (0, 0);
+    core.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_MSG.into();
+        (ep.protocol, ep.protocol_version, ep.mem_tag_format) = (0, 0, 0);
+        (ep.max_msg_size, ep.msg_prefix_size) = (0, 0);
+        (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (0, 0);
+    });
+    core.edit_domain(|domain| {
+        domain.threading = fi_threading::FI_THREAD_SAFE.into();
+        domain.control_progress = fi_progress::FI_PROGRESS_UNSPEC.into();
+        domain.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
+        domain.av_type = fi_av_type::FI_AV_UNSPEC.into();
+        domain.mr_mode = match domain.mr_mode {
+            // Peers never name the application's memory: what there is, is ours.
+            _ if !remote => MR_MODE,
+            FI_MR_BASIC => MR_MODE,
+            FI_MR_SCALABLE => FI_MR_LOCAL,
+            _ if hints.is_none() => MR_MODE,
+            mode => (mode & MR_MODE) | FI_MR_LOCAL,
+        };
+        (domain.mode, domain.caps) = (0, 0);
+        (domain.cq_data_size, domain.mr_iov_limit) = (0, 0);
+        (domain.cq_cnt, domain.ep_cnt, domain.cntr_cnt, domain.mr_cnt) = (0, 0, 0, 0);
+        (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (0, 0);
+        (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (0, 0);
+        (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
+    });
+    // Of "core;ofi_rxm" the core is asked for.
+    if let Some(name) = hints.and_then(InfoRef::prov_name) {
+        let name = name.to_string_lossy();
+        let own = RXM_NAME.to_string_lossy();
+        let core_names = name.split(';').filter(|name| !name.eq_ignore_ascii_case(&own));
+        let names = core_names.collect::<Vec<_>>().join(";");
+        core.set_prov_name(&CString::new(names).map_err(|_| Error::INVAL)?)?;
+    }
+    Ok(core)
+}
+
+/// The version to ask the core provider for: older ones cannot say what memory
+/// it needs.
+pub(crate) fn core_version(api: u32) -> u32 {
+    api.max(version(1, 5))
+}
+
+/// What we offer over a core provider.
+fn offer(core: InfoRef<'_>) -> Result<Offer> {
+    let missing = || Error::NODATA;
+    let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
+    let (core_ep, core_domain) =
+        (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
+    let mut caps = MSG_CAPS | HINTED_CAPS | (core.caps() & COMM_CAPS);
+    if core.caps() & FI_RMA != 0 {
+        caps |= RMA_CAPS;
+    }
+    let config = config();
+    let mut most = InfoBuf::new()?;
+    most.set_caps(caps);
+
+    let tx = most.tx_mut();
+    tx.caps = caps & TX_CAPS;
+    tx.op_flags = TX_OP_FLAGS;
+    tx.msg_order = core_tx.msg_order;
+    tx.inject_size = config.eager_limit;
+    tx.size = MAX_TX_SIZE.max(config.tx_size);
+    tx.iov_limit = IOV_LIMIT;
+    tx.rma_iov_limit = IOV_LIMIT.min(core_tx.rma_iov_limit);
+    tx.tclass = core_tx.tclass;
+
+    let rx = most.rx_mut();
+    rx.caps = caps & RX_CAPS;
+    rx.op_flags = RX_OP_FLAGS;
+    rx.msg_order = core_rx.msg_order;
+    rx.size = MAX_RX_SIZE.max(config.rx_size);
+    rx.iov_limit = IOV_LIMIT;
+
+    most.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_RDM.into();
+        ep.protocol = FI_PROTO_RXM as u32;
+        ep.protocol_version = 1;
+        ep.max_msg_size = core_ep.max_msg_size;
+        ep.max_order_raw_size = core_ep.max_order_raw_size;
+        ep.max_order_war_size = core_ep.max_order_war_size;
+        ep.max_order_waw_size = core_ep.max_order_waw_size;
+        ep.mem_tag_format = TAG_FORMAT;
+        ep.tx_ctx_cnt = 1;
+        ep.rx_ctx_cnt = 1;
+    });
+    most.edit_domain(|domain| {
+        domain.threading = fi_threading::FI_THREAD_SAFE.into();
+        domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
+        domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+        domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+        domain.mr_mode = core_domain.mr_mode & MR_MODE & !FI_MR_LOCAL;
+        domain.mr_key_size = core_domain.mr_key_size;
+        domain.cq_data_size = core_domain.cq_data_size.max(size_of::<u64>());
+        domain.cq_cnt = 65536;
+        domain.ep_cnt = 32768;
+        domain.tx_ctx_cnt = 1;
+        domain.rx_ctx_cnt = 1;
+        domain.max_ep_tx_ctx = 1;
+        domain.max_ep_rx_ctx = 1;
+        domain.mr_iov_limit = 1;
+        domain.caps = COMM_CAPS;
+        domain.max_cntr_value = u64::MAX;
+        domain.max_err_cntr_value = u64::MAX;
+    });
+    Ok(Offer { most, tx_size: config.tx_size, rx_size: config.rx_size })
+}
+
+/// What can be injected without a copy of ours, which is what an application
+/// gets that names no size.
+fn default_inject(core: InfoRef<'_>) -> usize {
+    core.tx().map_or(0, |tx| tx.inject_size.saturating_sub(HEADER_LEN)).min(config().eager_limit)
+}
+
+/// The info for an application with these hints, over one core provider.
+fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
+    let offer = offer(core)?;
+    if let Some(hints) = hints {
+        let refusals = check(api, &offer, hints);
+        if !refusals.is_empty() {
+            for refusal in refusals {
+                report(&format!("FI_EP_RDM refused: {refusal}"));
+            }
+            return Ok(None);
+        }
+    }
+    let mut info = alter(api, &offer, hints)?;
+    if hints.is_none_or(|hints| hints.caps() == 0) {
+        info.set_caps(info.caps() & !HINTED_CAPS);
+        info.rx_mut().caps &= !HINTED_CAPS;
+    }
+    if hints.and_then(InfoRef::tx).is_none_or(|tx| tx.inject_size == 0) {
+        info.tx_mut().inject_size = default_inject(core);
+    }
+    let asked = hints.and_then(InfoRef::domain).map(|domain| domain.data_progress);
+    if asked.is_none_or(|progress| progress == fi_progress::FI_PROGRESS_UNSPEC) {
+        let progress = match config().auto_progress {
+            true => fi_progress::FI_PROGRESS_AUTO,
+            false => fi_progress::FI_PROGRESS_MANUAL,
+        };
+        info.edit_domain(|domain| {
+            domain.data_progress = progress.into();
+            domain.control_progress = progress.into();
+        });
+    }
+    info.set_addr_format(core.addr_format());
+    info.set_src_addr(core.src_addr())?;
+    info.set_dest_addr(core.dest_addr())?;
+    if let Some(name) = core.domain_name() {
+        info.set_domain_name(name)?;
+    }
+    if let Some(name) = core.fabric_name() {
+        info.set_fabric_name(name)?;
+    }
+    if let Some(name) = core.prov_name() {
+        info.set_prov_name(name)?;
+    }
+    Ok(Some(info))
+}
+
+impl Getinfo for RxmFabric {
+    fn getinfo(
+        api: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain> {
+        let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
+        if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
+            report("refused: ep_attr->type: only FI_EP_RDM");
+            return Err(Error::NODATA);
+        }
+        let cores = lower::getinfo(core_version(api), node, service, flags, &core_hints(hints)?)?;
+        let mut chain = InfoChain::new();
+        for core in cores.iter() {
+            if let Some(info) = layer(api, core, hints)? {
+                chain.push(info);
+            }
+        }
+        if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+    }
+}
+
+/// Tells the core why something is not in the answer.
+fn report(line: &str) {
+    ofi_provider::log!(&RXM, INFO, FABRIC, "{line}");
+}
+
+const RXM_NAME: &CStr = c"ofi_rxm";
+
+/// The provider, as the core knows it.
+pub static RXM: Provider = Provider::new(
+    RXM_NAME,
+    PROV_VERSION,
+    API_VERSION,
+    getinfo_entry::<RxmFabric>,
+    open_fabric::<RxmFabric>,
+);
+
+/// The entry point of the plug-in (fi_provider(7)).
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    // Declares the parameters, so that fi_getparams lists them.
+    config();
+    RXM.as_ptr()
+}

@@ -1,0 +1,12 @@
+//! The ofi_rxm provider: reliable datagrams over the connected endpoints of any
+//! core provider.
+//!
+//! [`info`] says what it offers over which core providers; `domain` and `ep`
+//! stand behind the common glue; `engine` makes connections and moves messages
+//! over them; [`wire`] has the formats, which are the original's.
+mod config;
+mod domain;
+mod engine;
+mod ep;
+pub mod info;
+pub mod wire;

@@ -1,0 +1,531 @@
+//! The wire formats of ofi_rxm: connection data and packet headers.
+//!
+//! Formats are those of the original (control version 4, operation version 3
+//! when connecting and 2 in packets), byte for byte; the tests hold golden
+//! bytes. Numbers are in the sender's byte order, which both sides must share.
+//! Nothing here trusts what it reads.
+use ofi_provider::glue::{RemoteSegment, RemoteSegments};
+use std::fmt;
+
+/// Version of the connection data.
+pub const CM_VERSION: u8 = 1;
+/// Version of the control header.
+pub const CTRL_VERSION: u8 = 4;
+/// Version of the operations, as connection data has it.
+pub const OP_VERSION: u8 = 3;
+/// Version of the operation header in packets.
+pub const OP_HEADER_VERSION: u8 = 2;
+
+/// Bytes of both headers of a packet.
+pub const HEADER_LEN: usize = 64;
+/// Bytes of connection data.
+pub const CALL_LEN: usize = 24;
+/// Bytes of the data of an acceptance.
+pub const ACCEPT_LEN: usize = 16;
+/// Bytes of the data of a refusal.
+pub const REJECT_LEN: usize = 2;
+/// Bytes of the payload of a rendezvous: four places and their count.
+pub const PLACES_LEN: usize = 104;
+
+/// The packet has remote CQ data (FI_REMOTE_CQ_DATA as the API has it).
+pub const REMOTE_CQ_DATA: u32 = 1 << 17;
+
+#[cfg(target_endian = "little")]
+const ENDIANNESS: u8 = 2;
+#[cfg(target_endian = "big")]
+const ENDIANNESS: u8 = 1;
+
+/// Why bytes from a peer are not what they should be. The text is for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub &'static str);
+
+/// What reading bytes from a peer comes to.
+pub type Parsed<T = ()> = Result<T, Malformed>;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(value)
+}
+
+/// Whether the sides of a connection count each other's receive buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowControl {
+    /// An old peer, which does not say.
+    Unstated = 0,
+    /// They do.
+    On = 1,
+    /// They do not: the core provider holds messages back by itself.
+    Off = 2,
+}
+
+impl FlowControl {
+    fn read(byte: u8) -> Self {
+        match byte {
+            1 => Self::On,
+            2 => Self::Off,
+            _ => Self::Unstated,
+        }
+    }
+}
+
+/// What a caller sends along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The port it listens on itself, which with its address is its name.
+    pub port: u16,
+    /// Whether it wants credits.
+    pub flow_control: FlowControl,
+    /// Bytes of the largest eager message; the same on both sides.
+    pub eager_limit: u32,
+    /// Its receive buffers.
+    pub rx_size: u32,
+    /// How packets to it name the connection.
+    pub conn_id: u64,
+}
+
+impl Call {
+    /// The bytes.
+    pub fn write(&self) -> [u8; CALL_LEN] {
+        let mut bytes = [0; CALL_LEN];
+        bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
+        bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
+        bytes[6] = self.flow_control as u8;
+        bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
+        bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
+        bytes
+    }
+
+    /// What the bytes mean.
+    pub fn read(bytes: &[u8]) -> Parsed<Self> {
+        // A core provider may pad the data to what it can carry.
+        if bytes.len() < CALL_LEN {
+            return Err(Malformed("connection data that are too short"));
+        }
+        if bytes[0] != CM_VERSION {
+            return Err(Malformed("connection data of another version"));
+        }
+        if bytes[1] != ENDIANNESS {
+            return Err(Malformed("a peer of the other byte order"));
+        }
+        if bytes[2] != CTRL_VERSION || bytes[3] != OP_VERSION {
+            return Err(Malformed("a peer of another protocol version"));
+        }
+        Ok(Self {
+            port: u16_at(bytes, 4),
+            flow_control: FlowControl::read(bytes[6]),
+            eager_limit: u32_at(bytes, 8),
+            rx_size: u32_at(bytes, 12),
+            conn_id: u64_at(bytes, 16),
+        })
+    }
+}
+
+/// What an acceptance has with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accept {
+    /// How packets to the side that accepts name the connection.
+    pub conn_id: u64,
+    /// Its receive buffers.
+    pub rx_size: u32,
+    /// Whether it wants credits.
+    pub flow_control: FlowControl,
+}
+
+impl Accept {
+    /// The bytes.
+    pub fn write(&self) -> [u8; ACCEPT_LEN] {
+        let mut bytes = [0; ACCEPT_LEN];
+        bytes[..8].copy_from_slice(&self.conn_id.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.rx_size.to_ne_bytes());
+        bytes[12] = self.flow_control as u8;
+        bytes
+    }
+
+    /// What the bytes mean.
+    pub fn read(bytes: &[u8]) -> Parsed<Self> {
+        // Peers before flow control end after the size.
+        if bytes.len() < ACCEPT_LEN - 4 {
+            return Err(Malformed("an acceptance that is too short"));
+        }
+        Ok(Self {
+            conn_id: u64_at(bytes, 0),
+            rx_size: u32_at(bytes, 8),
+            flow_control: FlowControl::read(bytes.get(12).copied().unwrap_or(0)),
+        })
+    }
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It does not say, or not in a way we know.
+    Unspecified = 0,
+    /// The two do not fit together.
+    Refused = 1,
+    /// There is a connection, or the other side is calling itself.
+    Already = 2,
+}
+
+impl Refusal {
+    /// The bytes.
+    pub fn write(self) -> [u8; REJECT_LEN] {
+        [CM_VERSION, self as u8]
+    }
+
+    /// What the bytes mean; nothing when it was not a peer of ours that refused.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [CM_VERSION, 1, ..] => Some(Self::Refused),
+            [CM_VERSION, 2, ..] => Some(Self::Already),
+            [CM_VERSION, _, ..] => Some(Self::Unspecified),
+            _ => None,
+        }
+    }
+}
+
+/// The kinds of packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A whole message.
+    Eager = 0,
+    /// A part of one.
+    Segment = 1,
+    /// Announces a message that waits at its sender.
+    RndvRequest = 2,
+    /// The message announced was read.
+    RndvReadDone = 3,
+    /// An atomic operation.
+    Atomic = 4,
+    /// Its result.
+    AtomicResponse = 5,
+    /// Receive buffers are free again.
+    Credit = 6,
+    /// Where the message announced is to be written.
+    RndvWriteTo = 7,
+    /// It is written.
+    RndvWriteDone = 8,
+}
+
+impl Kind {
+    fn read(byte: u8) -> Parsed<Self> {
+        Ok(match byte {
+            0 => Self::Eager,
+            1 => Self::Segment,
+            2 => Self::RndvRequest,
+            3 => Self::RndvReadDone,
+            4 => Self::Atomic,
+            5 => Self::AtomicResponse,
+            6 => Self::Credit,
+            7 => Self::RndvWriteTo,
+            8 => Self::RndvWriteDone,
+            _ => return Err(Malformed("a packet of unknown kind")),
+        })
+    }
+}
+
+/// Which segment of a message one is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The first of several.
+    First = 1,
+    /// Neither first nor last.
+    Middle = 2,
+    /// The last.
+    Last = 3,
+}
+
+/// What an operation header says of a message.
+pub const OP_MSG: u8 = 0;
+/// A tagged message.
+pub const OP_TAGGED: u8 = 1;
+
+/// The headers of a packet, as far as kinds use them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Its kind.
+    pub kind: Kind,
+    /// Bytes of this segment.
+    pub seg_size: u16,
+    /// Number of this segment, from 0 on.
+    pub seg_no: u32,
+    /// How the receiver named the connection.
+    pub conn_id: u64,
+    /// Names the transfer.
+    pub msg_id: u64,
+    /// More, by kind.
+    pub ctrl_data: u64,
+    /// What operation it is.
+    pub op: u8,
+    /// [`REMOTE_CQ_DATA`].
+    pub flags: u32,
+    /// Bytes of the message in all.
+    pub size: u64,
+    /// Remote CQ data.
+    pub data: u64,
+    /// The tag.
+    pub tag: u64,
+}
+
+impl Header {
+    /// A header of this kind on this connection, all else zero.
+    pub fn of(kind: Kind, conn_id: u64) -> Self {
+        Self {
+            kind,
+            seg_size: 0,
+            seg_no: 0,
+            conn_id,
+            msg_id: 0,
+            ctrl_data: 0,
+            op: OP_MSG,
+            flags: 0,
+            size: 0,
+            data: 0,
+            tag: 0,
+        }
+    }
+
+    /// Writes the header to the start of `bytes`.
+    #[inline]
+    pub fn write(&self, bytes: &mut [u8]) {
+        let mut header = [0; HEADER_LEN];
+        header[0] = CTRL_VERSION;
+        header[1] = self.kind as u8;
+        header[2..4].copy_from_slice(&self.seg_size.to_ne_bytes());
+        header[4..8].copy_from_slice(&self.seg_no.to_ne_bytes());
+        header[8..16].copy_from_slice(&self.conn_id.to_ne_bytes());
+        header[16..24].copy_from_slice(&self.msg_id.to_ne_bytes());
+        header[24..32].copy_from_slice(&self.ctrl_data.to_ne_bytes());
+        header[32] = OP_HEADER_VERSION;
+        header[34] = self.op;
+        header[36..40].copy_from_slice(&self.flags.to_ne_bytes());
+        header[40..48].copy_from_slice(&self.size.to_ne_bytes());
+        header[48..56].copy_from_slice(&self.data.to_ne_bytes());
+        header[56..64].copy_from_slice(&self.tag.to_ne_bytes());
+        bytes[..HEADER_LEN].copy_from_slice(&header);
+    }
+
+    /// The header at the start of a packet, and what is behind it.
+    ///
+    /// Fields that a kind does not use are not looked at: senders leave in them
+    /// what was there before.
+    #[inline]
+    pub fn read(packet: &[u8]) -> Parsed<(Self, &[u8])> {
+        if packet.len() < HEADER_LEN {
+            return Err(Malformed("a packet shorter than its header"));
+        }
+        let (bytes, payload) = packet.split_at(HEADER_LEN);
+        if bytes[0] != CTRL_VERSION {
+            return Err(Malformed("a packet of another version"));
+        }
+        let kind = Kind::read(bytes[1])?;
+        if kind != Kind::Credit && bytes[32] != OP_HEADER_VERSION {
+            return Err(Malformed("an operation of another version"));
+        }
+        let header = Self {
+            kind,
+            seg_size: u16_at(bytes, 2),
+            seg_no: u32_at(bytes, 4),
+            conn_id: u64_at(bytes, 8),
+            msg_id: u64_at(bytes, 16),
+            ctrl_data: u64_at(bytes, 24),
+            op: bytes[34],
+            flags: u32_at(bytes, 36),
+            size: u64_at(bytes, 40),
+            data: u64_at(bytes, 48),
+            tag: u64_at(bytes, 56),
+        };
+        match kind {
+            Kind::Eager if header.size != payload.len() as u64 => {
+                Err(Malformed("a message that is not as long as it says"))
+            }
+            Kind::Segment if usize::from(header.seg_size) != payload.len() => {
+                Err(Malformed("a segment that is not as long as it says"))
+            }
+            Kind::Segment if header.part().is_none() => Err(Malformed("a segment of no message")),
+            Kind::Eager | Kind::Segment | Kind::RndvRequest if header.op > OP_TAGGED => {
+                Err(Malformed("a message that is no message"))
+            }
+            _ => Ok((header, payload)),
+        }
+    }
+
+    /// Which segment it is.
+    pub fn part(&self) -> Option<Part> {
+        match self.ctrl_data & 3 {
+            1 => Some(Part::First),
+            2 => Some(Part::Middle),
+            3 => Some(Part::Last),
+            _ => None,
+        }
+    }
+
+    /// Whether the message is tagged.
+    #[inline]
+    pub fn is_tagged(&self) -> bool {
+        self.op == OP_TAGGED
+    }
+
+    /// Its remote CQ data, if it has some.
+    #[inline]
+    pub fn cq_data(&self) -> Option<u64> {
+        (self.flags & REMOTE_CQ_DATA != 0).then_some(self.data)
+    }
+}
+
+/// Writes the payload of a rendezvous.
+pub fn write_places(places: &RemoteSegments, bytes: &mut [u8]) {
+    let bytes = &mut bytes[..PLACES_LEN];
+    bytes.fill(0);
+    for (place, bytes) in places.as_slice().iter().zip(bytes.chunks_exact_mut(24)) {
+        bytes[..8].copy_from_slice(&place.addr.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&place.len.to_ne_bytes());
+        bytes[16..].copy_from_slice(&place.key.to_ne_bytes());
+    }
+    bytes[96] = places.as_slice().len() as u8;
+}
+
+/// The payload of a rendezvous.
+pub fn read_places(bytes: &[u8]) -> Parsed<RemoteSegments> {
+    let Some(bytes) = bytes.get(..PLACES_LEN) else {
+        return Err(Malformed("a rendezvous that is too short"));
+    };
+    let mut places = RemoteSegments::EMPTY;
+    for bytes in bytes[..96].chunks_exact(24).take(usize::from(bytes[96])) {
+        let (addr, len, key) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16));
+        // There is room for as many as the payload has.
+        let _ = places.push(RemoteSegment { addr, len, key });
+    }
+    if places.as_slice().len() != usize::from(bytes[96]) || places.total().is_err() {
+        return Err(Malformed("a rendezvous whose places do not add up"));
+    }
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes in hex, spaces ignored.
+    fn hex(text: &str) -> Vec<u8> {
+        let text: String = text.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+        (0..text.len()).step_by(2).map(byte).collect()
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn connection_data_are_those_of_the_original() {
+        let bytes = hex("01020403 b996 02 00 00400000 00100000 00000000c32f0000");
+        let call = Call {
+            port: 0x96b9,
+            flow_control: FlowControl::Off,
+            eager_limit: 16384,
+            rx_size: 4096,
+            conn_id: 0x2fc3 << 32,
+        };
+        assert_eq!(Call::read(&bytes), Ok(call));
+        assert_eq!(call.write()[..], bytes);
+        let bytes = hex("010000007f390000 00100000 02000000");
+        let accept =
+            Accept { conn_id: 0x397f << 32 | 1, rx_size: 4096, flow_control: FlowControl::Off };
+        assert_eq!(Accept::read(&bytes), Ok(accept));
+        assert_eq!(accept.write()[..], bytes);
+        assert_eq!(Refusal::Already.write(), [1, 2]);
+        assert_eq!(Refusal::read(&[1, 0]), Some(Refusal::Unspecified));
+        assert_eq!(Refusal::read(&[]), None);
+    }
+
+    #[test]
+    fn callers_that_do_not_fit_are_told_apart() {
+        let call = Call {
+            port: 1,
+            flow_control: FlowControl::Off,
+            eager_limit: 1,
+            rx_size: 1,
+            conn_id: 1,
+        };
+        for at in 0..4 {
+            let mut bytes = call.write();
+            bytes[at] ^= 0xff;
+            assert!(Call::read(&bytes).is_err(), "byte {at}");
+        }
+        assert!(Call::read(&call.write()[..23]).is_err());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn packets_are_those_of_the_original() {
+        let segment = hex("0401004003000000 0100000000000000 0700000000000000 0300000000000000
+             0200010000000200 0000010000000000 0500000000000000 d204000000000000");
+        let header = Header {
+            seg_size: 16384,
+            seg_no: 3,
+            msg_id: 7,
+            ctrl_data: Part::Last as u64,
+            op: OP_TAGGED,
+            flags: REMOTE_CQ_DATA,
+            size: 65536,
+            data: 5,
+            tag: 1234,
+            ..Header::of(Kind::Segment, 1)
+        };
+        let mut bytes = [0; HEADER_LEN];
+        header.write(&mut bytes);
+        assert_eq!(bytes[..], segment);
+        let mut packet = bytes.to_vec();
+        packet.resize(HEADER_LEN + 16384, 9);
+        assert_eq!(Header::read(&packet).unwrap().0, header);
+        packet.pop();
+        assert!(Header::read(&packet).is_err());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_rendezvous_names_its_places_as_the_original_does() {
+        let mut places = RemoteSegments::one(0, 0x40000, 0x8000_0000);
+        let bytes = hex(&format!(
+            "0000000000000000 0000040000000000 0000008000000000 {} 0100000000000000",
+            "00".repeat(72)
+        ));
+        let mut written = [0xff; PLACES_LEN];
+        write_places(&places, &mut written);
+        assert_eq!(written[..], bytes);
+        assert_eq!(read_places(&bytes), Ok(places));
+        places.push(RemoteSegment { addr: 1, len: 2, key: 3 }).unwrap();
+        write_places(&places, &mut written);
+        assert_eq!(read_places(&written), Ok(places));
+        written[96] = 5;
+        assert!(read_places(&written).is_err());
+        assert!(read_places(&written[..103]).is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_packet_are_refused() {
+        let mut bytes = [0; HEADER_LEN];
+        Header::of(Kind::Eager, 1).write(&mut bytes);
+        assert!(Header::read(&bytes).is_ok());
+        assert!(Header::read(&bytes[..63]).is_err());
+        for (at, value) in [(0, 3), (1, 9), (32, 1), (34, 2), (40, 1)] {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            assert!(Header::read(&bytes).is_err(), "byte {at}");
+        }
+    }
+}
