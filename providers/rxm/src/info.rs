@@ -55,6 +55,8 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | FI_RMA | comm);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
+    // Ours is not the core's.
+    core.set_versions(0, 0);
     let tx = core.tx_mut();
     (tx.caps, tx.mode, tx.op_flags, tx.inject_size) = (0, 0, 0, 0);
     (tx.iov_limit, tx.rma_iov_limit) = (0, 0);

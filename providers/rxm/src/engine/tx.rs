@@ -10,8 +10,8 @@ use crate::wire::{
     HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, write_places,
 };
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MSG, FI_READ,
-    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG,
+    FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::Context;
@@ -150,7 +150,7 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         self.may_start(report)?;
         let conn = self.conn_to(op.dest)?;
-        let deliver = op.flags & FI_DELIVERY_COMPLETE != 0;
+        let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let message = Message {
             buf: op.buf,
