@@ -448,8 +448,10 @@ static void truncated(int rank, int tagged, int olen)
 			ct_barrier(&c);
 			post_send(&c, tagged, SEND, b, big, 0, 7, CTX(i));
 			post_send(&c, tagged, SEND, b, 64, 0, 8, CTX(i + 10));
-			ct_sent(&c, CTX(i));
-			ct_sent(&c, CTX(i + 10));
+			/* in either order: comp_order is FI_ORDER_NONE */
+			EQ(ct_next(&c, c.tx, &e, NULL, NULL), 1);
+			CHECK(e.op_context == CTX(i) || e.op_context == CTX(i + 10));
+			ct_sent(&c, e.op_context == CTX(i) ? CTX(i + 10) : CTX(i));
 		}
 		ct_barrier(&c);
 	}

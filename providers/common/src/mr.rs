@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -36,12 +37,31 @@ struct Keys {
     next: u64,
 }
 
+/// Where regions are registered as well, so that peers reach them: the core
+/// provider that a utility provider stands on.
+pub trait Backing: Send + Sync + std::fmt::Debug {
+    /// Registers `len` bytes at `base`, as fi_mr_reg(3): the key that peers use,
+    /// and what ends the registration when it is dropped.
+    ///
+    /// # Safety
+    /// The memory stays valid until what comes back is dropped.
+    unsafe fn register(
+        &self,
+        base: usize,
+        len: usize,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+    ) -> Result<(u64, Box<dyn Any + Send + Sync>)>;
+}
+
 /// The regions of a domain.
 #[derive(Debug)]
 pub struct MrTable {
     mode: c_int,
     /// Some region has a counter.
     counted: AtomicBool,
+    backing: Option<Arc<dyn Backing>>,
     keys: Mutex<Keys>,
 }
 
@@ -59,8 +79,15 @@ impl MrTable {
         Self {
             mode,
             counted: AtomicBool::new(false),
+            backing: None,
             keys: Mutex::new(Keys { next: 1, ..Keys::default() }),
         }
+    }
+
+    /// A table whose regions are registered there as well, which chooses their
+    /// keys.
+    pub fn backed(mr_mode: c_int, backing: Arc<dyn Backing>) -> Self {
+        Self { backing: Some(backing), ..Self::new(mr_mode) }
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -77,13 +104,7 @@ impl MrTable {
         offset: u64,
         wanted: u64,
     ) -> Result<u64> {
-        let virtual_addr = self.mode & abi::FI_MR_VIRT_ADDR != 0;
-        let region = Region {
-            base,
-            len,
-            access,
-            remote_base: if virtual_addr { base as u64 } else { offset },
-        };
+        let region = self.region(base, len, access, offset);
         let mut keys = self.keys();
         let key = if self.mode & abi::FI_MR_PROV_KEY != 0 {
             if access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) == 0 {
@@ -101,6 +122,11 @@ impl MrTable {
         }
         keys.regions.insert(key, region);
         Ok(key)
+    }
+
+    fn region(&self, base: usize, len: usize, access: u64, offset: u64) -> Region {
+        let virtual_addr = self.mode & abi::FI_MR_VIRT_ADDR != 0;
+        Region { base, len, access, remote_base: if virtual_addr { base as u64 } else { offset } }
     }
 
     /// Forgets a key.
@@ -249,6 +275,8 @@ impl Opened<'_> {
 pub struct Mr {
     c: fid_mr,
     table: Arc<MrTable>,
+    /// Ends the registration with the backing.
+    backing: Option<Box<dyn Any + Send + Sync>>,
     on_close: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -299,13 +327,21 @@ impl Mr {
         }
         // SAFETY: by this function's contract.
         let iov = unsafe { *attr.mr_iov };
-        let key = table.insert(
-            iov.iov_base as usize,
-            iov.iov_len,
-            attr.access,
-            attr.offset,
-            attr.requested_key,
-        )?;
+        let (base, len) = (iov.iov_base as usize, iov.iov_len);
+        let (access, offset, wanted) = (attr.access, attr.offset, attr.requested_key);
+        let (key, backing) = match &table.backing {
+            None => (table.insert(base, len, access, offset, wanted)?, None),
+            Some(backing) => {
+                // SAFETY: the application keeps the memory valid until it has closed
+                // the region (fi_mr(3)), which drops what comes back here.
+                let (key, guard) = unsafe { backing.register(base, len, access, offset, wanted) }?;
+                if key != FI_KEY_NOTAVAIL {
+                    let region = table.region(base, len, access, offset);
+                    table.keys().regions.insert(key, region);
+                }
+                (key, Some(guard))
+            }
+        };
         Ok(Arc::new(Self {
             c: fid_mr {
                 fid: fid {
@@ -317,6 +353,7 @@ impl Mr {
                 key,
             },
             table,
+            backing,
             on_close,
         }))
     }
@@ -338,11 +375,13 @@ static FID_OPS: fi_ops = fi_ops {
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     answer("fi_close(mr)", || {
         // SAFETY: see above; checked for null before it is taken back.
-        let mr = unsafe {
+        let mut mr = unsafe {
             Mr::from_c(fid.cast())?;
             Mr::take(fid.cast())
         };
         mr.table.remove(mr.c.key);
+        // The application held the only count.
+        drop(Arc::get_mut(&mut mr).and_then(|mr| mr.backing.take()));
         (mr.on_close)();
         Ok(())
     })

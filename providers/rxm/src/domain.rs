@@ -4,11 +4,12 @@ use crate::engine::{Common, Engine, Identity};
 use crate::ep::RxmEp;
 use crate::info::{core_hints, core_version};
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA, fi_ep_type};
+use ofi_provider::abi::{FI_DIRECTED_RECV, fi_ep_type};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
 use ofi_provider::info::{InfoBuf, InfoRef};
 use ofi_provider::lower;
+use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind;
 use std::sync::{Arc, Weak};
@@ -27,10 +28,12 @@ impl Fabric for RxmFabric {
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<RxmDomain> {
         let config = config();
-        let settings = DomainSettings::new(info, false)?;
+        let mut settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
         let fabric = lower::Fabric::open(&core_info)?;
         let domain = lower::Domain::open(&fabric, &core_info)?;
+        let regions = Arc::new(lower::Regions(domain.clone()));
+        settings.regions = Arc::new(MrTable::backed(core_info.domain().mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), settings.serialized);
         let engine = Engine::new(Arc::new(common))?;
         Ok(RxmDomain { engine, settings })
@@ -80,7 +83,6 @@ impl Domain for RxmDomain {
         let identity = Identity {
             local: local_addr(info)?,
             directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            rma: info.caps() & FI_RMA != 0,
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
         };

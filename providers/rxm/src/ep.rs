@@ -53,7 +53,7 @@ impl RxmEp {
 impl Endpoint for RxmEp {
     fn opened(&self, _fid: FidPtr) {}
 
-    fn enable(&self, bindings: &Bindings) -> Result {
+    fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
         // Before any peer can call: what is inserted after its name was looked
         // up must be heard of.
         if let Some(av) = &bindings.av {

@@ -17,7 +17,7 @@ use std::ffi::CString;
 const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Left out of what an application gets that asks for nothing in particular.
-const HINTED_CAPS: u64 = FI_DIRECTED_RECV;
+const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
 const RX_CAPS: u64 = FI_MSG
@@ -28,7 +28,8 @@ const RX_CAPS: u64 = FI_MSG
     | FI_REMOTE_WRITE
     | FI_MULTI_RECV
     | FI_DIRECTED_RECV
-    | FI_SOURCE;
+    | FI_SOURCE
+    | FI_RMA_EVENT;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
@@ -50,9 +51,9 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         Some(hints) => hints.to_owned()?,
         None => InfoBuf::new()?,
     };
-    let comm = core.caps() & COMM_CAPS;
+    let wanted = core.caps() & (COMM_CAPS | FI_RMA_EVENT);
     let remote = core.caps() & (FI_RMA | FI_ATOMIC) != 0 || core.caps() == 0;
-    core.set_caps(FI_MSG | FI_RMA | comm);
+    core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
     // Ours is not the core's.
@@ -113,7 +114,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
-    let mut caps = MSG_CAPS | HINTED_CAPS | (core.caps() & COMM_CAPS);
+    let mut caps = MSG_CAPS | FI_DIRECTED_RECV | (core.caps() & (COMM_CAPS | FI_RMA_EVENT));
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
     }
@@ -191,10 +192,9 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
         }
     }
     let mut info = alter(api, &offer, hints)?;
-    if hints.is_none_or(|hints| hints.caps() == 0) {
-        info.set_caps(info.caps() & !HINTED_CAPS);
-        info.rx_mut().caps &= !HINTED_CAPS;
-    }
+    let unasked = HINTED_CAPS & !hints.map_or(0, InfoRef::caps);
+    info.set_caps(info.caps() & !unasked);
+    info.rx_mut().caps &= !unasked;
     if hints.and_then(InfoRef::tx).is_none_or(|tx| tx.inject_size == 0) {
         info.tx_mut().inject_size = default_inject(core);
     }

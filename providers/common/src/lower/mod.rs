@@ -17,14 +17,17 @@ pub use cm::{Eq, Event, Passive};
 pub use queue::{Cq, Done, Endpoint, SharedRx};
 
 use crate::abi::{
-    self, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_domain, fid_ep, fid_fabric, fid_mr,
+    self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
+    fid_fabric, fid_mr,
 };
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
-use crate::info::{Era, InfoBuf, InfoChain, InfoRef, dup_raw};
+use crate::info::{Era, InfoBuf, InfoChain, dup_raw};
+use crate::mr::Backing;
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -82,6 +85,9 @@ unsafe fn take_info(info: *mut fi_info) -> Result<InfoBuf> {
         InfoBuf::from_raw(copy?.as_ptr())
     }
 }
+
+/// Keys tried before a registration fails because they are taken.
+const MAX_KEYS: usize = 64;
 
 /// The table of every object, and a call in it.
 ///
@@ -239,22 +245,6 @@ impl Domain {
         Ok(Region { raw, base, len: iov.iov_len, _domain: self.clone() })
     }
 
-    /// Registers memory of the application, which keeps it valid until the
-    /// region is dropped: that is what fi_mr(3) asks of it.
-    ///
-    /// # Safety
-    /// `len` bytes at `base` stay valid for as long as the region lives.
-    pub unsafe fn register_raw(
-        self: &Arc<Self>,
-        base: *mut c_void,
-        len: usize,
-        access: u64,
-        offset: u64,
-        key: u64,
-    ) -> Result<Region> {
-        self.register(iovec { iov_base: base, iov_len: len }, access, offset, key)
-    }
-
     /// Registers every segment of a buffer that is being sent, for peers to
     /// read or for the core to send from. `key` makes the keys asked for.
     pub fn register_send(
@@ -263,7 +253,7 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register(*iov, access, 0, key())).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
     }
 
     /// As [`register_send`](Self::register_send), for a buffer that receives.
@@ -273,15 +263,33 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register(*iov, access, 0, key())).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
+    }
+
+    /// Registers under a key that is free.
+    fn register_any(
+        self: &Arc<Self>,
+        iov: iovec,
+        access: u64,
+        key: &mut impl FnMut() -> u64,
+    ) -> Result<Region> {
+        for _ in 0..MAX_KEYS {
+            match self.register(iov, access, 0, key()) {
+                // The application has it, or a transfer of long ago.
+                Err(Error::NOKEY) => {}
+                other => return other,
+            }
+        }
+        Err(Error::NOKEY)
     }
 
     /// A buffer of ours, registered if the core wants that.
-    pub fn buffer(self: &Arc<Self>, len: usize, key: impl FnOnce() -> u64) -> Result<Buf> {
+    pub fn buffer(self: &Arc<Self>, len: usize, mut key: impl FnMut() -> u64) -> Result<Buf> {
         let mut buf = Buf::new(len);
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
-            buf.region = Some(self.register(iov, abi::FI_SEND | abi::FI_RECV, 0, key())?);
+            let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
+            buf.region = Some(self.register_any(iov, access, &mut key)?);
         }
         Ok(buf)
     }
@@ -303,6 +311,25 @@ impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: everything opened on it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
+    }
+}
+
+/// The application's regions, as a domain's table has them registered.
+#[derive(Debug)]
+pub struct Regions(pub Arc<Domain>);
+
+impl Backing for Regions {
+    unsafe fn register(
+        &self,
+        base: usize,
+        len: usize,
+        access: u64,
+        offset: u64,
+        wanted: u64,
+    ) -> Result<(u64, Box<dyn Any + Send + Sync>)> {
+        let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
+        let region = self.0.register(iov, access, offset, wanted)?;
+        Ok((region.key(), Box::new(region)))
     }
 }
 
@@ -352,6 +379,51 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: open, and ours.
+        let _ = unsafe { close(self.raw.as_ptr().cast()) };
+    }
+}
+
+/// A core provider's counter, that of successes only.
+#[derive(Debug)]
+pub struct Cntr {
+    raw: NonNull<fid_cntr>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for Cntr {}
+// SAFETY: as above.
+unsafe impl Sync for Cntr {}
+
+impl Cntr {
+    /// Opens a counter (fi_cntr_open(3)).
+    pub fn open(domain: &Arc<Domain>) -> Result<Arc<Self>> {
+        let mut raw: *mut fid_cntr = ptr::null_mut();
+        // SAFETY: all zeros but for the wait object is a valid attribute, which
+        // lives for the call.
+        unsafe {
+            let mut attr = std::mem::zeroed::<fi_cntr_attr>();
+            attr.wait_obj = abi::fi_wait_obj::FI_WAIT_NONE.into();
+            let open = call!(domain.raw.as_ref().ops, cntr_open);
+            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+        }
+        let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
+        Ok(Arc::new(Self { raw, _domain: domain.clone() }))
+    }
+
+    /// Its value.
+    pub fn read(&self) -> u64 {
+        // SAFETY: open.
+        unsafe {
+            let read = self.raw.as_ref().ops.as_ref().and_then(|table| table.read);
+            read.map_or(0, |read| read(self.raw.as_ptr()))
+        }
+    }
+}
+
+impl Drop for Cntr {
+    fn drop(&mut self) {
+        // SAFETY: what is bound to it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
     }
 }
@@ -414,14 +486,4 @@ impl Drop for Buf {
         // SAFETY: allocated in `new` with this layout.
         unsafe { dealloc(self.base.as_ptr(), Self::layout(self.len)) };
     }
-}
-
-/// The address an info's source or destination is, if it is one of sockets'.
-pub fn addr_of(bytes: Option<&[u8]>) -> Option<std::net::SocketAddr> {
-    bytes.and_then(|bytes| crate::addr::from_bytes(bytes).ok())
-}
-
-/// For who keeps an info of the core's.
-pub fn copy(info: InfoRef<'_>) -> Result<InfoBuf> {
-    info.to_owned()
 }

@@ -1,6 +1,6 @@
 //! Transfers of a core provider: completion queues, endpoints, shared receive
 //! contexts.
-use super::{Buf, Domain, Eq, Region, bind, call, close, code, control};
+use super::{Buf, Cntr, Domain, Eq, Region, bind, call, close, code, control};
 use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_format, fi_msg,
     fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
@@ -352,6 +352,7 @@ pub struct Endpoint {
     cq: Arc<Cq>,
     /// Not to be closed before it.
     srx: Option<Arc<SharedRx>>,
+    _cntrs: Vec<Arc<Cntr>>,
     open: bool,
 }
 
@@ -362,12 +363,13 @@ unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
     /// Opens an endpoint as `info` describes it, and enables it. Events name it
-    /// by `token`.
+    /// by `token`. Counters count what their flags say (fi_endpoint(3)).
     pub fn open(
         info: &InfoBuf,
         eq: &Arc<Eq>,
         cq: &Arc<Cq>,
         srx: Option<&Arc<SharedRx>>,
+        cntrs: &[(Arc<Cntr>, u64)],
         token: u64,
     ) -> Result<Self> {
         let mut raw: *mut fid_ep = ptr::null_mut();
@@ -379,8 +381,15 @@ impl Endpoint {
             code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
             NonNull::new(raw).ok_or(Error::OTHER)?
         };
-        let (owner, srx) = (cq.owner(), srx.cloned());
-        let ep = Self { raw, owner, eq: eq.clone(), cq: cq.clone(), srx, open: true };
+        let ep = Self {
+            raw,
+            owner: cq.owner(),
+            eq: eq.clone(),
+            cq: cq.clone(),
+            srx: srx.cloned(),
+            _cntrs: cntrs.iter().map(|(cntr, _)| cntr.clone()).collect(),
+            open: true,
+        };
         eq.name(ep.fid(), token);
         // SAFETY: all are open and of one fabric.
         unsafe {
@@ -388,6 +397,9 @@ impl Endpoint {
             bind(ep.fid(), cq.fid(), abi::FI_TRANSMIT | abi::FI_RECV)?;
             if let Some(srx) = &ep.srx {
                 bind(ep.fid(), srx.raw.as_ptr().cast(), 0)?;
+            }
+            for (cntr, flags) in cntrs {
+                bind(ep.fid(), cntr.raw.as_ptr().cast(), *flags)?;
             }
             control(ep.fid(), abi::FI_ENABLE, ptr::null_mut())?;
         }

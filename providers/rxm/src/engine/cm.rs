@@ -148,7 +148,8 @@ impl Ep {
         if core.srx.is_some() {
             info.edit_ep(|ep| ep.rx_ctx_cnt = ofi_provider::abi::FI_SHARED_CONTEXT);
         }
-        let ep = Endpoint::open(&info, &core.eq, &core.cq, core.srx.as_ref(), u64::from(id))?;
+        let (srx, token) = (core.srx.as_ref(), u64::from(id));
+        let ep = Endpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
         let own = core.srx.is_none();
         self.conns[id].ep = Some(ep);
         if own {

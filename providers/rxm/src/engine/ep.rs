@@ -4,7 +4,10 @@ use super::cm::{Conn, Link, Peer};
 use super::rx::{Body, Fetch};
 use super::tx::TxOp;
 use crate::wire::HEADER_LEN;
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_READ, FI_SHARED_CONTEXT, FI_WRITE, fi_addr_t};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, FI_WRITE,
+    fi_addr_t,
+};
 use ofi_provider::addr;
 use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
@@ -38,8 +41,6 @@ pub(crate) struct Identity {
     pub(crate) local: SocketAddr,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
-    /// It reads and writes peers' memory.
-    pub(crate) rma: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -51,6 +52,8 @@ pub(crate) struct Identity {
 pub(super) struct Core {
     pub(super) pep: lower::Passive,
     pub(super) srx: Option<Arc<lower::SharedRx>>,
+    /// Count what peers read and wrote, if the application wants to know.
+    pub(super) cntrs: Vec<(Arc<lower::Cntr>, u64)>,
     pub(super) cq: Arc<lower::Cq>,
     pub(super) eq: Arc<lower::Eq>,
 }
@@ -64,6 +67,8 @@ pub(crate) struct Ep {
     tx_cntr: Option<Arc<Cntr>>,
     /// Count own reads and writes, and what peers read and wrote.
     rma_cntrs: [Option<Arc<Cntr>>; 4],
+    /// What of the core's counters of peers' reads and writes is passed on.
+    counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) inbox: Inbox<Body>,
@@ -111,6 +116,7 @@ impl Ep {
             tx_cq: None,
             tx_cntr: None,
             rma_cntrs: [const { None }; 4],
+            counted: [0; 2],
             av: None,
             inbox,
             meetings: Vec::new(),
@@ -155,7 +161,13 @@ impl Ep {
             Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
             None => 0,
         };
-        self.core = Some(Core { pep, srx, cq, eq });
+        let mut cntrs = Vec::new();
+        for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
+            if wanted.is_some() {
+                cntrs.push((lower::Cntr::open(&common.domain)?, flag));
+            }
+        }
+        self.core = Some(Core { pep, srx, cntrs, cq, eq });
         self.post_shared();
         Ok(self.fds())
     }
@@ -305,9 +317,25 @@ impl Ep {
         if !self.stalled.is_empty() {
             self.retry_stalled();
         }
+        if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
+            self.pass_counts_on();
+        }
         self.since_look += read;
         if read == 0 || self.since_look >= self.common.config.cq_eq_fairness {
             self.look_for_events();
+        }
+    }
+
+    /// Counts for the application what the core counted of peers' accesses.
+    fn pass_counts_on(&mut self) {
+        let Some(core) = &self.core else { return };
+        for (cntr, flag) in &core.cntrs {
+            let which = usize::from(*flag == FI_REMOTE_WRITE);
+            let now = cntr.read();
+            if let Some(wanted) = &self.rma_cntrs[2 + which] {
+                (self.counted[which]..now).for_each(|_| wanted.completed(0));
+            }
+            self.counted[which] = now;
         }
     }
 

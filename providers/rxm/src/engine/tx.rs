@@ -18,6 +18,7 @@ use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::lower::{Buf, Done, Region};
+use ofi_provider::slab::NONE;
 
 /// From how many bytes on a packet goes from the application's buffer rather
 /// than as a copy.
@@ -181,7 +182,8 @@ impl Ep {
                         self.report(op.context, flags, report, Ok(()));
                         return Ok(());
                     }
-                    Err(Error::AGAIN) => {}
+                    // It waits, or a new connection takes it.
+                    Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
                     Err(error) => {
                         self.release(Some(buf));
                         return Err(error);
@@ -262,12 +264,34 @@ impl Ep {
             match self.advance(id) {
                 Ok(()) => return Ok(()),
                 Err(Error::AGAIN) => self.stall(conn),
+                Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {
+                    return self.start_anew(id, conn);
+                }
                 Err(error) => {
                     self.drop_op(id);
                     return Err(error);
                 }
             }
         }
+        self.conns[conn].waiting.push_back(Waiting::Op(id));
+        Ok(())
+    }
+
+    /// The connection is over, which we have not heard of yet: a new one takes
+    /// the transfer.
+    #[cold]
+    fn start_anew(&mut self, id: u32, conn: u32) -> Result {
+        let peer = self.conns[conn].peer;
+        self.ops[id].conn = NONE;
+        self.ended(conn, Error::CONNRESET);
+        let known = self.peers.get(peer).map(|peer| peer.conn);
+        let conn = match known {
+            Some(NONE) => self.call(peer),
+            Some(conn) => Ok(conn),
+            None => Err(Error::NOTCONN),
+        };
+        let conn = conn.inspect_err(|_| drop(self.drop_op(id)))?;
+        self.ops[id].conn = conn;
         self.conns[conn].waiting.push_back(Waiting::Op(id));
         Ok(())
     }
