@@ -69,9 +69,12 @@ impl Domain for RxmDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, _kind: Kind) -> Result {
+    fn blocking_opened(&self, kind: Kind) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
-        self.settings.start_thread("ofi-rxm", engine)
+        match kind {
+            Kind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
+            _ => self.settings.start_thread("ofi-rxm", engine),
+        }
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {

@@ -58,11 +58,19 @@ impl DomainSettings {
 
     /// Starts the domain's progress thread, once, if progress is automatic.
     pub fn start_thread(&self, name: &str, engine: Weak<dyn Progress>) -> Result {
-        if self.automatic {
-            let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if thread.is_none() {
-                *thread = Some(Thread::start(name, engine)?);
-            }
+        if self.automatic { self.need_thread(name, engine) } else { Ok(()) }
+    }
+
+    /// Starts the domain's progress thread, once, although progress is manual:
+    /// the application may sleep where no call of its own makes progress.
+    /// -FI_ENOSYS when it promised that nothing runs beside its calls.
+    pub fn need_thread(&self, name: &str, engine: Weak<dyn Progress>) -> Result {
+        if self.serialized {
+            return Err(Error::NOSYS);
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if thread.is_none() {
+            *thread = Some(Thread::start(name, engine)?);
         }
         Ok(())
     }
