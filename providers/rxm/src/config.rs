@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) auto_progress: bool,
     /// The receiver of a large message lets its sender write it.
     pub(crate) rndv_write: bool,
+    /// Whether the core looks for new interfaces; else as the application asks.
+    pub(crate) rescan: Option<bool>,
     /// Larger eager messages go from the application's buffer.
     pub(crate) direct_send: bool,
 }
@@ -113,6 +115,10 @@ pub(crate) fn config() -> &'static Config {
                 c"write large messages to their receiver instead of reading from the sender",
             )
             .unwrap_or(false),
+            rescan: boolean(
+                c"rescan",
+                c"whether the core provider looks for new interfaces; default: when asked to",
+            ),
             direct_send: boolean(
                 c"enable_direct_send",
                 c"send larger packets from the application's buffer, without a copy",

@@ -237,6 +237,11 @@ impl Getinfo for RxmFabric {
             report("refused: ep_attr->type: only FI_EP_RDM");
             return Err(Error::NODATA);
         }
+        let flags = match config().rescan {
+            Some(true) => flags | FI_RESCAN,
+            Some(false) => flags & !FI_RESCAN,
+            None => flags,
+        };
         let cores = lower::getinfo(core_version(api), node, service, flags, &core_hints(hints)?)?;
         let mut chain = InfoChain::new();
         for core in cores.iter() {

@@ -366,6 +366,13 @@ impl Header {
         }
     }
 
+    /// Whether a packet is about a transfer under way, and brings no message.
+    #[inline]
+    pub fn is_control(packet: &[u8]) -> bool {
+        let kind = packet.get(1).map_or(Err(Malformed("")), |kind| Kind::read(*kind));
+        !matches!(kind, Ok(Kind::Eager | Kind::Segment | Kind::RndvRequest | Kind::Atomic))
+    }
+
     /// Which segment it is.
     pub fn part(&self) -> Option<Part> {
         match self.ctrl_data & 3 {

@@ -3,6 +3,7 @@ use super::Common;
 use super::cm::{Conn, Link, Peer};
 use super::rx::{Body, Fetch};
 use super::tx::TxOp;
+use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, FI_WRITE,
@@ -161,6 +162,15 @@ impl Ep {
             Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
             None => 0,
         };
+        let whose = if srx.is_some() { "shared" } else { "of each connection" };
+        ofi_provider::log!(
+            &RXM,
+            INFO,
+            EP_CTRL,
+            "up to {} receive buffers, {whose}; transmit size of the core {}",
+            common.rx_buffers(srx.is_some()),
+            info.tx().size
+        );
         let mut cntrs = Vec::new();
         for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
             if wanted.is_some() {
@@ -456,6 +466,11 @@ impl Ep {
 
     /// Ends everything.
     pub(super) fn close(&mut self) {
+        // What was injected is complete for the application: it goes if it can.
+        let connected = |(id, conn): (u32, &Conn)| (conn.link == Link::Connected).then_some(id);
+        for id in self.conns.iter().filter_map(connected).collect::<Vec<_>>() {
+            self.flush(id);
+        }
         // Connections first: no memory of the application's is used after that.
         self.conns = Slab::default();
         self.core = None;

@@ -151,7 +151,8 @@ impl Ep {
             return;
         }
         let len = done.len.min(buf.len());
-        if !self.parked.is_empty() || !self.may_take() {
+        // What ends a transfer needs no room, and may be what makes some.
+        if (!self.parked.is_empty() || !self.may_take()) && !Header::is_control(&buf[..len]) {
             self.parked.push_back((buf, len, conn));
             return;
         }

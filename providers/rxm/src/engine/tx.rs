@@ -431,6 +431,9 @@ impl Ep {
 
     fn send_segments(&mut self, id: u32, mut message: Message) -> Result {
         let (len, most) = (message.buf.len(), self.common.config.eager_limit);
+        if message.sent == 0 {
+            ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes in segments of {most}");
+        }
         while message.sent < len {
             let part = (len - message.sent).min(most);
             let which = match message.sent {
@@ -490,6 +493,9 @@ impl Ep {
             self.release(Some(buf));
             return Err(error);
         }
+        let how = if common.config.rndv_write { "written" } else { "read" };
+        let len = message.buf.len();
+        ofi_provider::log!(&RXM, DEBUG, EP_DATA, "announced {len} bytes to be {how}");
         self.ops[id].todo = Todo::Announced(*message);
         Ok(())
     }

@@ -1,0 +1,38 @@
+//! Packets and connection data of ofi_rxm, as they come from a peer.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+// By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
+#[allow(dead_code, reason = "only what reads and writes is used here")]
+#[path = "../../providers/rxm/src/wire.rs"]
+mod wire;
+use wire::{Accept, Call, HEADER_LEN, Header, Kind, Refusal, read_places, write_places};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(call) = Call::read(bytes) {
+        assert_eq!(Call::read(&call.write()), Ok(call));
+    }
+    if let Ok(accept) = Accept::read(bytes) {
+        assert_eq!(Accept::read(&accept.write()), Ok(accept));
+    }
+    if let Some(refusal) = Refusal::read(bytes) {
+        assert_eq!(Refusal::read(&refusal.write()), Some(refusal));
+    }
+    let Ok((header, payload)) = Header::read(bytes) else { return };
+    assert_eq!(payload.len(), bytes.len() - HEADER_LEN);
+    // Nothing of an accepted header is lost.
+    let mut again = bytes.to_vec();
+    header.write(&mut again);
+    assert_eq!(Header::read(&again).map(|(header, _)| header), Ok(header));
+    match header.kind {
+        Kind::Eager => assert_eq!(header.size, payload.len() as u64),
+        Kind::Segment => assert!(header.part().is_some()),
+        _ => {}
+    }
+    if let Ok(places) = read_places(payload) {
+        assert!(places.total().is_ok());
+        let mut out = [0; wire::PLACES_LEN];
+        write_places(&places, &mut out);
+        assert_eq!(read_places(&out), Ok(places));
+    }
+});
