@@ -167,9 +167,10 @@ impl Ep {
             &RXM,
             INFO,
             EP_CTRL,
-            "up to {} receive buffers, {whose}; transmit size of the core {}",
+            "up to {} receive buffers, {whose}; transmit size of the core {}; {} completions a turn",
             common.rx_buffers(srx.is_some()),
-            info.tx().size
+            info.tx().size,
+            common.config.comp_per_progress
         );
         let mut cntrs = Vec::new();
         for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {

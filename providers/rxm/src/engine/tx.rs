@@ -413,6 +413,7 @@ impl Ep {
         header.write(&mut buf);
         let token = token.to_u64();
         let sent = if len >= DIRECT_MIN && self.may_go_direct(&message.buf) {
+            ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes from where it is");
             let part = message.buf.part(from, len);
             link.send_with(buf, HEADER_LEN, &part, &[], 0, token)
         } else if message.deliver {
