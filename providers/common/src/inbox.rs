@@ -104,12 +104,16 @@ pub struct Inbox<B> {
     pub min_multi_recv: usize,
     /// The names of peers, by their numbers.
     names: Vec<fi_addr_t>,
+    /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
+    addrs: Option<HashMap<u32, Vec<u8>>>,
     kept_bytes: usize,
 }
 
 impl<B: Body> Inbox<B> {
-    /// An inbox of an endpoint that is not enabled yet.
-    pub fn new(directed: bool, min_multi_recv: usize) -> Self {
+    /// An inbox of an endpoint that is not enabled yet: whether a receive's
+    /// source counts (FI_DIRECTED_RECV), whether a stranger's messages are
+    /// reported as errors (FI_SOURCE_ERR), and FI_OPT_MIN_MULTI_RECV.
+    pub fn new(directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
             cq: None,
             cntr: None,
@@ -120,6 +124,7 @@ impl<B: Body> Inbox<B> {
             multi: Slab::default(),
             min_multi_recv,
             names: Vec::new(),
+            addrs: source_err.then(HashMap::new),
             kept_bytes: 0,
         }
     }
@@ -147,6 +152,21 @@ impl<B: Body> Inbox<B> {
             self.names.resize(index + 1, FI_ADDR_NOTAVAIL);
         }
         self.names[index] = name;
+    }
+
+    /// Tells a peer's address, which FI_SOURCE_ERR reports of strangers.
+    pub fn set_addr(&mut self, peer: u32, addr: impl FnOnce() -> Vec<u8>) {
+        if let Some(addrs) = &mut self.addrs {
+            addrs.insert(peer, addr());
+        }
+    }
+
+    /// The number is to be another peer's.
+    pub fn forget(&mut self, peer: u32) {
+        self.set_name(peer, FI_ADDR_NOTAVAIL);
+        if let Some(addrs) = &mut self.addrs {
+            addrs.remove(&peer);
+        }
     }
 
     /// A peer's name.
@@ -215,7 +235,14 @@ impl<B: Body> Inbox<B> {
     pub fn received(&mut self, recv: &Recv, about: &About) {
         let extra = self.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        if about.len > recv.buf.len() {
+        if entry.src == FI_ADDR_NOTAVAIL
+            && let Some(addrs) = &self.addrs
+        {
+            // The message is there; its sender's name is not, but its address.
+            let data = addrs.get(&about.peer).cloned().unwrap_or_default();
+            let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
+            self.report_error(CompletionError { data, ..error });
+        } else if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
@@ -287,6 +314,15 @@ impl<B: Body> Inbox<B> {
     /// The messages that wait, claimed ones too, of one queue.
     pub fn all_kept(&self, queue: usize) -> Vec<u32> {
         self.unexpected[queue].ids()
+    }
+
+    /// Whether messages of this peer wait.
+    pub fn keeps_from(&self, peer: u32) -> bool {
+        let of = |queue: &Unexpected<Message<B>>| {
+            let of_peer = |id: &u32| queue.get(*id).is_some_and(|kept| kept.about.peer == peer);
+            queue.ids().iter().any(of_peer)
+        };
+        self.unexpected.iter().any(of)
     }
 
     /// Whether somebody claimed this tagged message.

@@ -17,9 +17,12 @@ use std::ffi::CString;
 const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Left out of what an application gets that asks for nothing in particular.
-const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT;
+const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | FI_FENCE | FI_SOURCE_ERR;
+/// Of those, what it takes a core for that has it.
+const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -29,7 +32,9 @@ const RX_CAPS: u64 = FI_MSG
     | FI_MULTI_RECV
     | FI_DIRECTED_RECV
     | FI_SOURCE
-    | FI_RMA_EVENT;
+    | FI_SOURCE_ERR
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
@@ -51,7 +56,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         Some(hints) => hints.to_owned()?,
         None => InfoBuf::new()?,
     };
-    let wanted = core.caps() & (COMM_CAPS | FI_RMA_EVENT);
+    let wanted = core.caps() & (COMM_CAPS | CORE_CAPS);
     let remote = core.caps() & (FI_RMA | FI_ATOMIC) != 0 || core.caps() == 0;
     core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
@@ -114,7 +119,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
-    let mut caps = MSG_CAPS | FI_DIRECTED_RECV | (core.caps() & (COMM_CAPS | FI_RMA_EVENT));
+    let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
     }
@@ -194,6 +199,7 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     let mut info = alter(api, &offer, hints)?;
     let unasked = HINTED_CAPS & !hints.map_or(0, InfoRef::caps);
     info.set_caps(info.caps() & !unasked);
+    info.tx_mut().caps &= !unasked;
     info.rx_mut().caps &= !unasked;
     if hints.and_then(InfoRef::tx).is_none_or(|tx| tx.inject_size == 0) {
         info.tx_mut().inject_size = default_inject(core);

@@ -61,6 +61,10 @@ pub(super) struct Conn {
     pub(super) partial: Vec<Partial>,
     /// It is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
+    /// Transfers that are not complete, those that wait too.
+    pub(super) ops: usize,
+    /// The first that waits does so for all before it to complete (FI_FENCE).
+    pub(super) fenced: bool,
 }
 
 impl Conn {
@@ -75,6 +79,8 @@ impl Conn {
             waiting: VecDeque::new(),
             partial: Vec::new(),
             stalled: false,
+            ops: 0,
+            fenced: false,
         }
     }
 }
@@ -409,11 +415,14 @@ impl Ep {
     fn forget_peer_if_unused(&mut self, peer: u32) {
         let Some(entry) = self.peers.get(peer) else { return };
         let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-        let talks = entry.conn != NONE || self.conns.iter().any(|(_, conn)| conn.peer == peer);
+        let talks = entry.conn != NONE
+            || self.conns.iter().any(|(_, conn)| conn.peer == peer)
+            || self.inbox.keeps_from(peer);
         if !named && !talks {
             let addr = entry.addr;
             self.peers.remove(peer);
             self.by_addr.remove(&addr);
+            self.inbox.forget(peer);
         }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Identity {
     pub(crate) local: SocketAddr,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
+    /// A stranger's message is reported as an error (FI_SOURCE_ERR).
+    pub(crate) source_err: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -109,7 +111,8 @@ pub(crate) struct Ep {
 
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
-        let inbox = Inbox::new(identity.directed, MIN_MULTI_RECV.min(common.config.eager_limit));
+        let least = MIN_MULTI_RECV.min(common.config.eager_limit);
+        let inbox = Inbox::new(identity.directed, identity.source_err, least);
         Self {
             common,
             identity,
@@ -401,6 +404,7 @@ impl Ep {
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
         let peer = self.peers.insert(Peer { addr, conn: NONE });
         self.by_addr.insert(addr, peer);
+        self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
         peer
     }

@@ -10,8 +10,9 @@ use crate::wire::{
     HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, write_places,
 };
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG,
-    FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_KEY_NOTAVAIL,
+    FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND,
+    FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::Context;
@@ -127,6 +128,8 @@ pub(super) struct TxOp {
     report: bool,
     /// Failures are not reported (inject calls).
     silent: bool,
+    /// It starts when all before it to the same peer are complete (FI_FENCE).
+    fence: bool,
     todo: Todo,
     /// Transfers of the core's that are not complete.
     outstanding: u32,
@@ -162,7 +165,7 @@ impl Ep {
             sent: 0,
             segments: 0,
         };
-        let ready = self.is_ready(conn);
+        let ready = self.may_go(conn, op.flags);
         let mut todo = Todo::Send(message);
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
         let direct = !inject && self.goes_direct(&message);
@@ -198,6 +201,7 @@ impl Ep {
             flags,
             report,
             silent: inject && !report,
+            fence: op.flags & FI_FENCE != 0,
             todo,
             outstanding: 0,
             regions: Vec::new(),
@@ -210,13 +214,14 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         self.may_start(report)?;
         let conn = self.conn_to(op.src)?;
-        let ready = self.is_ready(conn);
+        let ready = self.may_go(conn, op.flags);
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
             flags: FI_RMA | FI_READ,
             report,
             silent: false,
+            fence: op.flags & FI_FENCE != 0,
             todo: Todo::Read { buf: op.buf, from: op.remote },
             outstanding: 0,
             regions: Vec::new(),
@@ -234,9 +239,9 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         self.may_start(report)?;
         let conn = self.conn_to(op.dest)?;
-        let ready = self.is_ready(conn);
+        let ready = self.may_go(conn, op.flags);
         let (to, data) = (op.remote, op.data);
-        let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE);
+        let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE);
         let todo = if inject {
             let mut bytes = self.buffer()?;
             op.buf.copy_to(0, &mut bytes[..len]);
@@ -250,6 +255,7 @@ impl Ep {
             flags: FI_RMA | FI_WRITE,
             report,
             silent: inject && !report,
+            fence: op.flags & FI_FENCE != 0,
             todo,
             outstanding: 0,
             regions: Vec::new(),
@@ -257,9 +263,16 @@ impl Ep {
         self.start(id, conn, ready)
     }
 
+    /// Whether a transfer with these flags can start right now.
+    #[inline]
+    fn may_go(&self, conn: u32, flags: u64) -> bool {
+        self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
+    }
+
     /// Starts a transfer, or lets it wait in its connection.
     #[inline]
     fn start(&mut self, id: u32, conn: u32, ready: bool) -> Result {
+        self.conns[conn].ops += 1;
         if ready {
             match self.advance(id) {
                 Ok(()) => return Ok(()),
@@ -273,8 +286,20 @@ impl Ep {
                 }
             }
         }
-        self.conns[conn].waiting.push_back(Waiting::Op(id));
+        let fenced = self.ops[id].fence;
+        let conn = &mut self.conns[conn];
+        conn.fenced |= fenced && conn.waiting.is_empty();
+        conn.waiting.push_back(Waiting::Op(id));
         Ok(())
+    }
+
+    /// Whether a fenced transfer, taken out of those that wait, waits on for
+    /// others before it.
+    fn is_fenced_off(&self, id: u32) -> bool {
+        let Some(op) = self.ops.get(id).filter(|op| op.fence) else { return false };
+        let conn = &self.conns[op.conn];
+        let waiting = conn.waiting.iter().filter(|w| matches!(w, Waiting::Op(_))).count();
+        conn.ops > waiting + 1
     }
 
     /// The connection is over, which we have not heard of yet: a new one takes
@@ -292,6 +317,7 @@ impl Ep {
         };
         let conn = conn.inspect_err(|_| drop(self.drop_op(id)))?;
         self.ops[id].conn = conn;
+        self.conns[conn].ops += 1;
         self.conns[conn].waiting.push_back(Waiting::Op(id));
         Ok(())
     }
@@ -646,7 +672,17 @@ impl Ep {
     pub(super) fn flush(&mut self, id: u32) {
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
+            conn.fenced = false;
             let Some(waiting) = conn.waiting.pop_front() else { return };
+            if let Waiting::Op(op) = waiting
+                && self.is_fenced_off(op)
+            {
+                let conn = &mut self.conns[id];
+                conn.fenced = true;
+                conn.waiting.push_front(waiting);
+                return;
+            }
+            let Some(conn) = self.conns.get_mut(id) else { return };
             let result = match waiting {
                 Waiting::Op(op) => self.advance(op).map_err(|error| (error, Waiting::Op(op))),
                 Waiting::Fetch(fetch) => {
@@ -759,6 +795,12 @@ impl Ep {
     #[inline]
     fn drop_op(&mut self, id: u32) -> Option<TxOp> {
         let mut op = self.ops.remove(id)?;
+        if let Some(conn) = self.conns.get_mut(op.conn) {
+            conn.ops -= 1;
+            if conn.fenced {
+                self.stall(op.conn);
+            }
+        }
         if let Todo::Packet(buf, _) | Todo::WriteCopy { bytes: buf, .. } =
             std::mem::replace(&mut op.todo, Todo::Wait)
         {
