@@ -1,5 +1,5 @@
 //! The provider's endpoints, for the common glue.
-use crate::engine::{Engine, Identity};
+use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t};
 use ofi_provider::addr;
@@ -47,6 +47,19 @@ impl RxmEp {
     pub(crate) fn new(engine: Arc<Engine>, identity: Identity) -> Self {
         let id = engine.add_ep(identity);
         Self { engine, id, names: OnceLock::new() }
+    }
+
+    /// Starts a transfer.
+    #[inline]
+    fn transfer(&self, start: impl FnOnce(&mut Ep) -> Result) -> Result {
+        let mut state = self.engine.lock();
+        let ep = state.ep(self.id);
+        let result = start(ep);
+        if std::mem::take(&mut ep.wants_help) {
+            drop(state);
+            self.engine.help();
+        }
+        result
     }
 }
 
@@ -106,7 +119,7 @@ impl Endpoint for RxmEp {
 impl Msg for RxmEp {
     #[inline]
     fn send(&self, op: SendOp) -> Result {
-        self.engine.lock().ep(self.id).send(op, false)
+        self.transfer(|ep| ep.send(op, false))
     }
     #[inline]
     fn recv(&self, op: RecvOp) -> Result {
@@ -117,7 +130,7 @@ impl Msg for RxmEp {
 impl Tagged for RxmEp {
     #[inline]
     fn tsend(&self, op: SendOp) -> Result {
-        self.engine.lock().ep(self.id).send(op, true)
+        self.transfer(|ep| ep.send(op, true))
     }
     #[inline]
     fn trecv(&self, op: RecvOp) -> Result {
@@ -135,10 +148,10 @@ impl Tagged for RxmEp {
 
 impl Rma for RxmEp {
     fn read(&self, op: ReadOp) -> Result {
-        self.engine.lock().ep(self.id).read(op)
+        self.transfer(|ep| ep.read(op))
     }
     fn write(&self, op: WriteOp) -> Result {
-        self.engine.lock().ep(self.id).write(op)
+        self.transfer(|ep| ep.write(op))
     }
 }
 

@@ -105,6 +105,8 @@ pub(crate) struct Ep {
     /// Completions since the time was looked at.
     since_look: usize,
     last_look: Instant,
+    /// Transfers wait for a connection, which somebody has to see through.
+    pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
 }
@@ -140,6 +142,7 @@ impl Ep {
             since_look: 0,
             last_look: Instant::now(),
             look_now: false,
+            wants_help: false,
         }
     }
 
@@ -376,6 +379,12 @@ impl Ep {
             return false;
         }
         self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
+    }
+
+    /// Whether transfers wait for a connection to be made.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.unready > 0
+            && self.conns.iter().any(|(_, c)| c.link != Link::Connected && !c.waiting.is_empty())
     }
 
     /// fi_recv and its kin.

@@ -19,12 +19,14 @@ use ofi_provider::glue::Bindings;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Lock};
 use ofi_provider::lower::{self, Buf, Done};
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Progress, block_signals};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What the endpoints of a domain have in common.
 #[derive(Debug)]
@@ -79,7 +81,23 @@ pub(crate) struct Engine {
     common: Arc<Common>,
     epoll: Epoll,
     activity: AtomicU64,
+    helper: Mutex<Option<Helper>>,
 }
+
+/// A thread that makes connections while the application makes no call.
+///
+/// A send is accepted before its connection is there. If the application then
+/// waits for something else, under manual progress nobody would finish the
+/// connection: this does. It looks in every now and then, keeps out of the way
+/// of an application that is at it itself, and ends when nothing waits.
+#[derive(Debug)]
+struct Helper {
+    handle: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+/// How often the helper looks whether it is needed.
+const HELPER_PAUSE: Duration = Duration::from_millis(1);
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,6 +108,8 @@ impl std::fmt::Debug for Engine {
 /// What the engine's lock guards.
 pub(crate) struct State {
     eps: Slab<Box<Ep>>,
+    /// The helper runs.
+    helped: bool,
     /// Room for completions of the core's, used again and again.
     done: Vec<Done>,
 }
@@ -98,9 +118,39 @@ impl Engine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State { eps: Slab::default(), done: Vec::with_capacity(64) };
+        let state = State { eps: Slab::default(), helped: false, done: Vec::with_capacity(64) };
         let state = Lock::with_level(state, common.serialized);
-        Ok(Arc::new(Self { state, common, epoll: Epoll::new()?, activity: AtomicU64::new(0) }))
+        Ok(Arc::new(Self {
+            state,
+            common,
+            epoll: Epoll::new()?,
+            activity: AtomicU64::new(0),
+            helper: Mutex::default(),
+        }))
+    }
+
+    /// Starts the helper, if it does not run. Without it, which an application
+    /// that serializes all calls must do, connections are made by calls only.
+    #[cold]
+    pub(crate) fn help(self: &Arc<Self>) {
+        if self.common.serialized {
+            return;
+        }
+        if std::mem::replace(&mut self.lock().helped, true) {
+            return;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (engine, stopped) = (Arc::downgrade(self), stop.clone());
+        let thread = std::thread::Builder::new().name("ofi-rxm-cm".to_owned());
+        match thread.spawn(move || help(&engine, &stopped)) {
+            // The one before has nothing left to do.
+            Ok(handle) => *self.helper() = Some(Helper { handle, stop }),
+            Err(_) => self.lock().helped = false,
+        }
+    }
+
+    fn helper(&self) -> MutexGuard<'_, Option<Helper>> {
+        self.helper.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits for the lock.
@@ -139,6 +189,39 @@ impl Engine {
                 self.epoll.remove(fd);
             }
             ep.close();
+        }
+    }
+}
+
+/// What the helper does.
+fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
+    block_signals();
+    let mut seen = None;
+    while !stop.load(Ordering::Acquire) {
+        std::thread::sleep(HELPER_PAUSE);
+        let Some(engine) = engine.upgrade() else { return };
+        let now = Some(engine.activity());
+        let mut state = engine.lock();
+        if !state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+            // Whoever starts to wait from now on starts another.
+            state.helped = false;
+            return;
+        }
+        if now == seen {
+            state.turn();
+        }
+        seen = now;
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(helper) = self.helper().take() {
+            helper.stop.store(true, Ordering::Release);
+            // The last count may be dropped by the helper itself.
+            if helper.handle.thread().id() != std::thread::current().id() {
+                let _ = helper.handle.join();
+            }
         }
     }
 }

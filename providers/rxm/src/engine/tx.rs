@@ -4,6 +4,7 @@
 //! What can go at once goes from the caller's thread. What cannot, because the
 //! connection is not made yet or the core has no room, waits in the connection
 //! and goes in the order of its posting.
+use super::cm::Link;
 use super::ep::Ep;
 use crate::info::RXM;
 use crate::wire::{
@@ -288,6 +289,7 @@ impl Ep {
         }
         let fenced = self.ops[id].fence;
         let conn = &mut self.conns[conn];
+        self.wants_help |= conn.link != Link::Connected;
         conn.fenced |= fenced && conn.waiting.is_empty();
         conn.waiting.push_back(Waiting::Op(id));
         Ok(())
