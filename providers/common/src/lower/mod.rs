@@ -445,8 +445,9 @@ unsafe impl Sync for Buf {}
 
 impl Buf {
     fn layout(len: usize) -> Layout {
-        // A cache line, which also suits whatever headers lie at the start.
-        Layout::from_size_align(len.max(1), 64).unwrap_or(Layout::new::<u64>())
+        // No more than malloc gives by itself: with more, the system's zero pages
+        // would be written to before they are needed.
+        Layout::from_size_align(len.max(1), 16).unwrap_or(Layout::new::<u64>())
     }
 
     fn new(len: usize) -> Self {

@@ -13,6 +13,7 @@ use crate::lock::Lock;
 use crate::slab::Slab;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -155,19 +156,12 @@ impl Cq {
     /// were. An error is the core's, about the queue itself.
     #[inline]
     pub fn read(&self, max: usize, out: &mut Vec<Done>) -> Result<usize> {
-        const EMPTY: fi_cq_data_entry = fi_cq_data_entry {
-            op_context: ptr::null_mut(),
-            flags: 0,
-            len: 0,
-            buf: ptr::null_mut(),
-            data: 0,
-        };
-        let mut entries = [EMPTY; BATCH];
+        let mut room = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; BATCH];
         let max = max.min(BATCH);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, read);
-            read(self.raw.as_ptr(), entries.as_mut_ptr().cast(), max)
+            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max)
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
@@ -176,15 +170,17 @@ impl Cq {
                 error => Err(error),
             };
         }
-        let entries = &entries[..(n as usize).min(max)];
-        if !entries.is_empty() {
+        let room = &room[..(n as usize).min(max)];
+        if !room.is_empty() {
             let mut flights = self.flights.lock();
-            for entry in entries {
+            for entry in room {
+                // SAFETY: the core wrote as many entries as it says.
+                let entry = unsafe { entry.assume_init_ref() };
                 let flight = flights.take(entry.op_context as usize);
                 out.extend(done(flight, entry.flags, entry.len, entry.data, None));
             }
         }
-        Ok(entries.len())
+        Ok(room.len())
     }
 
     #[cold]

@@ -35,6 +35,9 @@ const MIN_MULTI_RECV: usize = 16384;
 /// itself; more follow when these turn out too few.
 const FIRST_RX_BUFFERS: usize = 16;
 
+/// Turns without a completion after which the time is looked at.
+const IDLE_TURNS: u32 = 16;
+
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -104,6 +107,8 @@ pub(crate) struct Ep {
 
     /// Completions since the time was looked at.
     since_look: usize,
+    /// Turns without a completion since then.
+    idle_turns: u32,
     last_look: Instant,
     /// Transfers wait for a connection, which somebody has to see through.
     pub(crate) wants_help: bool,
@@ -140,6 +145,7 @@ impl Ep {
             rx_posted: 0,
             rx_wanted: 0,
             since_look: 0,
+            idle_turns: 0,
             last_look: Instant::now(),
             look_now: false,
             wants_help: false,
@@ -311,8 +317,6 @@ impl Ep {
     /// One turn: completions of the core's, connection events, what waits.
     #[inline]
     pub(super) fn turn(&mut self, done: &mut Vec<Done>) {
-        let Some(core) = &self.core else { return };
-        let cq = core.cq.clone();
         if !self.parked.is_empty() {
             self.unpark();
         }
@@ -321,7 +325,8 @@ impl Ep {
         while left > 0 {
             done.clear();
             let wanted = left.min(16);
-            let Ok(n) = cq.read(wanted, done) else { break };
+            let Some(core) = &self.core else { return };
+            let Ok(n) = core.cq.read(wanted, done) else { break };
             for done in done.drain(..) {
                 self.completed(done);
             }
@@ -338,7 +343,13 @@ impl Ep {
             self.pass_counts_on();
         }
         self.since_look += read;
-        if read == 0 || self.since_look >= self.common.config.cq_eq_fairness {
+        self.idle_turns = if read == 0 { self.idle_turns + 1 } else { 0 };
+        let hurry = self.unready > 0 || self.look_now;
+        if hurry
+            || self.idle_turns >= IDLE_TURNS
+            || self.since_look >= self.common.config.cq_eq_fairness
+        {
+            self.idle_turns = 0;
             self.look_for_events();
         }
     }

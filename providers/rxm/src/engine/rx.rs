@@ -108,8 +108,8 @@ impl Ep {
     /// Posts receive buffers to the shared context until there are enough.
     pub(super) fn post_shared(&mut self) {
         while self.rx_posted < self.rx_wanted && self.inbox.kept_bytes() <= MAX_KEPT {
-            let Some(srx) = self.core.as_ref().and_then(|core| core.srx.clone()) else { return };
             let Ok(buf) = self.buffer() else { return };
+            let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref()) else { return };
             if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
                 self.release(Some(buf));
                 return;
