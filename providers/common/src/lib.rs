@@ -10,6 +10,7 @@
 //! Locks are taken in this order: a provider's engine, then a queue's own lock.
 //! No lock of this crate is held while a provider's `progress` is called.
 pub mod addr;
+pub mod atomic;
 pub mod av;
 pub mod buf;
 pub mod cntr;

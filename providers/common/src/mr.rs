@@ -250,6 +250,31 @@ impl Opened<'_> {
         })
     }
 
+    /// Lets `change` change a copy of the bytes of `place`, which then takes
+    /// their place. Atomic for everything that goes through this table.
+    pub fn update(
+        &self,
+        place: &RemoteSegment,
+        right: u64,
+        change: impl FnOnce(&mut [u8]) -> Result,
+    ) -> Result {
+        let (base, len) = self.locate(place, right)?;
+        let (mut few, mut many) = ([0; 64], Vec::new());
+        let bytes = match few.get_mut(..len) {
+            Some(bytes) => bytes,
+            None => {
+                many.resize(len, 0);
+                &mut many[..]
+            }
+        };
+        // SAFETY: see the type: `len` bytes at `base` are valid, and `bytes` is ours.
+        unsafe { std::ptr::copy_nonoverlapping(base as *const u8, bytes.as_mut_ptr(), len) };
+        change(bytes)?;
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, len) };
+        Ok(())
+    }
+
     /// Appends bytes `from..from + max` of `places` to a list of vectors, which
     /// must be used while the table is open; how many bytes were appended.
     pub fn append(

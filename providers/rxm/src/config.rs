@@ -1,5 +1,7 @@
 //! The provider's run-time parameters (fi_rxm(7)).
 use crate::info::RXM;
+use crate::wire::IOCS_LEN;
+use ofi_provider::atomic;
 use ofi_provider::param;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -126,4 +128,14 @@ pub(crate) fn config() -> &'static Config {
             .unwrap_or(true),
         }
     })
+}
+
+/// Bytes of elements of this type that one atomic operation can have.
+///
+/// None of 16 bytes: the original's target does not survive them.
+pub(crate) fn max_atomic(datatype: u32) -> usize {
+    match atomic::size_of_type(datatype) {
+        Ok(size) if size < 16 => config().eager_limit.saturating_sub(IOCS_LEN),
+        _ => 0,
+    }
 }

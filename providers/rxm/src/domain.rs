@@ -1,5 +1,5 @@
 //! Fabrics and domains.
-use crate::config::{Config, config};
+use crate::config::{Config, config, max_atomic};
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::RxmEp;
 use crate::info::{core_hints, core_version};
@@ -34,7 +34,7 @@ impl Fabric for RxmFabric {
         let domain = lower::Domain::open(&fabric, &core_info)?;
         let regions = Arc::new(lower::Regions(domain.clone()));
         settings.regions = Arc::new(MrTable::backed(core_info.domain().mr_mode, regions));
-        let common = Common::new(domain, core_info, config.clone(), settings.serialized);
+        let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;
         Ok(RxmDomain { engine, settings })
     }
@@ -75,6 +75,10 @@ impl Domain for RxmDomain {
             Kind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
             _ => self.settings.start_thread("ofi-rxm", engine),
         }
+    }
+
+    fn max_atomic(&self, datatype: u32) -> usize {
+        max_atomic(datatype)
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {

@@ -1,4 +1,5 @@
 //! The provider's endpoints, for the common glue.
+use crate::config::max_atomic;
 use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t};
@@ -8,7 +9,7 @@ use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
-    Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+    AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -109,6 +110,14 @@ impl Endpoint for RxmEp {
 
     fn close(&self) {
         self.engine.close_ep(self.id);
+    }
+
+    fn atomic(&self, op: AtomicOp) -> Result {
+        self.transfer(|ep| ep.atomic(op))
+    }
+
+    fn max_atomic(&self, datatype: u32) -> usize {
+        max_atomic(datatype)
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {

@@ -17,13 +17,15 @@ use std::ffi::CString;
 const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Left out of what an application gets that asks for nothing in particular.
-const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | FI_FENCE | FI_SOURCE_ERR;
+const HINTED_CAPS: u64 =
+    FI_ATOMIC | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | FI_FENCE | FI_SOURCE_ERR;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
-const RX_CAPS: u64 = FI_MSG
+    FI_ATOMIC | FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
+const RX_CAPS: u64 = FI_ATOMIC
+    | FI_MSG
     | FI_TAGGED
     | FI_RMA
     | FI_RECV
@@ -120,6 +122,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
     let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
+    // Whoever has atomics has the modifiers that go with them.
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
     }

@@ -27,6 +27,11 @@ pub const REJECT_LEN: usize = 2;
 /// Bytes of the payload of a rendezvous: four places and their count.
 pub const PLACES_LEN: usize = 104;
 
+/// Bytes of the places of an atomic operation, before its elements.
+pub const IOCS_LEN: usize = 96;
+/// Bytes of the answer to one, before what was there.
+pub const ANSWER_LEN: usize = 8;
+
 /// The packet has remote CQ data (FI_REMOTE_CQ_DATA as the API has it).
 pub const REMOTE_CQ_DATA: u32 = 1 << 17;
 
@@ -255,6 +260,36 @@ pub enum Part {
 pub const OP_MSG: u8 = 0;
 /// A tagged message.
 pub const OP_TAGGED: u8 = 1;
+/// An atomic operation that brings nothing back.
+pub const OP_ATOMIC: u8 = 6;
+/// One that brings back what was there.
+pub const OP_ATOMIC_FETCH: u8 = 7;
+/// One that compares.
+pub const OP_ATOMIC_COMPARE: u8 = 8;
+
+/// What an atomic operation is, in the place of a message's tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicHeader {
+    /// enum fi_datatype.
+    pub datatype: u8,
+    /// enum fi_op.
+    pub op: u8,
+    /// Places in the target's memory.
+    pub places: u8,
+}
+
+impl AtomicHeader {
+    /// As the field of a header.
+    pub fn to_tag(self) -> u64 {
+        u64::from_ne_bytes([self.datatype, self.op, self.places, 0, 0, 0, 0, 0])
+    }
+
+    /// From the field of a header.
+    pub fn from_tag(tag: u64) -> Self {
+        let [datatype, op, places, ..] = tag.to_ne_bytes();
+        Self { datatype, op, places }
+    }
+}
 
 /// The headers of a packet, as far as kinds use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -425,6 +460,45 @@ pub fn read_places(bytes: &[u8]) -> Parsed<RemoteSegments> {
     Ok(places)
 }
 
+/// Writes the places of an atomic operation; lengths are numbers of elements.
+pub fn write_iocs(places: &RemoteSegments, bytes: &mut [u8]) {
+    let mut whole = [0; PLACES_LEN];
+    write_places(places, &mut whole);
+    bytes[..IOCS_LEN].copy_from_slice(&whole[..IOCS_LEN]);
+}
+
+/// The places of an atomic operation, of which there are so many, and the
+/// elements behind them.
+pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
+    if payload.len() < IOCS_LEN {
+        return Err(Malformed("an atomic operation that is too short"));
+    }
+    let (iocs, elements) = payload.split_at(IOCS_LEN);
+    let mut whole = [0; PLACES_LEN];
+    whole[..IOCS_LEN].copy_from_slice(iocs);
+    whole[IOCS_LEN] = count;
+    Ok((read_places(&whole)?, elements))
+}
+
+/// The start of the answer to an atomic operation: 0 or an error code, and the
+/// bytes behind it. Both are in network order.
+pub fn write_answer(status: i32, len: u32, bytes: &mut [u8]) {
+    bytes[..4].copy_from_slice(&status.to_be_bytes());
+    bytes[4..ANSWER_LEN].copy_from_slice(&len.to_be_bytes());
+}
+
+/// The answer to an atomic operation: its status, and what was there.
+pub fn read_answer(payload: &[u8]) -> Parsed<(i32, &[u8])> {
+    if payload.len() < ANSWER_LEN {
+        return Err(Malformed("an answer that is too short"));
+    }
+    let (head, result) = payload.split_at(ANSWER_LEN);
+    let status = i32::from_be_bytes([head[0], head[1], head[2], head[3]]);
+    let len = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
+    let result = usize::try_from(len).ok().and_then(|len| result.get(..len));
+    Ok((status, result.ok_or(Malformed("an answer shorter than it says"))?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -521,6 +595,34 @@ mod tests {
         written[96] = 5;
         assert!(read_places(&written).is_err());
         assert!(read_places(&written[..103]).is_err());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn atomic_operations_are_those_of_the_original() {
+        let packet = hex(&format!(
+            "0404000000000000 0000000000000000 0000000000000000 0000000000000000
+             0200060000000000 6400000000000000 0000000000000000 0500010000000000
+             0000000000000000 0100000000000000 dec0000000000000 {} 07000000",
+            "00".repeat(72)
+        ));
+        let (header, payload) = Header::read(&packet).unwrap();
+        assert_eq!((header.kind, header.op, header.size), (Kind::Atomic, OP_ATOMIC, 100));
+        let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
+        assert_eq!(AtomicHeader::from_tag(header.tag), what);
+        assert_eq!(what.to_tag(), header.tag);
+        let places = RemoteSegments::one(0, 1, 0xc0de);
+        assert_eq!(read_iocs(payload, 1), Ok((places, &[7, 0, 0, 0][..])));
+        let mut written = [0xff; IOCS_LEN];
+        write_iocs(&places, &mut written);
+        assert_eq!(written[..], payload[..IOCS_LEN]);
+        assert!(read_iocs(payload, 5).is_err());
+        assert!(read_iocs(&payload[..95], 1).is_err());
+        let mut answer = [0; 12];
+        write_answer(22, 4, &mut answer);
+        assert_eq!(answer[..], hex("00000016 00000004 00000000"));
+        assert_eq!(read_answer(&answer), Ok((22, &[0; 4][..])));
+        assert!(read_answer(&answer[..11]).is_err());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Domain, Fabric, RxAttr, Users, opened, unbuilt};
+use super::{Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
 use crate::abi::{
-    FI_CLASS_DOMAIN, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_mr_attr, fi_ops,
-    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
-    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+    FI_CLASS_DOMAIN, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype,
+    fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
+    fi_tx_attr, fi_xpu_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll,
+    fid_stx, fid_xpu_ctx,
 };
 use crate::av::Av;
 use crate::boundary::answer;
@@ -69,7 +70,7 @@ impl<D: Domain> DomainFid<D> {
         poll_open: Some(poll_open::<D>),
         stx_ctx: Some(no_stx_ctx),
         srx_ctx: Some(srx_ctx::<D>),
-        query_atomic: Some(unbuilt::no_query_atomic),
+        query_atomic: Some(query_atomic::<D>),
         query_collective: Some(unbuilt::no_query_collective),
         endpoint2: Some(endpoint2::<D>),
         xpu_ctx: Some(no_xpu_ctx),
@@ -314,6 +315,24 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
                 EpFid::open_srx(inner, rx, domain.clone(), progress, on_close, context)
             })
         }
+    })
+}
+
+unsafe extern "C" fn query_atomic<D: Domain>(
+    domain: *mut fid_domain,
+    datatype: c_enum<fi_datatype>,
+    op: c_enum<fi_op>,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> c_int {
+    answer("fi_query_atomic", || {
+        // SAFETY: see above; the attribute is the caller's or null.
+        let (domain, attr) = unsafe { (DomainFid::<D>::from_c(domain)?, attr.as_mut()) };
+        let max = domain.inner.max_atomic(datatype.raw());
+        let attr = attr.ok_or(Error::INVAL)?;
+        let answer = atomic::query_atomic(datatype.raw(), op.raw(), flags, max)?;
+        (attr.count, attr.size) = answer;
+        Ok(())
     })
 }
 

@@ -374,6 +374,9 @@ impl<E: Endpoint> EpFid<E> {
             if has(abi::FI_RMA) {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
             }
+            if self.shared.caps & abi::FI_ATOMIC != 0 {
+                (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
+            }
         }
     }
 

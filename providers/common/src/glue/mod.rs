@@ -10,6 +10,7 @@
 //! Objects are counted: a fabric, domain, queue or vector that others use
 //! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
 //! detected here: after fi_close the memory is gone.
+mod atomic;
 mod connreq;
 mod domain;
 mod ep;
@@ -84,6 +85,10 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
     fn blocking_opened(&self, kind: Kind) -> Result;
+    /// What its endpoints answer to [`Endpoint::max_atomic`].
+    fn max_atomic(&self, _datatype: u32) -> usize {
+        0
+    }
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
     /// Opens a shared receive context: an endpoint of which only the receive
@@ -225,6 +230,31 @@ pub struct ReadOp {
     pub flags: u64,
 }
 
+/// One atomic operation on a peer's memory.
+#[derive(Debug)]
+pub struct AtomicOp {
+    /// The group of calls it is of.
+    pub kind: crate::atomic::Kind,
+    /// The elements' type (enum fi_datatype), one that [`crate::atomic`] knows.
+    pub datatype: u32,
+    /// What is done (enum fi_op).
+    pub op: u32,
+    /// The elements it takes; none when it only reads.
+    pub operand: SendBuf,
+    /// Those it compares with, in a comparison.
+    pub compare: SendBuf,
+    /// Where the elements go that were there, if they are wanted.
+    pub result: RecvBuf,
+    /// The target's places; their lengths are numbers of elements.
+    pub remote: RemoteSegments,
+    /// Whose memory; nothing for connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// As for [`SendOp`].
+    pub flags: u64,
+}
+
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     /// The endpoint got its C object; events name it by this.
@@ -250,6 +280,15 @@ pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     /// (FI_GET_FD).
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
+    }
+    /// An atomic operation (fi_atomic(3)).
+    fn atomic(&self, _op: AtomicOp) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Bytes of elements of this type that one atomic operation can have, 0 when
+    /// there are none on it.
+    fn max_atomic(&self, _datatype: u32) -> usize {
+        0
     }
     /// Other fi_control commands than the common ones.
     ///

@@ -367,6 +367,13 @@ impl Ep {
         }
     }
 
+    /// A peer's atomic operation read our memory, or wrote it.
+    pub(super) fn count_remote(&self, wrote: bool) {
+        if let Some(cntr) = &self.rma_cntrs[if wrote { 3 } else { 2 }] {
+            cntr.completed(0);
+        }
+    }
+
     /// Looks for connection events if it is time to.
     fn look_for_events(&mut self) {
         if self.unready == 0 && !self.look_now {

@@ -5,6 +5,7 @@
 //! completes their receives ([`rx`]); connections are made and ended in [`cm`].
 //! A turn of progress reads the core's completion queues and, seldom enough not
 //! to cost, its event queues.
+mod atomic;
 mod cm;
 mod ep;
 mod rx;
@@ -15,10 +16,11 @@ pub(crate) use ep::{Ep, Identity};
 use crate::config::Config;
 use crate::wire::HEADER_LEN;
 use ofi_provider::error::Result;
-use ofi_provider::glue::Bindings;
+use ofi_provider::glue::{Bindings, DomainSettings};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Lock};
 use ofi_provider::lower::{self, Buf, Done};
+use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, block_signals};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
@@ -36,6 +38,8 @@ pub(crate) struct Common {
     pub(crate) info: InfoBuf,
     pub(crate) config: Config,
     pub(crate) serialized: bool,
+    /// The application's regions.
+    regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
     core_inject: usize,
     /// Segments of one transfer of the core's.
@@ -52,11 +56,12 @@ impl Common {
         domain: Arc<lower::Domain>,
         info: InfoBuf,
         config: Config,
-        serialized: bool,
+        settings: &DomainSettings,
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
         let keys = AtomicU32::new(0);
-        Self { domain, info, config, serialized, core_inject, core_iov, keys }
+        let (serialized, regions) = (settings.serialized, settings.regions.clone());
+        Self { domain, info, config, serialized, regions, core_inject, core_iov, keys }
     }
 
     /// A key that no region of ours had for long.

@@ -250,7 +250,11 @@ impl Ep {
             Kind::RndvWriteDone => self.written(id, &header),
             // Nothing is counted on our side.
             Kind::Credit => Ok(()),
-            Kind::Atomic | Kind::AtomicResponse => Err(Malformed("an atomic operation")),
+            Kind::Atomic => self.atomic_came(id, &header, payload),
+            Kind::AtomicResponse => {
+                let known = self.answered(id, &header, payload);
+                known.then_some(()).ok_or(Malformed("an answer nobody asked for"))
+            }
         };
         if let Err(why) = result {
             self.malformed(id, why);

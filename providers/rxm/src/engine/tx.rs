@@ -8,17 +8,20 @@ use super::cm::Link;
 use super::ep::Ep;
 use crate::info::RXM;
 use crate::wire::{
-    HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, write_places,
+    ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, IOCS_LEN, Kind, OP_ATOMIC, OP_ATOMIC_COMPARE,
+    OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, read_answer, write_iocs,
+    write_places,
 };
 use ofi_provider::abi::{
-    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_KEY_NOTAVAIL,
-    FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND,
-    FI_TAGGED, FI_WRITE,
+    FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
+    FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
+    FI_SEND, FI_TAGGED, FI_WRITE,
 };
+use ofi_provider::atomic;
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
@@ -131,6 +134,8 @@ pub(super) struct TxOp {
     silent: bool,
     /// It starts when all before it to the same peer are complete (FI_FENCE).
     fence: bool,
+    /// Its answer completes it, and what that brings goes here.
+    answer: Option<RecvBuf>,
     todo: Todo,
     /// Transfers of the core's that are not complete.
     outstanding: u32,
@@ -203,6 +208,7 @@ impl Ep {
             report,
             silent: inject && !report,
             fence: op.flags & FI_FENCE != 0,
+            answer: None,
             todo,
             outstanding: 0,
             regions: Vec::new(),
@@ -223,6 +229,7 @@ impl Ep {
             report,
             silent: false,
             fence: op.flags & FI_FENCE != 0,
+            answer: None,
             todo: Todo::Read { buf: op.buf, from: op.remote },
             outstanding: 0,
             regions: Vec::new(),
@@ -257,6 +264,7 @@ impl Ep {
             report,
             silent: inject && !report,
             fence: op.flags & FI_FENCE != 0,
+            answer: None,
             todo,
             outstanding: 0,
             regions: Vec::new(),
@@ -268,6 +276,73 @@ impl Ep {
     #[inline]
     fn may_go(&self, conn: u32, flags: u64) -> bool {
         self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
+    }
+
+    /// fi_atomic and its kin.
+    pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
+        let payload = IOCS_LEN + op.operand.len() + op.compare.len();
+        if payload.max(ANSWER_LEN + op.result.len()) > self.common.config.eager_limit {
+            return Err(Error::MSGSIZE);
+        }
+        let report = op.flags & FI_COMPLETION != 0;
+        self.may_start(report)?;
+        let conn = self.conn_to(op.dest)?;
+        let ready = self.may_go(conn, op.flags);
+        let (number, access) = match op.kind {
+            atomic::Kind::Write => (OP_ATOMIC, FI_WRITE),
+            atomic::Kind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
+            atomic::Kind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
+        };
+        let mut buf = self.buffer()?;
+        let elements = HEADER_LEN + IOCS_LEN;
+        let (middle, end) = (elements + op.operand.len(), HEADER_LEN + payload);
+        write_iocs(&op.remote, &mut buf[HEADER_LEN..]);
+        op.operand.copy_to(0, &mut buf[elements..middle]);
+        op.compare.copy_to(0, &mut buf[middle..end]);
+        let places = op.remote.as_slice().len() as u8;
+        let what = AtomicHeader { datatype: op.datatype as u8, op: op.op as u8, places };
+        let id = self.ops.insert(TxOp {
+            conn,
+            context: op.context,
+            flags: FI_ATOMIC | access,
+            report,
+            silent: op.flags & FI_INJECT != 0 && !report,
+            fence: op.flags & FI_FENCE != 0,
+            answer: Some(op.result),
+            todo: Todo::Wait,
+            outstanding: 0,
+            regions: Vec::new(),
+        });
+        let header = Header {
+            msg_id: u64::from(id),
+            op: number,
+            size: payload as u64,
+            tag: what.to_tag(),
+            ..Header::of(Kind::Atomic, 0)
+        };
+        header.write(&mut buf);
+        self.ops[id].todo = Todo::Packet(buf, end);
+        self.start(id, conn, ready)
+    }
+
+    /// The answer to an atomic operation came. False: none was asked for.
+    pub(super) fn answered(&mut self, conn: u32, header: &Header, payload: &[u8]) -> bool {
+        let Ok(id) = u32::try_from(header.msg_id) else { return false };
+        let Some(op) = self.ops.get(id).filter(|op| op.conn == conn) else { return false };
+        let (Some(answer), Ok((status, bytes))) = (&op.answer, read_answer(payload)) else {
+            return false;
+        };
+        let result = match status {
+            0 if bytes.len() == answer.len() => {
+                answer.copy_from(0, bytes);
+                Ok(())
+            }
+            0 => Err(Error::PROTO),
+            // Releases differ in the sign.
+            status => Err(Error::from_code(status.saturating_abs())),
+        };
+        self.finish_op(id, result);
+        true
     }
 
     /// Starts a transfer, or lets it wait in its connection.
@@ -390,7 +465,7 @@ impl Ep {
             match link.inject(&buf[..len]) {
                 Ok(()) => {
                     self.release(Some(buf));
-                    self.finish_op(id, Ok(()));
+                    self.sent(id);
                     return Ok(());
                 }
                 Err(error) => {
@@ -637,21 +712,29 @@ impl Ep {
     pub(super) fn send_control(
         &mut self,
         id: u32,
-        mut header: Header,
+        header: Header,
         places: Option<&RemoteSegments>,
     ) {
         // Without memory for a packet the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return };
-        let Some(conn) = self.conns.get(id) else { return };
-        header.conn_id = conn.remote_id;
-        header.write(&mut buf);
-        let mut len = HEADER_LEN;
+        let mut len = 0;
         if let Some(places) = places {
             write_places(places, &mut buf[HEADER_LEN..]);
-            len += PLACES_LEN;
+            len = PLACES_LEN;
         }
+        self.send_made(id, header, buf, len);
+    }
+
+    /// The same, of a packet whose payload of `len` bytes is in place.
+    pub(super) fn send_made(&mut self, id: u32, mut header: Header, mut buf: Buf, len: usize) {
+        let Some(conn) = self.conns.get(id) else {
+            self.release(Some(buf));
+            return;
+        };
+        header.conn_id = conn.remote_id;
+        header.write(&mut buf);
         let ready = self.is_ready(id);
-        self.send_packet(id, buf, len, ready);
+        self.send_packet(id, buf, HEADER_LEN + len, ready);
     }
 
     fn send_packet(&mut self, id: u32, buf: Buf, len: usize, ready: bool) {
@@ -738,7 +821,10 @@ impl Ep {
             Token::Rx(conn) => self.packet_came(conn, done),
             Token::Message(id) => {
                 self.release(done.buf);
-                self.finish_op(id, result);
+                match result {
+                    Ok(()) => self.sent(id),
+                    Err(error) => self.finish_op(id, Err(error)),
+                }
             }
             Token::Rma(id) => {
                 self.release(done.buf);
@@ -764,6 +850,14 @@ impl Ep {
                 }
             }
             Token::Fetch(id) => self.fetch_part_done(id, done.error),
+        }
+    }
+
+    /// The only packet of a transfer left.
+    #[inline]
+    fn sent(&mut self, id: u32) {
+        if self.ops.get(id).is_some_and(|op| op.answer.is_none()) {
+            self.finish_op(id, Ok(()));
         }
     }
 
