@@ -102,8 +102,8 @@ pub struct Inbox<B> {
     /// Below so many bytes of room a multi-receive buffer is given back
     /// (FI_OPT_MIN_MULTI_RECV).
     pub min_multi_recv: usize,
-    /// The names of peers, by their numbers.
-    names: Vec<fi_addr_t>,
+    /// The names of peers by their numbers, and what completions call them.
+    names: Vec<(fi_addr_t, fi_addr_t)>,
     /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
     addrs: Option<HashMap<u32, Vec<u8>>>,
     kept_bytes: usize,
@@ -145,13 +145,14 @@ impl<B: Body> Inbox<B> {
         self.cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
-    /// Names a peer as completions report it; FI_ADDR_NOTAVAIL for a stranger.
-    pub fn set_name(&mut self, peer: u32, name: fi_addr_t) {
+    /// Names a peer, as receives choose it and as completions report it;
+    /// FI_ADDR_NOTAVAIL for a stranger. The two differ with FI_AV_USER_ID.
+    pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
         let index = peer as usize;
         if self.names.len() <= index {
-            self.names.resize(index + 1, FI_ADDR_NOTAVAIL);
+            self.names.resize(index + 1, (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL));
         }
-        self.names[index] = name;
+        self.names[index] = (name, id);
     }
 
     /// Tells a peer's address, which FI_SOURCE_ERR reports of strangers.
@@ -163,7 +164,7 @@ impl<B: Body> Inbox<B> {
 
     /// The number is to be another peer's.
     pub fn forget(&mut self, peer: u32) {
-        self.set_name(peer, FI_ADDR_NOTAVAIL);
+        self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         if let Some(addrs) = &mut self.addrs {
             addrs.remove(&peer);
         }
@@ -172,7 +173,13 @@ impl<B: Body> Inbox<B> {
     /// A peer's name.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
-        self.names.get(peer as usize).copied().unwrap_or(FI_ADDR_NOTAVAIL)
+        self.names.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |(name, _)| *name)
+    }
+
+    /// What completions call a peer.
+    #[inline]
+    fn id_of(&self, peer: u32) -> fi_addr_t {
+        self.names.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |(_, id)| *id)
     }
 
     /// Bytes that waiting messages take.
@@ -192,7 +199,7 @@ impl<B: Body> Inbox<B> {
             buf,
             data: about.cq_data.unwrap_or(0),
             tag: about.tag,
-            src: self.name_of(about.peer),
+            src: self.id_of(about.peer),
         }
     }
 

@@ -37,6 +37,12 @@ impl Listener for Names {
         }
     }
 
+    fn identified(&self, index: fi_addr_t, id: fi_addr_t) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.with(self.ep, |ep| ep.name_identified(index, id));
+        }
+    }
+
     fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.with(self.ep, |ep| ep.name_removed(index));

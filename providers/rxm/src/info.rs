@@ -14,7 +14,8 @@ use ofi_provider::lower;
 use ofi_provider::provider::Provider;
 use std::ffi::CString;
 
-const MSG_CAPS: u64 = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE;
+const MSG_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_AV_USER_ID;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Left out of what an application gets that asks for nothing in particular.
 const HINTED_CAPS: u64 =
@@ -174,7 +175,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
         domain.max_ep_tx_ctx = 1;
         domain.max_ep_rx_ctx = 1;
         domain.mr_iov_limit = 1;
-        domain.caps = COMM_CAPS;
+        domain.caps = COMM_CAPS | FI_AV_USER_ID;
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;
     });

@@ -539,8 +539,8 @@ unsafe extern "C" fn writevalid<E: Endpoint>(
     op: c_enum<fi_op>,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: see above.
     answer("fi_atomicvalid", || {
+        // SAFETY: see above.
         unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Write, datatype, op, count)
     })
 }
@@ -551,8 +551,8 @@ unsafe extern "C" fn readwritevalid<E: Endpoint>(
     op: c_enum<fi_op>,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: see above.
     answer("fi_fetch_atomicvalid", || {
+        // SAFETY: see above.
         unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Fetch, datatype, op, count)
     })
 }
@@ -563,8 +563,8 @@ unsafe extern "C" fn compwritevalid<E: Endpoint>(
     op: c_enum<fi_op>,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: see above.
     answer("fi_compare_atomicvalid", || {
+        // SAFETY: see above.
         unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Compare, datatype, op, count)
     })
 }

@@ -437,7 +437,8 @@ impl Ep {
     }
 
     fn set_name(&mut self, name: fi_addr_t, peer: u32) {
-        self.inbox.set_name(peer, name);
+        let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
+        self.inbox.set_name(peer, name, id);
         let Ok(index) = usize::try_from(name) else { return };
         if name == FI_ADDR_NOTAVAIL {
             return;
@@ -456,6 +457,14 @@ impl Ep {
         }
     }
 
+    /// The application chose what completions report for a name.
+    pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
+        let peer = usize::try_from(name).ok().and_then(|name| self.by_name.get(name)).copied();
+        if let Some(peer) = peer.filter(|peer| self.peers.get(*peer).is_some()) {
+            self.inbox.set_name(peer, name, id);
+        }
+    }
+
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
         let Some(slot) = usize::try_from(name).ok().and_then(|n| self.by_name.get_mut(n)) else {
@@ -463,7 +472,7 @@ impl Ep {
         };
         let peer = std::mem::replace(slot, NONE);
         if self.peers.get(peer).is_some() {
-            self.inbox.set_name(peer, FI_ADDR_NOTAVAIL);
+            self.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         }
     }
 
