@@ -82,6 +82,8 @@ pub(crate) struct Ep {
     meetings: Vec<Meeting>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
+    /// Packets came that nothing says whose they are, of which one warning tells.
+    pub(super) strange: bool,
     /// Packets that came while the completion queue was full.
     pub(super) parked: VecDeque<(Buf, usize, u32)>,
 
@@ -132,6 +134,7 @@ impl Ep {
             inbox,
             meetings: Vec::new(),
             fetches: Slab::default(),
+            strange: false,
             parked: VecDeque::new(),
             peers: Slab::default(),
             by_addr: HashMap::new(),

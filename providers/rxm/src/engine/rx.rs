@@ -205,7 +205,11 @@ impl Ep {
         let (header, payload) = match Header::read(&buf[..len]) {
             Ok(read) => read,
             Err(why) => {
-                self.malformed(conn, why);
+                // What names the connection may be right all the same.
+                let named = buf[..len]
+                    .get(8..12)
+                    .map_or(NONE, |id| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]));
+                self.malformed(if conn == NONE { named } else { conn }, why);
                 return Some(buf);
             }
         };
@@ -265,7 +269,14 @@ impl Ep {
     /// A peer sent what makes no sense: this one connection ends.
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
-        let peer = self.conns.get(conn).and_then(|conn| self.peers.get(conn.peer));
+        let Some(of) = self.conns.get(conn) else {
+            // With shared buffers nothing says whose connection it was.
+            if !std::mem::replace(&mut self.strange, true) {
+                ofi_provider::log!(&RXM, WARN, EP_DATA, "ignoring packets that came: {why}");
+            }
+            return;
+        };
+        let peer = self.peers.get(of.peer);
         ofi_provider::log!(
             &RXM,
             WARN,
@@ -273,9 +284,7 @@ impl Ep {
             "closing the connection to {}: {why}",
             peer.map_or_else(|| "a peer".to_owned(), |peer| peer.addr.to_string())
         );
-        if conn != NONE {
-            self.ended(conn, Error::PROTO);
-        }
+        self.ended(conn, Error::PROTO);
     }
 
     #[inline]
