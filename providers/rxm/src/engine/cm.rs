@@ -16,6 +16,7 @@ use ofi_provider::lower::{Endpoint, Event};
 use ofi_provider::slab::NONE;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,10 @@ pub(super) struct Conn {
     pub(super) link: Link,
     /// The core's endpoint; none while refused.
     pub(super) ep: Option<Endpoint>,
+    /// What packets must say beside the connection's index: with shared receive
+    /// buffers nothing else tells whose a packet is, so a peer must not be able
+    /// to guess another's, nor name a connection that is over.
+    secret: u32,
     /// How packets to the peer name the connection.
     pub(super) remote_id: u64,
     /// The peer's process, as it said; 0 if not known.
@@ -73,6 +78,7 @@ impl Conn {
             peer,
             link,
             ep: None,
+            secret: RandomState::new().hash_one(peer) as u32 & SECRET_MASK,
             remote_id: 0,
             pid: 0,
             refusals: 0,
@@ -85,6 +91,11 @@ impl Conn {
     }
 }
 
+/// Bits of a connection's index in what names it; the others, but for the sign,
+/// are its secret.
+const INDEX_BITS: u32 = 20;
+const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
+
 /// What packets carry of a connection's number: peers have the process in the
 /// upper half, and leave it out of packets.
 fn packet_id(conn_id: u64) -> u64 {
@@ -93,8 +104,29 @@ fn packet_id(conn_id: u64) -> u64 {
 
 impl Ep {
     /// Our number of a connection, as connection data have it.
-    fn conn_id(id: u32) -> u64 {
-        u64::from(std::process::id()) << 32 | u64::from(id)
+    fn conn_id(&self, id: u32) -> u64 {
+        let low = self.conns[id].secret << INDEX_BITS | id;
+        u64::from(std::process::id()) << 32 | u64::from(low)
+    }
+
+    /// The connection that a packet names.
+    #[inline]
+    pub(super) fn named_conn(&self, conn_id: u64) -> Option<u32> {
+        let named = conn_id as u32;
+        let id = named & ((1 << INDEX_BITS) - 1);
+        let conn = self.conns.get(id)?;
+        (conn.secret == named >> INDEX_BITS).then_some(id)
+    }
+
+    /// A new connection, -FI_ENOBUFS when there are as many as have names.
+    fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
+        let id = self.conns.insert(Conn::new(peer, link));
+        if id >= 1 << INDEX_BITS {
+            self.conns.remove(id);
+            return Err(Error::NOBUFS);
+        }
+        self.unready += 1;
+        Ok(id)
     }
 
     fn rx_size(&self) -> u32 {
@@ -105,8 +137,7 @@ impl Ep {
     /// Calls a peer; the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
-        let id = self.conns.insert(Conn::new(peer, Link::Calling));
-        self.unready += 1;
+        let id = self.new_conn(peer, Link::Calling)?;
         if let Err(error) = self.start_call(id) {
             self.conns.remove(id);
             self.unready -= 1;
@@ -138,7 +169,7 @@ impl Ep {
             flow_control: FlowControl::Off,
             eager_limit: self.common.config.eager_limit as u32,
             rx_size: self.rx_size(),
-            conn_id: Self::conn_id(id),
+            conn_id: self.conn_id(id),
         };
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
@@ -227,10 +258,7 @@ impl Ep {
         let pid = (call.conn_id >> 32) as u32;
         let id = self.peers[peer].conn;
         let Some(conn) = self.conns.get(id) else {
-            let id = self.conns.insert(Conn::new(peer, Link::Accepting));
-            self.peers[peer].conn = id;
-            self.unready += 1;
-            self.accept(id, info, &call);
+            self.called_anew(peer, info, &call);
             return;
         };
         match conn.link {
@@ -244,9 +272,10 @@ impl Ep {
                 }
                 Ordering::Equal => {
                     // It is ourselves: one connection for each direction.
-                    let id = self.conns.insert(Conn::new(peer, Link::Accepting));
-                    self.unready += 1;
-                    self.accept(id, info, &call);
+                    match self.new_conn(peer, Link::Accepting) {
+                        Ok(id) => self.accept(id, info, &call),
+                        Err(_) => self.refuse(info, Refusal::Unspecified),
+                    }
                 }
             },
             Link::Accepting | Link::Connected if pid == 0 || conn.pid == pid || conn.pid == 0 => {
@@ -255,15 +284,19 @@ impl Ep {
             Link::Accepting | Link::Connected => {
                 // The peer was started anew.
                 self.ended(id, Error::CONNRESET);
+                // That may have forgotten a peer without a name.
+                let peer = self.peer_at(addr);
                 self.called_anew(peer, info, &call);
             }
         }
     }
 
     fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &Call) {
-        let id = self.conns.insert(Conn::new(peer, Link::Accepting));
+        let Ok(id) = self.new_conn(peer, Link::Accepting) else {
+            self.refuse(info, Refusal::Unspecified);
+            return;
+        };
         self.peers[peer].conn = id;
-        self.unready += 1;
         self.accept(id, info, call);
     }
 
@@ -295,7 +328,7 @@ impl Ep {
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             let data = Accept {
-                conn_id: Self::conn_id(id),
+                conn_id: self.conn_id(id),
                 rx_size: self.rx_size(),
                 flow_control: FlowControl::Off,
             };

@@ -206,20 +206,20 @@ impl Ep {
             Ok(read) => read,
             Err(why) => {
                 // What names the connection may be right all the same.
-                let named = buf[..len]
-                    .get(8..12)
-                    .map_or(NONE, |id| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]));
+                let id = |id: &[u8]| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]);
+                let named = buf[..len].get(8..12).map_or(u32::MAX, id);
+                let named = self.named_conn(u64::from(named)).unwrap_or(NONE);
                 self.malformed(if conn == NONE { named } else { conn }, why);
                 return Some(buf);
             }
         };
         // With buffers of its own the connection is known; shared ones are told
         // apart by the number we gave the peer.
-        let id = header.conn_id as u32;
-        if (conn != NONE && conn != id) || self.conns.get(id).is_none() {
+        let named = self.named_conn(header.conn_id).filter(|id| conn == NONE || conn == *id);
+        let Some(id) = named else {
             self.malformed(conn, Malformed("a packet of no connection of ours"));
             return Some(buf);
-        }
+        };
         let result = match header.kind {
             Kind::Eager => {
                 let about = match self.about(&header, id) {
