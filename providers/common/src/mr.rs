@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,12 +28,20 @@ pub struct Region {
     pub remote_base: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Keys {
     regions: HashMap<u64, Region>,
     /// Count the peers' writes to a region (fi_mr_bind).
     cntrs: HashMap<u64, Arc<Cntr>>,
+    /// What the backing counts of them, and how much of it was passed on.
+    counts: HashMap<u64, (Count, u64)>,
     next: u64,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} regions, {} counted", self.regions.len(), self.cntrs.len())
+    }
 }
 
 /// Where regions are registered as well, so that peers reach them: the core
@@ -52,7 +59,16 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
         access: u64,
         offset: u64,
         wanted: u64,
-    ) -> Result<(u64, Box<dyn Any + Send + Sync>)>;
+    ) -> Result<(u64, Box<dyn Backed>)>;
+}
+
+/// Tells how often peers wrote to a region.
+pub type Count = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// A region that is registered somewhere else as well, until this is dropped.
+pub trait Backed: Send + Sync {
+    /// From now on peers' writes to it are counted.
+    fn count(&self) -> Result<Count>;
 }
 
 /// The regions of a domain.
@@ -131,11 +147,8 @@ impl MrTable {
 
     /// Forgets a key.
     pub fn remove(&self, key: u64) {
-        let mut keys = self.keys();
-        keys.regions.remove(&key);
-        if let Some(cntr) = keys.cntrs.remove(&key) {
-            cntr.remove_user();
-        }
+        self.keys().regions.remove(&key);
+        self.uncount(key);
     }
 
     /// From now on the counter counts what peers write to the region.
@@ -148,6 +161,30 @@ impl MrTable {
         keys.cntrs.insert(key, cntr);
         self.counted.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// A region has no counter any more.
+    fn uncount(&self, key: u64) {
+        let mut keys = self.keys();
+        keys.counts.remove(&key);
+        if let Some(cntr) = keys.cntrs.remove(&key) {
+            cntr.remove_user();
+        }
+    }
+
+    /// Counts for the application what the backing counted of peers' writes.
+    pub fn pass_counts_on(&self) {
+        if !self.counted.load(Ordering::Acquire) {
+            return;
+        }
+        let keys = &mut *self.keys();
+        for (key, (count, passed)) in &mut keys.counts {
+            let now = count();
+            if let Some(cntr) = keys.cntrs.get(key) {
+                (*passed..now).for_each(|_| cntr.completed(0));
+            }
+            *passed = now;
+        }
     }
 
     /// A peer's write to `places` is complete.
@@ -301,7 +338,7 @@ pub struct Mr {
     c: fid_mr,
     table: Arc<MrTable>,
     /// Ends the registration with the backing.
-    backing: Option<Box<dyn Any + Send + Sync>>,
+    backing: Option<Box<dyn Backed>>,
     on_close: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -423,7 +460,12 @@ unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
             Some(FI_CLASS_CNTR) if flags & !abi::FI_REMOTE_WRITE == 0 => {
                 // SAFETY: see above; the class says what it is.
                 let (mr, cntr) = unsafe { (Mr::from_c(fid.cast())?, Cntr::from_fid(bfid)?) };
-                mr.table.count(mr.c.key, cntr)
+                mr.table.count(mr.c.key, cntr)?;
+                if let Some(backing) = &mr.backing {
+                    let count = backing.count().inspect_err(|_| mr.table.uncount(mr.c.key))?;
+                    mr.table.keys().counts.insert(mr.c.key, (count, 0));
+                }
+                Ok(())
             }
             // No queue of a region's own, and nothing else to count.
             Some(_) => Err(Error::NOSYS),

@@ -23,14 +23,13 @@ use crate::abi::{
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{Era, InfoBuf, InfoChain, dup_raw};
-use crate::mr::Backing;
+use crate::mr::{Backed, Backing, Count};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// In the flags of fi_getinfo: a utility provider asks, not an application.
 const GETINFO_INTERNAL: u64 = 1 << 58;
@@ -242,7 +241,7 @@ impl Domain {
         }
         let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
         let base = if self.virt_addr { iov.iov_base as u64 } else { offset };
-        Ok(Region { raw, base, len: iov.iov_len, _domain: self.clone() })
+        Ok(Region { raw, base, len: iov.iov_len, domain: self.clone() })
     }
 
     /// Registers every segment of a buffer that is being sent, for peers to
@@ -326,10 +325,28 @@ impl Backing for Regions {
         access: u64,
         offset: u64,
         wanted: u64,
-    ) -> Result<(u64, Box<dyn Any + Send + Sync>)> {
+    ) -> Result<(u64, Box<dyn Backed>)> {
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
         let region = self.0.register(iov, access, offset, wanted)?;
-        Ok((region.key(), Box::new(region)))
+        Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))
+    }
+}
+
+/// One of the application's regions. Fields close in this order.
+struct Registered {
+    region: Region,
+    /// Counts peers' writes to it.
+    cntr: OnceLock<Arc<Cntr>>,
+}
+
+impl Backed for Registered {
+    fn count(&self) -> Result<Count> {
+        let cntr = Cntr::open(&self.region.domain)?;
+        let (mr, to) = (self.region.raw.as_ptr().cast(), cntr.raw.as_ptr().cast());
+        // SAFETY: both are open, and on one domain.
+        unsafe { bind(mr, to, abi::FI_REMOTE_WRITE) }?;
+        self.cntr.set(cntr.clone()).map_err(|_| Error::INVAL)?;
+        Ok(Box::new(move || cntr.read()))
     }
 }
 
@@ -340,7 +357,7 @@ pub struct Region {
     /// How a peer names its first byte.
     base: u64,
     len: usize,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: as for the domain.

@@ -238,6 +238,7 @@ impl Progress for Engine {
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.lock().turn();
+        self.common.regions.pass_counts_on();
     }
 
     fn wait_fd(&self) -> RawFd {
