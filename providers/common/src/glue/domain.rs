@@ -1,12 +1,14 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Domain, Fabric, RxAttr, Users, opened, unbuilt};
+use super::{Atomic, Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
 use crate::abi::{
-    FI_CLASS_DOMAIN, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_mr_attr, fi_ops,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, c_enum, fi_atomic_attr,
+    fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op, fi_ops,
     fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
     fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
 };
+use crate::atomic::Kind;
 use crate::av::Av;
 use crate::boundary::answer;
 use crate::cntr::Cntr;
@@ -69,7 +71,7 @@ impl<D: Domain> DomainFid<D> {
         poll_open: Some(poll_open::<D>),
         stx_ctx: Some(no_stx_ctx),
         srx_ctx: Some(srx_ctx::<D>),
-        query_atomic: Some(unbuilt::no_query_atomic),
+        query_atomic: Some(query_atomic::<D>),
         query_collective: Some(unbuilt::no_query_collective),
         endpoint2: Some(endpoint2::<D>),
         xpu_ctx: Some(no_xpu_ctx),
@@ -409,6 +411,35 @@ unsafe extern "C" fn regattr<D: Domain>(
             );
             register::<D>(fid, &attr, flags, out)
         }
+    })
+}
+
+unsafe extern "C" fn query_atomic<D: Domain>(
+    domain: *mut fid_domain,
+    datatype: c_enum<fi_datatype>,
+    op: c_enum<fi_op>,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> c_int {
+    answer("fi_query_atomic", || {
+        let kind = match flags {
+            0 => Kind::Base,
+            FI_FETCH_ATOMIC => Kind::Fetch,
+            FI_COMPARE_ATOMIC => Kind::Compare,
+            // No atomic operation on a tagged receive.
+            flags if flags & FI_TAGGED != 0 => return Err(Error::OPNOTSUPP),
+            _ => return Err(Error::BADFLAGS),
+        };
+        if <D::Endpoint as Atomic>::MAX_BYTES == 0 {
+            return Err(Error::NOSYS);
+        }
+        if domain.is_null() || attr.is_null() {
+            return Err(Error::INVAL);
+        }
+        let found = atomic::query::<D::Endpoint>(kind, datatype.raw(), op.raw())?;
+        // SAFETY: not null, and the caller's.
+        unsafe { attr.write(found) };
+        Ok(())
     })
 }
 

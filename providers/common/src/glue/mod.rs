@@ -1,7 +1,7 @@
 //! From Rust traits to C ops tables.
 //!
 //! A provider implements [`Fabric`], [`Domain`], [`Endpoint`] (with [`Msg`],
-//! [`Tagged`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
+//! [`Tagged`], [`Rma`], [`Atomic`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
 //! such an implementation by monomorphisation: a call through one goes straight
 //! to the provider's method, after the checks that every provider needs: null
 //! pointers, flags, state, room in buffers. What an implementation does not
@@ -10,6 +10,7 @@
 //! Objects are counted: a fabric, domain, queue or vector that others use
 //! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
 //! detected here: after fi_close the memory is gone.
+mod atomic;
 mod connreq;
 mod domain;
 mod ep;
@@ -29,6 +30,7 @@ pub use settings::{DomainSettings, local_addr};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
+use crate::atomic::Operation;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
@@ -225,8 +227,33 @@ pub struct ReadOp {
     pub flags: u64,
 }
 
+/// One atomic operation on a peer's memory. Operands and results that the
+/// operation has are as long as all its places, and no longer than
+/// [`Atomic::MAX_BYTES`]; the others are empty.
+#[derive(Debug)]
+pub struct AtomicOp {
+    /// What is done.
+    pub operation: Operation,
+    /// The first operand.
+    pub source: SendBuf,
+    /// What the target is compared with.
+    pub compare: SendBuf,
+    /// Where the former values go.
+    pub result: RecvBuf,
+    /// Which elements; their lengths are in bytes here as well.
+    pub remote: RemoteSegments,
+    /// Whose memory; nothing for connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// As for [`SendOp`].
+    pub flags: u64,
+}
+
 /// What every endpoint does (fi_endpoint(3)).
-pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
+pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared
@@ -292,6 +319,16 @@ pub trait Rma {
     }
     /// Writes to a peer's memory.
     fn write(&self, _op: WriteOp) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Atomic operations (fi_atomic(3)).
+pub trait Atomic {
+    /// Bytes of elements that one operation may change; 0 without FI_ATOMIC.
+    const MAX_BYTES: usize = 0;
+    /// Starts an atomic operation.
+    fn atomic(&self, _op: AtomicOp) -> Result {
         Err(Error::NOSYS)
     }
 }
