@@ -427,7 +427,7 @@ unsafe extern "C" fn query_atomic<D: Domain>(
             FI_FETCH_ATOMIC => Kind::Fetch,
             FI_COMPARE_ATOMIC => Kind::Compare,
             // No atomic operation on a tagged receive.
-            flags if flags & FI_TAGGED != 0 => return Err(Error::OPNOTSUPP),
+            flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),
             _ => return Err(Error::BADFLAGS),
         };
         if <D::Endpoint as Atomic>::MAX_BYTES == 0 {

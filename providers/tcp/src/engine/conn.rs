@@ -67,6 +67,8 @@ pub(crate) struct Conn {
     pub(super) misses: u32,
     /// The peer knows messages that wait at their sender.
     pub(super) rendezvous: bool,
+    /// The peer knows atomic operations.
+    pub(super) atomics: bool,
 
     /// Small messages that leave together, before those in `tx`.
     pub(super) batch: Batch,
@@ -81,8 +83,11 @@ pub(crate) struct Conn {
     /// Messages announced that wait here, by their number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
-    /// Requests sent to read the peer's memory: where the answers go, in order.
+    /// Requests sent to read the peer's memory, or for atomic operations: where
+    /// the answers go, in order.
     pub(super) reads: VecDeque<(RecvBuf, Finish)>,
+    /// Bytes of former values that the peer fetched and has not taken yet.
+    pub(super) fetched: usize,
 
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
@@ -112,6 +117,7 @@ impl Conn {
             blocked: false,
             misses: 0,
             rendezvous: false,
+            atomics: false,
             batch: Batch::default(),
             sent_in: 0,
             tx: VecDeque::new(),
@@ -119,6 +125,7 @@ impl Conn {
             unacked: VecDeque::new(),
             waiting: HashMap::new(),
             reads: VecDeque::new(),
+            fetched: 0,
             incoming: None,
             announced: Numbers::default(),
             expected: HashMap::new(),
