@@ -174,7 +174,13 @@ impl State {
             Err(error) => {
                 fetched.clear();
                 header.op_data = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
-                self.log_refusal(id, error, places);
+                let peer = conn.socket.peer_addr();
+                ofi_provider::log!(
+                    &crate::info::TCP,
+                    INFO,
+                    EP_DATA,
+                    "refusing an atomic operation ({error}) of {peer:?}: {places:?}"
+                );
             }
         }
         if !about.ack {
@@ -184,7 +190,7 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.fetched += fetched.len();
         let body = if fetched.is_empty() { Body::Empty } else { Body::Copied(fetched.into()) };
-        conn.tx.push_back(Outgoing::new(header, body, finish));
+        conn.push_answer(Outgoing::new(header, body, finish));
         self.push_on(id);
     }
 }

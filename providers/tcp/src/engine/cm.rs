@@ -165,7 +165,7 @@ impl State {
         entry.conn = id;
         entry.retry = None;
         let parked = std::mem::take(&mut entry.parked);
-        self.conns[id].tx.extend(parked);
+        self.conns[id].take_over(parked);
         Ok(id)
     }
 
@@ -525,7 +525,7 @@ impl State {
             entry.retry = None;
             entry.refusals = 0;
             let parked = std::mem::take(&mut entry.parked);
-            self.conns[id].tx.extend(parked);
+            self.conns[id].take_over(parked);
         }
         self.established(id);
         Ok(())
@@ -550,7 +550,7 @@ impl State {
         }
         entry.refusals += 1;
         if let Some(conn) = self.conns.get_mut(entry.conn) {
-            conn.tx.extend(waiting);
+            conn.take_over(waiting);
             let other = entry.conn;
             if self.conns[other].is_connected() {
                 self.refuse_atomics(other);

@@ -76,6 +76,8 @@ pub(crate) struct Conn {
     pub(super) sent_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
+    /// One of them may stand behind a fence.
+    pub(super) fenced: bool,
     /// The next header's number.
     pub(super) tx_id: u8,
     /// Messages sent that are complete when the peer says so, in order.
@@ -121,6 +123,7 @@ impl Conn {
             batch: Batch::default(),
             sent_in: 0,
             tx: VecDeque::new(),
+            fenced: false,
             tx_id: 0,
             unacked: VecDeque::new(),
             waiting: HashMap::new(),
@@ -154,6 +157,24 @@ impl Conn {
 
     pub(super) fn is_connecting(&self) -> bool {
         self.stage == Stage::Connecting
+    }
+
+    /// Queues what the peer waits for: before a fence, which may wait for what
+    /// the peer sends behind it.
+    pub(super) fn push_answer(&mut self, answer: Outgoing) {
+        if self.fenced {
+            if let Some(fence) = self.tx.iter().position(Outgoing::is_fenced) {
+                return self.tx.insert(fence, answer);
+            }
+            self.fenced = false;
+        }
+        self.tx.push_back(answer);
+    }
+
+    /// Queues what waited without this connection.
+    pub(super) fn take_over(&mut self, waiting: VecDeque<Outgoing>) {
+        self.fenced = true;
+        self.tx.extend(waiting);
     }
 
     /// The number of the next header.

@@ -515,20 +515,16 @@ impl State {
     /// Whether the peer may use our memory in this way. If not, it learns it by
     /// the end of the connection, since the protocol has no other answer.
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64) -> Result {
-        let granted = self.regions.open().check(places, right);
-        granted.inspect_err(|error| self.log_refusal(id, *error, places))
-    }
-
-    /// Tells the user of a peer that tried what it may not.
-    pub(super) fn log_refusal(&self, id: u32, error: Error, places: &RemoteSegments) {
-        let peer = self.conns[id].socket.peer_addr().ok();
-        ofi_provider::log!(
-            &crate::info::TCP,
-            WARN,
-            EP_DATA,
-            "{} asked for memory it has no right to ({error}): {places:?}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
-        );
+        self.regions.open().check(places, right).inspect_err(|error| {
+            let peer = self.conns[id].socket.peer_addr().ok();
+            ofi_provider::log!(
+                &crate::info::TCP,
+                WARN,
+                EP_DATA,
+                "{} asked for memory it has no right to ({error}): {places:?}",
+                peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+            );
+        })
     }
 
     /// A peer writes to our memory.

@@ -243,6 +243,7 @@ impl State {
             Route::Conn(id) => id,
         };
         let conn = &mut self.conns[id];
+        conn.fenced |= outgoing.fence;
         conn.tx.push_back(outgoing);
         if !conn.is_connected() {
             return;
@@ -370,7 +371,7 @@ impl State {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
         let finish = Finish { flags: FI_REMOTE_READ, len, ..Finish::INTERNAL };
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.tx.push_back(Outgoing::new(header, Body::Region(places, len), finish));
+        conn.push_answer(Outgoing::new(header, Body::Region(places, len), finish));
         self.push_on(id);
     }
 
@@ -610,7 +611,7 @@ impl State {
             return self.fail(id, Error::NOBUFS);
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.tx.push_back(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+        conn.push_answer(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
         self.push_on(id);
     }
 
@@ -624,7 +625,7 @@ impl State {
     /// Sends what was just queued, if it is alone, and sees to the rest later.
     pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
-        if tx.len() == 1 || tx.front().is_some_and(Outgoing::is_fenced) {
+        if tx.len() == 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
             self.flush(id);
         }
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
@@ -663,7 +664,7 @@ impl State {
             tag: 0,
             len: waiting.body.len() as u64,
         };
-        conn.tx.push_back(Outgoing::new(header, waiting.body, waiting.finish));
+        conn.push_answer(Outgoing::new(header, waiting.body, waiting.finish));
         self.push_on(id);
         Ok(())
     }
