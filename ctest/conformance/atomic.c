@@ -725,6 +725,82 @@ static void ordered(int rank)
 	(void)rank;
 	done(&c);
 }
+/* All n bytes, or no test. */
+static void take(int fd, void *b, size_t n)
+{
+	for (size_t at = 0; at < n;) {
+		ssize_t r = recv(fd, (char *)b + at, n - at, 0);
+
+		CHECK(r > 0);
+		at += r;
+	}
+}
+/* Rank 1 speaks tcp's protocol as far as others have it, which is without atomics. */
+static void unknown(int rank, int echo)
+{
+	struct ct_opt o = { .caps = CAPS };
+	struct ct c = { .o = o };
+	struct ct_name name = { .n = sizeof(struct sockaddr_in) };
+	struct sockaddr_in *at = (void *)name.b;
+	socklen_t n = sizeof *at;
+	unsigned char b[64];
+	uint64_t v[2] = { 1, 2 };
+
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("a peer of tcp's");
+	if (rank == 1) {
+		int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), s;
+		size_t data = ct_type == FI_EP_RDM ? 8 : 0;
+
+		at->sin_family = AF_INET;
+		at->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		CHECK(!bind(l, (void *)at, n) && !listen(l, 1) && !getsockname(l, (void *)at, &n));
+		ct_send_oob(&name, sizeof name);
+		s = accept(l, NULL, NULL);
+		CHECK(s >= 0);
+		take(s, b, 32 + data);
+		CHECK(b[0] == 3 && b[1] == 0);
+		b[1] = 1;
+		if (!echo)
+			memset(b + 4, 0, 20);
+		if (data)
+			b[32] |= 0x80;
+		EQ(send(s, b, 32 + data, 0), 32 + data);
+		/* of all that was posted only this arrives */
+		take(s, b, 16 + sizeof v);
+		CHECK(b[0] == 3 && b[1] == 0);
+		CHECK(!memcmp(b + 16, v, sizeof v));
+		EQ(recv(s, b, sizeof b, 0), 0);
+		close(s);
+		close(l);
+		return;
+	}
+	ct_recv_oob(NULL, &name, sizeof name);
+	if (ct_type == FI_EP_RDM) {
+		ct_open_rdm(&c, NULL);
+		c.peer = ct_insert(&c, &name);
+	} else {
+		ct_prepare(&c, &name);
+		OK(fi_connect(c.ep, c.info->dest_addr, NULL, 0));
+		ct_want_event(&c, FI_CONNECTED, NULL, 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		/* one that waits for the connection, and one that is posted on it */
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		POST(&c, fi_fetch_atomic(c.ep, v, 1, NULL, v + 1, NULL, c.peer, 0, 1, FI_UINT64, FI_SUM, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(1) && err.err == FI_EOPNOTSUPP && err.flags == (FI_ATOMIC | FI_READ));
+		POST(&c, fi_inject_atomic(c.ep, v, 1, c.peer, 0, 1, FI_UINT64, FI_SUM));
+	}
+	EQ(v[1], 2);
+	POST(&c, fi_send(c.ep, v, sizeof v, NULL, c.peer, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_close(&c);
+}
+static void unknown_there(int rank) { unknown(rank, 0); }
+static void echoed(int rank) { unknown(rank, 1); }
 static void not_asked_for(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG };
@@ -753,6 +829,8 @@ static const struct ct_test tests[] = {
 	{ "counters count atomics at both ends", counted, CT_REL },
 	{ "peers and processors that add at the same time lose nothing", together, CT_REL },
 	{ "atomics keep their order with messages and reads, and a fence", ordered, CT_REL },
+	{ "at a peer that does not know atomics they fail, and nothing else does", unknown_there, CT_REL },
+	{ "what we say, sent back, is not taken for knowing atomics", echoed, CT_REL },
 	{ "an endpoint without FI_ATOMIC has none", not_asked_for, CT_REL },
 };
 CT_MAIN("atomic", tests)
