@@ -583,7 +583,7 @@ static void counted(int rank)
 {
 	static const uint64_t kinds[4] = { FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE };
 	struct ct c, d;
-	struct fid_cntr *k[4];
+	struct fid_cntr *k[4], *of_region;
 	struct region r;
 	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_COMP };
 	struct ct_name n, them;
@@ -612,6 +612,9 @@ static void counted(int rank)
 	b = ct_alloc(&c, 4096);
 	s = ct_alloc(&c, 4096);
 	r = share(&c, 0, b, 4096, REMOTE);
+	OK(fi_cntr_open(c.domain, &a, &of_region, NULL));
+	OK(fi_mr_bind(mr[0], &of_region->fid, FI_REMOTE_WRITE));
+	ct_barrier(&c);
 	ct_swap(&c, &n, &them, sizeof n);
 	d.peer = ct_insert(&c, &them);
 	/* the first waits for the connection, as any transfer */
@@ -629,12 +632,17 @@ static void counted(int rank)
 	EQ(reached(&c, k[1], 2), 2);
 	EQ(reached(&c, k[2], 3), 3);
 	EQ(reached(&c, k[3], 2), 2);
+	EQ(reached(&c, of_region, 5), 5);	/* all of them may have changed it */
 	POST(&c, fi_fetch_atomic(d.ep, s, 1, ct_desc(s), s + 8, ct_desc(s), d.peer, r.addr, 0xdead, FI_INT64, FI_MIN, CTX(1)));
 	EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
 	EQ(fi_cntr_readerr(k[0]), 1);
 	ct_barrier(&c);
 	EQ(fi_cntr_read(k[2]), 3);
+	EQ(fi_cntr_read(of_region), 5);
 	OK(fi_close(&d.ep->fid));
+	OK(fi_close(&mr[0]->fid));
+	mr[0] = NULL;
+	OK(fi_close(&of_region->fid));
 	for (int i = 0; i < 4; i++)
 		OK(fi_close(&k[i]->fid));
 	done(&c);

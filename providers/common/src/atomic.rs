@@ -667,10 +667,8 @@ mod x87 {
 mod tests {
     use super::*;
 
-    fn apply<T: Copy>(kind: Kind, datatype: fi_datatype, op: fi_op, old: T, a: T, b: T) -> (T, T)
-    where
-        T: Copy,
-    {
+    /// What becomes of `old`, and what is fetched.
+    fn apply<T: Copy>(kind: Kind, datatype: fi_datatype, op: fi_op, old: T, a: T, b: T) -> (T, T) {
         let operation = Operation::new(kind, datatype as u32, op as u32).unwrap();
         assert_eq!(operation.size(), size_of::<T>());
         let bytes = |value: &T| {

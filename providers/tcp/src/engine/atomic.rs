@@ -161,6 +161,9 @@ impl State {
         let ep = &mut self.eps[conn.ep];
         let mut finish = Finish::INTERNAL;
         let mut header = Header::of(Op::AtomicRsp);
+        if result.is_ok_and(|operation| operation.rights() & FI_REMOTE_WRITE != 0) {
+            self.regions.written(places);
+        }
         match result {
             Ok(operation) if operation.fetches() => {
                 // Counted when the answer has left, like a read.
