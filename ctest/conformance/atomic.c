@@ -8,9 +8,13 @@
 #include <rdma/fi_atomic.h>
 
 static const uint64_t CAPS = FI_MSG | FI_RMA | FI_ATOMIC;
+#ifndef FI_OPT_MAX_ATOMIC_SIZE
+#define FI_OPT_MAX_ATOMIC_SIZE 15	/* new in 2.0 */
+#endif
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
 #define ROOM (1 << 16)
 enum { BASE, FETCH, COMPARE, KINDS };
+enum { DIFF = 19 };	/* FI_DIFF, new in 2.0 */
 enum class { INT, REAL, COMPLEX, SMALL };
 
 struct region { uint64_t key, addr; };
@@ -46,7 +50,7 @@ static void done(struct ct *c)
 	T t = *(T *)target, s = *(const T *)source, c = *(const T *)compare; \
 	switch (op) { \
 	case FI_SUM: t = t + s; break; \
-	case FI_DIFF: t = t - s; break; \
+	case DIFF: t = t - s; break; \
 	case FI_PROD: t = t * s; break; \
 	case FI_LOR: t = t || s; break; \
 	case FI_LAND: t = t && s; break; \
@@ -390,11 +394,13 @@ static void largest(int rank)
 	struct ct c;
 	struct region r;
 	unsigned char *b, *s;
-	size_t n, most;
+	size_t n, most, bytes, len = sizeof bytes;
 
 	open_atomic(&c, 0);
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_ATOMIC_SIZE, &bytes, &len));
 	OK(fi_atomicvalid(c.ep, FI_UINT64, FI_SUM, &n));
 	OK(fi_compare_atomicvalid(c.ep, FI_UINT64, FI_CSWAP, &most));
+	EQ(bytes, 8 * n);
 	b = ct_alloc(&c, 8 * (n + 1));
 	s = ct_alloc(&c, 32 * (n + 1));
 	memset(b, 0, 8 * (n + 1));
@@ -756,6 +762,7 @@ static void unknown(int rank, int echo)
 
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("a peer of tcp's");
+	fi_freeinfo(ct_getinfo(&o, NULL, NULL, 0));	/* or it is not offered */
 	if (rank == 1) {
 		int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), s;
 		size_t data = ct_type == FI_EP_RDM ? 8 : 0;

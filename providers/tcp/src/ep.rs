@@ -3,7 +3,9 @@ use crate::engine::{Engine, Identity, Kind, Request};
 use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
-use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t};
+use ofi_provider::abi::{
+    FI_OPT_CM_DATA_SIZE, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
+};
 use ofi_provider::addr;
 use ofi_provider::av::Listener;
 use ofi_provider::cq::Context;
@@ -116,6 +118,7 @@ impl Endpoint for TcpEp {
         let size = match name {
             FI_OPT_MIN_MULTI_RECV => *self.engine.lock().min_multi_recv(self.id),
             FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
+            FI_OPT_MAX_ATOMIC_SIZE if self.kind != Kind::Srx => MAX_ATOMIC,
             _ => return Err(Error::NOPROTOOPT),
         };
         let bytes = size.to_ne_bytes();
