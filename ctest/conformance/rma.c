@@ -390,6 +390,7 @@ static void fences_face_to_face(int rank)
 		ct_sent(&c, CTX(1));
 		ct_barrier(&c);
 		CHECK(ct_same(b, LEN, i + !rank));
+		ct_barrier(&c);
 	}
 	done(&c);
 }
