@@ -30,11 +30,12 @@ static void put(unsigned char *o, uint64_t v, int bytes, int big)
 static size_t frame(unsigned char *o, size_t room, int big)
 {
 	static const uint64_t extreme[] = { 0, 1, 15, 17, 1ull << 31, 1ull << 32, 1ull << 63, ~0ull };
-	static const unsigned char ops[] = { 0, 0, 0, 1, 1, 1, 5, 5, 6, 7, 2, 3, 4 };
+	static const unsigned char ops[] = { 0, 0, 0, 1, 1, 1, 5, 5, 6, 7, 2, 3, 4, 64, 64, 64, 65 };
 	unsigned op = ops[rnd(sizeof ops)], flags = rnd(3) ? 0 : rnd(2) ? 1 : 4 | rnd(2);
-	unsigned places = op == 2 || op == 4 ? 1 + rnd(4) : 0;
-	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 ? 8 : op == 5 ? 16 : 0) + 24 * places;
+	unsigned places = op == 2 || op == 4 || op == 64 ? 1 + rnd(4) : 0;
+	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 || op == 64 ? 8 : op == 5 ? 16 : 0) + 24 * places;
 	size_t body = op == 2 || op == 5 || op == 6 ? 0 : rnd(4) ? rnd(2 * SMALL) : rnd(20000), at = 16;
+	uint64_t wanted = 0, len = 0;
 
 	if (head + body > room)
 		body = room - head;
@@ -42,7 +43,7 @@ static size_t frame(unsigned char *o, size_t room, int big)
 	o[0] = 3;
 	o[1] = op;
 	put(o + 2, flags, 2, big);
-	o[4] = op >= 5 ? 1 + rnd(3) : rnd(8) ? 0 : 2;
+	o[4] = op >= 5 && op < 64 ? 1 + rnd(3) : rnd(8) ? 0 : 2;
 	o[5] = places;
 	o[6] = head;
 	put(o + 8, head + body, 8, big);
@@ -52,11 +53,24 @@ static size_t frame(unsigned char *o, size_t room, int big)
 		put(o + at, rnd(4) ? 7 : rnd(1000), 8, big);
 		at += 8;
 	}
+	if (op == 64) {
+		/* what, and on what type; as much as the places have, mostly */
+		unsigned kind = rnd(3), what = kind == 2 ? 12 + rnd(7) : rnd(12);
+
+		put(o + at, rnd(8) ? rnd(20) | what << 8 | kind << 16 : extreme[rnd(8)], 8, big);
+		at += 8;
+		len = rnd(4) ? 32 * rnd(20) : (uint64_t)rnd(1000);
+		wanted = places * len * (kind == 2 ? 2 : kind == 1 && what == 10 ? 0 : 1);
+		if (rnd(8) && head + wanted <= room) {
+			body = wanted;
+			put(o + 8, head + body, 8, big);
+		}
+	}
 	if (op == 5)
 		put(o + at, rnd(2) ? rnd(100000) : extreme[rnd(8)], 8, big);
 	for (unsigned i = 0; i < places; i++, at += 24) {
 		put(o + at, rnd(4) ? rnd(2 * REGION) : extreme[rnd(8)], 8, big);
-		put(o + at + 8, rnd(4) ? rnd(REGION / 2) : extreme[rnd(8)], 8, big);
+		put(o + at + 8, op == 64 && rnd(8) ? len : rnd(4) ? (uint64_t)rnd(REGION / 2) : extreme[rnd(8)], 8, big);
 		put(o + at + 16, rnd(8) ? KEY : rnd(100), 8, big);
 	}
 	for (size_t i = 0; i < body; i++)
@@ -76,6 +90,8 @@ static size_t hello(unsigned char *o, int big, int port)
 	memset(o, 0, 32);
 	o[0] = 3;
 	put(o + 2, n, 2, 1);
+	if (rnd(3))		/* one that knows atomic operations, or says so */
+		memcpy(o + 16, rnd(6) ? "ofi-rs?\1" : "ofi-rs!\377", 8);
 	put(o + 24, 1, 8, big);
 	for (size_t i = 0; i < n; i++)
 		o[32 + i] = rnd(256);
@@ -270,9 +286,11 @@ static void hostile(int rank, uint64_t caps)
 
 static void hostile_peer(int rank) { hostile(rank, 0); }
 static void hostile_rma(int rank) { hostile(rank, FI_RMA); }
+static void hostile_atomic(int rank) { hostile(rank, FI_RMA | FI_ATOMIC); }
 
 static const struct ct_test tests[] = {
 	{ "a peer that breaks the protocol in every way harms nobody else", hostile_peer, CT_REL },
 	{ "a peer that breaks the protocol of remote access touches what it may alone", hostile_rma, CT_REL },
+	{ "a peer that breaks the protocol of atomic operations touches what it may alone", hostile_atomic, CT_REL },
 };
 CT_MAIN("hostile", tests)

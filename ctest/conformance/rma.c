@@ -361,6 +361,39 @@ static void fenced(int rank)
 	}
 	done(&c);
 }
+/* Each side's fence waits for a read that the other answers behind its own fence. */
+static void fences_face_to_face(int rank)
+{
+	struct ct_opt o = { .caps = CAPS | FI_FENCE };
+	struct ct c;
+	struct region r;
+	char *b, *s;
+	enum { LEN = 100000 };
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, LEN);
+	s = ct_alloc(&c, 2 * LEN);
+	r = share(&c, 0, b, LEN, REMOTE);
+	for (int i = 0; i < 100; i++) {
+		struct iovec v = { s + LEN, LEN };
+		void *desc = ct_desc(s);
+		struct fi_rma_iov p = { r.addr, LEN, r.key };
+		struct fi_msg_rma m = { .msg_iov = &v, .desc = &desc, .iov_count = 1, .addr = c.peer,
+			.rma_iov = &p, .rma_iov_count = 1, .context = CTX(1) };
+
+		ct_fill(s + LEN, LEN, i + rank);
+		POST(&c, fi_read(c.ep, s, LEN, desc, c.peer, r.addr, r.key, CTX(0)));
+		POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_FENCE | FI_DELIVERY_COMPLETE));
+		ct_sent(&c, CTX(0));
+		CHECK(i == 0 || ct_same(s, LEN, i - 1 + rank));
+		ct_sent(&c, CTX(1));
+		ct_barrier(&c);
+		CHECK(ct_same(b, LEN, i + !rank));
+		ct_barrier(&c);
+	}
+	done(&c);
+}
 static void committed(int rank)
 {
 	struct ct_opt o = { .caps = CAPS | FI_RMA_PMEM };
@@ -437,6 +470,7 @@ static const struct ct_test tests[] = {
 	{ "writes, messages and reads keep their order", mixed, CT_REL },
 	{ "a counter bound to a region counts the writes to it", region_counter, CT_REL },
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
+	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },
 	{ "a committed write is there when it is complete", committed, CT_REL },
 };
 CT_MAIN("rma", tests)

@@ -21,9 +21,10 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(CmMessage::parse(&bytes[..len - 1]).is_err());
     let Ok(message) = CmMessage::parse(bytes) else { return };
     assert_eq!(message.data, bytes[CM_LEN..]);
-    let own = CmMessage::parse(&CmMessage::encode(message.kind, &message.data)).unwrap();
+    let own = CmMessage::encode(message.kind, message.atomics, &message.data);
+    let own = CmMessage::parse(&own).unwrap();
     assert_eq!(
-        (own.kind, own.order, own.data),
-        (message.kind, wire::ByteOrder::Native, message.data)
+        (own.kind, own.order, own.atomics, own.data),
+        (message.kind, wire::ByteOrder::Native, message.atomics, message.data)
     );
 });

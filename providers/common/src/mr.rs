@@ -3,6 +3,7 @@
 use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
 };
+use crate::atomic::{Kind, Operation};
 use crate::boundary::answer;
 use crate::buf::IoVecs;
 use crate::cntr::Cntr;
@@ -287,29 +288,46 @@ impl Opened<'_> {
         })
     }
 
-    /// Lets `change` change a copy of the bytes of `place`, which then takes
-    /// their place. Atomic for everything that goes through this table.
-    pub fn update(
+    /// Carries out an atomic operation on the elements in `places`, one place
+    /// after the other. `source` and `compare` are the operands, as far as the
+    /// operation has them; `fetched` gets the former values if it fetches.
+    ///
+    /// Nothing is changed on errors: -FI_EINVAL for an unknown key, and when
+    /// places and operands are not whole elements of the same number;
+    /// -FI_EACCES for a range or right that was not granted.
+    pub fn atomic(
         &self,
-        place: &RemoteSegment,
-        right: u64,
-        change: impl FnOnce(&mut [u8]) -> Result,
+        operation: Operation,
+        places: &RemoteSegments,
+        source: &[u8],
+        compare: &[u8],
+        fetched: &mut [u8],
     ) -> Result {
-        let (base, len) = self.locate(place, right)?;
-        let (mut few, mut many) = ([0; 64], Vec::new());
-        let bytes = match few.get_mut(..len) {
-            Some(bytes) => bytes,
-            None => {
-                many.resize(len, 0);
-                &mut many[..]
+        let (total, size) = (places.total()?, operation.size());
+        let fits = |has: bool, len: usize| len == if has { total } else { 0 };
+        if !fits(operation.has_source(), source.len())
+            || !fits(operation.kind() == Kind::Compare, compare.len())
+            || !fits(operation.fetches(), fetched.len())
+            || places.as_slice().iter().any(|place| !place.len.is_multiple_of(size as u64))
+        {
+            return Err(Error::INVAL);
+        }
+        let right = operation.rights();
+        self.check(places, right)?;
+        let mut done = 0;
+        self.each(places, right, 0, total, |base, len| {
+            // Each operand is as long as all places together, or empty.
+            let part = |bytes: usize| done.min(bytes)..(done + len).min(bytes);
+            let (from, with) = (part(source.len()), part(compare.len()));
+            let to = part(fetched.len());
+            // SAFETY: see the type: `len` bytes at `base` are valid. Other atomic
+            // operations on them wait for the table; what the application does
+            // that is not atomic is its own affair (fi_atomic(3)).
+            unsafe {
+                operation.apply(base, len, &source[from], &compare[with], &mut fetched[to]);
             }
-        };
-        // SAFETY: see the type: `len` bytes at `base` are valid, and `bytes` is ours.
-        unsafe { std::ptr::copy_nonoverlapping(base as *const u8, bytes.as_mut_ptr(), len) };
-        change(bytes)?;
-        // SAFETY: as above.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base as *mut u8, len) };
-        Ok(())
+            done += len;
+        })
     }
 
     /// Appends bytes `from..from + max` of `places` to a list of vectors, which

@@ -1,7 +1,7 @@
 //! The provider's run-time parameters (fi_rxm(7)).
 use crate::info::RXM;
 use crate::wire::IOCS_LEN;
-use ofi_provider::atomic;
+use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::param;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -130,12 +130,19 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
-/// Bytes of elements of this type that one atomic operation can have.
+/// Bytes of elements that the largest atomic operation can have.
+pub(crate) fn max_atomic_bytes() -> usize {
+    config().eager_limit.saturating_sub(IOCS_LEN)
+}
+
+/// Bytes of elements that one atomic operation can have.
 ///
 /// None of 16 bytes: the original's target does not survive them.
-pub(crate) fn max_atomic(datatype: u32) -> usize {
-    match atomic::size_of_type(datatype) {
-        Ok(size) if size < 16 => config().eager_limit.saturating_sub(IOCS_LEN),
-        _ => 0,
+pub(crate) fn max_atomic(operation: Operation) -> usize {
+    if operation.size() >= 16 {
+        return 0;
     }
+    // Half of the room, where two operands share it.
+    let room = max_atomic_bytes();
+    if operation.kind() == Kind::Compare { room / 2 } else { room }
 }

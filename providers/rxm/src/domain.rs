@@ -1,5 +1,5 @@
 //! Fabrics and domains.
-use crate::config::{Config, config, max_atomic};
+use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::RxmEp;
 use crate::info::{core_hints, core_version};
@@ -75,10 +75,6 @@ impl Domain for RxmDomain {
             Kind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
             _ => self.settings.start_thread("ofi-rxm", engine),
         }
-    }
-
-    fn max_atomic(&self, datatype: u32) -> usize {
-        max_atomic(datatype)
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {

@@ -1,15 +1,18 @@
 //! The provider's endpoints, for the common glue.
-use crate::config::max_atomic;
+use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
-use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t};
+use ofi_provider::abi::{
+    FI_CLAIM, FI_DISCARD, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t,
+};
 use ofi_provider::addr;
+use ofi_provider::atomic::Operation;
 use ofi_provider::av::Listener;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
-    AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+    Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -98,6 +101,11 @@ impl Endpoint for RxmEp {
                 value[..size.len()].copy_from_slice(&size);
                 Ok(size.len())
             }
+            FI_OPT_MAX_ATOMIC_SIZE => {
+                let size = max_atomic_bytes().to_ne_bytes();
+                value[..size.len()].copy_from_slice(&size);
+                Ok(size.len())
+            }
             _ => Err(Error::NOPROTOOPT),
         }
     }
@@ -116,14 +124,6 @@ impl Endpoint for RxmEp {
 
     fn close(&self) {
         self.engine.close_ep(self.id);
-    }
-
-    fn atomic(&self, op: AtomicOp) -> Result {
-        self.transfer(|ep| ep.atomic(op))
-    }
-
-    fn max_atomic(&self, datatype: u32) -> usize {
-        max_atomic(datatype)
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {
@@ -167,6 +167,16 @@ impl Rma for RxmEp {
     }
     fn write(&self, op: WriteOp) -> Result {
         self.transfer(|ep| ep.write(op))
+    }
+}
+
+impl Atomic for RxmEp {
+    const OFFERED: bool = true;
+    fn max_bytes(operation: Operation) -> usize {
+        max_atomic(operation)
+    }
+    fn atomic(&self, op: AtomicOp) -> Result {
+        self.transfer(|ep| ep.atomic(op))
     }
 }
 

@@ -460,6 +460,11 @@ pub fn read_places(bytes: &[u8]) -> Parsed<RemoteSegments> {
     Ok(places)
 }
 
+/// Writes the connection's name into a packet's header that is ready but for it.
+pub fn name_conn(packet: &mut [u8], conn_id: u64) {
+    packet[8..16].copy_from_slice(&conn_id.to_ne_bytes());
+}
+
 /// Writes the places of an atomic operation; lengths are numbers of elements.
 pub fn write_iocs(places: &RemoteSegments, bytes: &mut [u8]) {
     let mut whole = [0; PLACES_LEN];

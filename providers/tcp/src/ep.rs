@@ -1,16 +1,19 @@
 //! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
 use crate::engine::{Engine, Identity, Kind, Request};
 use crate::sock::to_bytes;
-use crate::wire::CM_DATA_MAX;
+use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
-use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t};
+use ofi_provider::abi::{
+    FI_OPT_CM_DATA_SIZE, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
+};
 use ofi_provider::addr;
+use ofi_provider::atomic::Operation;
 use ofi_provider::av::Listener;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
-    Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+    Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
 };
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -116,6 +119,7 @@ impl Endpoint for TcpEp {
         let size = match name {
             FI_OPT_MIN_MULTI_RECV => *self.engine.lock().min_multi_recv(self.id),
             FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
+            FI_OPT_MAX_ATOMIC_SIZE if self.kind != Kind::Srx => MAX_ATOMIC,
             _ => return Err(Error::NOPROTOOPT),
         };
         let bytes = size.to_ne_bytes();
@@ -177,6 +181,16 @@ impl Rma for TcpEp {
     }
     fn write(&self, op: WriteOp) -> Result {
         self.engine.lock().write(self.id, op)
+    }
+}
+
+impl Atomic for TcpEp {
+    const OFFERED: bool = true;
+    fn max_bytes(_operation: Operation) -> usize {
+        MAX_ATOMIC
+    }
+    fn atomic(&self, op: AtomicOp) -> Result {
+        self.engine.lock().atomic(self.id, op)
     }
 }
 

@@ -19,6 +19,7 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_RECV
     | FI_MULTI_RECV
     | FI_RMA
+    | FI_ATOMIC
     | FI_READ
     | FI_WRITE
     | FI_REMOTE_READ
@@ -48,7 +49,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_RMA_EVENT
     | FI_RMA_PMEM;
 /// Everything on a connection is done in the order of its posting, but for the
-/// answers to reads. The names for atomics are there as the original has them.
+/// answers to reads, of memory and by atomic operations.
 const MSG_ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_RAW
     | FI_ORDER_RAS

@@ -1,9 +1,12 @@
 //! The tcp provider's wire formats: connection messages and transfer headers.
 //!
 //! Formats are those of the original's tcp provider (protocol version 3), byte
-//! for byte; the tests hold golden bytes. Nothing here touches a socket, and
+//! for byte; the tests hold golden bytes. Atomic operations, which that protocol
+//! does not have, are for peers only that say in their connection message that
+//! they know them ([`CmMessage::atomics`]). Nothing here touches a socket, and
 //! nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
+use ofi_provider::atomic::Kind;
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use std::fmt;
 
@@ -19,8 +22,12 @@ pub const MAX_SEGMENTS: usize = 4;
 /// Bytes of a header before its optional fields.
 pub const BASE_LEN: usize = 16;
 
-/// No header is longer: base, CQ data and four remote segments.
-pub const MAX_HEADER_LEN: usize = 120;
+/// No header is longer: base, CQ data, what an atomic does, and four remote
+/// segments.
+pub const MAX_HEADER_LEN: usize = 128;
+
+/// Most bytes of elements that one atomic operation changes.
+pub const MAX_ATOMIC: usize = 16384;
 
 /// Why bytes from a peer are not a message. The text is for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +103,11 @@ pub enum Op {
     Cts = 6,
     /// Its bytes.
     Data = 7,
+    /// An atomic operation on the receiver's memory, followed by its operands.
+    Atomic = 64,
+    /// How it went, and the former values if the operation fetches them. Answers
+    /// to these and to [`Op::ReadReq`] come in the order of the requests.
+    AtomicRsp = 65,
 }
 
 /// The header carries remote CQ data.
@@ -115,19 +127,63 @@ pub struct Header {
     pub op: Op,
     /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
     pub flags: u16,
-    /// ACK, or the number of a waiting message.
+    /// ACK, or the number of a waiting message; of [`Op::AtomicRsp`] the error,
+    /// or 0.
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
     /// How many places in the receiver's memory follow the header's other
-    /// fields, for [`Op::ReadReq`] and [`Op::Write`].
+    /// fields, for [`Op::ReadReq`], [`Op::Write`] and [`Op::Atomic`].
     pub segments: u8,
     /// Remote CQ data, with REMOTE_CQ_DATA.
     pub cq_data: u64,
-    /// The tag of a tagged message.
+    /// The tag of a tagged message; what an atomic operation does
+    /// ([`AtomicWord`]).
     pub tag: u64,
     /// Bytes that follow the header; for [`Op::TagRts`] those that wait.
     pub len: u64,
+}
+
+/// What an atomic operation does, as one number of the header: from its lowest
+/// byte on the data type, the operation, and the kind of call; the rest is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicWord {
+    /// Who is answered what.
+    pub kind: Kind,
+    /// A number of `enum fi_datatype`, which may be none of ours.
+    pub datatype: u8,
+    /// A number of `enum fi_op`, likewise.
+    pub op: u8,
+}
+
+impl AtomicWord {
+    /// As the header has it.
+    pub fn to_word(self) -> u64 {
+        u64::from_le_bytes([self.datatype, self.op, self.kind as u8, 0, 0, 0, 0, 0])
+    }
+
+    /// Reads what [`to_word`](Self::to_word) wrote.
+    pub fn from_word(word: u64) -> Parsed<Self> {
+        let [datatype, op, kind, 0, 0, 0, 0, 0] = word.to_le_bytes() else {
+            return Err(Malformed("unknown bits in an atomic operation"));
+        };
+        let kind = match kind {
+            0 => Kind::Base,
+            1 => Kind::Fetch,
+            2 => Kind::Compare,
+            _ => return Err(Malformed("unknown kind of atomic operation")),
+        };
+        Ok(Self { kind, datatype, op })
+    }
+}
+
+impl Op {
+    /// Whether the header has a number of its own: a tag, or what an atomic
+    /// operation does.
+    #[inline]
+    fn has_word(self) -> bool {
+        matches!(self, Self::Tag | Self::TagRts | Self::Atomic)
+    }
 }
 
 impl Header {
@@ -138,8 +194,9 @@ impl Header {
         BASE_LEN
             + data
             + match self.op {
-                Op::Msg | Op::Cts | Op::Data | Op::ReadRsp => 0,
+                Op::Msg | Op::Cts | Op::Data | Op::ReadRsp | Op::AtomicRsp => 0,
                 Op::Tag => 8,
+                Op::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
                 Op::TagRts => 16,
                 Op::ReadReq | Op::Write => SEGMENT_LEN * self.segments as usize,
             }
@@ -170,7 +227,7 @@ impl Header {
             out[at..at + 8].copy_from_slice(&order.put64(self.cq_data));
             at += 8;
         }
-        if matches!(self.op, Op::Tag | Op::TagRts) {
+        if self.op.has_word() {
             out[at..at + 8].copy_from_slice(&order.put64(self.tag));
             at += 8;
         }
@@ -234,6 +291,8 @@ impl Header {
             2 => Op::ReadReq,
             3 => Op::ReadRsp,
             4 => Op::Write,
+            64 => Op::Atomic,
+            65 => Op::AtomicRsp,
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
@@ -241,7 +300,7 @@ impl Header {
             return Err(Malformed("unknown flags"));
         }
         // The original leaves whatever was there in headers that name no place.
-        let remote = matches!(op, Op::ReadReq | Op::Write);
+        let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
         if remote && !(1..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
@@ -265,7 +324,7 @@ impl Header {
             header.cq_data = word(at)?;
             at += 8;
         }
-        if matches!(op, Op::Tag | Op::TagRts) {
+        if op.has_word() {
             header.tag = word(at)?;
             at += 8;
         }
@@ -278,6 +337,18 @@ impl Header {
         let acknowledges = op == Op::Msg && header.op_data == ACK;
         if payload != 0 && (acknowledges || matches!(op, Op::TagRts | Op::Cts | Op::ReadReq)) {
             return Err(Malformed("bytes after a header that has none"));
+        }
+        match op {
+            Op::Atomic => {
+                AtomicWord::from_word(header.tag)?;
+                if payload > 2 * MAX_ATOMIC as u64 {
+                    return Err(Malformed("an atomic operation too large"));
+                }
+            }
+            Op::AtomicRsp if header.op_data != 0 && payload != 0 => {
+                return Err(Malformed("bytes after a refusal"));
+            }
+            _ => {}
         }
         if matches!(op, Op::TagRts | Op::Cts | Op::Data) && header.op_data == 0 {
             return Err(Malformed("waiting message without a number"));
@@ -320,6 +391,19 @@ pub const CM_LEN: usize = 32;
 /// Where in it the sender's byte order shows: a 1, as the sender stores it.
 const CM_PROBE: usize = 24;
 
+/// Where in it peers of this library tell each other what they know beyond the
+/// original's protocol, which has zeros there and looks at nothing. Who answers
+/// says it only to one that said it first, and in other bytes, so that nobody
+/// takes an echo for an answer.
+const CM_EXTENSIONS: usize = 16;
+
+/// What is there: a mark, then what the sender knows.
+const REQUEST_MARK: [u8; 7] = *b"ofi-rs?";
+const RESPONSE_MARK: [u8; 7] = *b"ofi-rs!";
+
+/// It knows atomic operations.
+const KNOWS_ATOMICS: u8 = 1;
+
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
 
@@ -330,22 +414,37 @@ pub struct CmMessage {
     pub kind: CmType,
     /// How the sender stores numbers, seen from here.
     pub order: ByteOrder,
+    /// The sender knows [`Op::Atomic`], and stores numbers as we do.
+    pub atomics: bool,
     /// What the sender's user gave along.
     pub data: Vec<u8>,
 }
 
 impl CmMessage {
     /// The bytes to send; data beyond [`CM_DATA_MAX`] is the caller's mistake
-    /// and cut.
-    pub fn encode(kind: CmType, data: &[u8]) -> Vec<u8> {
+    /// and cut. With `atomics` it says that we know atomic operations: in every
+    /// request, and in the answer to one that says so.
+    pub fn encode(kind: CmType, atomics: bool, data: &[u8]) -> Vec<u8> {
         let data = &data[..data.len().min(CM_DATA_MAX)];
         let mut out = vec![0; CM_LEN + data.len()];
         out[0] = VERSION;
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
+        if let (Some(mark), true) = (Self::mark(kind), atomics) {
+            out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
+            out[CM_PROBE - 1] = KNOWS_ATOMICS;
+        }
         out[CM_PROBE..CM_LEN].copy_from_slice(&1u64.to_ne_bytes());
         out[CM_LEN..].copy_from_slice(data);
         out
+    }
+
+    fn mark(kind: CmType) -> Option<[u8; 7]> {
+        match kind {
+            CmType::Request => Some(REQUEST_MARK),
+            CmType::Response => Some(RESPONSE_MARK),
+            CmType::Nack => None,
+        }
     }
 
     /// How many bytes the message at the start of `bytes` has; `None` when it
@@ -382,7 +481,13 @@ impl CmMessage {
             1 => ByteOrder::Native,
             _ => ByteOrder::Network,
         };
-        Ok(Self { kind, order, data: bytes[CM_LEN..].to_vec() })
+        let [mark @ .., knows] = &bytes[CM_EXTENSIONS..CM_PROBE] else {
+            return Err(Malformed("connection message is cut"));
+        };
+        let ours = Self::mark(kind).is_some_and(|ours| mark == ours);
+        // Elements are not put into another order.
+        let atomics = ours && knows & KNOWS_ATOMICS != 0 && order == ByteOrder::Native;
+        Ok(Self { kind, order, atomics, data: bytes[CM_LEN..].to_vec() })
     }
 }
 
@@ -538,14 +643,81 @@ mod tests {
 
     #[test]
     fn connection_messages_are_these_bytes() {
-        let bytes = CmMessage::encode(CmType::Nack, b"no");
+        let bytes = CmMessage::encode(CmType::Nack, true, b"no");
         assert_eq!(bytes[..4], [3, 6, 0, 2]);
         assert_eq!(bytes[4..24], [0; 20]);
         assert_eq!(bytes[24..32], 1u64.to_ne_bytes());
         assert_eq!(&bytes[32..], b"no");
         let message = CmMessage::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.order), (CmType::Nack, ByteOrder::Native));
-        assert_eq!(message.data, b"no");
+        assert_eq!((message.data, message.atomics), (b"no".to_vec(), false));
+    }
+
+    #[test]
+    fn those_who_know_atomics_find_each_other_in_a_place_others_ignore() {
+        let request = CmMessage::encode(CmType::Request, true, b"");
+        assert_eq!(request[..16], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&request[16..24], b"ofi-rs?\x01");
+        let response = CmMessage::encode(CmType::Response, true, b"");
+        assert_eq!(&response[16..24], b"ofi-rs!\x01");
+        let known = |bytes: &[u8]| CmMessage::parse(bytes).unwrap().atomics;
+        assert!(known(&request) && known(&response));
+        let plain = CmMessage::encode(CmType::Response, false, b"");
+        assert_eq!(plain[16..24], [0; 8]);
+        assert!(!known(&plain));
+        // What we said, sent back to us, is no answer.
+        let mut echo = response.clone();
+        echo[16..24].copy_from_slice(&request[16..24]);
+        assert!(!known(&echo));
+        let mut swapped = response;
+        swapped[24..32].reverse();
+        assert!(!known(&swapped));
+    }
+
+    #[test]
+    fn an_atomic_operation_is_these_bytes() {
+        let word = AtomicWord { kind: Kind::Compare, datatype: 7, op: 12 };
+        let header = Header {
+            flags: DELIVERY_COMPLETE,
+            segments: 1,
+            tag: word.to_word(),
+            len: 16,
+            ..Header::of(Op::Atomic)
+        };
+        let order = ByteOrder::Network;
+        let mut bytes = written(&header, order);
+        let place = RemoteSegment { addr: 0x10, len: 8, key: 5 };
+        bytes.extend_from_slice(&Header::write_segments(order, &[place]));
+        assert_eq!(
+            bytes[..24],
+            [3, 64, 0, 4, 0, 1, 48, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 2, 12, 7]
+        );
+        assert_eq!(Header::parse(&bytes, order), Ok(header));
+        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), [place]);
+        assert_eq!(AtomicWord::from_word(header.tag), Ok(word));
+        let with = |at: usize, value: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            Header::parse(&bytes, order)
+        };
+        assert!(with(21, 3).is_err(), "a kind that is none");
+        assert!(with(20, 1).is_err(), "bits that mean nothing");
+        assert!(with(13, 1).is_err(), "more than any operation has");
+        assert!(with(5, 0).is_err(), "no place");
+        assert!(with(23, 200).is_ok(), "a type of the future is refused, not malformed");
+    }
+
+    #[test]
+    fn the_answer_to_an_atomic_operation_is_these_bytes() {
+        let header = Header { len: 8, ..Header::of(Op::AtomicRsp) };
+        let bytes = written(&header, ByteOrder::Network);
+        assert_eq!(bytes, [3, 65, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 24]);
+        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(header));
+        let refusal = Header { op_data: 13, ..Header::of(Op::AtomicRsp) };
+        let mut bytes = written(&refusal, ByteOrder::Network);
+        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(refusal));
+        bytes[15] = 17;
+        assert!(Header::parse(&bytes, ByteOrder::Network).is_err());
     }
 
     #[test]
@@ -553,7 +725,7 @@ mod tests {
         assert!(CmMessage::len_at(b"GET / HTTP/1.1").is_err());
         assert_eq!(CmMessage::len_at(&[]), Ok(None));
         assert!(CmMessage::len_at(&[3, 0, 0xff, 0xff]).is_err());
-        let mut swapped = CmMessage::encode(CmType::Request, &[]);
+        let mut swapped = CmMessage::encode(CmType::Request, false, &[]);
         swapped[24..32].reverse();
         assert_eq!(CmMessage::parse(&swapped).unwrap().order, ByteOrder::Network);
     }

@@ -16,7 +16,7 @@ use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, Cm, Endpoint, Msg, RecvOp, Rma, SendOp, Tagged};
+use ofi_provider::glue::{Atomic, Bindings, Cm, Endpoint, Msg, RecvOp, Rma, SendOp, Tagged};
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
@@ -361,6 +361,8 @@ impl Msg for UdpEp {
 
 impl Tagged for UdpEp {}
 impl Rma for UdpEp {}
+
+impl Atomic for UdpEp {}
 
 impl Cm for UdpEp {
     fn getname(&self) -> Result<Vec<u8>> {

@@ -1,11 +1,11 @@
-//! The fi_atomic(3) table for any [`Endpoint`], and fi_query_atomic.
+//! The fi_atomic(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments};
+use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unbuilt};
 use crate::abi::{
-    self, c_enum, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fi_rma_ioc,
-    fid_ep,
+    self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
+    fi_ops_atomic, fi_rma_ioc, fid_ep,
 };
-use crate::atomic::{self, Kind};
+use crate::atomic::{Kind, Operation};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::cq::Context;
@@ -14,174 +14,192 @@ use crate::fid::Embeds;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
-/// An array of elements, as calls name it.
-#[derive(Clone, Copy)]
-struct Elements<'a>(&'a [fi_ioc]);
+type Type = c_enum<fi_datatype>;
+type Op = c_enum<fi_op>;
+type Desc = *mut *mut c_void;
 
-impl<'a> Elements<'a> {
-    /// # Safety
-    /// `iov` points to `count` entries that outlive the result, or `count` is 0.
-    unsafe fn new(iov: *const fi_ioc, count: usize) -> Result<Self> {
-        if count > IOV_LIMIT || (iov.is_null() && count > 0) {
+impl<E: Endpoint> EpFid<E> {
+    pub(super) const ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
+        size: size_of::<fi_ops_atomic>(),
+        write: Some(atomic::<E>),
+        writev: Some(atomicv::<E>),
+        writemsg: Some(atomicmsg::<E>),
+        inject: Some(inject::<E>),
+        readwrite: Some(fetch::<E>),
+        readwritev: Some(fetchv::<E>),
+        readwritemsg: Some(fetchmsg::<E>),
+        compwrite: Some(compare::<E>),
+        compwritev: Some(comparev::<E>),
+        compwritemsg: Some(comparemsg::<E>),
+        ..*Self::NOT_ENABLED_ATOMIC_OPS
+    };
+
+    /// What is valid can be asked of an endpoint that is not enabled yet.
+    pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
+        writevalid: Some(valid::<E, { Kind::Base as u8 }>),
+        readwritevalid: Some(valid::<E, { Kind::Fetch as u8 }>),
+        compwritevalid: Some(valid::<E, { Kind::Compare as u8 }>),
+        ..unbuilt::NO_ATOMIC
+    };
+
+    fn atomic_op(
+        &self,
+        operation: Operation,
+        [source, compare, result]: [Elements; 3],
+        remote: RemoteSegments,
+        about: About,
+    ) -> Result {
+        let source = if operation.has_source() { source } else { Elements::NONE };
+        let total = remote.total()?;
+        let fits = |has: bool, bytes: &Elements| bytes.len() == Ok(if has { total } else { 0 });
+        if total == 0
+            || !fits(operation.has_source(), &source)
+            || !fits(operation.kind() == Kind::Compare, &compare)
+            || !fits(operation.fetches(), &result)
+        {
             return Err(Error::INVAL);
         }
-        if count == 0 {
-            return Ok(Self(&[]));
+        match E::max_bytes(operation) {
+            0 => return Err(Error::OPNOTSUPP),
+            max if total > max => return Err(Error::MSGSIZE),
+            _ => {}
         }
-        // SAFETY: by this function's contract.
-        Ok(Self(unsafe { std::slice::from_raw_parts(iov, count) }))
-    }
-
-    fn bytes(self, size: usize) -> Result<([iovec; IOV_LIMIT], usize)> {
-        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT];
-        for (to, from) in iov.iter_mut().zip(self.0) {
-            let iov_len = from.count.checked_mul(size).ok_or(Error::INVAL)?;
-            *to = iovec { iov_base: from.addr, iov_len };
-        }
-        Ok((iov, self.0.len()))
+        // SAFETY: the entry points below make `Elements` of buffers that the
+        // application lends as fi_atomic(3) says.
+        let (source, compare, result) = unsafe {
+            (
+                SendBuf::from_iov(source.iov.as_ptr(), source.count)?,
+                SendBuf::from_iov(compare.iov.as_ptr(), compare.count)?,
+                RecvBuf::from_iov(result.iov.as_ptr(), result.count)?,
+            )
+        };
+        let About { dest, context, data, flags } = about;
+        let context = Context(context);
+        self.inner().atomic(AtomicOp {
+            operation,
+            source,
+            compare,
+            result,
+            remote,
+            dest,
+            context,
+            data,
+            flags,
+        })
     }
 }
 
-/// What all the calls have.
-struct Call<'a> {
-    kind: Kind,
-    operand: Elements<'a>,
-    compare: Elements<'a>,
-    result: Elements<'a>,
-    remote: RemoteSegments,
+/// What an endpoint says of an operation: how many elements of which size; of
+/// operations that are none of its -FI_EOPNOTSUPP.
+pub(super) fn query<E: Endpoint>(kind: Kind, datatype: u32, op: u32) -> Result<fi_atomic_attr> {
+    let operation = Operation::new(kind, datatype, op)?;
+    let size = operation.size();
+    match E::max_bytes(operation) / size {
+        0 => Err(Error::OPNOTSUPP),
+        count => Ok(fi_atomic_attr { count, size }),
+    }
+}
+
+/// Up to four runs of elements in the application's memory.
+struct Elements {
+    iov: [iovec; IOV_LIMIT],
+    count: usize,
+}
+
+impl Elements {
+    const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    const NONE: Self = Self { iov: [Self::EMPTY; IOV_LIMIT], count: 0 };
+
+    /// One run.
+    fn one(addr: *const c_void, count: usize, operation: Operation) -> Result<Self> {
+        let mut all = Self::NONE;
+        let iov_len = count.checked_mul(operation.size()).ok_or(Error::INVAL)?;
+        all.iov[0] = iovec { iov_base: addr.cast_mut(), iov_len };
+        all.count = 1;
+        Ok(all)
+    }
+
+    /// # Safety
+    /// `ioc` is null or points to `count` entries.
+    unsafe fn many(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
+        if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+            return Err(Error::INVAL);
+        }
+        let mut all = Self::NONE;
+        for (index, to) in all.iov[..count].iter_mut().enumerate() {
+            // SAFETY: by this function's contract.
+            let ioc = unsafe { &*ioc.add(index) };
+            let iov_len = ioc.count.checked_mul(operation.size()).ok_or(Error::INVAL)?;
+            *to = iovec { iov_base: ioc.addr, iov_len };
+        }
+        all.count = count;
+        Ok(all)
+    }
+
+    /// Bytes in all.
+    fn len(&self) -> Result<usize> {
+        let sum =
+            self.iov[..self.count].iter().try_fold(0usize, |sum, v| sum.checked_add(v.iov_len));
+        sum.ok_or(Error::INVAL)
+    }
+}
+
+/// What else a call says.
+struct About {
     dest: fi_addr_t,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
     context: *mut c_void,
+    data: u64,
     flags: u64,
 }
 
-fn one(buf: *const c_void, count: usize) -> [fi_ioc; 1] {
-    [fi_ioc { addr: buf.cast_mut(), count }]
+impl About {
+    fn new<E: Endpoint>(ep: &EpFid<E>, dest: fi_addr_t, context: *mut c_void) -> Self {
+        Self { dest, context, data: 0, flags: ep.tx() }
+    }
+
+    fn of_msg<E: Endpoint>(ep: &EpFid<E>, msg: &fi_msg_atomic, flags: u64) -> Result<Self> {
+        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
+        Ok(Self { dest: msg.addr, context: msg.context, data: msg.data, flags })
+    }
 }
 
-/// The places a message structure names; lengths are numbers of elements.
+/// As many bytes at one place of a peer's as there are in `elements`.
+fn at(addr: u64, key: u64, elements: &Elements) -> Result<RemoteSegments> {
+    Ok(RemoteSegments::one(addr, elements.len()? as u64, key))
+}
+
+/// The places a message structure names.
 ///
 /// # Safety
-/// `iov` points to `count` entries.
-unsafe fn places(iov: *const fi_rma_ioc, count: usize) -> Result<RemoteSegments> {
-    if count > IOV_LIMIT || (iov.is_null() && count > 0) {
+/// `ioc` is null or points to `count` entries.
+unsafe fn places(
+    ioc: *const fi_rma_ioc,
+    count: usize,
+    operation: Operation,
+) -> Result<RemoteSegments> {
+    if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
         return Err(Error::INVAL);
     }
     let mut all = RemoteSegments::EMPTY;
     for index in 0..count {
         // SAFETY: by this function's contract.
-        let ioc = unsafe { &*iov.add(index) };
-        all.push(RemoteSegment { addr: ioc.addr, len: ioc.count as u64, key: ioc.key })?;
+        let ioc = unsafe { &*ioc.add(index) };
+        let len = (ioc.count as u64).checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
+        all.push(RemoteSegment { addr: ioc.addr, len, key: ioc.key })?;
     }
     Ok(all)
 }
 
-impl<E: Endpoint> EpFid<E> {
-    pub(super) const ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
-        size: size_of::<fi_ops_atomic>(),
-        write: Some(write::<E>),
-        writev: Some(writev::<E>),
-        writemsg: Some(writemsg::<E>),
-        inject: Some(inject::<E>),
-        readwrite: Some(readwrite::<E>),
-        readwritev: Some(readwritev::<E>),
-        readwritemsg: Some(readwritemsg::<E>),
-        compwrite: Some(compwrite::<E>),
-        compwritev: Some(compwritev::<E>),
-        compwritemsg: Some(compwritemsg::<E>),
-        writevalid: Some(writevalid::<E>),
-        readwritevalid: Some(readwritevalid::<E>),
-        compwritevalid: Some(compwritevalid::<E>),
-    };
-
-    /// # Safety
-    /// The memory of all arrays is lent as fi_atomic(3) says.
-    unsafe fn atomic(&self, call: Call<'_>) -> Result {
-        let (datatype, op) = (call.datatype.raw(), call.op.raw());
-        let most = query(call.kind, datatype, op, self.inner().max_atomic(datatype))?;
-        let size = atomic::size_of_type(datatype)?;
-        if call.remote.total()? > most {
-            return Err(Error::MSGSIZE);
-        }
-        let total = call.remote.total()?.checked_mul(size).ok_or(Error::INVAL)?;
-        // A read has no operand.
-        let reads = op == fi_op::FI_ATOMIC_READ as u32;
-        let ((operand, n), (compare, m), (result, k)) =
-            (call.operand.bytes(size)?, call.compare.bytes(size)?, call.result.bytes(size)?);
-        // SAFETY: by this function's contract.
-        let (operand, compare, result) = unsafe {
-            (
-                SendBuf::from_iov(operand.as_ptr(), if reads { 0 } else { n })?,
-                SendBuf::from_iov(compare.as_ptr(), m)?,
-                RecvBuf::from_iov(result.as_ptr(), k)?,
-            )
-        };
-        let fits = |len: usize, needed: bool| len == if needed { total } else { 0 };
-        if !fits(operand.len(), !reads)
-            || !fits(compare.len(), call.kind == Kind::Compare)
-            || !fits(result.len(), call.kind != Kind::Write)
-        {
-            return Err(Error::INVAL);
-        }
-        self.inner().atomic(AtomicOp {
-            kind: call.kind,
-            datatype,
-            op,
-            operand,
-            compare,
-            result,
-            remote: call.remote,
-            dest: call.dest,
-            context: Context(call.context),
-            flags: call.flags,
-        })
-    }
-
-    fn valid(
-        &self,
-        kind: Kind,
-        datatype: c_enum<fi_datatype>,
-        op: c_enum<fi_op>,
-        count: *mut usize,
-    ) -> Result {
-        let most = query(kind, datatype.raw(), op.raw(), self.inner().max_atomic(datatype.raw()))?;
-        // SAFETY: the caller gives room for a number, or null.
-        *unsafe { count.as_mut() }.ok_or(Error::INVAL)? = most;
-        Ok(())
-    }
-}
-
-/// How many elements one operation can have.
-fn query(kind: Kind, datatype: u32, op: u32, max: usize) -> Result<usize> {
-    atomic::check(kind, datatype, op)?;
-    // Operand and comparison travel together.
-    let arrays = if kind == Kind::Compare { 2 } else { 1 };
-    let count = max / (atomic::size_of_type(datatype)? * arrays);
-    if count == 0 { Err(Error::OPNOTSUPP) } else { Ok(count) }
-}
-
-/// The answer to fi_query_atomic with these flags: elements, and bytes of each.
-pub(super) fn query_atomic(
-    datatype: u32,
-    op: u32,
-    flags: u64,
-    max: usize,
-) -> Result<(usize, usize)> {
-    let kind = match flags & (abi::FI_FETCH_ATOMIC | abi::FI_COMPARE_ATOMIC) {
-        abi::FI_FETCH_ATOMIC => Kind::Fetch,
-        abi::FI_COMPARE_ATOMIC => Kind::Compare,
-        0 => Kind::Write,
-        _ => return Err(Error::BADFLAGS),
-    };
-    Ok((query(kind, datatype, op, max)?, atomic::size_of_type(datatype)?))
+/// The operation of a call.
+fn operation(kind: Kind, datatype: Type, op: Op) -> Result<Operation> {
+    Operation::new(kind, datatype.raw(), op.raw())
 }
 
 // SAFETY of the entry points below: each is reachable only through the ops table
-// of an endpoint of the same `E` that is open, or with null. Buffers are the
-// caller's as fi_atomic(3) promises.
+// of an endpoint of the same `E` that is open, or with null. Buffers and message
+// structures are the caller's as fi_atomic(3) promises.
 
-unsafe extern "C" fn write<E: Endpoint>(
+unsafe extern "C" fn atomic<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -189,115 +207,61 @@ unsafe extern "C" fn write<E: Endpoint>(
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
-    let operand = one(buf, count);
-    // SAFETY: see above.
-    unsafe {
-        writev::<E>(
-            ep,
-            operand.as_ptr(),
-            std::ptr::null_mut(),
-            1,
-            dest,
-            addr,
-            key,
-            datatype,
-            op,
-            context,
-        )
-    }
+    answer_transfer("fi_atomic", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Base, datatype, op)?;
+        let source = Elements::one(buf, count, op)?;
+        let remote = at(addr, key, &source)?;
+        let operands = [source, Elements::NONE, Elements::NONE];
+        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
+    })
 }
 
-unsafe extern "C" fn writev<E: Endpoint>(
+unsafe extern "C" fn atomicv<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
+    _desc: Desc,
     count: usize,
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_atomicv", || {
         // SAFETY: see above.
-        unsafe {
-            let ep = EpFid::<E>::from_c(ep)?;
-            let operand = Elements::new(iov, count)?;
-            let flags = ep.tx();
-            let (kind, none) = (Kind::Write, Elements(&[]));
-            let remote = target(operand, addr, key);
-            let (compare, result) = (none, none);
-            ep.atomic(Call {
-                kind,
-                operand,
-                compare,
-                result,
-                remote,
-                dest,
-                datatype,
-                op,
-                context,
-                flags,
-            })
-        }
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Base, datatype, op)?;
+        // SAFETY: see above.
+        let source = unsafe { Elements::many(iov, count, op) }?;
+        let remote = at(addr, key, &source)?;
+        let operands = [source, Elements::NONE, Elements::NONE];
+        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
     })
 }
 
-/// One place, of as many elements as an array has.
-fn target(elements: Elements<'_>, addr: u64, key: u64) -> RemoteSegments {
-    let count = elements.0.iter().map(|ioc| ioc.count as u64).sum();
-    RemoteSegments::one(addr, count, key)
-}
-
-unsafe extern "C" fn writemsg<E: Endpoint>(
+unsafe extern "C" fn atomicmsg<E: Endpoint>(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
     flags: u64,
 ) -> ssize_t {
     answer_transfer("fi_atomicmsg", || {
         // SAFETY: see above.
-        unsafe { message::<E>(ep, msg, Kind::Write, Elements(&[]), Elements(&[]), flags) }
+        unsafe {
+            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
+            let op = operation(Kind::Base, msg.datatype, msg.op)?;
+            let source = Elements::many(msg.msg_iov, msg.iov_count, op)?;
+            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
+            let operands = [source, Elements::NONE, Elements::NONE];
+            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
+        }
     })
-}
-
-/// The calls with a structure.
-///
-/// # Safety
-/// See above.
-unsafe fn message<E: Endpoint>(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    kind: Kind,
-    compare: Elements<'_>,
-    result: Elements<'_>,
-    flags: u64,
-) -> Result {
-    // SAFETY: see above.
-    unsafe {
-        let ep = EpFid::<E>::from_c(ep)?;
-        let msg = msg.as_ref().ok_or(Error::INVAL)?;
-        let operand = Elements::new(msg.msg_iov, msg.iov_count)?;
-        let remote = places(msg.rma_iov, msg.rma_iov_count)?;
-        let flags = ep.tx_msg(flags)?;
-        let (dest, datatype, op, context) = (msg.addr, msg.datatype, msg.op, msg.context);
-        ep.atomic(Call {
-            kind,
-            operand,
-            compare,
-            result,
-            remote,
-            dest,
-            datatype,
-            op,
-            context,
-            flags,
-        })
-    }
 }
 
 unsafe extern "C" fn inject<E: Endpoint>(
@@ -307,127 +271,94 @@ unsafe extern "C" fn inject<E: Endpoint>(
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
 ) -> ssize_t {
     answer_transfer("fi_inject_atomic", || {
         // SAFETY: see above.
-        unsafe {
-            let ep = EpFid::<E>::from_c(ep)?;
-            let array = one(buf, count);
-            let operand = Elements(&array);
-            let (kind, none, context) = (Kind::Write, Elements(&[]), std::ptr::null_mut());
-            let (remote, flags) = (target(operand, addr, key), ep.inject_flags());
-            let (compare, result) = (none, none);
-            ep.atomic(Call {
-                kind,
-                operand,
-                compare,
-                result,
-                remote,
-                dest,
-                datatype,
-                op,
-                context,
-                flags,
-            })
-        }
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Base, datatype, op)?;
+        let source = Elements::one(buf, count, op)?;
+        let remote = at(addr, key, &source)?;
+        let operands = [source, Elements::NONE, Elements::NONE];
+        let about = About::new(ep, dest, std::ptr::null_mut());
+        ep.atomic_op(op, operands, remote, About { flags: ep.inject_flags(), ..about })
     })
 }
 
-unsafe extern "C" fn readwrite<E: Endpoint>(
+unsafe extern "C" fn fetch<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
-    desc: *mut c_void,
+    _desc: *mut c_void,
     result: *mut c_void,
-    result_desc: *mut c_void,
+    _result_desc: *mut c_void,
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
-    let none = std::ptr::null();
-    // SAFETY: see above.
-    unsafe {
-        compwrite::<E>(
-            ep,
-            buf,
-            count,
-            desc,
-            none,
-            std::ptr::null_mut(),
-            result,
-            result_desc,
-            dest,
-            addr,
-            key,
-            datatype,
-            op,
-            context,
-        )
-    }
+    answer_transfer("fi_fetch_atomic", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Fetch, datatype, op)?;
+        let (source, result) = (Elements::one(buf, count, op)?, Elements::one(result, count, op)?);
+        let remote = at(addr, key, &result)?;
+        let operands = [source, Elements::NONE, result];
+        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
+    })
 }
 
-unsafe extern "C" fn readwritev<E: Endpoint>(
+unsafe extern "C" fn fetchv<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
+    _desc: Desc,
     count: usize,
-    result: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
+    resultv: *mut fi_ioc,
+    _result_desc: Desc,
     result_count: usize,
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_fetch_atomicv", || {
         // SAFETY: see above.
-        unsafe {
-            let ep = EpFid::<E>::from_c(ep)?;
-            let operand = Elements::new(iov, count)?;
-            let (compare, result) = (Elements(&[]), Elements::new(result, result_count)?);
-            let (kind, remote, flags) = (Kind::Fetch, target(result, addr, key), ep.tx());
-            ep.atomic(Call {
-                kind,
-                operand,
-                compare,
-                result,
-                remote,
-                dest,
-                datatype,
-                op,
-                context,
-                flags,
-            })
-        }
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Fetch, datatype, op)?;
+        // SAFETY: see above.
+        let operands = unsafe { sources_and_results(op, (iov, count), (resultv, result_count)) }?;
+        let remote = at(addr, key, &operands[2])?;
+        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
     })
 }
 
-unsafe extern "C" fn readwritemsg<E: Endpoint>(
+unsafe extern "C" fn fetchmsg<E: Endpoint>(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
-    result: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
+    resultv: *mut fi_ioc,
+    _result_desc: Desc,
     result_count: usize,
     flags: u64,
 ) -> ssize_t {
     answer_transfer("fi_fetch_atomicmsg", || {
         // SAFETY: see above.
         unsafe {
-            let result = Elements::new(result, result_count)?;
-            message::<E>(ep, msg, Kind::Fetch, Elements(&[]), result, flags)
+            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
+            let op = operation(Kind::Fetch, msg.datatype, msg.op)?;
+            let sources = (msg.msg_iov, msg.iov_count);
+            let operands = sources_and_results(op, sources, (resultv, result_count))?;
+            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
+            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
         }
     })
 }
 
-/// Without a comparison: fi_fetch_atomic.
-unsafe extern "C" fn compwrite<E: Endpoint>(
+unsafe extern "C" fn compare<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -439,132 +370,115 @@ unsafe extern "C" fn compwrite<E: Endpoint>(
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_compare_atomic", || {
-        let arrays = (one(buf, count), one(compare, count), one(result, count));
-        let (operand, result) = (Elements(&arrays.0), Elements(&arrays.2));
-        let (kind, compare) = match compare.is_null() {
-            true => (Kind::Fetch, Elements(&[])),
-            false => (Kind::Compare, Elements(&arrays.1)),
-        };
         // SAFETY: see above.
-        unsafe {
-            let ep = EpFid::<E>::from_c(ep)?;
-            let (remote, flags) = (target(result, addr, key), ep.tx());
-            ep.atomic(Call {
-                kind,
-                operand,
-                compare,
-                result,
-                remote,
-                dest,
-                datatype,
-                op,
-                context,
-                flags,
-            })
-        }
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let op = operation(Kind::Compare, datatype, op)?;
+        let one = |buf| Elements::one(buf, count, op);
+        let operands = [one(buf)?, one(compare)?, one(result)?];
+        let remote = at(addr, key, &operands[0])?;
+        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
     })
 }
 
-unsafe extern "C" fn compwritev<E: Endpoint>(
+unsafe extern "C" fn comparev<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
-    _desc: *mut *mut c_void,
+    _desc: Desc,
     count: usize,
-    compare: *const fi_ioc,
-    _compare_desc: *mut *mut c_void,
+    comparev: *const fi_ioc,
+    _compare_desc: Desc,
     compare_count: usize,
-    result: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
+    resultv: *mut fi_ioc,
+    _result_desc: Desc,
     result_count: usize,
     dest: fi_addr_t,
     addr: u64,
     key: u64,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_compare_atomicv", || {
         // SAFETY: see above.
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;
-            let operand = Elements::new(iov, count)?;
-            let compare = Elements::new(compare, compare_count)?;
-            let result = Elements::new(result, result_count)?;
-            let (kind, remote, flags) = (Kind::Compare, target(operand, addr, key), ep.tx());
-            ep.atomic(Call {
-                kind,
-                operand,
-                compare,
-                result,
-                remote,
-                dest,
-                datatype,
-                op,
-                context,
-                flags,
-            })
+            let op = operation(Kind::Compare, datatype, op)?;
+            let [source, _, result] =
+                sources_and_results(op, (iov, count), (resultv, result_count))?;
+            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
+            let remote = at(addr, key, &operands[0])?;
+            ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
         }
     })
 }
 
-unsafe extern "C" fn compwritemsg<E: Endpoint>(
+unsafe extern "C" fn comparemsg<E: Endpoint>(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
-    compare: *const fi_ioc,
-    _compare_desc: *mut *mut c_void,
+    comparev: *const fi_ioc,
+    _compare_desc: Desc,
     compare_count: usize,
-    result: *mut fi_ioc,
-    _result_desc: *mut *mut c_void,
+    resultv: *mut fi_ioc,
+    _result_desc: Desc,
     result_count: usize,
     flags: u64,
 ) -> ssize_t {
     answer_transfer("fi_compare_atomicmsg", || {
         // SAFETY: see above.
         unsafe {
-            let compare = Elements::new(compare, compare_count)?;
-            let result = Elements::new(result, result_count)?;
-            message::<E>(ep, msg, Kind::Compare, compare, result, flags)
+            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
+            let op = operation(Kind::Compare, msg.datatype, msg.op)?;
+            let sources = (msg.msg_iov, msg.iov_count);
+            let [source, _, result] = sources_and_results(op, sources, (resultv, result_count))?;
+            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
+            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
+            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
         }
     })
 }
 
-unsafe extern "C" fn writevalid<E: Endpoint>(
+/// The operands of a call that fetches, without what it compares with.
+///
+/// # Safety
+/// Each pointer is null or points to as many entries as is said with it.
+unsafe fn sources_and_results(
+    operation: Operation,
+    (iov, count): (*const fi_ioc, usize),
+    (resultv, result_count): (*mut fi_ioc, usize),
+) -> Result<[Elements; 3]> {
+    // SAFETY: by this function's contract.
+    let result = unsafe { Elements::many(resultv, result_count, operation) }?;
+    let source = match operation.has_source() {
+        // SAFETY: by this function's contract.
+        true => unsafe { Elements::many(iov, count, operation) }?,
+        false => Elements::NONE,
+    };
+    Ok([source, Elements::NONE, result])
+}
+
+unsafe extern "C" fn valid<E: Endpoint, const KIND: u8>(
     ep: *mut fid_ep,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
+    datatype: Type,
+    op: Op,
     count: *mut usize,
 ) -> c_int {
+    let kind = match KIND {
+        0 => Kind::Base,
+        1 => Kind::Fetch,
+        _ => Kind::Compare,
+    };
     answer("fi_atomicvalid", || {
-        // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Write, datatype, op, count)
-    })
-}
-
-unsafe extern "C" fn readwritevalid<E: Endpoint>(
-    ep: *mut fid_ep,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
-    count: *mut usize,
-) -> c_int {
-    answer("fi_fetch_atomicvalid", || {
-        // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Fetch, datatype, op, count)
-    })
-}
-
-unsafe extern "C" fn compwritevalid<E: Endpoint>(
-    ep: *mut fid_ep,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
-    count: *mut usize,
-) -> c_int {
-    answer("fi_compare_atomicvalid", || {
-        // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(ep) }?.valid(Kind::Compare, datatype, op, count)
+        if ep.is_null() || count.is_null() {
+            return Err(Error::INVAL);
+        }
+        let attr = query::<E>(kind, datatype.raw(), op.raw())?;
+        // SAFETY: not null, and the caller's.
+        unsafe { count.write(attr.count) };
+        Ok(())
     })
 }

@@ -1,13 +1,14 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
+use super::{Atomic, Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
 use crate::abi::{
-    FI_CLASS_DOMAIN, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype,
-    fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
-    fi_tx_attr, fi_xpu_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll,
-    fid_stx, fid_xpu_ctx,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, c_enum, fi_atomic_attr,
+    fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op, fi_ops,
+    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
+    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
 };
+use crate::atomic::Kind;
 use crate::av::Av;
 use crate::boundary::answer;
 use crate::cntr::Cntr;
@@ -318,24 +319,6 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
     })
 }
 
-unsafe extern "C" fn query_atomic<D: Domain>(
-    domain: *mut fid_domain,
-    datatype: c_enum<fi_datatype>,
-    op: c_enum<fi_op>,
-    attr: *mut fi_atomic_attr,
-    flags: u64,
-) -> c_int {
-    answer("fi_query_atomic", || {
-        // SAFETY: see above; the attribute is the caller's or null.
-        let (domain, attr) = unsafe { (DomainFid::<D>::from_c(domain)?, attr.as_mut()) };
-        let max = domain.inner.max_atomic(datatype.raw());
-        let attr = attr.ok_or(Error::INVAL)?;
-        let answer = atomic::query_atomic(datatype.raw(), op.raw(), flags, max)?;
-        (attr.count, attr.size) = answer;
-        Ok(())
-    })
-}
-
 unsafe fn register<D: Domain>(
     fid: *mut fid,
     attr: &fi_mr_attr,
@@ -428,6 +411,35 @@ unsafe extern "C" fn regattr<D: Domain>(
             );
             register::<D>(fid, &attr, flags, out)
         }
+    })
+}
+
+unsafe extern "C" fn query_atomic<D: Domain>(
+    domain: *mut fid_domain,
+    datatype: c_enum<fi_datatype>,
+    op: c_enum<fi_op>,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> c_int {
+    answer("fi_query_atomic", || {
+        let kind = match flags {
+            0 => Kind::Base,
+            FI_FETCH_ATOMIC => Kind::Fetch,
+            FI_COMPARE_ATOMIC => Kind::Compare,
+            // No atomic operation on a tagged receive.
+            flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),
+            _ => return Err(Error::BADFLAGS),
+        };
+        if !<D::Endpoint as Atomic>::OFFERED {
+            return Err(Error::NOSYS);
+        }
+        if domain.is_null() || attr.is_null() {
+            return Err(Error::INVAL);
+        }
+        let found = atomic::query::<D::Endpoint>(kind, datatype.raw(), op.raw())?;
+        // SAFETY: not null, and the caller's.
+        unsafe { attr.write(found) };
+        Ok(())
     })
 }
 

@@ -328,6 +328,10 @@ impl<E: Endpoint> EpFid<E> {
             Role::Endpoint => (FI_CLASS_EP, Self::EP_OPS),
             Role::Srx => (FI_CLASS_SRX_CTX, Self::SRX_EP_OPS),
         };
+        let atomic = match shared.caps & abi::FI_ATOMIC {
+            0 => &unbuilt::NO_ATOMIC,
+            _ => Self::NOT_ENABLED_ATOMIC_OPS,
+        };
         let ep = Arc::new(Self {
             c: UnsafeCell::new(fid_ep {
                 fid: fid {
@@ -340,7 +344,7 @@ impl<E: Endpoint> EpFid<E> {
                 msg: (&raw const unbuilt::NOT_ENABLED_MSG).cast_mut(),
                 rma: (&raw const unbuilt::NO_RMA).cast_mut(),
                 tagged: (&raw const unbuilt::NOT_ENABLED_TAGGED).cast_mut(),
-                atomic: (&raw const unbuilt::NO_ATOMIC).cast_mut(),
+                atomic: std::ptr::from_ref(atomic).cast_mut(),
                 collective: (&raw const unbuilt::NO_COLLECTIVE).cast_mut(),
             }),
             tx_flags: tx,
@@ -374,7 +378,7 @@ impl<E: Endpoint> EpFid<E> {
             if has(abi::FI_RMA) {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
             }
-            if self.shared.caps & abi::FI_ATOMIC != 0 {
+            if has(abi::FI_ATOMIC) {
                 (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
             }
         }

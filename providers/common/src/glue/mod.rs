@@ -1,7 +1,7 @@
 //! From Rust traits to C ops tables.
 //!
 //! A provider implements [`Fabric`], [`Domain`], [`Endpoint`] (with [`Msg`],
-//! [`Tagged`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
+//! [`Tagged`], [`Rma`], [`Atomic`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
 //! such an implementation by monomorphisation: a call through one goes straight
 //! to the provider's method, after the checks that every provider needs: null
 //! pointers, flags, state, room in buffers. What an implementation does not
@@ -30,6 +30,7 @@ pub use settings::{DomainSettings, local_addr};
 pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
+use crate::atomic::Operation;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
@@ -85,10 +86,6 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
     fn blocking_opened(&self, kind: Kind) -> Result;
-    /// What its endpoints answer to [`Endpoint::max_atomic`].
-    fn max_atomic(&self, _datatype: u32) -> usize {
-        0
-    }
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
     /// Opens a shared receive context: an endpoint of which only the receive
@@ -230,33 +227,33 @@ pub struct ReadOp {
     pub flags: u64,
 }
 
-/// One atomic operation on a peer's memory.
+/// One atomic operation on a peer's memory. Operands and results that the
+/// operation has are as long as all its places, and no longer than
+/// [`Atomic::max_bytes`] says; the others are empty.
 #[derive(Debug)]
 pub struct AtomicOp {
-    /// The group of calls it is of.
-    pub kind: crate::atomic::Kind,
-    /// The elements' type (enum fi_datatype), one that [`crate::atomic`] knows.
-    pub datatype: u32,
-    /// What is done (enum fi_op).
-    pub op: u32,
-    /// The elements it takes; none when it only reads.
-    pub operand: SendBuf,
-    /// Those it compares with, in a comparison.
+    /// What is done.
+    pub operation: Operation,
+    /// The first operand.
+    pub source: SendBuf,
+    /// What the target is compared with.
     pub compare: SendBuf,
-    /// Where the elements go that were there, if they are wanted.
+    /// Where the former values go.
     pub result: RecvBuf,
-    /// The target's places; their lengths are numbers of elements.
+    /// Which elements; their lengths are in bytes here as well.
     pub remote: RemoteSegments,
     /// Whose memory; nothing for connected endpoints.
     pub dest: fi_addr_t,
     /// Comes back with the completion.
     pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
     /// As for [`SendOp`].
     pub flags: u64,
 }
 
 /// What every endpoint does (fi_endpoint(3)).
-pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
+pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared
@@ -280,15 +277,6 @@ pub trait Endpoint: Msg + Tagged + Rma + Cm + Send + Sync + Sized + 'static {
     /// (FI_GET_FD).
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
-    }
-    /// An atomic operation (fi_atomic(3)).
-    fn atomic(&self, _op: AtomicOp) -> Result {
-        Err(Error::NOSYS)
-    }
-    /// Bytes of elements of this type that one atomic operation can have, 0 when
-    /// there are none on it.
-    fn max_atomic(&self, _datatype: u32) -> usize {
-        0
     }
     /// Other fi_control commands than the common ones.
     ///
@@ -331,6 +319,21 @@ pub trait Rma {
     }
     /// Writes to a peer's memory.
     fn write(&self, _op: WriteOp) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// Atomic operations (fi_atomic(3)).
+pub trait Atomic {
+    /// There are atomic operations.
+    const OFFERED: bool = false;
+    /// Bytes of elements that one operation of this kind can have; 0 if it is
+    /// none of ours.
+    fn max_bytes(_operation: Operation) -> usize {
+        0
+    }
+    /// Starts an atomic operation.
+    fn atomic(&self, _op: AtomicOp) -> Result {
         Err(Error::NOSYS)
     }
 }

@@ -8,9 +8,9 @@ use super::cm::Link;
 use super::ep::Ep;
 use crate::info::RXM;
 use crate::wire::{
-    ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, IOCS_LEN, Kind, OP_ATOMIC, OP_ATOMIC_COMPARE,
-    OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA, read_answer, write_iocs,
-    write_places,
+    self, ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, IOCS_LEN, Kind, OP_ATOMIC,
+    OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA,
+    read_answer, write_iocs, write_places,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
@@ -280,7 +280,14 @@ impl Ep {
 
     /// fi_atomic and its kin.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
-        let payload = IOCS_LEN + op.operand.len() + op.compare.len();
+        if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.inject_size {
+            return Err(Error::INVAL);
+        }
+        if op.flags & FI_REMOTE_CQ_DATA != 0 {
+            // The protocol has no place for it here.
+            return Err(Error::OPNOTSUPP);
+        }
+        let payload = IOCS_LEN + op.source.len() + op.compare.len();
         if payload.max(ANSWER_LEN + op.result.len()) > self.common.config.eager_limit {
             return Err(Error::MSGSIZE);
         }
@@ -288,19 +295,26 @@ impl Ep {
         self.may_start(report)?;
         let conn = self.conn_to(op.dest)?;
         let ready = self.may_go(conn, op.flags);
-        let (number, access) = match op.kind {
-            atomic::Kind::Write => (OP_ATOMIC, FI_WRITE),
+        let (number, access) = match op.operation.kind() {
+            atomic::Kind::Base => (OP_ATOMIC, FI_WRITE),
             atomic::Kind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
             atomic::Kind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
         };
         let mut buf = self.buffer()?;
         let elements = HEADER_LEN + IOCS_LEN;
-        let (middle, end) = (elements + op.operand.len(), HEADER_LEN + payload);
-        write_iocs(&op.remote, &mut buf[HEADER_LEN..]);
-        op.operand.copy_to(0, &mut buf[elements..middle]);
+        let (middle, end) = (elements + op.source.len(), HEADER_LEN + payload);
+        // On the wire the places' lengths are numbers of elements.
+        let mut places = RemoteSegments::EMPTY;
+        for place in op.remote.as_slice() {
+            let len = place.len / op.operation.size() as u64;
+            places.push(RemoteSegment { len, ..*place })?;
+        }
+        write_iocs(&places, &mut buf[HEADER_LEN..]);
+        op.source.copy_to(0, &mut buf[elements..middle]);
         op.compare.copy_to(0, &mut buf[middle..end]);
         let places = op.remote.as_slice().len() as u8;
-        let what = AtomicHeader { datatype: op.datatype as u8, op: op.op as u8, places };
+        let what =
+            AtomicHeader { datatype: op.operation.datatype(), op: op.operation.op(), places };
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
@@ -460,7 +474,7 @@ impl Ep {
     fn advance_packet(&mut self, id: u32, mut buf: Buf, len: usize) -> Result {
         let conn = &self.conns[self.ops[id].conn];
         let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
-        buf[8..16].copy_from_slice(&conn.remote_id.to_ne_bytes());
+        wire::name_conn(&mut buf, conn.remote_id);
         if len <= self.common.core_inject {
             match link.inject(&buf[..len]) {
                 Ok(()) => {
@@ -773,7 +787,10 @@ impl Ep {
                 Waiting::Fetch(fetch) => {
                     self.advance_fetch(fetch).map_err(|error| (error, Waiting::Fetch(fetch)))
                 }
-                Waiting::Packet(buf, len, token) => {
+                Waiting::Packet(mut buf, len, token) => {
+                    // It may have been made before the peer had told the name: a
+                    // peer that is connected sends before we have heard that it is.
+                    wire::name_conn(&mut buf, conn.remote_id);
                     let sent = match &conn.ep {
                         Some(link) => link.send(buf, len, token.to_u64()),
                         None => return,

@@ -96,11 +96,13 @@ impl AsRawFd for Timer {
 pub(crate) struct Request {
     pub(crate) socket: Socket,
     pub(crate) order: ByteOrder,
+    /// The caller knows atomic operations.
+    pub(crate) atomics: bool,
 }
 
 impl ofi_provider::glue::Reject for Request {
     fn reject(self, param: &[u8]) -> Result {
-        self.socket.send(&CmMessage::encode(CmType::Nack, param))?;
+        self.socket.send(&CmMessage::encode(CmType::Nack, false, param))?;
         Ok(())
     }
 }
@@ -163,7 +165,7 @@ impl State {
         entry.conn = id;
         entry.retry = None;
         let parked = std::mem::take(&mut entry.parked);
-        self.conns[id].tx.extend(parked);
+        self.conns[id].take_over(parked);
         Ok(id)
     }
 
@@ -189,10 +191,10 @@ impl State {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        request.socket.send(&CmMessage::encode(CmType::Response, param))?;
+        request.socket.send(&CmMessage::encode(CmType::Response, request.atomics, param))?;
         request.socket.set_peer_timeout(config().peer_timeout);
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
-        conn.order = request.order;
+        (conn.order, conn.atomics) = (request.order, request.atomics);
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -304,7 +306,7 @@ impl State {
                     self.fail(id, error);
                     return true;
                 }
-                let message = CmMessage::encode(CmType::Request, &conn.param);
+                let message = CmMessage::encode(CmType::Request, true, &conn.param);
                 match conn.socket.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
@@ -412,6 +414,7 @@ impl State {
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
         conn.socket.set_peer_timeout(config().peer_timeout);
+        self.refuse_atomics(id);
         self.watch(id);
         self.flush(id);
         self.heat(id);
@@ -422,7 +425,7 @@ impl State {
 
     fn msg_answer(&mut self, id: u32, message: CmMessage) {
         let conn = &mut self.conns[id];
-        conn.order = message.order;
+        (conn.order, conn.atomics) = (message.order, message.atomics);
         let ep = &self.eps[conn.ep];
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
@@ -443,7 +446,7 @@ impl State {
             Err(_) => 0,
         };
         let conn = &mut self.conns[id];
-        conn.order = message.order;
+        (conn.order, conn.atomics) = (message.order, message.atomics);
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
         self.eps[ep].peers[peer].refusals = 0;
@@ -456,7 +459,7 @@ impl State {
     fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
-        conn.order = message.order;
+        (conn.order, conn.atomics) = (message.order, message.atomics);
         let ep_id = conn.ep;
         let Ok(mut addr) = conn.socket.peer_addr() else {
             self.fail(id, Error::NOTCONN);
@@ -482,7 +485,7 @@ impl State {
                 connect_order(&addr, &local) == Ordering::Less
             };
             if keep {
-                let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, &[]));
+                let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, false, &[]));
                 self.drop_conn(id);
                 return Ok(());
             }
@@ -509,7 +512,8 @@ impl State {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
-        if conn.socket.send(&CmMessage::encode(CmType::Response, &answer.encode())).is_err() {
+        let answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
+        if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
             return Ok(());
@@ -521,7 +525,7 @@ impl State {
             entry.retry = None;
             entry.refusals = 0;
             let parked = std::mem::take(&mut entry.parked);
-            self.conns[id].tx.extend(parked);
+            self.conns[id].take_over(parked);
         }
         self.established(id);
         Ok(())
@@ -546,9 +550,10 @@ impl State {
         }
         entry.refusals += 1;
         if let Some(conn) = self.conns.get_mut(entry.conn) {
-            conn.tx.extend(waiting);
+            conn.take_over(waiting);
             let other = entry.conn;
             if self.conns[other].is_connected() {
+                self.refuse_atomics(other);
                 self.flush(other);
                 self.heat(other);
             }

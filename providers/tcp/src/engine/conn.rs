@@ -67,6 +67,8 @@ pub(crate) struct Conn {
     pub(super) misses: u32,
     /// The peer knows messages that wait at their sender.
     pub(super) rendezvous: bool,
+    /// The peer knows atomic operations.
+    pub(super) atomics: bool,
 
     /// Small messages that leave together, before those in `tx`.
     pub(super) batch: Batch,
@@ -74,6 +76,8 @@ pub(crate) struct Conn {
     pub(super) sent_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
+    /// One of them may stand behind a fence.
+    pub(super) fenced: bool,
     /// The next header's number.
     pub(super) tx_id: u8,
     /// Messages sent that are complete when the peer says so, in order.
@@ -81,8 +85,11 @@ pub(crate) struct Conn {
     /// Messages announced that wait here, by their number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
-    /// Requests sent to read the peer's memory: where the answers go, in order.
+    /// Requests sent to read the peer's memory, or for atomic operations: where
+    /// the answers go, in order.
     pub(super) reads: VecDeque<(RecvBuf, Finish)>,
+    /// Bytes of former values that the peer fetched and has not taken yet.
+    pub(super) fetched: usize,
 
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
@@ -112,13 +119,16 @@ impl Conn {
             blocked: false,
             misses: 0,
             rendezvous: false,
+            atomics: false,
             batch: Batch::default(),
             sent_in: 0,
             tx: VecDeque::new(),
+            fenced: false,
             tx_id: 0,
             unacked: VecDeque::new(),
             waiting: HashMap::new(),
             reads: VecDeque::new(),
+            fetched: 0,
             incoming: None,
             announced: Numbers::default(),
             expected: HashMap::new(),
@@ -147,6 +157,24 @@ impl Conn {
 
     pub(super) fn is_connecting(&self) -> bool {
         self.stage == Stage::Connecting
+    }
+
+    /// Queues what the peer waits for: before a fence, which may wait for what
+    /// the peer sends behind it.
+    pub(super) fn push_answer(&mut self, answer: Outgoing) {
+        if self.fenced {
+            if let Some(fence) = self.tx.iter().position(Outgoing::is_fenced) {
+                return self.tx.insert(fence, answer);
+            }
+            self.fenced = false;
+        }
+        self.tx.push_back(answer);
+    }
+
+    /// Queues what waited without this connection.
+    pub(super) fn take_over(&mut self, waiting: VecDeque<Outgoing>) {
+        self.fenced = true;
+        self.tx.extend(waiting);
     }
 
     /// The number of the next header.

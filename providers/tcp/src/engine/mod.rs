@@ -5,11 +5,12 @@
 //! progress it costs nothing). Sends go out from the caller's thread when the
 //! socket takes them ([`tx`]); messages are matched as bytes arrive ([`rx`])
 //! with the receives that were posted ([`post`]), in an endpoint's [`inbox`];
-//! connections are made and ended in [`cm`].
+//! connections are made and ended in [`cm`]. Atomic operations are in [`atomic`].
 //!
 //! Progress looks at few sockets: the *hot* ones, which moved lately, are read
 //! directly; epoll tells of all others, and is asked less often the longer it
 //! has nothing to tell. Idle connections cost nothing.
+mod atomic;
 mod batch;
 mod cm;
 mod conn;

@@ -6,6 +6,7 @@
 //! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
 use super::State;
+use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, Recv};
@@ -16,7 +17,7 @@ use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
@@ -42,7 +43,9 @@ pub(super) enum Target {
     Kept(u32),
     /// To registered memory, which a peer writes.
     Region(RemoteSegments),
-    /// Where a read of a peer's memory wants them.
+    /// Operands of an atomic operation, until all are there.
+    Atomic(Box<Request>),
+    /// Where a read of a peer's memory, or an atomic operation, wants them.
     Answer(RecvBuf, Finish),
     /// Nowhere.
     Discard,
@@ -57,7 +60,7 @@ pub(super) struct Incoming {
 }
 
 /// What became of a message's beginning.
-enum Begun {
+pub(super) enum Begun {
     /// So many bytes behind the header belonged to it.
     Taken(usize),
     /// It blocks the connection; nothing behind the header was taken.
@@ -94,10 +97,15 @@ impl Ep {
     /// A peer's write is complete.
     fn written(&mut self, about: &About) {
         self.peer_wrote(about.len);
+        self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
+    }
+
+    /// A peer's access to our memory is reported, if it sent data along.
+    pub(super) fn accessed(&mut self, about: &About, flags: u64) {
         if let (Some(data), Some(cq)) = (about.cq_data, &self.rx_cq) {
             cq.write(Completion {
                 context: Context::NULL,
-                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                flags: flags | FI_REMOTE_CQ_DATA,
                 len: about.len,
                 buf: 0,
                 data,
@@ -273,6 +281,10 @@ impl State {
                     Err(error) => return (Err(error), 0, 1),
                 }
             }
+            Target::Atomic(request) => {
+                list.push_room(&mut request.operands[incoming.done..]);
+                left
+            }
             Target::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
             Target::Discard => 0,
         };
@@ -401,6 +413,9 @@ impl State {
             Target::Region(places) => {
                 self.regions.open().write(places, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
             }
+            Target::Atomic(request) => {
+                request.operands[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
+            }
             Target::Answer(buf, _) => {
                 buf.copy_from(incoming.done, &bytes[..n]);
             }
@@ -423,7 +438,7 @@ impl State {
             Op::TagRts => self.announced(id, header),
             Op::Cts => {
                 self.clear_to_send(id, header.op_data)?;
-                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+                Ok(self.begun(id, 0))
             }
             Op::Write => self.begin_write(id, header, bytes, behind),
             Op::ReadReq => {
@@ -434,12 +449,23 @@ impl State {
                     return Err(Error::NOBUFS);
                 }
                 self.answer_read(id, places, len);
-                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+                Ok(self.begun(id, 0))
             }
-            Op::ReadRsp => {
+            Op::Atomic => self.begin_atomic(id, header, bytes, behind),
+            Op::ReadRsp | Op::AtomicRsp => {
                 let about = about(header, id, &self.conns[id])?;
                 let conn = &mut self.conns[id];
+                let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
+                if (asked.flags & FI_ATOMIC != 0) != (header.op == Op::AtomicRsp) {
+                    return Err(Error::PROTO);
+                }
                 let (buf, finish) = conn.reads.pop_front().ok_or(Error::PROTO)?;
+                if header.op == Op::AtomicRsp && header.op_data != 0 {
+                    let error = Error::from_code(header.op_data.into());
+                    self.eps[conn.ep].finish_tx(&finish, Err(error));
+                    self.lift_fence(id);
+                    return Ok(self.begun(id, 0));
+                }
                 let right_size = buf.len() == about.len;
                 conn.incoming =
                     Some(Incoming { about, target: Target::Answer(buf, finish), done: 0 });
@@ -467,6 +493,11 @@ impl State {
                 Ok(Begun::Taken(0))
             }
         }
+    }
+
+    /// What became of a message of which `n` bytes came with its header.
+    pub(super) fn begun(&self, id: u32, n: usize) -> Begun {
+        if self.conns.get(id).is_some() { Begun::Taken(n) } else { Begun::Gone }
     }
 
     /// The places in our memory that a header names, which must be as long as
@@ -580,7 +611,7 @@ impl State {
                 let target = Target::Posted(recv);
                 conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
                 self.ask_for(id, header.op_data);
-                Ok(if self.conns.get(id).is_some() { Begun::Taken(0) } else { Begun::Gone })
+                Ok(self.begun(id, 0))
             }
             None if inbox.may_keep(0) => {
                 ep.keep(inbox, about, Body::AtSender(header.op_data));
@@ -613,6 +644,10 @@ impl State {
                 }
                 self.regions.written(&places);
                 ep.written(&incoming.about);
+            }
+            Target::Atomic(request) => {
+                ack = false;
+                self.carry_out(id, &incoming.about, &request, &request.operands);
             }
             Target::Answer(_, finish) => {
                 ep.finish_tx(&finish, Ok(()));
@@ -691,7 +726,7 @@ impl State {
             match incoming.target {
                 Target::Posted(recv) => ep.receive_failed(inbox, &recv, &incoming.about, error),
                 Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
-                Target::Kept(_) | Target::Region(_) | Target::Discard => {}
+                Target::Kept(_) | Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
         for queue in 0..2 {
@@ -729,7 +764,7 @@ fn wants_ack(header: &Header) -> bool {
 }
 
 #[inline]
-fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
+pub(super) fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
     // A length that no buffer can have is a lie.
     let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
     if len > isize::MAX as usize {

@@ -44,7 +44,7 @@ pub(super) struct Finish {
 }
 
 impl Finish {
-    const INTERNAL: Self = Self {
+    pub(super) const INTERNAL: Self = Self {
         context: Context::NULL,
         flags: 0,
         report: false,
@@ -78,7 +78,7 @@ pub(super) enum Body {
     Copied(Box<[u8]>),
     /// In registered memory, which a peer reads.
     Region(RemoteSegments, usize),
-    /// None; this is where the answer to a read request goes.
+    /// None; this is where the answer to a request goes.
     Answer(RecvBuf),
 }
 
@@ -97,8 +97,9 @@ impl Body {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) header: Header,
-    /// The places in the receiver's memory, ready for the wire.
-    segments: Box<[u8]>,
+    /// The places in the receiver's memory, and the operands of an atomic
+    /// operation, ready for the wire.
+    pub(super) segments: Box<[u8]>,
     pub(super) body: Body,
     /// The header's bytes, made when the message's turn comes.
     wire: [u8; 40],
@@ -198,7 +199,7 @@ impl State {
     /// Whether another transfer of this kind may start now; if not, makes room
     /// for the next try.
     #[inline]
-    fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
+    pub(super) fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
         if flags & FI_INJECT != 0 && len > ep.identity.inject_size {
             return Err(Error::INVAL);
@@ -216,7 +217,7 @@ impl State {
     /// Where a transfer to `dest` goes: a connection, made if need be, or a peer
     /// that will be called again after a while.
     #[inline]
-    fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
+    pub(super) fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
         let ep = &mut self.eps[ep_id];
         if ep.identity.kind == Kind::Msg {
             let connected = self.conns.get(ep.conn).is_some_and(|conn| conn.is_connected());
@@ -232,7 +233,7 @@ impl State {
     }
 
     /// Queues a transfer and sends what the socket takes.
-    fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
+    pub(super) fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
         outgoing.fence = flags & FI_FENCE != 0;
         let more = flags & FI_MORE != 0;
         let ep = &mut self.eps[ep_id];
@@ -242,6 +243,7 @@ impl State {
             Route::Conn(id) => id,
         };
         let conn = &mut self.conns[id];
+        conn.fenced |= outgoing.fence;
         conn.tx.push_back(outgoing);
         if !conn.is_connected() {
             return;
@@ -356,7 +358,7 @@ impl State {
     ///
     /// The byte order is known once the peer has answered; until then it is
     /// taken to be ours, and [`State::established`] puts that right.
-    fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
+    pub(super) fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
         let order = match route {
             Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
             Route::Later(_) => ByteOrder::Native,
@@ -369,7 +371,7 @@ impl State {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
         let finish = Finish { flags: FI_REMOTE_READ, len, ..Finish::INTERNAL };
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.tx.push_back(Outgoing::new(header, Body::Region(places, len), finish));
+        conn.push_answer(Outgoing::new(header, Body::Region(places, len), finish));
         self.push_on(id);
     }
 
@@ -588,6 +590,9 @@ impl State {
                 return;
             }
             let Some(outgoing) = conn.tx.pop_front() else { return };
+            if outgoing.header.op == Op::AtomicRsp {
+                conn.fetched -= outgoing.body.len();
+            }
             if outgoing.header.op == Op::TagRts {
                 conn.waiting.insert(outgoing.header.op_data, outgoing);
             } else if let Body::Answer(buf) = outgoing.body {
@@ -606,7 +611,7 @@ impl State {
             return self.fail(id, Error::NOBUFS);
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.tx.push_back(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+        conn.push_answer(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
         self.push_on(id);
     }
 
@@ -618,9 +623,9 @@ impl State {
     }
 
     /// Sends what was just queued, if it is alone, and sees to the rest later.
-    fn push_on(&mut self, id: u32) {
+    pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
-        if tx.len() == 1 || tx.front().is_some_and(Outgoing::is_fenced) {
+        if tx.len() == 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
             self.flush(id);
         }
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
@@ -659,7 +664,7 @@ impl State {
             tag: 0,
             len: waiting.body.len() as u64,
         };
-        conn.tx.push_back(Outgoing::new(header, waiting.body, waiting.finish));
+        conn.push_answer(Outgoing::new(header, waiting.body, waiting.finish));
         self.push_on(id);
         Ok(())
     }
@@ -708,7 +713,7 @@ fn tell(direction: &str, socket: &Socket, header: &Header) {
 
 /// Where a transfer goes.
 #[derive(Clone, Copy, Debug)]
-enum Route {
+pub(super) enum Route {
     /// To this connection's queue.
     Conn(u32),
     /// To what waits for this peer to be called again.
@@ -718,7 +723,7 @@ enum Route {
 /// The header flags of a transfer, and whether it is complete only when the
 /// peer acknowledges it.
 #[inline]
-fn level(op_flags: u64) -> (u16, bool) {
+pub(super) fn level(op_flags: u64) -> (u16, bool) {
     const ACKED: u64 =
         FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
     let mut flags = 0;

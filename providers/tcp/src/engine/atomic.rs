@@ -1,0 +1,199 @@
+//! Atomic operations, which only peers of this library have.
+//!
+//! A request carries the operands; the peer carries it out when all are there,
+//! at once and under its engine's lock, and answers how it went, with the former
+//! values if they are wanted. Answers come in the order of the requests, among
+//! those to reads. Only what was injected, and so reports nothing, has none.
+use super::State;
+use super::inbox::About;
+use super::rx::{Begun, Incoming, Target, about};
+use super::tx::{Body, Finish, Outgoing, Route, level};
+use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, MAX_ATOMIC, Op};
+use ofi_provider::abi::{
+    FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
+};
+use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{AtomicOp, RemoteSegments};
+
+/// Former values that wait for a peer to take them, in bytes. More than any
+/// peer asks for that listens to the answers.
+const MAX_FETCHED: usize = 64 << 20;
+
+/// What a peer asks for.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// An error for what we do not have.
+    operation: Result<Operation>,
+    places: RemoteSegments,
+    /// As many bytes as `places` has, for each operand; arriving.
+    pub(super) operands: Box<[u8]>,
+}
+
+impl State {
+    /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
+    pub(crate) fn atomic(&mut self, ep_id: u32, op: AtomicOp) -> Result {
+        let len = op.source.len() + op.compare.len();
+        self.admit(ep_id, op.flags, len)?;
+        let route = self.route(ep_id, op.dest)?;
+        let kind = op.operation.kind();
+        let report = op.flags & FI_COMPLETION != 0;
+        // Nobody would hear how it went.
+        let silent = kind == Kind::Base && op.flags & FI_INJECT != 0 && !report;
+        let (flags, _) = level(op.flags);
+        let word =
+            AtomicWord { kind, datatype: op.operation.datatype(), op: op.operation.op() }.to_word();
+        let header = Header {
+            flags: flags | if silent { 0 } else { DELIVERY_COMPLETE },
+            segments: op.remote.as_slice().len() as u8,
+            cq_data: op.data,
+            tag: word,
+            len: len as u64,
+            ..Header::of(Op::Atomic)
+        };
+        let finish = Finish {
+            context: op.context,
+            flags: FI_ATOMIC | if kind == Kind::Base { FI_WRITE } else { FI_READ },
+            report,
+            acked: false,
+            len: op.remote.total()?,
+            internal: false,
+            inject: silent,
+        };
+        if let Route::Conn(id) = route
+            && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.atomics)
+        {
+            let ep = &mut self.eps[ep_id];
+            ep.tx_pending += 1;
+            ep.finish_tx(&finish, Err(Error::OPNOTSUPP));
+            return Ok(());
+        }
+        let body = if silent { Body::Empty } else { Body::Answer(op.result) };
+        let mut outgoing = Outgoing::new(header, body, finish);
+        // Operands are small and their buffers many: they go as one copy.
+        let mut bytes = self.encode_places(route, &op.remote).into_vec();
+        let places = bytes.len();
+        bytes.resize(places + len, 0);
+        let (source, compare) = bytes[places..].split_at_mut(op.source.len());
+        op.source.copy_to(0, source);
+        op.compare.copy_to(0, compare);
+        outgoing.segments = bytes.into_boxed_slice();
+        self.enqueue(ep_id, route, outgoing, op.flags);
+        Ok(())
+    }
+
+    /// A peer is connected, and may not know atomic operations: those that waited
+    /// for the connection fail, and nothing else.
+    pub(super) fn refuse_atomics(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.atomics || conn.tx.iter().all(|outgoing| outgoing.header.op != Op::Atomic) {
+            return;
+        }
+        for outgoing in std::mem::take(&mut conn.tx) {
+            if outgoing.header.op == Op::Atomic {
+                self.eps[conn.ep].finish_tx(&outgoing.finish, Err(Error::OPNOTSUPP));
+            } else {
+                conn.tx.push_back(outgoing);
+            }
+        }
+    }
+
+    /// A peer wants an atomic operation done. An error is a protocol violation.
+    pub(super) fn begin_atomic(
+        &mut self,
+        id: u32,
+        header: &Header,
+        bytes: &[u8],
+        behind: &[u8],
+    ) -> Result<Begun> {
+        let conn = &mut self.conns[id];
+        if !conn.atomics {
+            return Err(Error::PROTO);
+        }
+        let about = about(header, id, conn)?;
+        let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
+        let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
+        let operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
+        if let Ok(operation) = operation {
+            let total = places.total().map_err(|_| Error::PROTO)?;
+            let has = [operation.has_source(), operation.kind() == Kind::Compare];
+            let operands = has.iter().filter(|has| **has).count();
+            if total > MAX_ATOMIC || operands * total != about.len {
+                return Err(Error::PROTO);
+            }
+        }
+        if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
+            return Ok(Begun::Starved);
+        }
+        if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
+            return Err(Error::NOBUFS);
+        }
+        let mut request = Request { operation, places, operands: Box::default() };
+        let here = about.len.min(behind.len());
+        if here == about.len {
+            self.carry_out(id, &about, &request, &behind[..here]);
+            return Ok(self.begun(id, here));
+        }
+        request.operands = vec![0; about.len].into_boxed_slice();
+        request.operands[..here].copy_from_slice(&behind[..here]);
+        let target = Target::Atomic(Box::new(request));
+        self.conns[id].incoming = Some(Incoming { about, target, done: here });
+        Ok(Begun::Taken(here))
+    }
+
+    /// Does what a peer asked for, and answers.
+    pub(super) fn carry_out(&mut self, id: u32, about: &About, request: &Request, operands: &[u8]) {
+        let places = &request.places;
+        let mut fetched = Vec::new();
+        let result = request.operation.and_then(|operation| {
+            let total = places.total()?;
+            fetched.resize(if operation.fetches() { total } else { 0 }, 0);
+            let (source, compare) =
+                operands.split_at(if operation.has_source() { total } else { 0 });
+            let opened = self.regions.open();
+            opened.atomic(operation, places, source, compare, &mut fetched)?;
+            if about.commit {
+                opened.commit(places, operation.rights())?;
+            }
+            Ok(operation)
+        });
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let ep = &mut self.eps[conn.ep];
+        let mut finish = Finish::INTERNAL;
+        let mut header = Header::of(Op::AtomicRsp);
+        if result.is_ok_and(|operation| operation.rights() & FI_REMOTE_WRITE != 0) {
+            self.regions.written(places);
+        }
+        match result {
+            Ok(operation) if operation.fetches() => {
+                // Counted when the answer has left, like a read.
+                (finish.flags, finish.len) = (FI_REMOTE_READ, fetched.len());
+                ep.accessed(about, FI_ATOMIC | FI_REMOTE_READ);
+            }
+            Ok(_) => {
+                ep.peer_wrote(about.len);
+                ep.accessed(about, FI_ATOMIC | FI_REMOTE_WRITE);
+            }
+            Err(error) => {
+                fetched.clear();
+                header.op_data = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
+                let peer = conn.socket.peer_addr();
+                ofi_provider::log!(
+                    &crate::info::TCP,
+                    INFO,
+                    EP_DATA,
+                    "refusing an atomic operation ({error}) of {peer:?}: {places:?}"
+                );
+            }
+        }
+        if !about.ack {
+            return;
+        }
+        header.len = fetched.len() as u64;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.fetched += fetched.len();
+        let body = if fetched.is_empty() { Body::Empty } else { Body::Copied(fetched.into()) };
+        conn.push_answer(Outgoing::new(header, body, finish));
+        self.push_on(id);
+    }
+}
