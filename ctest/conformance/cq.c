@@ -387,6 +387,51 @@ static void source_stranger(int rank)
 	ct_done(&c);
 }
 
+/* FI_SOURCE_ERR: a stranger that is gone left its address; a message cut short is no success in disguise. */
+static void source_stranger_gone(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
+	struct ct c;
+	struct ct_name mine, theirs;
+	char *b, x = 0;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		struct fi_cq_err_entry err = { 0 };
+
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		recv1(&c, b, 16, 0);
+		ct_send_oob(&x, 1);
+		ct_next(&c, c.rx, &e, NULL, &err);
+		CHECK(err.op_context == CTX(0));
+		EQ(err.err, FI_ETRUNC);
+		EQ(err.len, 16);
+		EQ(err.olen, 48);
+		ct_recv_oob(NULL, &x, 1);
+		ct_idle(&c, 100);
+		recv1(&c, b, 64, 1);
+		ct_next(&c, c.rx, &e, NULL, &err);
+		CHECK(err.op_context == CTX(1));
+		EQ(err.err, FI_EADDRNOTAVAIL);
+		EQ(err.err_data_size, theirs.n);
+		CHECK(!memcmp(err.err_data, theirs.b, theirs.n));
+	} else {
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 0; i < 2; i++) {
+			send1(&c, b, 64, i);
+			ct_sent(&c, CTX(i));
+		}
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob(&x, 1);
+	}
+	ct_close(&c);
+}
+
 /* ---- waiting ---------------------------------------------------------- */
 
 static void open_waiting(struct ct *c, enum fi_wait_obj w, int cntr)
@@ -750,6 +795,7 @@ static const struct ct_test tests[] = {
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
 	{ "with FI_AV_USER_ID completions name a peer as the application does", user_id, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
+	{ "with FI_SOURCE_ERR a stranger may be gone, and truncation is told", source_stranger_gone, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },
 	{ "sread waits on FI_WAIT_FD", sread_fd, 0 },
 	{ "sread waits on FI_WAIT_YIELD", sread_yield, 0 },

@@ -133,14 +133,14 @@ impl Ep {
     /// The peer's name, by which receives choose.
     #[inline]
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
-        // A stranger is forgotten with its last message, before that is reported.
+        // A connected endpoint has no peers, and a stranger may be forgotten by now.
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
 
     /// The peer as completions report it.
     #[inline]
     pub(super) fn id_of(&self, peer: u32) -> fi_addr_t {
-        // A stranger is forgotten with its last message, before that is reported.
+        // A connected endpoint has no peers, and a stranger may be forgotten by now.
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
     }
 

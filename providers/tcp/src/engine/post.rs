@@ -94,16 +94,24 @@ impl State {
         let Some(message) = inbox.unexpected[queue].get(id) else { return };
         // The one it came to, if several share the inbox.
         let ep = &mut self.eps[message.about.ep];
-        let Some(mut message) = ep.drop_message(inbox, queue, id) else { return };
+        let Some(mut message) = inbox.remove(queue, id) else { return };
         let about = message.about;
         let conn = about.conn;
+        // What is over is reported before its sender may be forgotten.
+        match (&message.body, recv) {
+            (Body::Whole(bytes), Some(recv)) => {
+                recv.buf.copy_from(0, bytes);
+                ep.received(inbox, &recv, &about);
+            }
+            (Body::Lost, Some(recv)) => {
+                ep.receive_failed(inbox, &recv, &about, Error::CONNRESET);
+            }
+            _ => {}
+        }
+        ep.message_left(about.peer);
         let target = |recv: Option<Recv>| recv.map_or(Target::Discard, Target::Posted);
         match &mut message.body {
-            Body::Whole(bytes) => {
-                if let Some(recv) = recv {
-                    recv.buf.copy_from(0, bytes);
-                    ep.received(inbox, &recv, &about);
-                }
+            Body::Whole(_) => {
                 if about.ack {
                     self.acknowledge(&about);
                 }
@@ -135,11 +143,7 @@ impl State {
                     self.ask_for(conn, number);
                 }
             }
-            Body::Lost => {
-                if let Some(recv) = recv {
-                    ep.receive_failed(inbox, &recv, &about, Error::CONNRESET);
-                }
-            }
+            Body::Lost => {}
         }
     }
 

@@ -120,16 +120,16 @@ impl Ep {
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
         let extra = inbox.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        if self.identity.source_err && entry.src == FI_ADDR_NOTAVAIL {
+        if about.len > recv.buf.len() {
+            let olen = about.len - recv.buf.len();
+            let of = Completion { len: recv.buf.len(), ..entry };
+            self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+        } else if self.identity.source_err && entry.src == FI_ADDR_NOTAVAIL {
             // The message is there; its sender's name is not, but its address.
             let addr = self.peers.get(about.peer).map(|peer| to_bytes(&peer.addr));
             let data = addr.unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.rx_failed(CompletionError { data, ..error });
-        } else if about.len > recv.buf.len() {
-            let olen = about.len - recv.buf.len();
-            let of = Completion { len: recv.buf.len(), ..entry };
-            self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else {
             // That a buffer is given back is always said.
             self.rx_done(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
@@ -163,11 +163,16 @@ impl Ep {
         id: u32,
     ) -> Option<Message> {
         let message = inbox.remove(queue, id)?;
-        if let Some(peer) = self.peers.get_mut(message.about.peer) {
-            peer.messages -= 1;
-            self.forget_peer_if_unused(message.about.peer);
-        }
+        self.message_left(message.about.peer);
         Some(message)
+    }
+
+    /// A kept message of a peer's is kept no more.
+    pub(super) fn message_left(&mut self, peer: u32) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.messages -= 1;
+            self.forget_peer_if_unused(peer);
+        }
     }
 
     /// Keeps a message until a receive takes it.
