@@ -499,6 +499,48 @@ static void crowded(int rank)
 	ct_done(&c);
 }
 
+/* A child of the program that ends leaves its parent's messages alone. */
+static void forked(int rank)
+{
+	struct ct c;
+	char *b;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 64 * 4);
+	if (rank == 0) {
+		for (int i = 0; i < 3; i++)
+			OK(fi_recv(c.ep, b + 64 * i, 64, ct_desc(b), c.peer, CTX(i)));
+		for (int i = 0; i < 3; i++) {
+			ct_recvd(&c, CTX(i), 64);
+			CHECK(ct_same(b + 64 * i, 64, i));
+		}
+	} else {
+		for (int i = 0; i < 3; i++) {
+			struct iovec v = { b + 64 * i, 64 };
+			void *d = ct_desc(b);
+			struct fi_msg m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = c.peer, .context = CTX(i) };
+			pid_t p;
+			int st;
+
+			ct_fill(b + 64 * i, 64, i);
+			/* the second waits for the third */
+			POST(&c, fi_sendmsg(c.ep, &m, FI_COMPLETION | (i == 1 ? FI_MORE : 0)));
+			if (i == 0)
+				ct_sent(&c, CTX(0));
+			if (i != 1)
+				continue;
+			p = fork();
+			if (p == 0)
+				exit(0);
+			CHECK(waitpid(p, &st, 0) == p);
+			EQ(st, 0);
+		}
+		ct_sent(&c, CTX(1));
+		ct_sent(&c, CTX(2));
+	}
+	ct_done(&c);
+}
+
 static int64_t cpu_ms(void)
 {
 	struct rusage u;
@@ -746,5 +788,6 @@ static const struct ct_test tests[] = {
 	{ "a connection waits while the acceptor has no descriptor", accept_without_descriptors, CT_RDM | CT_REL },
 	{ "signals that interrupt system calls disturb nothing", interrupted, CT_REL },
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
+	{ "a forked child that ends leaves messages alone", forked, CT_REL },
 };
 CT_MAIN("robust", tests)

@@ -60,11 +60,14 @@ pub(crate) struct Engine {
     state: Lock<State>,
     epoll: Arc<Epoll>,
     activity: AtomicU64,
+    /// The process that made it; a fork of that has a copy, but the same sockets.
+    pid: u32,
 }
 
 /// The engines of all domains that are open.
+static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+
 fn live() -> MutexGuard<'static, Vec<Weak<Engine>>> {
-    static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
     LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -135,7 +138,8 @@ impl Engine {
             regions,
         };
         let state = Lock::with_level(state, serialized);
-        let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0) });
+        let pid = std::process::id();
+        let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
@@ -146,9 +150,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Sends what is held back in any domain, as far as sockets take it now.
+    /// Sends what is held back in any domain of this process, as far as sockets
+    /// take it now.
     pub(crate) fn flush_all() {
-        for engine in live().iter().filter_map(Weak::upgrade) {
+        let pid = std::process::id();
+        // Its lock may have been held by another thread when a process was forked.
+        let Ok(live) = LIVE.try_lock() else { return };
+        for engine in live.iter().filter_map(Weak::upgrade).filter(|engine| engine.pid == pid) {
             if let Some(mut state) = engine.try_lock() {
                 state.flush_held();
             }
