@@ -424,6 +424,47 @@ static void both_kinds(int rank)
 	ct_done(&c);
 }
 
+/* A fence holds until a message that waits at its sender has gone too. */
+static void fence_behind_waiting(int rank)
+{
+	enum { LEN = 100000 };
+	struct ct_opt o = { .caps = FI_TAGGED | FI_FENCE };
+	struct ct c;
+	char *b;
+
+	setenv("FI_TCP_MAX_SAVED_SIZE", "1024", 1);
+	setenv("FI_TCP_MAX_RX_SIZE", "1024", 1);
+	ct_open(&c, &o);
+	b = ct_alloc(&c, LEN + 64);
+	/* only to a peer that is known to ask for them messages are announced */
+	if (rank == 0) {
+		tsend_wait(&c, b, 64, 0, 0);
+	} else {
+		trecv(&c, b, 64, 0, 0, 0);
+		got(&c, 0, 64, 0);
+	}
+	if (rank == 0) {
+		struct iovec v = { b, 64 };
+		void *d = ct_desc(b);
+		struct fi_msg_tagged m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = c.peer,
+			.tag = 2, .context = CTX(2) };
+
+		tsend(&c, b, LEN, 1, 1);
+		POST(&c, fi_tsendmsg(c.ep, &m, FI_COMPLETION | FI_FENCE));
+		ct_barrier(&c);
+		ct_sent(&c, CTX(1));
+		ct_sent(&c, CTX(2));
+	} else {
+		ct_barrier(&c);
+		ct_idle(&c, 50);
+		trecv(&c, b + LEN, 64, 2, 0, 2);
+		trecv(&c, b, LEN, 1, 0, 1);
+		got(&c, 1, LEN, 1);
+		got(&c, 2, 64, 2);
+	}
+	ct_done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a tag matches by the bits outside the ignore mask", ignore_mask, 0 },
 	{ "messages take matching receives in posting order", posting_order, 0 },
@@ -440,5 +481,6 @@ static const struct ct_test tests[] = {
 	{ "FI_PEEK with FI_DISCARD drops a large message", peek_discard_large, 0 },
 	{ "FI_CLAIM with FI_DISCARD drops a claimed message", claim_discard, 0 },
 	{ "tagged and untagged messages never match each other", both_kinds, 0 },
+	{ "a fence waits for a message that waits at its sender", fence_behind_waiting, CT_RDM | CT_REL },
 };
 CT_MAIN("tagged", tests)
