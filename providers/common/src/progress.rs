@@ -63,6 +63,9 @@ const LOOK_IN: Duration = Duration::from_secs(1);
 /// How long the thread stands back after it saw the application at work.
 const STAND_BACK: Duration = Duration::from_millis(1);
 
+/// The same while the application stays at work: each look costs it a little.
+const STAND_BACK_MOST: Duration = Duration::from_millis(16);
+
 impl Thread {
     /// Starts the thread. It ends when this is dropped, or when `engine` is gone.
     pub fn start(name: &str, engine: Weak<dyn Progress>) -> Result<Self> {
@@ -87,6 +90,7 @@ impl Thread {
 fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     block_signals();
     let mut seen = 0;
+    let mut stand_back = STAND_BACK;
     while !shared.stop.load(Ordering::Acquire) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
@@ -96,9 +100,11 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             drop(engine);
             // Only the wake-up descriptor counts here; the engine's would be
             // readable most of the time.
-            std::thread::sleep(STAND_BACK);
+            std::thread::sleep(stand_back);
+            stand_back = (stand_back * 2).min(STAND_BACK_MOST);
             continue;
         }
+        stand_back = STAND_BACK;
         engine.progress();
         // What progress did itself is not the application's activity.
         seen = engine.activity();
