@@ -541,6 +541,46 @@ static void forked(int rank)
 	ct_done(&c);
 }
 
+static void *reads_for_ever(void *cq)
+{
+	for (;;)
+		(void)fi_cq_read(cq, NULL, 0);
+	return NULL;
+}
+/* The end of a program calls nothing beside a thread that was promised to be alone (FI_THREAD_DOMAIN). */
+static void ends_while_reading(int rank)
+{
+	(void)rank;
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	for (int i = 0; i < 10; i++) {
+		int said[2], st;
+		char b[200];
+		ssize_t n;
+		pid_t p;
+
+		CHECK(!pipe(said));
+		p = fork();
+		if (p == 0) {
+			struct ct c = { .o = { .threading = FI_THREAD_DOMAIN } };
+			pthread_t t;
+
+			dup2(said[1], 2);
+			ct_open_rdm(&c, NULL);
+			OK(pthread_create(&t, NULL, reads_for_ever, c.rx));
+			ct_nap(20);
+			exit(0);
+		}
+		close(said[1]);
+		n = read(said[0], b, sizeof b - 1);
+		b[n > 0 ? n : 0] = 0;
+		CHECK(waitpid(p, &st, 0) == p);
+		if (n)
+			FAIL("it says %s", b);
+		EQ(st, 0);
+		close(said[0]);
+	}
+}
+
 static int64_t cpu_ms(void)
 {
 	struct rusage u;
@@ -832,5 +872,6 @@ static const struct ct_test tests[] = {
 	{ "a peer that is busy for long is not taken for gone", busy_peer, CT_REL },
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
 	{ "a forked child that ends leaves messages alone", forked, CT_REL },
+	{ "a program may end while a thread reads a queue of its own domain", ends_while_reading, CT_RDM | CT_SOLO | CT_REL },
 };
 CT_MAIN("robust", tests)
