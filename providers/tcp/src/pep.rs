@@ -216,7 +216,7 @@ impl State {
                     if config().nodelay {
                         socket.set_nodelay();
                     }
-                    socket.set_peer_timeout(CONNECT_TIMEOUT);
+                    socket.set_connect_timeout(CONNECT_TIMEOUT);
                     if self.callers.len() >= MAX_SILENT {
                         self.drop_oldest();
                     }

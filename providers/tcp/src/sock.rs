@@ -8,6 +8,10 @@ fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
 }
 
+fn millis(seconds: u32) -> libc::c_int {
+    seconds.min(1 << 20) as libc::c_int * 1000
+}
+
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
@@ -44,15 +48,34 @@ impl Socket {
         let _ = self.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
 
+    /// A caller or listener that answers nothing for so many seconds is gone.
+    pub(crate) fn set_connect_timeout(&self, seconds: u32) {
+        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(seconds));
+        self.set_keepalive(seconds);
+    }
+
     /// A peer that answers nothing for so many seconds is gone; 0: the system
     /// decides. The peer's system answers, whatever its program does.
+    ///
+    /// For what is sent this means about so many seconds, 15 at least, and takes
+    /// Linux 6.15. TCP_USER_TIMEOUT would be older and exact, but it also ends
+    /// connections whose peer answers that it has no room for more just now.
     pub(crate) fn set_peer_timeout(&self, seconds: u32) {
-        let seconds = seconds.min(1 << 20) as libc::c_int;
-        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
-        // Asked three times before: after a third, and then two more times.
-        let third = (seconds / 3).max(1);
-        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, seconds * 1000);
+        const TCP_RTO_MAX_MS: libc::c_int = 44;
+        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
+        self.set_keepalive(seconds);
         if seconds > 0 {
+            // TCP sends again 15 times, most of them after this time.
+            let again = (millis(seconds) / 11).clamp(1000, 120_000);
+            let _ = self.set(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, again);
+        }
+    }
+
+    fn set_keepalive(&self, seconds: u32) {
+        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
+        if seconds > 0 {
+            // Asked three times before: after a third, and then two more times.
+            let third = (seconds / 3).clamp(1, 32_767) as libc::c_int;
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);

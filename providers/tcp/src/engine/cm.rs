@@ -133,7 +133,7 @@ impl State {
         if config().nodelay {
             socket.set_nodelay();
         }
-        socket.set_peer_timeout(CONNECT_TIMEOUT);
+        socket.set_connect_timeout(CONNECT_TIMEOUT);
         if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
             // Peers know us by this address.
             if self.eps[ep_id].identity.keep_port {

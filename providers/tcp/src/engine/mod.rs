@@ -156,7 +156,11 @@ impl Engine {
         let pid = std::process::id();
         // Its lock may have been held by another thread when a process was forked.
         let Ok(live) = LIVE.try_lock() else { return };
-        for engine in live.iter().filter_map(Weak::upgrade).filter(|engine| engine.pid == pid) {
+        for engine in live.iter().filter_map(Weak::upgrade) {
+            // What belongs to one thread of the program is not for this one.
+            if engine.pid != pid || engine.is_serialized() {
+                continue;
+            }
             if let Some(mut state) = engine.try_lock() {
                 state.flush_held();
             }
