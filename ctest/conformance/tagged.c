@@ -427,7 +427,7 @@ static void both_kinds(int rank)
 /* A fence holds until a message that waits at its sender has gone too. */
 static void fence_behind_waiting(int rank)
 {
-	enum { LEN = 100000 };
+	enum { LEN = 1 << 20 };
 	struct ct_opt o = { .caps = FI_TAGGED | FI_FENCE };
 	struct ct c;
 	char *b;

@@ -242,17 +242,17 @@ impl<B: Body> Inbox<B> {
     pub fn received(&mut self, recv: &Recv, about: &About) {
         let extra = self.part_filled(recv);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        if entry.src == FI_ADDR_NOTAVAIL
+        if about.len > recv.buf.len() {
+            let olen = about.len - recv.buf.len();
+            let of = Completion { len: recv.buf.len(), ..entry };
+            self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+        } else if entry.src == FI_ADDR_NOTAVAIL
             && let Some(addrs) = &self.addrs
         {
             // The message is there; its sender's name is not, but its address.
             let data = addrs.get(&about.peer).cloned().unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.report_error(CompletionError { data, ..error });
-        } else if about.len > recv.buf.len() {
-            let olen = about.len - recv.buf.len();
-            let of = Completion { len: recv.buf.len(), ..entry };
-            self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else {
             // That a buffer is given back is always said.
             self.report(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
