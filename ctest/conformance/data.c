@@ -1085,30 +1085,39 @@ static void self_send(int rank)
 }
 
 #define BURST 5
+static void say_burst(struct ct *c)
+{
+	for (int i = 0; i < BURST; i++)
+		while (fi_inject(c->ep, &i, sizeof i, c->peer) == -FI_EAGAIN)
+			ct_progress(c);
+}
+static void hear_burst(struct ct *c)
+{
+	char b[BURST][8];
+
+	for (int i = 0; i < BURST; i++)
+		OK(fi_recv(c->ep, b[i], sizeof b[i], NULL, c->peer, &ct_ctx[i]));
+	for (int i = 0; i < BURST; i++) {
+		int got;
+
+		ct_recvd(c, &ct_ctx[i], sizeof got);
+		memcpy(&got, b[i], sizeof got);
+		EQ(got, i);
+	}
+}
 /* A sender that makes no further call while it waits must not keep back what it has sent. */
 static void burst_leaves(int rank)
 {
 	struct ct c;
-	char b[BURST][8];
 	char go;
 
 	ct_open(&c, NULL);
 	if (rank == 0) {
-		for (int i = 0; i < BURST; i++)
-			while (fi_inject(c.ep, &i, sizeof i, c.peer) == -FI_EAGAIN)
-				ct_progress(&c);
+		say_burst(&c);
 		/* blocks in the system: no progress by calls */
 		ct_recv_oob(NULL, &go, 1);
 	} else {
-		for (int i = 0; i < BURST; i++)
-			OK(fi_recv(c.ep, b[i], sizeof b[i], NULL, c.peer, &ct_ctx[i]));
-		for (int i = 0; i < BURST; i++) {
-			int got;
-
-			ct_recvd(&c, &ct_ctx[i], sizeof got);
-			memcpy(&got, b[i], sizeof got);
-			EQ(got, i);
-		}
+		hear_burst(&c);
 		ct_send_oob("x", 1);
 	}
 	ct_done(&c);
@@ -1117,7 +1126,7 @@ static void burst_leaves(int rank)
 static void exit_after_inject(int rank)
 {
 	struct ct c;
-	char b[BURST][8];
+	char b[8];
 
 	ct_open(&c, NULL);
 	/* connected, before the burst */
@@ -1130,20 +1139,10 @@ static void exit_after_inject(int rank)
 		ct_recvd(&c, &ct_ctx[BURST], 1);
 	}
 	if (rank == 0) {
-		for (int i = 0; i < BURST; i++)
-			while (fi_inject(c.ep, &i, sizeof i, c.peer) == -FI_EAGAIN)
-				ct_progress(&c);
+		say_burst(&c);
 		exit(0);
 	}
-	for (int i = 0; i < BURST; i++)
-		OK(fi_recv(c.ep, b[i], sizeof b[i], NULL, c.peer, &ct_ctx[i]));
-	for (int i = 0; i < BURST; i++) {
-		int got;
-
-		ct_recvd(&c, &ct_ctx[i], sizeof got);
-		memcpy(&got, b[i], sizeof got);
-		EQ(got, i);
-	}
+	hear_burst(&c);
 	ct_close(&c);
 }
 

@@ -89,16 +89,10 @@ impl<T> Lock<T> {
             return Some(self.lock());
         }
         if self.waiters.load(Ordering::Relaxed) != 0 {
-            self.give_way();
+            std::thread::yield_now();
             return None;
         }
         self.try_lock()
-    }
-
-    /// Lets those run that wait for the lock.
-    #[cold]
-    fn give_way(&self) {
-        std::thread::yield_now();
     }
 
     #[cold]

@@ -1,9 +1,9 @@
 //! One TCP connection.
 use super::batch::Batch;
 use super::rx::Incoming;
-use super::tx::{Finish, Outgoing};
+use super::tx::{Finish, Outgoing, trace};
 use crate::sock::Socket;
-use crate::wire::ByteOrder;
+use crate::wire::{ByteOrder, Header};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -177,11 +177,15 @@ impl Conn {
         self.tx.extend(waiting);
     }
 
-    /// The number of the next header.
+    /// Numbers a header that leaves now or with the batch; its bytes, and how
+    /// many they are.
     #[inline]
-    pub(super) fn next_id(&mut self) -> u8 {
-        let id = self.tx_id;
-        self.tx_id = id.wrapping_add(1);
-        id
+    pub(super) fn write_header(&mut self, header: &mut Header) -> ([u8; 40], usize) {
+        header.id = self.tx_id;
+        self.tx_id = header.id.wrapping_add(1);
+        let mut wire = [0; 40];
+        let len = header.write(self.order, &mut wire);
+        trace("to", &self.socket, header);
+        (wire, len)
     }
 }

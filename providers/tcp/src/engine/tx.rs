@@ -426,10 +426,7 @@ impl State {
     fn send_together(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
-        header.id = conn.next_id();
-        let mut wire = [0; 40];
-        let wire_len = header.write(conn.order, &mut wire);
-        trace("to", &conn.socket, &header);
+        let (wire, wire_len) = conn.write_header(&mut header);
         let room = conn.batch.push(&wire[..wire_len], op.buf.len(), finish);
         op.buf.copy_to(0, room);
         self.eps[ep_id].tx_pending += 1;
@@ -453,10 +450,7 @@ impl State {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
         conn.sent_in = self.turns;
-        header.id = conn.next_id();
-        let mut wire = [0; 40];
-        let wire_len = header.write(conn.order, &mut wire);
-        trace("to", &conn.socket, &header);
+        let (wire, wire_len) = conn.write_header(&mut header);
         let len = op.buf.len();
         let result = if len <= COPY_MAX && self.staging.len() >= wire.len() + COPY_MAX {
             // The room for reading is free: nothing is read meanwhile.
