@@ -231,6 +231,9 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	h->ep_attr->type = ct_type;
 	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	h->domain_attr->threading = o->threading;
+	/* CT_THREADING=domain: tests that say nothing of it serialize their calls */
+	if (o->threading == FI_THREAD_UNSPEC && getenv("CT_THREADING"))
+		h->domain_attr->threading = FI_THREAD_DOMAIN;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
 	h->fabric_attr->prov_name = strdup(ct_prov);

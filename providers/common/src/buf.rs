@@ -15,10 +15,20 @@ use std::os::fd::RawFd;
 /// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
 pub const IOV_LIMIT: usize = 4;
 
-#[derive(Clone, Copy)]
+/// Nearly all transfers have one segment, and a receive is moved often until its
+/// message is there: so one segment is all that it carries with it.
+#[derive(Clone)]
 struct Segments {
+    /// The first segment.
+    first: iovec,
+    /// All of them, unless there is just one.
+    all: Option<Box<Many>>,
+}
+
+#[derive(Clone)]
+struct Many {
     iov: [iovec; IOV_LIMIT],
-    count: u32,
+    count: usize,
     len: usize,
 }
 
@@ -27,7 +37,7 @@ const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 impl Segments {
     #[inline]
     fn one(base: *mut c_void, len: usize) -> Self {
-        Self { iov: [iovec { iov_base: base, iov_len: len }, EMPTY, EMPTY, EMPTY], count: 1, len }
+        Self { first: iovec { iov_base: base, iov_len: len }, all: None }
     }
 
     /// # Safety
@@ -36,26 +46,45 @@ impl Segments {
         if count > IOV_LIMIT || (count > 0 && iov.is_null()) {
             return Err(Error::INVAL);
         }
-        let mut segments = Self { iov: [EMPTY; IOV_LIMIT], count: count as u32, len: 0 };
-        for (index, to) in segments.iov[..count].iter_mut().enumerate() {
+        let mut all = Many { iov: [EMPTY; IOV_LIMIT], count, len: 0 };
+        for (index, to) in all.iov[..count].iter_mut().enumerate() {
             // SAFETY: `index` is below `count`.
             *to = unsafe { *iov.add(index) };
-            segments.len = segments.len.checked_add(to.iov_len).ok_or(Error::INVAL)?;
+            all.len = all.len.checked_add(to.iov_len).ok_or(Error::INVAL)?;
         }
-        Ok(segments)
+        Ok(Self::of(all))
+    }
+
+    fn of(all: Many) -> Self {
+        Self { first: all.iov[0], all: (all.count != 1).then(|| Box::new(all)) }
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[iovec] {
+        match &self.all {
+            None => std::slice::from_ref(&self.first),
+            Some(all) => &all.iov[..all.count],
+        }
+    }
+
+    /// Bytes in all.
+    #[inline]
+    fn len(&self) -> usize {
+        self.all.as_ref().map_or(self.first.iov_len, |all| all.len)
     }
 
     /// Every segment must lie somewhere if it has bytes.
+    #[inline]
     fn checked(self) -> Result<Self> {
         let bad = |iov: &iovec| iov.iov_base.is_null() && iov.iov_len > 0;
-        if self.iov[..self.count as usize].iter().any(bad) { Err(Error::INVAL) } else { Ok(self) }
+        if self.as_slice().iter().any(bad) { Err(Error::INVAL) } else { Ok(self) }
     }
 
     /// Appends the part from byte `from` on, at most `max` bytes, to `out`;
     /// the number of bytes appended.
     fn append(&self, mut from: usize, mut max: usize, out: &mut IoVecs) -> usize {
         let mut total = 0;
-        for segment in &self.iov[..self.count as usize] {
+        for segment in self.as_slice() {
             if from >= segment.iov_len {
                 from -= segment.iov_len;
                 continue;
@@ -73,23 +102,26 @@ impl Segments {
 
     /// The `len` bytes from `from` on, as segments of their own.
     fn part(&self, from: usize, len: usize) -> Self {
-        let mut part = Self { iov: [EMPTY; IOV_LIMIT], count: 0, len: 0 };
+        let mut part = Many { iov: [EMPTY; IOV_LIMIT], count: 0, len: 0 };
         self.each(from, len, |base, len| {
-            part.iov[part.count as usize] = iovec { iov_base: base.cast(), iov_len: len };
+            part.iov[part.count] = iovec { iov_base: base.cast(), iov_len: len };
             part.count += 1;
             part.len += len;
         });
-        part
-    }
-
-    fn as_slice(&self) -> &[iovec] {
-        &self.iov[..self.count as usize]
+        Self::of(part)
     }
 
     /// Calls `each` with the segments of bytes `from..from + len`.
     #[inline]
     fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        for segment in &self.iov[..self.count as usize] {
+        if self.all.is_none() {
+            if from < self.first.iov_len {
+                let part = (self.first.iov_len - from).min(len);
+                each(self.first.iov_base.cast::<u8>().wrapping_add(from), part);
+            }
+            return;
+        }
+        for segment in self.as_slice() {
             if len == 0 {
                 return;
             }
@@ -107,12 +139,12 @@ impl Segments {
 
 impl std::fmt::Debug for Segments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes in {} segments", self.len, self.count)
+        write!(f, "{} bytes in {} segments", self.len(), self.as_slice().len())
     }
 }
 
 /// Bytes the application wants sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendBuf(Segments);
 
 // SAFETY: the application lends the memory to the library, not to a thread of it.
@@ -141,12 +173,12 @@ impl SendBuf {
     /// Bytes in all.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.0.len()
     }
 
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.0.len() == 0
     }
 
     /// Copies the bytes from `from` on into `to`, which is filled.
@@ -170,7 +202,7 @@ impl SendBuf {
 
     /// How many segments it has.
     pub fn segments(&self) -> usize {
-        self.0.count as usize
+        self.0.as_slice().len()
     }
 
     /// The segments, for a core provider's vectors.
@@ -195,14 +227,14 @@ impl SendBuf {
             // SAFETY: the kernel only reads the application's segments and the
             // address, all of which outlive the call.
             let sent = unsafe {
-                if let [only] = &self.0.iov[..self.0.count as usize] {
+                if let [only] = self.0.as_slice() {
                     libc::sendto(socket, only.iov_base, only.iov_len, flags, name, name_len)
                 } else {
                     let mut message = std::mem::zeroed::<libc::msghdr>();
                     message.msg_name = name.cast_mut().cast();
                     message.msg_namelen = name_len;
-                    message.msg_iov = self.0.iov.as_ptr().cast_mut();
-                    message.msg_iovlen = self.0.count as _;
+                    message.msg_iov = self.0.as_slice().as_ptr().cast_mut();
+                    message.msg_iovlen = self.0.as_slice().len() as _;
                     libc::sendmsg(socket, &raw const message, flags)
                 }
             };
@@ -221,7 +253,7 @@ impl SendBuf {
 }
 
 /// Room the application gave for a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecvBuf(Segments);
 
 // SAFETY: as for `SendBuf`.
@@ -258,12 +290,12 @@ impl RecvBuf {
     /// Bytes in all.
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.0.len()
     }
 
     /// Whether there is no room.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.0.len() == 0
     }
 
     /// The `len` bytes from `from` on, as a buffer of their own.
@@ -273,7 +305,7 @@ impl RecvBuf {
 
     /// How many segments it has.
     pub fn segments(&self) -> usize {
-        self.0.count as usize
+        self.0.as_slice().len()
     }
 
     /// The segments, for a core provider's vectors.
@@ -283,13 +315,13 @@ impl RecvBuf {
 
     /// Whether all of it lies in one piece, as [`split`](Self::split) needs.
     pub fn is_contiguous(&self) -> bool {
-        self.0.count <= 1
+        self.0.as_slice().len() <= 1
     }
 
     /// Where the first segment starts, as completion entries report it.
     #[inline]
     pub fn address(&self) -> usize {
-        self.0.iov[0].iov_base as usize
+        self.0.first.iov_base as usize
     }
 
     /// Copies `from` into the buffer at byte `at`; what does not fit is left
@@ -316,13 +348,13 @@ impl RecvBuf {
     /// The first `len` bytes of a contiguous buffer as a buffer of its own, and
     /// the rest: how a multi-receive buffer is used up (FI_MULTI_RECV, fi_msg(3)).
     pub fn split(&self, len: usize) -> (Self, Self) {
-        let len = len.min(self.0.iov[0].iov_len);
-        let base = self.0.iov[0].iov_base;
+        let len = len.min(self.0.first.iov_len);
+        let base = self.0.first.iov_base;
         (
             Self(Segments::one(base, len)),
             Self(Segments::one(
                 base.cast::<u8>().wrapping_add(len).cast(),
-                self.0.iov[0].iov_len - len,
+                self.0.first.iov_len - len,
             )),
         )
     }
@@ -356,8 +388,9 @@ pub fn receive_datagrams<'a>(
     let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
     let mut count = 0;
     for ((message, name), room) in messages.iter_mut().zip(&mut names).zip(rooms) {
-        message.msg_hdr.msg_iov = room.0.iov.as_ptr().cast_mut();
-        message.msg_hdr.msg_iovlen = room.0.count as _;
+        let iov = room.0.as_slice();
+        message.msg_hdr.msg_iov = iov.as_ptr().cast_mut();
+        message.msg_hdr.msg_iovlen = iov.len() as _;
         if sources {
             message.msg_hdr.msg_name = name.as_mut_ptr().cast();
             message.msg_hdr.msg_namelen = name.len() as libc::socklen_t;
@@ -542,7 +575,7 @@ mod tests {
             let whole = SendBuf::from_iov(iov.as_ptr(), 2).unwrap();
             (whole, SendBuf::new(one.as_ptr().cast(), 0).unwrap())
         };
-        for buf in [whole, whole, part] {
+        for buf in [whole.clone(), whole, part] {
             buf.send_to(fd, &addr::to_raw(&own)).unwrap();
         }
         assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, &mut got), Ok(2));

@@ -12,7 +12,7 @@ use crate::abi::{
 use crate::boundary::answer;
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
-use crate::lock::Lock;
+use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
@@ -22,7 +22,7 @@ use libc::ssize_t;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// Entries of a queue whose size the application leaves open.
 const DEFAULT_SIZE: usize = 1024;
@@ -92,6 +92,8 @@ struct Ring {
     /// Slots read and written so far; the low bits are the place.
     read: usize,
     written: usize,
+    /// An entry waits for room.
+    awaited: bool,
     /// What came when the ring was full, in order.
     behind: VecDeque<Completion>,
     errors: VecDeque<CompletionError>,
@@ -115,14 +117,21 @@ impl Ring {
             slots: vec![empty; size].into_boxed_slice(),
             read: 0,
             written: 0,
+            awaited: false,
             behind: VecDeque::new(),
             errors: VecDeque::new(),
             error_data: Vec::new(),
         }
     }
 
+    #[inline]
     fn is_full(&self) -> bool {
         self.written - self.read == self.slots.len()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.written - self.read + self.behind.len()
     }
 
     #[inline]
@@ -168,8 +177,6 @@ pub struct Cq {
     owner: Option<CqOwner>,
     progress: Arc<dyn Progress>,
     api_version: u32,
-    /// An entry waits for room.
-    awaited: AtomicBool,
     users: AtomicUsize,
     /// Keeps the domain open in our sense: its memory, not its C object.
     _domain: Arc<dyn Any + Send + Sync>,
@@ -206,9 +213,8 @@ pub struct Parent {
     pub progress: Arc<dyn Progress>,
     /// The version the application asked `fi_getinfo` for.
     pub api_version: u32,
-    /// The application serializes its calls (FI_THREAD_DOMAIN and nothing of
-    /// ours runs beside it).
-    pub serialized: bool,
+    /// What keeps calls for the domain's objects apart.
+    pub level: Level,
     /// Somebody can block on the new object: the domain starts its progress
     /// thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
@@ -283,7 +289,7 @@ impl Cq {
                 },
                 ops: (&raw const CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(size.next_power_of_two()), parent.serialized),
+            ring: Lock::with_level(Ring::new(size.next_power_of_two()), parent.level),
             count: AtomicUsize::new(0),
             size,
             format,
@@ -292,7 +298,6 @@ impl Cq {
             owner: None,
             progress: parent.progress,
             api_version: parent.api_version,
-            awaited: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -315,7 +320,7 @@ impl Cq {
                 },
                 ops: (&raw const PEER_CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(0), parent.serialized),
+            ring: Lock::with_level(Ring::new(0), parent.level),
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
@@ -324,7 +329,6 @@ impl Cq {
             owner: Some(owner),
             progress: parent.progress,
             api_version: parent.api_version,
-            awaited: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -364,7 +368,7 @@ impl Cq {
     /// Somebody has an entry that does not fit: the read that makes room for it
     /// progresses the domain once more.
     pub fn wait_for_room(&self) {
-        self.awaited.store(true, Ordering::SeqCst);
+        self.ring.lock_within().awaited = true;
     }
 
     /// How many entries still fit into the ring.
@@ -383,15 +387,21 @@ impl Cq {
     #[inline]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
-        let mut ring = self.ring.lock();
+        let mut ring = self.ring.lock_within();
         if ring.is_full() {
             drop(ring);
             return self.write_past_ring(entry);
         }
         ring.push(entry);
-        self.count.fetch_add(1, Ordering::SeqCst);
+        self.publish(&ring);
         drop(ring);
         self.written();
+    }
+
+    /// Tells those who only want to know how many entries there are.
+    #[inline]
+    fn publish(&self, ring: &Ring) {
+        self.count.store(ring.len(), Ordering::Release);
     }
 
     /// Writes where there is no room in the ring: to the owner, who has made
@@ -402,9 +412,9 @@ impl Cq {
             let _ = owner.write(&entry);
             return;
         }
-        let mut ring = self.ring.lock();
+        let mut ring = self.ring.lock_within();
         ring.push(entry);
-        self.count.fetch_add(1, Ordering::SeqCst);
+        self.publish(&ring);
         drop(ring);
         self.written();
     }
@@ -416,10 +426,10 @@ impl Cq {
             let _ = owner.write_error(&error);
             return;
         }
-        let mut ring = self.ring.lock();
+        let mut ring = self.ring.lock_within();
         ring.push(Completion { flags: ERROR_MARK, ..error.of });
         ring.errors.push_back(error);
-        self.count.fetch_add(1, Ordering::SeqCst);
+        self.publish(&ring);
         drop(ring);
         self.written();
     }
@@ -427,6 +437,8 @@ impl Cq {
     #[inline]
     fn written(&self) {
         if let Some(wait) = &self.wait {
+            // Whoever is about to sleep either sees the entry or is seen.
+            fence(Ordering::SeqCst);
             wait.entry_written();
             if let Some(set) = &self.wait_set {
                 set.entry_written();
@@ -439,7 +451,7 @@ impl Cq {
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format; `src` is null
     /// or has room for `count` addresses.
-    #[inline]
+    #[inline(always)]
     unsafe fn read(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Result<usize> {
         // A read of no entries is how an application asks for progress only.
         if count == 0 || self.count.load(Ordering::Acquire) == 0 {
@@ -447,8 +459,11 @@ impl Cq {
             if self.count.load(Ordering::Acquire) == 0 {
                 return Err(Error::AGAIN);
             }
+            if count == 0 {
+                return Ok(0);
+            }
         }
-        if count > 0 && buf.is_null() {
+        if buf.is_null() {
             return Err(Error::INVAL);
         }
         let mut ring = self.ring.lock();
@@ -471,13 +486,17 @@ impl Cq {
             ring.pop();
             n += 1;
         }
+        // Another thread may have been quicker.
+        if n == 0 {
+            return Err(Error::AGAIN);
+        }
+        self.publish(&ring);
+        let awaited = std::mem::take(&mut ring.awaited);
         drop(ring);
-        self.count.fetch_sub(n, Ordering::SeqCst);
-        if n > 0 && self.awaited.load(Ordering::SeqCst) {
-            self.awaited.store(false, Ordering::SeqCst);
+        if awaited {
             self.progress.progress();
         }
-        if n == 0 && count != 0 { Err(Error::AGAIN) } else { Ok(n) }
+        Ok(n)
     }
 
     /// As [`read`](Self::read), waiting up to `timeout` milliseconds.
@@ -507,7 +526,7 @@ impl Cq {
             return None;
         }
         ring.pop();
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.publish(&ring);
         ring.errors.pop_front()
     }
 

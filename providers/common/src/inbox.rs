@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A posted receive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Recv {
     /// Where the message goes.
     pub buf: RecvBuf,
@@ -387,7 +387,7 @@ impl<B: Body> Inbox<B> {
         let (peek, claim) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
         let discard = op.flags & FI_DISCARD != 0;
         let report = op.flags & FI_COMPLETION != 0;
-        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        let recv = Recv { buf: op.buf.clone(), context: op.context, flags: op.flags, multi: NONE };
         let discarded = |message| Meeting { queue: TAGGED, message, recv: None };
         if peek {
             if claim && discard {

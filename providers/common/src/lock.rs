@@ -1,82 +1,175 @@
 //! The one lock of the providers, which costs what the threading level needs.
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody sleeps until it is not.
 const CONTENDED: u32 = 2;
 
-/// A mutex that can be told, when it is made, that the application serializes
-/// all calls (FI_THREAD_DOMAIN, fi_domain(3)).
+/// A mutex that costs what the application's promises leave to do.
 ///
-/// Without that promise it is a futex lock: one compare-and-swap when nobody
-/// competes, a short spin and then sleep when somebody does. With it, taking it
-/// is a plain load and store. Those stay because they turn a broken promise
-/// into a panic, which the C boundary answers as an error, instead of silent
-/// corruption (as far as the race lets them see it).
+/// Without a promise it is a futex lock: one compare-and-swap when nobody
+/// competes, a short spin and then sleep when somebody does. With the promise to
+/// serialize all calls (FI_THREAD_DOMAIN, fi_domain(3)) taking it is a plain load
+/// and store. Those stay because they turn a broken promise into a panic, which
+/// the C boundary answers as an error, instead of silent corruption (as far as
+/// the race lets them see it). With the promise and a thread of ours beside the
+/// application it has a [`Gate`].
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,
     /// Threads that sleep until they get it, or are about to.
     waiters: AtomicU32,
-    serialized: bool,
+    level: Level,
     value: UnsafeCell<T>,
 }
 
+/// What keeps users of a [`Lock`] apart.
+#[derive(Clone, Debug)]
+pub enum Level {
+    /// Any thread may come at any time.
+    Shared,
+    /// The application serializes all calls, and nothing of ours runs beside it.
+    Serialized,
+    /// The application serializes all calls, and threads of ours that run beside
+    /// it come as visitors. All locks of a domain have the same gate.
+    Gated(Arc<Gate>),
+}
+
+/// Keeps threads of ours away from an application that serializes its calls, at
+/// no cost to the application: it says in plain stores when it is inside. The
+/// rare visitor makes all running threads pass a memory barrier (membarrier(2))
+/// before it believes what it reads.
+#[derive(Debug)]
+pub struct Gate {
+    /// The application is in a call.
+    inside: AtomicBool,
+    /// A visitor is here, or looks whether it may come in.
+    visited: AtomicBool,
+    /// Held by the visitor.
+    visitors: Mutex<()>,
+}
+
+impl Gate {
+    /// None where the kernel has no such barrier.
+    pub fn new() -> Option<Arc<Self>> {
+        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).then(|| {
+            Arc::new(Self {
+                inside: AtomicBool::new(false),
+                visited: AtomicBool::new(false),
+                visitors: Mutex::new(()),
+            })
+        })
+    }
+
+    /// The application comes.
+    #[inline]
+    fn enter(&self) {
+        assert!(!self.inside.load(Ordering::Relaxed), "{OVERLAP}");
+        self.announce();
+        if self.visited.load(Ordering::Acquire) {
+            self.enter_after_visitor();
+        }
+    }
+
+    /// The processor may still swap the store with the load that follows it; the
+    /// visitor's barrier makes that no matter.
+    #[inline]
+    fn announce(&self) {
+        self.inside.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    #[cold]
+    fn enter_after_visitor(&self) {
+        while self.visited.load(Ordering::Acquire) {
+            self.inside.store(false, Ordering::Release);
+            drop(self.visitors.lock().unwrap_or_else(PoisonError::into_inner));
+            self.announce();
+        }
+    }
+
+    #[inline]
+    fn leave(&self) {
+        self.inside.store(false, Ordering::Release);
+    }
+
+    /// A thread of ours comes; none while the application is inside.
+    fn visit(&self) -> Option<Visit<'_>> {
+        let held = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
+        self.visited.store(true, Ordering::Relaxed);
+        let visit = Visit { gate: self, _held: held };
+        // Whoever enters from now on sees the visitor; whoever entered before is
+        // seen by it.
+        let seen = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        (seen && !self.inside.load(Ordering::Acquire)).then_some(visit)
+    }
+}
+
+#[derive(Debug)]
+struct Visit<'a> {
+    gate: &'a Gate,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.gate.visited.store(false, Ordering::Release);
+    }
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: no memory of ours is passed.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+const OVERLAP: &str = "calls overlap although the application promised to serialize them";
+
 // SAFETY: as for a mutex, a `&Lock` gives out the value to one thread at a time:
-// by the futex state, or by the application's promise when `serialized`.
+// by the futex state, by the application's promise, or by the gate.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     /// A lock that any thread may take at any time.
     pub const fn new(value: T) -> Self {
-        Self::with_level(value, false)
+        Self::with_level(value, Level::Shared)
     }
 
-    /// A lock around which the application serializes all calls, if
-    /// `serialized` says so.
-    pub const fn with_level(value: T, serialized: bool) -> Self {
-        Self {
-            state: AtomicU32::new(FREE),
-            waiters: AtomicU32::new(0),
-            serialized,
-            value: UnsafeCell::new(value),
-        }
+    /// A lock of this level.
+    pub const fn with_level(value: T, level: Level) -> Self {
+        let (state, waiters) = (AtomicU32::new(FREE), AtomicU32::new(0));
+        Self { state, waiters, level, value: UnsafeCell::new(value) }
     }
 
     /// Whether the application serializes all calls around it.
     pub fn is_serialized(&self) -> bool {
-        self.serialized
+        !matches!(self.level, Level::Shared)
     }
 
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.serialized {
-            assert!(
-                self.state.load(Ordering::Relaxed) == FREE,
-                "calls overlap although the application promised to serialize them"
-            );
-            self.state.store(HELD, Ordering::Relaxed);
-        } else if self
-            .state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            self.lock_contended();
+        match &self.level {
+            Level::Shared => self.acquire(),
+            Level::Serialized => self.mark(),
+            Level::Gated(gate) => gate.enter(),
         }
         Guard { lock: self }
     }
 
-    /// The lock if it is free.
+    /// The lock for somebody who holds another lock of the same domain already,
+    /// through whose gate he came.
     #[inline]
-    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| Guard { lock: self })
+    pub fn lock_within(&self) -> Within<'_, T> {
+        match &self.level {
+            Level::Shared => self.acquire(),
+            Level::Serialized => self.mark(),
+            Level::Gated(_) => {}
+        }
+        Within { lock: self }
     }
 
     /// The lock for something that can as well be left to others: none if
@@ -85,18 +178,48 @@ impl<T> Lock<T> {
     /// would hardly ever be quick enough.
     #[inline]
     pub fn lock_if_idle(&self) -> Option<Guard<'_, T>> {
-        if self.serialized {
+        if !matches!(self.level, Level::Shared) {
             return Some(self.lock());
         }
         if self.waiters.load(Ordering::Relaxed) != 0 {
             std::thread::yield_now();
             return None;
         }
-        self.try_lock()
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        free.is_ok().then(|| Guard { lock: self })
+    }
+
+    /// Uses the value on a thread of ours; none if somebody else is at it, or the
+    /// application wants no thread of ours.
+    pub fn visit<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match &self.level {
+            Level::Shared => self.lock_if_idle().map(|mut guard| use_it(&mut guard)),
+            Level::Serialized => None,
+            Level::Gated(gate) => {
+                let _visit = gate.visit()?;
+                // SAFETY: the application is not inside, and does not come in
+                // while the visit lasts; neither does another visitor.
+                Some(use_it(unsafe { &mut *self.value.get() }))
+            }
+        }
+    }
+
+    #[inline]
+    fn acquire(&self) {
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if free.is_err() {
+            self.acquire_contended();
+        }
+    }
+
+    #[inline]
+    fn mark(&self) {
+        assert!(self.state.load(Ordering::Relaxed) == FREE, "{OVERLAP}");
+        self.state.store(HELD, Ordering::Relaxed);
     }
 
     #[cold]
-    fn lock_contended(&self) {
+    fn acquire_contended(&self) {
         for _ in 0..100 {
             if self.state.load(Ordering::Relaxed) == FREE
                 && self
@@ -116,10 +239,8 @@ impl<T> Lock<T> {
     }
 
     #[inline]
-    fn unlock(&self) {
-        if self.serialized {
-            self.state.store(FREE, Ordering::Relaxed);
-        } else if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+    fn release(&self) {
+        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
             self.futex(libc::FUTEX_WAKE, 1);
         }
     }
@@ -146,29 +267,47 @@ pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
 }
 
-impl<T> Deref for Guard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: the guard exists only while the lock is held.
-        unsafe { &*self.lock.value.get() }
-    }
+/// The same inside another lock of the domain.
+#[derive(Debug)]
+pub struct Within<'a, T> {
+    lock: &'a Lock<T>,
 }
 
-impl<T> DerefMut for Guard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard exists only while the lock is held, and is borrowed mutably.
-        unsafe { &mut *self.lock.value.get() }
-    }
+macro_rules! gives_the_value {
+    ($guard:ident, $gate:ident => $leave:expr) => {
+        impl<T> Deref for $guard<'_, T> {
+            type Target = T;
+            #[inline]
+            fn deref(&self) -> &T {
+                // SAFETY: the guard exists only while the lock is held.
+                unsafe { &*self.lock.value.get() }
+            }
+        }
+
+        impl<T> DerefMut for $guard<'_, T> {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut T {
+                // SAFETY: the guard exists only while the lock is held, and is
+                // borrowed mutably.
+                unsafe { &mut *self.lock.value.get() }
+            }
+        }
+
+        impl<T> Drop for $guard<'_, T> {
+            #[inline]
+            fn drop(&mut self) {
+                match &self.lock.level {
+                    Level::Shared => self.lock.release(),
+                    Level::Serialized => self.lock.state.store(FREE, Ordering::Relaxed),
+                    Level::Gated($gate) => $leave,
+                }
+            }
+        }
+    };
 }
 
-impl<T> Drop for Guard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.unlock();
-    }
-}
+gives_the_value!(Guard, gate => gate.leave());
+gives_the_value!(Within, _gate => ());
 
 #[cfg(test)]
 mod tests {
@@ -210,11 +349,61 @@ mod tests {
 
     #[test]
     fn a_serialized_lock_notices_that_it_is_taken_twice() {
-        let lock = Lock::with_level((), true);
+        for level in [Some(Level::Serialized), Gate::new().map(Level::Gated)] {
+            let Some(level) = level else { continue };
+            let lock = Lock::with_level((), level);
+            let guard = lock.lock();
+            let twice = std::panic::AssertUnwindSafe(|| drop(lock.lock()));
+            assert!(std::panic::catch_unwind(twice).is_err());
+            drop(guard);
+            drop(lock.lock());
+        }
+    }
+
+    #[test]
+    fn visitors_and_the_application_count_without_losing_one() {
+        const TIMES: u64 = 20_000;
+        let Some(gate) = Gate::new() else { return };
+        let lock = Lock::with_level(0u64, Level::Gated(gate.clone()));
+        let other = Lock::with_level(0u64, Level::Gated(gate));
+        let ended = AtomicBool::new(false);
+        let visits = std::thread::scope(|scope| {
+            let visitors = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut visits = 0;
+                    while !ended.load(Ordering::Relaxed) {
+                        let visit = lock.visit(|value| {
+                            *value += 1;
+                            *other.lock_within() += 1;
+                        });
+                        visits += u64::from(visit.is_some());
+                    }
+                    visits
+                })
+            });
+            for _ in 0..TIMES {
+                *lock.lock() += 1;
+                *other.lock() += 1;
+            }
+            // Each comes in once nobody is inside.
+            while *lock.lock() == TIMES {
+                std::thread::yield_now();
+            }
+            ended.store(true, Ordering::Relaxed);
+            visitors.map(|visitor| visitor.join().unwrap())
+        });
+        let all = TIMES + visits.iter().sum::<u64>();
+        assert_eq!(*lock.lock(), all);
+        assert_eq!(*other.lock(), all);
+    }
+
+    #[test]
+    fn a_visitor_stays_out_while_the_application_is_inside() {
+        let Some(gate) = Gate::new() else { return };
+        let lock = Lock::with_level(0, Level::Gated(gate));
         let guard = lock.lock();
-        let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.lock())));
-        assert!(second.is_err());
+        assert_eq!(lock.visit(|_| ()), None);
         drop(guard);
-        drop(lock.lock());
+        assert_eq!(lock.visit(|value| *value), Some(0));
     }
 }

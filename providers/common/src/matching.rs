@@ -152,7 +152,7 @@ impl<R> Posted<R> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, pattern: Pattern, value: R, seq: u64) -> u32 {
         let len = self.entries.len();
         if len >= SEARCHED && (!self.indexed || len >= self.buckets.len() * 2) {
@@ -276,7 +276,7 @@ impl<R> Posted<R> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn unlink(&mut self, id: u32) -> Option<Taken<R>> {
         let bucket = self.bucket_of(id);
         let entry = self.entries.remove(id)?;

@@ -16,6 +16,14 @@ pub trait Progress: Send + Sync {
     /// Moves what can be moved without blocking.
     fn progress(&self);
 
+    /// The same on a thread of ours; whether it [may block](Self::may_block)
+    /// after it, or what there is to do was left to the application, which is at
+    /// it.
+    fn visit(&self) -> bool {
+        self.progress();
+        self.may_block()
+    }
+
     /// A descriptor that is readable whenever [`progress`](Self::progress) has
     /// something to do.
     fn wait_fd(&self) -> RawFd;
@@ -105,15 +113,16 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             continue;
         }
         stand_back = STAND_BACK;
-        engine.progress();
+        let may_block = engine.visit();
         // What progress did itself is not the application's activity.
         seen = engine.activity();
-        let may_block = engine.may_block();
         drop(engine);
         if may_block {
             // A time limit, because the application may take over meanwhile
             // and be gone again without an event for us.
             let _ = epoll.wait(Some(LOOK_IN), |_| ());
+        } else {
+            std::thread::yield_now();
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);
     }

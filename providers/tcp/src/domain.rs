@@ -29,9 +29,9 @@ impl Fabric for TcpFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
-        let settings = DomainSettings::new(info, config().no_auto_progress)?;
-        let engine =
-            Engine::new(settings.serialized, !config().no_auto_progress, settings.regions.clone())?;
+        let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
+        let (level, regions) = (settings.level.clone(), settings.regions.clone());
+        let engine = Engine::new(level, !config().no_auto_progress, regions)?;
         Ok(TcpDomain { engine, settings })
     }
 

@@ -81,6 +81,12 @@ impl ByteOrder {
             Self::Network => value.to_be_bytes(),
         }
     }
+
+    /// Whether numbers are stored as ours.
+    #[inline]
+    fn is_native(self) -> bool {
+        self == Self::Native
+    }
 }
 
 /// What a transfer header announces.
@@ -177,6 +183,23 @@ impl AtomicWord {
     }
 }
 
+/// A message with nothing special to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plain<'a> {
+    /// The tag of a tagged message.
+    pub tag: Option<u64>,
+    /// Its bytes.
+    pub body: &'a [u8],
+}
+
+impl Plain<'_> {
+    /// Bytes of header and message.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        self.body.len() + if self.tag.is_some() { 24 } else { 16 }
+    }
+}
+
 impl Op {
     /// Whether the header has a number of its own: a tag, or what an atomic
     /// operation does.
@@ -212,16 +235,16 @@ impl Header {
     /// start of `out`; its length.
     #[inline]
     pub fn write(&self, order: ByteOrder, out: &mut [u8; 40]) -> usize {
-        let len = self.wire_len();
-        let payload = if self.op == Op::TagRts { 0 } else { self.len };
-        out[0] = VERSION;
-        out[1] = self.op as u8;
-        out[2..4].copy_from_slice(&order.put16(self.flags));
-        out[4] = self.op_data;
-        out[5] = self.segments;
-        out[6] = len as u8;
-        out[7] = self.id;
-        out[8..16].copy_from_slice(&order.put64(payload + len as u64));
+        // One question instead of one for each number.
+        if order.is_native() {
+            self.write_in(ByteOrder::Native, out)
+        } else {
+            self.write_in(ByteOrder::Network, out)
+        }
+    }
+
+    #[inline(always)]
+    fn write_in(&self, order: ByteOrder, out: &mut [u8; 40]) -> usize {
         let mut at = BASE_LEN;
         if self.flags & REMOTE_CQ_DATA != 0 {
             out[at..at + 8].copy_from_slice(&order.put64(self.cq_data));
@@ -231,10 +254,19 @@ impl Header {
             out[at..at + 8].copy_from_slice(&order.put64(self.tag));
             at += 8;
         }
+        let mut payload = self.len;
         if self.op == Op::TagRts {
             out[at..at + 8].copy_from_slice(&order.put64(self.len));
+            at += 8;
+            payload = 0;
         }
-        self.head_len()
+        let len = at + SEGMENT_LEN * self.segments as usize;
+        let [low, high] = order.put16(self.flags);
+        let start =
+            [VERSION, self.op as u8, low, high, self.op_data, self.segments, len as u8, self.id];
+        out[..8].copy_from_slice(&start);
+        out[8..16].copy_from_slice(&order.put64(payload + len as u64));
+        at
     }
 
     /// The bytes of places in the receiver's memory, which follow what
@@ -270,6 +302,22 @@ impl Header {
             len @ BASE_LEN..=MAX_HEADER_LEN => Ok(Some(len)),
             _ => Err(Malformed("header length out of range")),
         }
+    }
+
+    /// What the header at the start of `bytes` says if it is that of a plain
+    /// message, with all of it behind the header: none if it is anything else,
+    /// or from a peer whose numbers are not as ours.
+    #[inline]
+    pub fn plain(bytes: &[u8], order: ByteOrder) -> Option<Plain<'_>> {
+        let [_, op, f0, f1, op_data, _, head, _, size @ ..] = *bytes.first_chunk::<BASE_LEN>()?;
+        let (tag, len) = match [op, f0, f1, op_data, head] {
+            [0, 0, 0, 0, 16] => (None, 16),
+            [1, 0, 0, 0, 24] => (Some(u64::from_ne_bytes(*bytes[16..].first_chunk()?)), 24),
+            _ => return None,
+        };
+        let all = usize::try_from(u64::from_ne_bytes(size)).ok()?;
+        let body = if order == ByteOrder::Native { bytes.get(len..all)? } else { return None };
+        Some(Plain { tag, body })
     }
 
     /// Reads the header that is all of `bytes`.
@@ -588,6 +636,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_short_way_for_plain_messages_says_what_the_long_one_does() {
+        let plain = |header: Header, order| {
+            let mut bytes = written(&header, order);
+            bytes.extend([7; 9]);
+            let all = bytes.len();
+            assert_eq!(Header::plain(&bytes[..all - 1], order), None, "part of it is missing");
+            let found = Header::plain(&bytes, order)?;
+            assert_eq!((found.wire_len(), found.body), (all, &[7; 9][..]));
+            Some(found.tag)
+        };
+        let message = Header { len: 9, ..Header::of(Op::Msg) };
+        let tagged = Header { tag: 5, len: 9, ..Header::of(Op::Tag) };
+        assert_eq!(plain(message, ByteOrder::Native), Some(None));
+        assert_eq!(plain(tagged, ByteOrder::Native), Some(Some(5)));
+        assert_eq!(plain(tagged, ByteOrder::Network), None);
+        assert_eq!(plain(Header { op_data: ACK, ..message }, ByteOrder::Native), None);
+        for flags in [REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE] {
+            assert_eq!(plain(Header { flags, ..tagged }, ByteOrder::Native), None);
+        }
+        assert_eq!(plain(Header { len: 9, ..Header::of(Op::Data) }, ByteOrder::Native), None);
+        // A size that is smaller than its header.
+        let mut bytes = written(&message, ByteOrder::Native);
+        bytes[8] = 15;
+        assert_eq!(Header::plain(&bytes, ByteOrder::Native), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Fabric for UdpFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<UdpDomain> {
         let settings = DomainSettings::new(info, false)?;
-        let engine = Engine::new(settings.serialized)?;
+        let engine = Engine::new(settings.level.clone())?;
         Ok(UdpDomain { engine, settings })
     }
 }

@@ -17,7 +17,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Atomic, Bindings, Cm, Endpoint, Msg, RecvOp, Rma, SendOp, Tagged};
-use ofi_provider::lock::Lock;
+use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
@@ -41,19 +41,19 @@ pub(crate) struct Engine {
     /// Some socket is not watched: look at all, not only where epoll points.
     starved: AtomicBool,
     activity: AtomicU64,
-    serialized: bool,
+    level: Level,
 }
 
 impl Engine {
     /// A new engine, whose locks cost nothing if the application serializes its
     /// calls.
-    pub(crate) fn new(serialized: bool) -> Result<Arc<Self>> {
+    pub(crate) fn new(level: Level) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            eps: Lock::with_level(Slab::default(), serialized),
+            eps: Lock::with_level(Slab::default(), level.clone()),
             epoll: Epoll::new()?,
             starved: AtomicBool::new(false),
             activity: AtomicU64::new(0),
-            serialized,
+            level,
         }))
     }
 }
@@ -93,7 +93,7 @@ impl Progress for Engine {
     }
 
     fn is_serialized(&self) -> bool {
-        self.serialized
+        matches!(self.level, Level::Serialized)
     }
 
     fn activity(&self) -> u64 {
@@ -238,7 +238,7 @@ impl UdpEp {
         let receiver = Arc::new(Receiver {
             socket,
             source,
-            rx: Lock::with_level(rx, engine.serialized),
+            rx: Lock::with_level(rx, engine.level.clone()),
             bindings: OnceLock::new(),
         });
         let id = engine.eps.lock().insert(receiver.clone());
@@ -405,7 +405,7 @@ mod tests {
                 domain: Arc::new(()),
                 progress: engine.clone(),
                 api_version: ofi_provider::info::API_VERSION,
-                serialized: false,
+                level: Level::Shared,
                 on_blocking: Box::new(|_| Ok(())),
                 on_close: Box::new(|| ()),
             };
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn receives_are_filled_in_the_order_they_were_posted_as_far_as_the_queue_has_room() {
-        let engine = Engine::new(false).unwrap();
+        let engine = Engine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 2);
         (1..=5).for_each(|number| me.post(room(), number).unwrap());
         for bytes in [&b"a"[..], b"bb", b"ccc", b"", b"eeeee"] {
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_datagram_to_nobody_is_lost_and_nothing_else() {
-        let engine = Engine::new(false).unwrap();
+        let engine = Engine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let nobody = me.av.insert(gone).unwrap();
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn many_endpoints_are_all_served_and_one_that_starved_is_not_forgotten() {
-        let engine = Engine::new(false).unwrap();
+        let engine = Engine::new(Level::Shared).unwrap();
         let all: Vec<_> = (0..FEW + 3).map(|_| Loop::open(&engine, 1)).collect();
         for (number, me) in all.iter().enumerate() {
             me.post(room(), number).unwrap();
@@ -524,7 +524,7 @@ mod tests {
 
     #[test]
     fn no_more_receives_wait_than_were_agreed_and_a_cancelled_one_makes_room() {
-        let engine = Engine::new(false).unwrap();
+        let engine = Engine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         (1..=16).for_each(|number| me.post(room(), number).unwrap());
         assert_eq!(me.post(room(), 17), Err(Error::AGAIN));

@@ -122,7 +122,7 @@ impl<D: Domain> DomainFid<D> {
             domain: self.clone(),
             progress: self.inner.progress_source(),
             api_version: self.api_version,
-            serialized: self.inner.settings().serialized,
+            level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
             on_close: self.use_it(),
         }

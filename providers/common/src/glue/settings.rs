@@ -3,6 +3,7 @@ use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_th
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
+use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,9 +24,10 @@ pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
 /// progress thread if it has one (fi_domain(3)).
 #[derive(Debug)]
 pub struct DomainSettings {
-    /// The application serializes all calls, and nothing of the provider runs
-    /// beside them: locks may cost nothing.
-    pub serialized: bool,
+    /// What keeps calls, and threads of the provider's, apart.
+    pub level: Level,
+    /// The application serializes all calls (FI_THREAD_DOMAIN).
+    promised: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
     /// FI_SOCKADDR_IN or FI_SOCKADDR_IN6.
@@ -45,15 +47,31 @@ impl DomainSettings {
         // Connections are made by reading an event queue, which belongs to no
         // domain: another thread may do that beside all calls for the domain.
         let events = info.ep_type() == fi_ep_type::FI_EP_MSG;
+        let promised = !events && attr.threading == fi_threading::FI_THREAD_DOMAIN;
         // A general format (FI_SOCKADDR) says nothing: the address does.
         let format = if local_addr(info)?.is_ipv6() { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
         Ok(Self {
-            serialized: manual && !events && attr.threading == fi_threading::FI_THREAD_DOMAIN,
+            level: if manual && promised { Level::Serialized } else { Level::Shared },
+            promised,
             automatic: !manual,
             addr_format: format as u32,
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
         })
+    }
+
+    /// For a provider whose own threads come as visitors ([`Lock::visit`]): calls
+    /// that the application serializes cost nothing although there are such.
+    ///
+    /// [`Lock::visit`]: crate::lock::Lock::visit
+    pub fn with_visitors(mut self) -> Self {
+        if self.promised
+            && self.automatic
+            && let Some(gate) = Gate::new()
+        {
+            self.level = Level::Gated(gate);
+        }
+        self
     }
 
     /// Starts the domain's progress thread, once, if progress is automatic.
@@ -65,7 +83,7 @@ impl DomainSettings {
     /// the application may sleep where no call of its own makes progress.
     /// -FI_ENOSYS when it promised that nothing runs beside its calls.
     pub fn need_thread(&self, name: &str, engine: Weak<dyn Progress>) -> Result {
-        if self.serialized {
+        if matches!(self.level, Level::Serialized) {
             return Err(Error::NOSYS);
         }
         let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

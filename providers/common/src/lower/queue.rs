@@ -9,7 +9,7 @@ use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::glue::RemoteSegment;
 use crate::info::InfoBuf;
-use crate::lock::Lock;
+use crate::lock::{Level, Lock};
 use crate::slab::Slab;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
@@ -107,8 +107,8 @@ unsafe impl Sync for Cq {}
 
 impl Cq {
     /// Opens a queue for `size` entries, with a descriptor to wait on if the
-    /// core has that. `serialized`: all calls come one at a time ([`Lock`]).
-    pub fn open(domain: &Arc<Domain>, size: usize, serialized: bool) -> Result<Arc<Self>> {
+    /// core has that. `level`: what keeps calls apart.
+    pub fn open(domain: &Arc<Domain>, size: usize, level: Level) -> Result<Arc<Self>> {
         let open = |wait: fi_wait_obj| {
             let mut raw: *mut fid_cq = ptr::null_mut();
             // SAFETY: all zeros is a valid attribute; it lives for the call.
@@ -125,7 +125,7 @@ impl Cq {
         let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
         Ok(Arc::new(Self {
             raw,
-            flights: Lock::with_level(Flights::default(), serialized),
+            flights: Lock::with_level(Flights::default(), level),
             owners: AtomicU32::new(0),
             domain: domain.clone(),
         }))

@@ -167,7 +167,7 @@ impl Ep {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
         let eq = lower::Eq::open(fabric)?;
-        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.serialized)?;
+        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.level.clone())?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;

@@ -18,7 +18,7 @@ use crate::wire::HEADER_LEN;
 use ofi_provider::error::Result;
 use ofi_provider::glue::{Bindings, DomainSettings};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, block_signals};
@@ -37,7 +37,7 @@ pub(crate) struct Common {
     /// The core's info, to make those of its endpoints of.
     pub(crate) info: InfoBuf,
     pub(crate) config: Config,
-    pub(crate) serialized: bool,
+    pub(crate) level: Level,
     /// The application's regions.
     regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
@@ -60,8 +60,8 @@ impl Common {
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
         let keys = AtomicU32::new(0);
-        let (serialized, regions) = (settings.serialized, settings.regions.clone());
-        Self { domain, info, config, serialized, regions, core_inject, core_iov, keys }
+        let (level, regions) = (settings.level.clone(), settings.regions.clone());
+        Self { domain, info, config, level, regions, core_inject, core_iov, keys }
     }
 
     /// A key that no region of ours had for long.
@@ -124,7 +124,7 @@ impl Engine {
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         let state = State { eps: Slab::default(), helped: false, done: Vec::with_capacity(64) };
-        let state = Lock::with_level(state, common.serialized);
+        let state = Lock::with_level(state, common.level.clone());
         Ok(Arc::new(Self {
             state,
             common,
@@ -138,7 +138,7 @@ impl Engine {
     /// that serializes all calls must do, connections are made by calls only.
     #[cold]
     pub(crate) fn help(self: &Arc<Self>) {
-        if self.common.serialized {
+        if matches!(self.common.level, Level::Serialized) {
             return;
         }
         if std::mem::replace(&mut self.lock().helped, true) {

@@ -88,7 +88,7 @@ pub(super) enum Waiting {
 }
 
 /// A message on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Message {
     buf: SendBuf,
     tagged: bool,
@@ -172,7 +172,7 @@ impl Ep {
             segments: 0,
         };
         let ready = self.may_go(conn, op.flags);
-        let mut todo = Todo::Send(message);
+        let mut packet = None;
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
@@ -181,7 +181,7 @@ impl Ep {
             let mut header = message.header(Kind::Eager);
             header.conn_id = self.conns[conn].remote_id;
             header.write(&mut buf);
-            op.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
+            message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
             if ready && total <= self.common.core_inject && !deliver {
                 // The commonest case: the core copies it and that is that.
                 let link = self.conns[conn].ep.as_ref().ok_or(Error::NOTCONN)?;
@@ -199,8 +199,9 @@ impl Ep {
                     }
                 }
             }
-            todo = Todo::Packet(buf, total);
+            packet = Some(Todo::Packet(buf, total));
         }
+        let todo = packet.unwrap_or(Todo::Send(message));
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
@@ -614,7 +615,7 @@ impl Ep {
         let how = if common.config.rndv_write { "written" } else { "read" };
         let len = message.buf.len();
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "announced {len} bytes to be {how}");
-        self.ops[id].todo = Todo::Announced(*message);
+        self.ops[id].todo = Todo::Announced(message.clone());
         Ok(())
     }
 
@@ -631,7 +632,7 @@ impl Ep {
         let Some(id) = self.announced(conn, header.msg_id) else { return false };
         let op = &mut self.ops[id];
         let Todo::Announced(message) = &op.todo else { return false };
-        let buf = message.buf;
+        let buf = message.buf.clone();
         if !to.total().is_ok_and(|total| total <= buf.len()) {
             return false;
         }

@@ -1,8 +1,8 @@
 //! Small messages that leave together.
 //!
-//! A system call costs more than a small message. The first message of a burst
-//! leaves at once; those that the application sends before it looks at a queue
-//! again are written one behind the other and leave with one call: when enough
+//! A system call costs more than a small message. The first two messages of a
+//! burst leave at once; those that the application sends right behind them, before
+//! it looks at a queue that has nothing for it, are written one behind the other and leave with one call: when enough
 //! of them are there, at the next progress, or, if the application does neither,
 //! when the [`Courier`] comes. They are complete when they have left.
 use super::Engine;
@@ -14,10 +14,13 @@ use ofi_provider::progress::block_signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Messages that leave together at most.
 const MAX_MESSAGES: usize = 16;
+
+/// Messages that follow each other faster are a burst.
+const BURST: Duration = Duration::from_micros(20);
 
 /// How long a message waits for company if the application does not call.
 const PATIENCE: Duration = Duration::from_micros(500);
@@ -30,11 +33,21 @@ pub(super) struct Batch {
     finishes: Vec<Finish>,
     /// Some are held because the application announced more (FI_MORE).
     pub(super) more: bool,
+    /// When a message came last that others had gone before.
+    came: Option<Instant>,
 }
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// Whether a message that comes now, and before which others have gone since
+    /// the last progress, belongs to a burst.
+    pub(super) fn is_burst(&mut self) -> bool {
+        let now = Instant::now();
+        let before = self.came.replace(now);
+        before.is_some_and(|before| now.duration_since(before) < BURST)
     }
 
     /// Enough to be worth a call.
@@ -129,10 +142,9 @@ impl Shared {
             self.timer.set(Duration::ZERO);
             self.ordered.store(false, Ordering::Relaxed);
             let Some(engine) = engine.upgrade() else { return };
-            match engine.try_lock() {
-                Some(mut state) => state.flush_held(),
+            if !engine.flush() {
                 // Somebody is at it; if that is no progress, we come again.
-                None => self.order(),
+                self.order();
             }
         }
     }

@@ -177,15 +177,19 @@ impl Conn {
         self.tx.extend(waiting);
     }
 
-    /// Numbers a header that leaves now or with the batch; its bytes, and how
-    /// many they are.
-    #[inline]
-    pub(super) fn write_header(&mut self, header: &mut Header) -> ([u8; 40], usize) {
+    /// Numbers a header that leaves now or with the batch, and writes it to the
+    /// start of `wire`; how many bytes it is.
+    #[inline(always)]
+    pub(super) fn write_header(&mut self, header: &mut Header, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
         self.tx_id = header.id.wrapping_add(1);
-        let mut wire = [0; 40];
-        let len = header.write(self.order, &mut wire);
         trace("to", &self.socket, header);
-        (wire, len)
+        header.write(self.order, wire)
+    }
+
+    /// Whether a message may leave at once: nothing waits before it.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.tx.is_empty() && self.is_connected()
     }
 }

@@ -19,7 +19,7 @@ const MESSAGE_COST: usize = 128;
 const MIN_MULTI_RECV: usize = 16384;
 
 /// A posted receive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Recv {
     pub(super) buf: RecvBuf,
     pub(super) context: Context,
@@ -122,7 +122,7 @@ impl Inbox {
 
     /// The posted receive for a message from `src`, oldest first. Of a
     /// multi-receive buffer it gives the part the message needs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_posted(&mut self, src: fi_addr_t, about: &About) -> Option<Recv> {
         let queue = usize::from(about.tagged);
         let mut taken = self.posted[queue].take(src, about.tag)?;

@@ -31,7 +31,7 @@ use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
 use ofi_provider::error::Result;
-use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
@@ -40,6 +40,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
+use tx::Packet;
 
 /// How many connections may be hot at a time.
 const MAX_HOT: usize = 4;
@@ -87,6 +88,8 @@ pub(crate) struct State {
     hot: Vec<u32>,
     /// Room to read into; taken out while it is used.
     staging: Box<[u8]>,
+    /// Room to write a message to that leaves at once.
+    packet: Box<Packet>,
     /// Connections that wait for room in a completion queue.
     starved: Vec<u32>,
     /// Connections that a message without room blocks, with their serial numbers.
@@ -114,7 +117,7 @@ impl Engine {
     /// A new engine for a domain with these registered regions. Its lock costs
     /// nothing if the application serializes its calls. Without `threads` it
     /// starts none.
-    pub(crate) fn new(serialized: bool, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
+    pub(crate) fn new(level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let epoll = Arc::new(Epoll::new()?);
         let timer = cm::Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
@@ -125,6 +128,7 @@ impl Engine {
             inboxes: Slab::default(),
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; config().prefetch].into_boxed_slice(),
+            packet: Box::new([0; size_of::<Packet>()]),
             starved: Vec::new(),
             crowded: Vec::new(),
             held: Vec::new(),
@@ -137,14 +141,14 @@ impl Engine {
             deaf: Vec::new(),
             regions,
         };
-        let state = Lock::with_level(state, serialized);
+        let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
         drop(live);
-        if threads && !serialized && config().batch > 0 {
+        if threads && !matches!(level, Level::Serialized) && config().batch > 0 {
             engine.lock().courier = Some(Courier::new(Arc::downgrade(&engine))?);
         }
         Ok(engine)
@@ -157,19 +161,16 @@ impl Engine {
         // Its lock may have been held by another thread when a process was forked.
         let Ok(live) = LIVE.try_lock() else { return };
         for engine in live.iter().filter_map(Weak::upgrade) {
-            // What belongs to one thread of the program is not for this one.
-            if engine.pid != pid || engine.is_serialized() {
-                continue;
-            }
-            if let Some(mut state) = engine.try_lock() {
-                state.flush_held();
+            if engine.pid == pid {
+                engine.flush();
             }
         }
     }
 
-    /// The lock, unless others want it.
-    fn try_lock(&self) -> Option<Guard<'_, State>> {
-        self.state.lock_if_idle()
+    /// Sends what is held back, on a thread of ours; false if that is left to
+    /// somebody else, who is at it.
+    fn flush(&self) -> bool {
+        self.state.visit(State::flush_held).is_some()
     }
 
     /// Waits for the lock.
@@ -186,9 +187,17 @@ impl Progress for Engine {
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Whoever holds the lock is making progress, or about to let go of it.
-        if let Some(mut state) = self.try_lock() {
+        if let Some(mut state) = self.state.lock_if_idle() {
             state.turn();
         }
+    }
+
+    fn visit(&self) -> bool {
+        let visit = self.state.visit(|state| {
+            state.turn();
+            state.prepare_to_block()
+        });
+        visit.unwrap_or(false)
     }
 
     fn wait_fd(&self) -> RawFd {

@@ -27,7 +27,7 @@ fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option
 
 impl State {
     /// fi_recv and its kin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
@@ -98,13 +98,13 @@ impl State {
         let about = message.about;
         let conn = about.conn;
         // What is over is reported before its sender may be forgotten.
-        match (&message.body, recv) {
+        match (&message.body, &recv) {
             (Body::Whole(bytes), Some(recv)) => {
                 recv.buf.copy_from(0, bytes);
-                ep.received(inbox, &recv, &about);
+                ep.received(inbox, recv, &about);
             }
             (Body::Lost, Some(recv)) => {
-                ep.receive_failed(inbox, &recv, &about, Error::CONNRESET);
+                ep.receive_failed(inbox, recv, &about, Error::CONNRESET);
             }
             _ => {}
         }

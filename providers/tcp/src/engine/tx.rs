@@ -22,6 +22,9 @@ use ofi_provider::slab::NONE;
 /// send takes both; larger ones are gathered where they are.
 const COPY_MAX: usize = 1024;
 
+/// Room for a header and a message that is copied behind it.
+pub(super) type Packet = [u8; 40 + COPY_MAX];
+
 /// Answers and acknowledgements that may wait for a peer to take them.
 const MAX_ANSWERS: usize = 1 << 16;
 
@@ -54,6 +57,7 @@ impl Finish {
         inject: false,
     };
 
+    #[inline]
     fn entry(&self) -> Completion {
         Completion {
             context: self.context,
@@ -198,7 +202,7 @@ impl Ep {
 impl State {
     /// Whether another transfer of this kind may start now; if not, makes room
     /// for the next try.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
         if flags & FI_INJECT != 0 && len > ep.identity.inject_size {
@@ -216,7 +220,7 @@ impl State {
 
     /// Where a transfer to `dest` goes: a connection, made if need be, or a peer
     /// that will be called again after a while.
-    #[inline]
+    #[inline(always)]
     pub(super) fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
         let ep = &mut self.eps[ep_id];
         if ep.identity.kind == Kind::Msg {
@@ -278,30 +282,31 @@ impl State {
     }
 
     /// fi_send and fi_tsend, in all their forms.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
-        let more = op.flags & FI_MORE != 0;
         let mut waits = false;
         if let Route::Conn(id) = route
-            && let Some(conn) = self.conns.get(id)
+            && let Some(conn) = self.conns.get_mut(id)
         {
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
-            if conn.is_connected() && conn.tx.is_empty() && !waits {
-                let free = op.flags & FI_FENCE == 0 || (conn.is_settled() && conn.batch.is_empty());
-                let burst = conn.sent_in == self.turns && self.courier.is_some();
-                if free && op.buf.len() <= COPY_MAX && (more || burst || !conn.batch.is_empty()) {
+            if conn.is_clear() && !waits {
+                let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());
+                let free = op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched);
+                let alone = conn.sent_in != self.turns || self.courier.is_none();
+                let small = op.buf.len() <= COPY_MAX;
+                if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
                     self.send_together(ep_id, id, &op, tagged);
                     return Ok(());
                 }
-                if free && !more && conn.batch.is_empty() {
-                    return self.send_now(ep_id, id, &op, tagged);
+                if free && !more && !batched {
+                    self.send_now(ep_id, id, &op, tagged);
+                    return Ok(());
                 }
             }
         }
-        let outgoing = Self::outgoing(&op, tagged, waits);
-        self.enqueue(ep_id, route, outgoing, op.flags);
+        self.send_later(ep_id, route, &op, tagged, waits);
         Ok(())
     }
 
@@ -376,7 +381,7 @@ impl State {
     }
 
     /// The peer of this name, with or without a connection.
-    #[inline]
+    #[inline(always)]
     fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
         let ep = &mut self.eps[ep_id];
         if let Some(&peer) = usize::try_from(dest).ok().and_then(|dest| ep.by_name.get(dest))
@@ -388,6 +393,7 @@ impl State {
         Ok(ep.peer_at(addr))
     }
 
+    #[inline(always)]
     fn header_and_finish(op: &SendOp, tagged: bool) -> (Header, Finish) {
         let (flags, acked) = level(op.flags);
         let len = op.buf.len();
@@ -413,12 +419,14 @@ impl State {
         (header, finish)
     }
 
-    fn outgoing(op: &SendOp, tagged: bool, waits: bool) -> Outgoing {
+    /// A message that cannot go at once, or `waits` until it is asked for.
+    fn send_later(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool, waits: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         if waits {
             header.op = Op::TagRts;
         }
-        Outgoing::new(header, body_of(&op.buf, finish.inject), finish)
+        let outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        self.enqueue(ep_id, route, outgoing, op.flags);
     }
 
     /// A small message that others have just gone before, or are to follow: they
@@ -426,7 +434,8 @@ impl State {
     fn send_together(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
-        let (wire, wire_len) = conn.write_header(&mut header);
+        let mut wire = [0; 40];
+        let wire_len = conn.write_header(&mut header, &mut wire);
         let room = conn.batch.push(&wire[..wire_len], op.buf.len(), finish);
         op.buf.copy_to(0, room);
         self.eps[ep_id].tx_pending += 1;
@@ -445,56 +454,67 @@ impl State {
 
     /// The short way: nothing waits before this message, so header and bytes go
     /// to the socket from here.
-    #[inline]
-    fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) -> Result {
+    #[inline(always)]
+    fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
         conn.sent_in = self.turns;
-        let (wire, wire_len) = conn.write_header(&mut header);
         let len = op.buf.len();
-        let result = if len <= COPY_MAX && self.staging.len() >= wire.len() + COPY_MAX {
-            // The room for reading is free: nothing is read meanwhile.
-            let packet = &mut self.staging[..wire.len() + COPY_MAX];
-            packet[..wire.len()].copy_from_slice(&wire);
-            op.buf.copy_to(0, &mut packet[wire_len..wire_len + len]);
-            conn.socket.send(&packet[..wire_len + len])
+        let wire = self.packet.first_chunk_mut().expect("a packet has room for a header");
+        let wire_len = conn.write_header(&mut header, wire);
+        let result = if len <= COPY_MAX {
+            op.buf.copy_to(0, &mut self.packet[wire_len..wire_len + len]);
+            conn.socket.send(&self.packet[..wire_len + len])
         } else {
             let mut list = IoVecs::default();
-            list.push_bytes(&wire[..wire_len]);
+            list.push_bytes(&self.packet[..wire_len]);
             op.buf.gather(0, &mut list);
-            // SAFETY: `wire` is alive; the application lends its buffer until
+            // SAFETY: the packet is alive; the application lends its buffer until
             // the operation completes, which it does not before this returns.
             unsafe { list.send(conn.socket.fd()) }
         };
-        let ep = &mut self.eps[ep_id];
-        let sent = match result {
+        match result {
             Ok(sent) if sent == wire_len + len => {
+                let ep = &mut self.eps[ep_id];
                 if finish.acked {
                     ep.tx_pending += 1;
-                    self.conns[conn_id].unacked.push_back(finish);
+                    conn.unacked.push_back(finish);
                 } else {
                     ep.tx_done(finish.entry(), finish.report);
                 }
-                return Ok(());
             }
+            result => self.sent_in_part(ep_id, conn_id, op, header, finish, result),
+        }
+    }
+
+    /// The socket did not take all of a message.
+    #[cold]
+    fn sent_in_part(
+        &mut self,
+        ep_id: u32,
+        conn_id: u32,
+        op: &SendOp,
+        header: Header,
+        finish: Finish,
+        result: Result<usize>,
+    ) {
+        self.eps[ep_id].tx_pending += 1;
+        let conn = &mut self.conns[conn_id];
+        let sent = match result {
             Ok(sent) => sent,
             Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
             Err(error) => {
                 // The message shares the fate of all on this connection.
-                ep.tx_pending += 1;
-                let outgoing = Outgoing::new(header, Body::Empty, finish);
-                self.conns[conn_id].tx.push_back(outgoing);
-                self.fail(conn_id, error);
-                return Ok(());
+                conn.tx.push_back(Outgoing::new(header, Body::Empty, finish));
+                return self.fail(conn_id, error);
             }
         };
-        ep.tx_pending += 1;
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
-        (outgoing.wire, outgoing.wire_len, outgoing.sent) = (wire, wire_len, sent);
-        self.conns[conn_id].tx.push_back(outgoing);
+        outgoing.wire_len = header.write(conn.order, &mut outgoing.wire);
+        outgoing.sent = sent;
+        conn.tx.push_back(outgoing);
         self.heat(conn_id);
         self.watch_unsent(conn_id);
-        Ok(())
     }
 
     /// Sends what waits on a connection, several messages in a call, until the
@@ -737,7 +757,7 @@ fn body_of(buf: &SendBuf, inject: bool) -> Body {
     match buf.len() {
         0 => Body::Empty,
         _ if inject => Body::Copied(buf.to_boxed()),
-        _ => Body::Lent(*buf),
+        _ => Body::Lent(buf.clone()),
     }
 }
 
