@@ -2,8 +2,9 @@
  * One figure of one libfabric, for benches/run: the same binary runs on every
  * library that is compared.
  *
- *   fabbench lat|bw|rate msg|rdm|raw PROVIDER SIZE COUNT
+ *   fabbench lat|wait|bw|rate msg|rdm|raw PROVIDER SIZE COUNT
  *       lat   half a round trip, microseconds
+ *       wait  the same with queues that are slept on (fi_cq_sread)
  *       bw    one-way stream, MB/s, window of 16
  *       rate  one-way stream, thousand messages a second, window of 64
  *       raw   the same over one non-blocking TCP connection: the floor
@@ -16,12 +17,18 @@
  *       how much longer it takes with 1000 idle connected peers than with none
  *   fabbench memory rdm PROVIDER SIZE COUNT
  *       bytes that each of 1000 idle connected peers takes
+ *   fabbench getinfo msg|rdm PROVIDER SIZE COUNT
+ *       microseconds of one fi_getinfo, the first of the process aside
+ *   fabbench start msg|rdm PROVIDER SIZE COUNT
+ *       milliseconds from the start of two processes to the end of a first message
+ *       of SIZE bytes and its answer
  *
  * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
  * object and both sides spin, each on a core of its own where there are two.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -88,6 +95,9 @@ static void pin(int core)
 	sched_setaffinity(0, sizeof one, &one);
 }
 
+/* What the queue for receives has to sleep on. */
+static enum fi_wait_obj wait_obj = FI_WAIT_NONE;
+
 static struct fi_info *find(const char *node, const char *service, uint64_t flags)
 {
 	struct fi_info *h = fi_allocinfo(), *info = NULL;
@@ -109,6 +119,7 @@ static void open_ep(struct side *s)
 
 	TRY(fi_domain(s->fabric, s->info, &s->domain, NULL));
 	TRY(fi_cq_open(s->domain, &qa, &s->tx, NULL));
+	qa.wait_obj = wait_obj;
 	TRY(fi_cq_open(s->domain, &qa, &s->rx, NULL));
 	TRY(fi_endpoint(s->domain, s->info, &s->ep, NULL));
 	TRY(fi_ep_bind(s->ep, &s->tx->fid, FI_TRANSMIT));
@@ -133,11 +144,11 @@ static struct fi_info *event(struct side *s, uint32_t want)
 	}
 	return e.info;
 }
-static int reap(struct fid_cq *q)
+static int take(struct fid_cq *q, int wait)
 {
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err = { 0 };
-	ssize_t r = fi_cq_read(q, &e, 1);
+	ssize_t r = wait ? fi_cq_sread(q, &e, 1, NULL, -1) : fi_cq_read(q, &e, 1);
 
 	if (r == 1)
 		return 1;
@@ -148,6 +159,10 @@ static int reap(struct fid_cq *q)
 		exit(1);
 	}
 	return 0;
+}
+static int reap(struct fid_cq *q)
+{
+	return take(q, 0);
 }
 static void post_recv(struct side *s, size_t n, int slot)
 {
@@ -190,7 +205,7 @@ static void await_sends(struct side *s, long left)
 }
 static void await_recv(struct side *s)
 {
-	while (!reap(s->rx))
+	while (!take(s->rx, wait_obj != FI_WAIT_NONE))
 		if (s->sent)
 			s->sent -= reap(s->tx);
 }
@@ -427,6 +442,40 @@ static void connect_peers(int peers, struct sockaddr_storage *name)
 	}
 }
 
+static double getinfo_time(long count)
+{
+	double t;
+
+	fi_freeinfo(find(NULL, NULL, 0));
+	t = now_us();
+	for (long i = 0; i < count; i++)
+		fi_freeinfo(find(NULL, NULL, 0));
+	return (now_us() - t) / count;
+}
+/* Whole processes: loading, fi_getinfo, opening, connecting, one round trip. */
+static double start_time(char **argv, long count)
+{
+	char *args[] = { argv[0], "lat", argv[2], argv[3], argv[4], "1", NULL };
+	double t = now_us();
+
+	for (long i = 0; i < count; i++) {
+		int st, out = open("/dev/null", O_WRONLY);
+		pid_t p = fork();
+
+		if (p == 0) {
+			dup2(out, 1);
+			execv("/proc/self/exe", args);
+			_exit(127);
+		}
+		close(out);
+		if (p < 0 || waitpid(p, &st, 0) != p || st != 0) {
+			fprintf(stderr, "fabbench: a process failed\n");
+			exit(1);
+		}
+	}
+	return (now_us() - t) / count / 1000;
+}
+
 int main(int argc, char **argv)
 {
 	static struct side s;
@@ -438,14 +487,24 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|bw|rate|steps|posted|idle|memory msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|posted|idle|memory|getinfo|start msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
 	n = strtoull(argv[4], NULL, 0);
 	count = atol(argv[5]);
 	type = strcmp(argv[2], "msg") ? FI_EP_RDM : FI_EP_MSG;
-	lat = !strcmp(argv[1], "lat");
+	lat = !strcmp(argv[1], "lat") || !strcmp(argv[1], "wait");
+	if (!strcmp(argv[1], "wait"))
+		wait_obj = FI_WAIT_UNSPEC;
+	if (!strcmp(argv[1], "getinfo")) {
+		printf("%.2f\n", getinfo_time(count));
+		return 0;
+	}
+	if (!strcmp(argv[1], "start")) {
+		printf("%.2f\n", start_time(argv, count));
+		return 0;
+	}
 	w = strcmp(argv[1], "bw") ? 64 : 16;
 	sbuf = calloc(1, n + 256);
 	rbuf = calloc(1, n + 256);

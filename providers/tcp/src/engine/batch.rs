@@ -1,10 +1,11 @@
 //! Small messages that leave together.
 //!
 //! A system call costs more than a small message. The first two messages of a
-//! burst leave at once; those that the application sends right behind them, before
-//! it looks at a queue that has nothing for it, are written one behind the other and leave with one call: when enough
-//! of them are there, at the next progress, or, if the application does neither,
-//! when the [`Courier`] comes. They are complete when they have left.
+//! burst leave at once; those that the application sends right behind them,
+//! before it looks at a queue that has nothing for it, are written one behind the
+//! other and leave with one call: when enough of them are there, at the next
+//! progress, or, if the application does neither, when the [`Courier`] comes.
+//! They are complete when they have left.
 use super::Engine;
 use super::cm::Timer;
 use super::tx::Finish;
@@ -33,8 +34,8 @@ pub(super) struct Batch {
     finishes: Vec<Finish>,
     /// Some are held because the application announced more (FI_MORE).
     pub(super) more: bool,
-    /// When a message came last that others had gone before.
-    came: Option<Instant>,
+    /// When the last message left that others had left shortly before.
+    left: Option<Instant>,
 }
 
 impl Batch {
@@ -42,12 +43,15 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// Whether a message that comes now, and before which others have gone since
+    /// Whether a message that comes now, and before which others have left since
     /// the last progress, belongs to a burst.
-    pub(super) fn is_burst(&mut self) -> bool {
-        let now = Instant::now();
-        let before = self.came.replace(now);
-        before.is_some_and(|before| now.duration_since(before) < BURST)
+    pub(super) fn is_burst(&self) -> bool {
+        self.left.is_some_and(|left| left.elapsed() < BURST)
+    }
+
+    /// A message that others left shortly before, or the batch, has left.
+    pub(super) fn has_left(&mut self) {
+        self.left = Some(Instant::now());
     }
 
     /// Enough to be worth a call.

@@ -302,6 +302,9 @@ impl State {
                 }
                 if free && !more && !batched {
                     self.send_now(ep_id, id, &op, tagged);
+                    if !alone {
+                        self.batch_has_left(id);
+                    }
                     return Ok(());
                 }
             }
@@ -444,11 +447,19 @@ impl State {
         let leave = conn.batch.is_full() || (conn.batch.more && !more);
         conn.batch.more |= more;
         if leave {
-            return self.send_off(conn_id);
+            self.send_off(conn_id);
+            return self.batch_has_left(conn_id);
         }
         self.hold(conn_id);
         if !more && !self.courier.as_mut().is_some_and(Courier::order) {
             self.send_off(conn_id);
+        }
+    }
+
+    #[cold]
+    fn batch_has_left(&mut self, id: u32) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.batch.has_left();
         }
     }
 
