@@ -38,6 +38,16 @@ static inline int open_fds(void)
 	each_fd(count_fd, &n);
 	return n;
 }
+static inline __attribute__((unused)) int tell_fd(int fd, void *arg)
+{
+	char path[64], to[256] = { 0 };
+
+	(void)arg;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	if (readlink(path, to, sizeof to - 1) > 0)
+		fprintf(stderr, "descriptor %d: %s\n", fd, to);
+	return 0;
+}
 /* Bytes that malloc has given out; 0 under AddressSanitizer, which has its own. */
 static inline size_t heap_bytes(void)
 {
