@@ -63,6 +63,16 @@ static inline int is_tcp_connection(int fd)
 	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &k) && type == SOCK_STREAM && !getpeername(fd, (void *)&a, &n) &&
 	       (a.ss_family == AF_INET || a.ss_family == AF_INET6);
 }
+/* Whatever ends the connection resets it from now on. */
+static inline __attribute__((unused)) int reset_fd(int fd, void *arg)
+{
+	struct linger l = { .l_onoff = 1 };
+
+	(void)arg;
+	if (is_tcp_connection(fd))
+		CHECK(!setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+	return 0;
+}
 struct cut { int skip, reset; };
 static inline int cut_fd(int fd, void *arg)
 {

@@ -54,6 +54,7 @@ static unsigned char *region;
 static struct slot slots[SLOTS];
 static struct op *ops;
 static int nops;
+static int closing;
 static long calls, posted, good, bad, received, cuts;
 
 static size_t some_len(void)
@@ -256,7 +257,7 @@ static void events(void)
 
 			while (s < slots + SLOTS - 1 && s->ep)
 				s++;
-			if (!s->ep && how > 1) {
+			if (!s->ep && how > 1 && !closing) {
 				s->gen++;
 				s->under_way = s->live = 0;
 				OK(fi_endpoint(domain, b.e.info, &s->ep, s));
@@ -487,6 +488,7 @@ static void open_all(void)
 }
 static void close_all(void)
 {
+	closing = 1;
 	for (int i = 0; i < SLOTS; i++)
 		if (slots[i].ep)
 			close_slot(&slots[i]);
@@ -505,6 +507,7 @@ static void close_all(void)
 	fi_freeinfo(info);
 	pep = NULL;
 	eq = NULL;
+	closing = 0;
 }
 /* Parameters that lead other ways through the provider. */
 static void some_parameters(void)
