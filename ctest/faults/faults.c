@@ -203,7 +203,7 @@ static void take(struct fid_cq *cq)
 				peers[check_message(o->buf, e.len)].received++;
 			if (ct_type != FI_EP_MSG)
 				post_recv(me.ep, o);
-			else if (p->ep && !p->ended)
+			else if (r == 1 && p->ep)	/* an error means that the connection is over */
 				post_recv(p->ep, o);
 		} else if (r == 1) {
 			p->sent++;
@@ -381,6 +381,7 @@ static void mourn(int id)
 	UNTIL(!under_way(p));
 	if (ct_type == FI_EP_MSG) {
 		UNTIL(p->ended);
+		step();
 		for (int i = 0; i < W; i++)	/* flushed by the end of the connection */
 			EQ(p->recv[i].under_way, 0);
 		OK(fi_close(&p->ep->fid));
@@ -417,10 +418,15 @@ static void close_me(int fds)
 		for (int i = 0; i < 2 * W; i++) {
 			struct fi_cq_err_entry x = { 0 };
 			struct fi_cq_tagged_entry e;
+			ssize_t r = fi_cq_read(me.rx, &e, 1);
 
-			EQ(fi_cq_read(me.rx, &e, 1), -FI_EAVAIL);
+			if (r == 1) {		/* a message that came at the last moment */
+				finish(e.op_context);
+				continue;
+			}
+			EQ(r, -FI_EAVAIL);
 			EQ(fi_cq_readerr(me.rx, &x, 0), 1);
-			EQ(x.err, FI_ECANCELED);
+			CHECK(x.err == FI_ECANCELED || x.err == FI_ECONNRESET);
 			finish(x.op_context);
 		}
 	}
@@ -563,7 +569,7 @@ static void closed_here(int rank)
 			me.ep = NULL;
 		}
 		for (int k = 0; k < PEERS; k++)
-			if (k == VICTIM || !me.ep)
+			if (k == VICTIM || ct_type != FI_EP_MSG)
 				peers[k].ep = NULL;
 		for (int k = 0; k < PEERS; k++) {
 			struct fi_cq_tagged_entry e;
@@ -661,10 +667,12 @@ static void half_open(int rank)
 /* Several hundred endpoints call at once, say one thing, and end at once. */
 static void storm(int rank)
 {
-	enum { N = 300 };
+	enum { MANY = 300 };
+	/* ofi_rxm has queues for each endpoint, and epoll a limit on how they hang together */
+	const int N = strcmp(ct_prov, "tcp") ? 40 : MANY;
 	int fds = begin(NULL), sp[2];
 	struct ct_name to = ct_getname(ct_type == FI_EP_MSG ? &me.pep->fid : &me.ep->fid);
-	struct fid_ep *ep[N];
+	struct fid_ep *ep[MANY];
 	struct op *in = calloc(N, sizeof *in);
 	long before = peers[VICTIM].received;
 	struct rlimit l;
@@ -680,9 +688,9 @@ static void storm(int rank)
 	before = peers[VICTIM].received;
 	p = fork();
 	if (p == 0) {
-		static struct ct c[N];
-		static char b[N][64], x;
-		static struct fi_context2 ctx[N];
+		static struct ct c[MANY];
+		static char b[MANY][64], x;
+		static struct fi_context2 ctx[MANY];
 		int sent = 0, up = 0;
 
 		ct_rank = 3;
@@ -944,7 +952,7 @@ static const struct ct_test tests[] = {
 	{ "removing an address in the middle of traffic loses nothing", removed, CT_SOLO | CT_RDM },
 	{ "closing an endpoint in the middle of traffic completes everything once", closed_here, CT_SOLO },
 	{ "strangers that stop half way through a connection keep nobody out", half_open, CT_SOLO },
-	{ "three hundred callers at once, and their end at once, disturb nobody", storm, CT_SOLO },
+	{ "a storm of callers, and the end of all of them at once, disturb nobody", storm, CT_SOLO },
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },
