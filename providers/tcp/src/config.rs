@@ -26,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) trace: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
+    /// This machine cannot be called, it calls.
+    pub(crate) firewall_addr: bool,
     /// No progress thread, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
@@ -100,6 +102,12 @@ pub(crate) fn config() -> &'static Config {
             )
             .try_into()
             .unwrap_or(0),
+            firewall_addr: param::boolean(
+                prov,
+                c"firewall_addr",
+                c"this machine is behind a firewall: peers do not call it, it calls them",
+            )
+            .unwrap_or(false),
             no_auto_progress: param::boolean(
                 prov,
                 c"disable_auto_progress",

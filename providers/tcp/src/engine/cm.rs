@@ -11,7 +11,8 @@ use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{
-    ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER, RDM_VERSION, RdmHello,
+    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER,
+    RDM_VERSION, RdmHello,
 };
 use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::connect_order;
@@ -152,9 +153,12 @@ impl State {
     /// Calls an RDM peer.
     pub(super) fn call(&mut self, ep_id: u32, peer: u32) -> Result<u32> {
         let ep = &self.eps[ep_id];
+        if ep.is_out_of_reach(peer) {
+            return Err(Error::FIREWALLADDR);
+        }
         let hello = RdmHello {
             version: RDM_VERSION,
-            features: 0,
+            features: ep.features(),
             port: ep.identity.local.port(),
             pid: std::process::id(),
         };
@@ -455,7 +459,8 @@ impl State {
     }
 
     /// An RDM peer calls. Two that call each other at the same time must end up
-    /// with one connection: the call of the smaller address is refused.
+    /// with one connection: the call of the smaller address is refused, or of the
+    /// one that can be called itself if the other cannot.
     fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
@@ -472,7 +477,9 @@ impl State {
         let ep = &mut self.eps[ep_id];
         let local = ep.identity.local;
         let peer = ep.peer_at(addr);
-        let entry = &ep.peers[peer];
+        let firewalls = (hello.features & BEHIND_FIREWALL != 0, ep.identity.firewalled);
+        let entry = &mut ep.peers[peer];
+        entry.firewalled = firewalls.0;
         let other = entry.conn;
         let same_process = entry.pid == 0 || hello.pid == 0 || entry.pid == hello.pid;
         let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
@@ -482,7 +489,11 @@ impl State {
             let keep = if known.is_connected() {
                 same_process
             } else {
-                connect_order(&addr, &local) == Ordering::Less
+                match firewalls {
+                    (true, false) => false,
+                    (false, true) => true,
+                    _ => connect_order(&addr, &local) == Ordering::Less,
+                }
             };
             if keep {
                 let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, false, &[]));
@@ -503,9 +514,10 @@ impl State {
         }
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
+        self.eps[ep_id].peers[peer].firewalled = firewalls.0;
         let answer = RdmHello {
             version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
-            features: 0,
+            features: self.eps[ep_id].features(),
             port: local.port(),
             pid: std::process::id(),
         };
