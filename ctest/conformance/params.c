@@ -360,6 +360,53 @@ static void auto_progress(const char *off)
 static void auto_on(int rank) { (void)rank; auto_progress(NULL); }
 static void auto_off(int rank) { (void)rank; auto_progress("1"); }
 
+/* Large messages, sent from where they are: none is damaged, and each buffer is the application's again at its completion. */
+static void zerocopy(const char *from)
+{
+	enum { N = 12, LEN = 1 << 20, ROUNDS = 3 };
+	struct ct c;
+	static char *b[N];
+	int on = -1, next = 0;
+	socklen_t k = sizeof on;
+
+	tcp_only();
+	if (from)
+		setenv("FI_TCP_ZEROCOPY_SIZE", from, 1);
+	ct_open(&c, NULL);
+	hello(&c);
+	CHECK(!getsockopt(connection(), SOL_SOCKET, SO_ZEROCOPY, &on, &k));
+	EQ(on, !!from);
+	for (int i = 0; i < N; i++)
+		b[i] = ct_alloc(&c, LEN);
+	for (int round = 0; round < ROUNDS; round++) {
+		if (ct_rank == 0) {
+			for (int i = 0; i < N; i++) {
+				ct_fill(b[i], LEN, round * N + i);
+				POST(&c, fi_send(c.ep, b[i], i % 3 ? LEN - i : 64, ct_desc(b[i]), c.peer, CTX(i)));
+			}
+			for (int i = 0; i < N; i++) {
+				struct fi_cq_tagged_entry e;
+
+				ct_next(&c, c.tx, &e, NULL, NULL);
+				memset(b[(struct fi_context2 *)e.op_context - ct_ctx], 0xee, LEN);
+			}
+		} else {
+			ct_nap(30);	/* the sender's system is full meanwhile */
+			for (int i = 0; i < N; i++, next++) {
+				size_t len = i % 3 ? LEN - i : 64;
+
+				OK(fi_recv(c.ep, b[0], LEN, ct_desc(b[0]), c.peer, CTX(i)));
+				ct_recvd(&c, CTX(i), len);
+				CHECK(ct_same(b[0], len, next));
+			}
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void zerocopy_on(int rank) { (void)rank; zerocopy("4096"); }
+static void zerocopy_off(int rank) { (void)rank; zerocopy(NULL); }
+
 /* Rank 1 is behind a firewall: only it makes connections. */
 static void firewall(int rank, int by_option)
 {
@@ -464,6 +511,8 @@ static const struct ct_test tests[] = {
 	{ "FI_TCP_TRACE_MSG logs each message", trace_msg, CT_REL },
 	{ "automatic progress has a thread", auto_on, CT_SOLO },
 	{ "FI_TCP_DISABLE_AUTO_PROGRESS starts none", auto_off, CT_SOLO },
+	{ "large messages are copied", zerocopy_off, CT_REL },
+	{ "FI_TCP_ZEROCOPY_SIZE: larger messages leave without being copied", zerocopy_on, CT_REL },
 	{ "FI_TCP_FIREWALL_ADDR: peers do not call, and are called", firewall_env, CT_RDM | CT_REL },
 	{ "FI_OPT_FIREWALL_ADDR does the same for one endpoint", firewall_opt, CT_RDM | CT_REL },
 	{ "an address with FI_FIREWALL_ADDR is not called, and may call", firewall_flag, CT_RDM | CT_REL },

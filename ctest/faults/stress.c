@@ -514,7 +514,7 @@ static void some_parameters(void)
 {
 	static const char *const p[][2] = {
 		{ "FI_TCP_MAX_SAVED_SIZE", "1024" }, { "FI_TCP_MAX_RX_SIZE", "1024" }, { "FI_TCP_MAX_SAVED", "2" },
-		{ "FI_TCP_STAGING_SBUF_SIZE", "0" }, { "FI_TCP_PREFETCH_RBUF_SIZE", "2048" }, { "FI_TCP_NODELAY", "0" },
+		{ "FI_TCP_STAGING_SBUF_SIZE", "0" }, { "FI_TCP_PREFETCH_RBUF_SIZE", "2048" }, { "FI_TCP_NODELAY", "0" }, { "FI_TCP_ZEROCOPY_SIZE", "4000" },
 		{ "FI_OFI_RXM_USE_SRX", "0" }, { "FI_OFI_RXM_USE_RNDV_WRITE", "1" }, { "FI_OFI_RXM_ENABLE_DIRECT_SEND", "0" },
 	};
 

@@ -22,6 +22,8 @@ pub(crate) struct Config {
     pub(crate) batch: usize,
     /// Bytes read ahead of what is known to be there.
     pub(crate) prefetch: usize,
+    /// Messages from this size on are sent without being copied.
+    pub(crate) zerocopy_size: usize,
     /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
     pub(crate) trace: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
@@ -88,6 +90,13 @@ pub(crate) fn config() -> &'static Config {
                 c"bytes read ahead of what is known to be there (65536)",
             )
             .clamp(MIN_PREFETCH, 16 << 20),
+            zerocopy_size: param::size(
+                prov,
+                c"zerocopy_size",
+                usize::MAX,
+                c"messages from this size on are sent without being copied, where the system \
+                  can (MSG_ZEROCOPY); default: none",
+            ),
             trace: param::boolean(
                 prov,
                 c"trace_msg",

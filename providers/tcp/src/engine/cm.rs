@@ -7,6 +7,7 @@
 use super::conn::{Conn, Stage};
 use super::ep::Kind;
 use super::tx::Outgoing;
+use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
@@ -199,6 +200,7 @@ impl State {
         request.socket.set_peer_timeout(config().peer_timeout);
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         (conn.order, conn.atomics) = (request.order, request.atomics);
+        conn.zerocopy = Zerocopy::new(&conn.socket);
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -418,6 +420,7 @@ impl State {
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
         conn.socket.set_peer_timeout(config().peer_timeout);
+        conn.zerocopy = Zerocopy::new(&conn.socket);
         self.refuse_atomics(id);
         self.watch(id);
         self.flush(id);
@@ -678,12 +681,19 @@ impl State {
     fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
         self.lose_incoming(id, conn, error);
         let ep = &mut self.eps[conn.ep];
+        if conn.is_lending() {
+            // What the application gets back must not leave any more.
+            conn.socket.reset_when_closed();
+        }
+        let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
         let unacked = conn.unacked.drain(..);
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         let batched = conn.batch.finished();
         let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
         let reads = conn.reads.drain(..).map(|(_, finish)| finish);
-        for finish in unacked.chain(waiting).chain(reads).chain(batched).chain(queued) {
+        for finish in
+            uncopied.chain(unacked).chain(waiting).chain(reads).chain(batched).chain(queued)
+        {
             ep.finish_tx(&finish, Err(error));
         }
     }
