@@ -39,6 +39,7 @@ static struct peer peers[PEERS];
 static struct op common[2 * W];		/* RDM: receives from anybody */
 static const char *node = "127.0.0.1";
 static size_t largest = 100000;
+static int out_of_reach;		/* this process: for the others */
 static int may_fail = 1;		/* errors are part of the fault */
 
 static size_t some_len(void)
@@ -101,6 +102,8 @@ static void talk(int id, const struct ct_name *to, int port)
 		OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
 		ct_open_domain(&c);
 		ct_open_ep(&c, c.info);
+		if (out_of_reach)	/* the environment was read before the fork */
+			OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FIREWALL_ADDR, &out_of_reach, sizeof out_of_reach));
 		OK(fi_enable(c.ep));
 		mine = ct_getname(&c.ep->fid);
 		ct_send_oob(&mine, sizeof mine);
@@ -832,7 +835,7 @@ static int begin_wired(void)
 	int fds;
 
 	wire = wire_open();
-	node = "10.99.1.1";
+	node = "10.99.1.9";
 	largest = 20000;
 	fds = begin(other_end);
 	return fds;
@@ -915,6 +918,53 @@ static void unheard(int rank)
 	witness_lives();
 	end_wired(fds);
 }
+/*
+ * The victim is behind a firewall, which this process finds out when it calls: the
+ * call gets nowhere, until the victim's own call brings a connection that takes
+ * what waits.
+ */
+static void behind_firewall(void)
+{
+	other_end();
+	out_of_reach = 1;
+}
+static void firewalled(int rank)
+{
+	struct peer *p = &peers[VICTIM];
+	int fds;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("has no FI_TCP_FIREWALL_ADDR");
+	fds = begin_wired();
+	wire->firewall = 1;
+	kill(p->pid, SIGKILL);
+	mourn(VICTIM);
+	/* its name is known, nobody answers there: it is sent to before it is started */
+	p->ep = me.ep;
+	p->talking = 1;
+	steps_for(200);
+	CHECK(under_way(p) == W);
+	may_fail = 0;
+	start(VICTIM, behind_firewall);
+	may_fail = 1;
+	/* and now it is known to be out of reach */
+	p->talking = 0;
+	UNTIL(!under_way(p));
+	kill(p->pid, SIGKILL);
+	mourn(VICTIM);
+	{
+		ssize_t r;
+
+		while ((r = fi_send(me.ep, p->send[0].buf, 64, NULL, p->to, &p->send[0])) == 0) {
+			p->send[0].under_way = 1;	/* the connection's end is not heard of yet */
+			UNTIL(!p->send[0].under_way);
+		}
+		EQ(r, -FI_EFIREWALLADDR);
+	}
+	witness_lives();
+	end_wired(fds);
+}
 /* The peer's machine is gone: after FI_TCP_PEER_TIMEOUT all that is under way fails. */
 static void silent(int rank)
 {
@@ -956,6 +1006,7 @@ static const struct ct_test tests[] = {
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },
+	{ "a peer behind a firewall calls and gets what waited for it, and is not called", firewalled, CT_SOLO | CT_RDM },
 	{ "a peer whose machine is gone ends what is under way", silent, CT_SOLO },
 };
 CT_MAIN("faults", tests)

@@ -16,6 +16,7 @@
 struct wire {
 	volatile int loss;	/* of a thousand packets; as many are doubled, and delayed */
 	volatile int cut;	/* nothing passes */
+	volatile int firewall;	/* nobody can be called at the far end */
 	volatile int up;
 	volatile long passed, dropped;
 	pid_t middle, far;	/* who passes packets on; who keeps the other end */
@@ -58,6 +59,16 @@ static inline int wire_end(const char *name)
 	CHECK(!bind(s, (void *)&a, sizeof a));
 	return s;
 }
+/* Whether a packet is the first of a connection: SYN without ACK. */
+static inline int wire_calls(const unsigned char *b, ssize_t n)
+{
+	ssize_t ip = 14, tcp;
+
+	if (n < ip + 20 || b[12] != 8 || b[13] != 0 || b[ip + 9] != IPPROTO_TCP)
+		return 0;
+	tcp = ip + (b[ip] & 15) * 4;
+	return n > tcp + 13 && (b[tcp + 13] & 0x12) == 0x02;
+}
 static inline void __attribute__((noreturn)) wire_pass_on(struct wire *w)
 {
 	static char b[65536], late[65536];
@@ -76,6 +87,10 @@ static inline void __attribute__((noreturn)) wire_pass_on(struct wire *w)
 			while ((n = recvfrom(end[i], b, sizeof b, MSG_DONTWAIT, (void *)&from, &k)) > 0) {
 				if (from.sll_pkttype == PACKET_OUTGOING)
 					continue;
+				if (w->firewall && i == 0 && wire_calls((unsigned char *)b, n)) {
+					w->dropped++;
+					continue;
+				}
 				if (w->cut || rand() % 1000 < w->loss) {
 					w->dropped++;
 					continue;
@@ -154,7 +169,7 @@ static inline struct wire *wire_open(void)
 	w->far = wire_fork(w, wire_far);
 	wire_sh("ip link set wa netns %d && ip link set wb netns %d && ip link set v1 netns %d", w->middle, w->middle, w->far);
 	wire_plain("v0");
-	wire_sh("ip addr add 10.99.1.1/24 dev v0 && ip link set v0 up");
+	wire_sh("ip addr add 10.99.1.9/24 dev v0 && ip link set v0 up");
 	/* until it is up to the other end */
 	while (!w->up)
 		ct_nap(2);
