@@ -310,14 +310,15 @@ impl State {
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
             if conn.is_clear() && !waits {
                 let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());
-                let free = op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched);
+                let free = (op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
+                    && !conn.leaves_uncopied(op.buf.len());
                 let alone = conn.sent_in != self.turns || self.courier.is_none();
                 let small = op.buf.len() <= COPY_MAX;
                 if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
                     self.send_together(ep_id, id, &op, tagged);
                     return Ok(());
                 }
-                if free && !more && !batched && !conn.leaves_uncopied(op.buf.len()) {
+                if free && !more && !batched {
                     self.send_now(ep_id, id, &op, tagged);
                     if !alone {
                         self.batch_has_left(id);

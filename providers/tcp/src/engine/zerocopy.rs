@@ -73,15 +73,19 @@ impl Zerocopy {
     }
 
     /// All of the message that was leaving is with the system; gives `finish`
-    /// back if no part of it was left uncopied.
+    /// back if it is over with that: no part of it is in use, and nothing before
+    /// it, because messages are over in the order they leave.
     pub(super) fn sent(&mut self, finish: Finish) -> Option<Finish> {
-        match self.leaving.back_mut().filter(|last| last.finish.is_none()) {
-            Some(last) => {
-                last.finish = Some(finish);
-                None
+        match self.leaving.back_mut() {
+            Some(last) if last.finish.is_none() => last.finish = Some(finish),
+            Some(_) => {
+                let first = self.next;
+                let copied = Leaving { first, calls: 0, pending: 0, finish: Some(finish) };
+                self.leaving.push_back(copied);
             }
-            None => Some(finish),
+            None => return Some(finish),
         }
+        None
     }
 
     /// The system is done with calls `low` to `high`. It need not say so in order.
@@ -95,11 +99,10 @@ impl Zerocopy {
         }
     }
 
-    /// A message that is over, if one is: oldest first.
+    /// The oldest message, if it is over.
     fn take_finished(&mut self) -> Option<Finish> {
-        let over = |message: &Leaving| message.pending == 0 && message.finish.is_some();
-        let place = self.leaving.iter().position(over)?;
-        self.leaving.remove(place)?.finish
+        let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
+        self.leaving.pop_front_if(over)?.finish
     }
 
     /// Whether the system has memory of the application's.
@@ -114,10 +117,11 @@ impl Zerocopy {
 }
 
 impl Conn {
-    /// Whether a message of this size is to leave without being copied.
+    /// Whether a message of this size has to take the way of those that leave
+    /// without being copied: it is one, or comes behind one.
     #[inline]
     pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
-        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len))
+        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
     }
 
     /// Whether the system has memory of the application's.
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_over_when_all_its_calls_are_in_any_order() {
+    fn messages_are_over_in_their_order_when_all_their_calls_are_in_any() {
         // The numbers pass from the largest to zero.
         let mut z = Zerocopy { from: 1, next: u32::MAX - 1, copied: 0, leaving: VecDeque::new() };
         (0..3).for_each(|_| z.called());
@@ -183,12 +187,12 @@ mod tests {
         z.released(1, 1);
         assert!(finished(&mut z).is_empty(), "the second is not sent completely");
         assert!(z.sent(finish(2)).is_none());
-        assert_eq!(finished(&mut z), [2]);
+        assert!(z.sent(finish(3)).is_none(), "it was copied, but those before it are not over");
         z.released(u32::MAX, 0);
         assert!(finished(&mut z).is_empty());
         z.released(u32::MAX - 1, u32::MAX - 1);
-        assert_eq!(finished(&mut z), [1]);
+        assert_eq!(finished(&mut z), [1, 2, 3]);
         assert!(!z.is_busy());
-        assert!(z.sent(finish(3)).is_some(), "no call had a part of it");
+        assert!(z.sent(finish(4)).is_some(), "nothing is before it");
     }
 }
