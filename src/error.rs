@@ -40,6 +40,7 @@ codes! {
     AVAIL = FI_EAVAIL, BADFLAGS = FI_EBADFLAGS, NOEQ = FI_ENOEQ, DOMAIN = FI_EDOMAIN,
     NOCQ = FI_ENOCQ, CRC = FI_ECRC, TRUNC = FI_ETRUNC, NOKEY = FI_ENOKEY, NOAV = FI_ENOAV,
     OVERRUN = FI_EOVERRUN, NORX = FI_ENORX, NOMR = FI_ENOMR,
+    FIREWALLADDR = FI_EFIREWALLADDR,
 }
 
 impl Error {
@@ -107,7 +108,7 @@ const OFI_TEXTS: [&core::ffi::CStr; 16] = [
     c"Queue has been overrun",
     c"Receiver not ready, no receive buffers available",
     c"Memory registration limit exceeded",
-    c"Host address is not accessible due to firewall",
+    c"Host unreacheable due to firewall",
 ];
 
 /// The text for one of the library's own codes; `None` for an errno of the

@@ -96,13 +96,14 @@ static int ct_sync = -1;		/* socketpair to the other rank */
 static int ct_why = -1;			/* pipe to the runner for the reason */
 static int ct_rank;
 static int ct_secs = 30;
+static char ct_prefix[64];		/* before every reason */
 
 static inline void __attribute__((noreturn, format(printf, 2, 3)))
 ct_end(int code, const char *fmt, ...)
 {
 	char b[600];
 	va_list a;
-	int n = snprintf(b, sizeof b, "[rank %d: ", ct_rank);
+	int n = snprintf(b, sizeof b, "[rank %d: %s", ct_rank, ct_prefix);
 
 	va_start(a, fmt);
 	n += vsnprintf(b + n, sizeof b - n, fmt, a);

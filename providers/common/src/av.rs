@@ -38,6 +38,8 @@ struct Entry {
     uses: usize,
     /// What completions report.
     id: fi_addr_t,
+    /// Cannot be connected to (FI_FIREWALL_ADDR).
+    firewalled: bool,
 }
 
 #[derive(Default)]
@@ -208,6 +210,22 @@ impl Av {
         slot.and_then(|slot| table.entries.get(slot)).map_or(FI_ADDR_NOTAVAIL, |entry| entry.id)
     }
 
+    /// Whether the application said that `index` is behind a firewall, which lets
+    /// no connection to it pass (FI_FIREWALL_ADDR).
+    pub fn is_firewalled(&self, index: fi_addr_t) -> bool {
+        let slot = u32::try_from(index).ok();
+        let table = self.table();
+        slot.and_then(|slot| table.entries.get(slot)).is_some_and(|entry| entry.firewalled)
+    }
+
+    /// `index` is behind a firewall, as long as it is in the vector.
+    fn set_firewalled(&self, index: fi_addr_t) {
+        let mut table = self.table();
+        if let Some(entry) = u32::try_from(index).ok().and_then(|n| table.entries.get_mut(n)) {
+            entry.firewalled = true;
+        }
+    }
+
     /// Chooses what completions report for `index`.
     fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
@@ -230,7 +248,7 @@ impl Av {
             table.entries[index].uses += 1;
             return Ok(u64::from(index));
         }
-        let index = table.entries.insert(Entry { addr, uses: 1, id: 0 });
+        let index = table.entries.insert(Entry { addr, uses: 1, id: 0, firewalled: false });
         table.entries[index].id = u64::from(index);
         table.index.insert(addr, index);
         let listeners = table.listeners.clone();
@@ -278,7 +296,8 @@ impl Av {
         flags: u64,
         context: *mut c_void,
     ) -> Result<c_int> {
-        const ALLOWED: u64 = abi::FI_MORE | abi::FI_SYNC_ERR | abi::FI_AV_USER_ID;
+        const ALLOWED: u64 =
+            abi::FI_MORE | abi::FI_SYNC_ERR | abi::FI_AV_USER_ID | abi::FI_FIREWALL_ADDR;
         if flags & !ALLOWED != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -298,6 +317,9 @@ impl Av {
             let id = if named { Some(unsafe { out.add(index).read() }) } else { None };
             let result = addr.and_then(|addr| {
                 let index = self.insert(addr)?;
+                if flags & abi::FI_FIREWALL_ADDR != 0 {
+                    self.set_firewalled(index);
+                }
                 id.map_or(Ok(()), |id| self.set_id(index, id))?;
                 Ok(index)
             });

@@ -12,6 +12,17 @@ use libc::iovec;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+/// How the system takes bytes to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// It has copied them when the call returns.
+    Copied,
+    /// The same, and more is about to follow.
+    MoreFollows,
+    /// It uses them where they are until it says that it is done (MSG_ZEROCOPY).
+    Uncopied,
+}
+
 /// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
 pub const IOV_LIMIT: usize = 4;
 
@@ -495,8 +506,24 @@ impl IoVecs {
     /// # Safety
     /// All memory in the list is still alive.
     pub unsafe fn send(&mut self, socket: i32) -> Result<usize> {
+        // SAFETY: by this function's contract.
+        unsafe { self.send_by(socket, Way::Copied) }
+    }
+
+    /// The same, in a way to choose.
+    ///
+    /// # Safety
+    /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so
+    /// until the system says on the socket's error queue that it is done.
+    pub unsafe fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
         let message = self.message();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let flags = libc::MSG_DONTWAIT
+            | libc::MSG_NOSIGNAL
+            | match way {
+                Way::Copied => 0,
+                Way::MoreFollows => libc::MSG_MORE,
+                Way::Uncopied => libc::MSG_ZEROCOPY,
+            };
         // SAFETY: `message` points into `self`, whose memory is alive by this
         // function's contract; the kernel only reads it.
         let n = unsafe { libc::sendmsg(socket, &raw const message, flags) };

@@ -454,6 +454,15 @@ impl<B: Body> Inbox<B> {
         }
     }
 
+    /// Takes all receives back, as when the endpoint is closed.
+    pub fn cancel_all(&mut self) {
+        for queue in 0..2 {
+            for recv in self.posted[queue].drain() {
+                self.cancelled(queue, &recv);
+            }
+        }
+    }
+
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
         let mut flags = FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG };
         if recv.flags & FI_MULTI_RECV != 0 {

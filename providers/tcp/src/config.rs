@@ -22,10 +22,14 @@ pub(crate) struct Config {
     pub(crate) batch: usize,
     /// Bytes read ahead of what is known to be there.
     pub(crate) prefetch: usize,
+    /// Messages from this size on are sent without being copied.
+    pub(crate) zerocopy_size: usize,
     /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
     pub(crate) trace: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
+    /// This machine cannot be called, it calls.
+    pub(crate) firewall_addr: bool,
     /// No progress thread, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
@@ -86,6 +90,13 @@ pub(crate) fn config() -> &'static Config {
                 c"bytes read ahead of what is known to be there (65536)",
             )
             .clamp(MIN_PREFETCH, 16 << 20),
+            zerocopy_size: param::size(
+                prov,
+                c"zerocopy_size",
+                usize::MAX,
+                c"messages from this size on are sent without being copied, where the system \
+                  can (MSG_ZEROCOPY); default: none",
+            ),
             trace: param::boolean(
                 prov,
                 c"trace_msg",
@@ -100,6 +111,12 @@ pub(crate) fn config() -> &'static Config {
             )
             .try_into()
             .unwrap_or(0),
+            firewall_addr: param::boolean(
+                prov,
+                c"firewall_addr",
+                c"this machine is behind a firewall: peers do not call it, it calls them",
+            )
+            .unwrap_or(false),
             no_auto_progress: param::boolean(
                 prov,
                 c"disable_auto_progress",

@@ -89,6 +89,7 @@ impl Domain for TcpDomain {
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
         let identity = Identity {
             kind,
+            firewalled: kind == Kind::Rdm && config().firewall_addr,
             local,
             keep_port: passive.is_some(),
             directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
@@ -112,6 +113,7 @@ impl Domain for TcpDomain {
     fn srx_context(&self, _rx: RxAttr) -> Result<TcpEp> {
         let identity = Identity {
             kind: Kind::Srx,
+            firewalled: false,
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             keep_port: false,
             directed: false,

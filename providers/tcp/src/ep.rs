@@ -4,7 +4,8 @@ use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
 use ofi_provider::abi::{
-    FI_OPT_CM_DATA_SIZE, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
+    FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV,
+    fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::atomic::Operation;
@@ -120,6 +121,12 @@ impl Endpoint for TcpEp {
             FI_OPT_MIN_MULTI_RECV => *self.engine.lock().min_multi_recv(self.id),
             FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
             FI_OPT_MAX_ATOMIC_SIZE if self.kind != Kind::Srx => MAX_ATOMIC,
+            FI_OPT_FIREWALL_ADDR if self.kind == Kind::Rdm => {
+                // As large as the original's.
+                let bytes = c_int::from(*self.engine.lock().firewalled(self.id)).to_ne_bytes();
+                value[..bytes.len()].copy_from_slice(&bytes);
+                return Ok(bytes.len());
+            }
             _ => return Err(Error::NOPROTOOPT),
         };
         let bytes = size.to_ne_bytes();
@@ -132,6 +139,15 @@ impl Endpoint for TcpEp {
             FI_OPT_MIN_MULTI_RECV => {
                 let bytes = value.try_into().map_err(|_| Error::INVAL)?;
                 *self.engine.lock().min_multi_recv(self.id) = usize::from_ne_bytes(bytes);
+                Ok(())
+            }
+            FI_OPT_FIREWALL_ADDR if self.kind == Kind::Rdm => {
+                // A bool, or the int that fi_getopt gives.
+                let behind = match value.len() {
+                    1 | 4 => value.iter().any(|byte| *byte != 0),
+                    _ => return Err(Error::INVAL),
+                };
+                *self.engine.lock().firewalled(self.id) = behind;
                 Ok(())
             }
             _ => Err(Error::NOPROTOOPT),

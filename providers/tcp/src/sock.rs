@@ -12,6 +12,19 @@ fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
 }
 
+/// linux/errqueue.h: what the news is about, and that it was copied after all.
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+/// Calls that the system is done with, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ZerocopyDone {
+    pub(crate) low: u32,
+    pub(crate) high: u32,
+    /// It copied their bytes.
+    pub(crate) copied: bool,
+}
+
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
@@ -192,6 +205,65 @@ impl Socket {
         // SAFETY: the kernel only reads `bytes`.
         let n = unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
         usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Lets calls send bytes without copying them (MSG_ZEROCOPY).
+    pub(crate) fn set_zerocopy(&self) -> Result {
+        self.set(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
+    }
+
+    /// Calls that sent without copying and that the system is done with now;
+    /// -FI_EAGAIN if it has no news.
+    pub(crate) fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        let mut room = [0u64; 32];
+        // SAFETY: all zeros is a valid msghdr: no name, no data.
+        let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&room) as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the kernel writes control data within `room`, which is aligned
+        // for it, and says in `message` how much.
+        check(unsafe { libc::recvmsg(self.fd(), &raw mut message, flags) } as libc::c_int)?;
+        // SAFETY: `message` describes the control data that the kernel just wrote.
+        let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        while !header.is_null() {
+            // SAFETY: the kernel's control data are whole headers with their data;
+            // one of these kinds has a sock_extended_err.
+            unsafe {
+                let kind = ((*header).cmsg_level, (*header).cmsg_type);
+                if matches!(
+                    kind,
+                    (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+                ) {
+                    let data = libc::CMSG_DATA(header).cast::<libc::sock_extended_err>();
+                    let news = data.read_unaligned();
+                    if news.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
+                        return Ok(ZerocopyDone {
+                            low: news.ee_info,
+                            high: news.ee_data,
+                            copied: news.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0,
+                        });
+                    }
+                }
+                header = libc::CMSG_NXTHDR(&raw const message, header);
+            }
+        }
+        Err(Error::AGAIN)
+    }
+
+    /// Whatever has not left when the socket is closed never does.
+    pub(crate) fn reset_when_closed(&self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the kernel reads `linger`, which outlives the call.
+        unsafe {
+            libc::setsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of::<libc::linger>() as libc::socklen_t,
+            )
+        };
     }
 
     /// Ends both directions; the peer sees the end of the stream.

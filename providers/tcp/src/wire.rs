@@ -544,7 +544,7 @@ impl CmMessage {
 pub struct RdmHello {
     /// Protocol version: 0 or 1; bit 7 marks an answer.
     pub version: u8,
-    /// Optional features, none of which is used here.
+    /// Bits for what its sender is: [`BEHIND_FIREWALL`]; others are ignored.
     pub features: u8,
     /// The port the caller listens on, which with its address names it.
     pub port: u16,
@@ -555,6 +555,9 @@ pub struct RdmHello {
 /// The version of [`RdmHello`] we speak: from 1 on, messages may wait at their
 /// sender.
 pub const RDM_VERSION: u8 = 1;
+
+/// Feature of a caller that cannot be called itself.
+pub const BEHIND_FIREWALL: u8 = 1;
 
 /// Marks the version of an answer.
 pub const RDM_ANSWER: u8 = 0x80;

@@ -137,6 +137,10 @@ impl Ep {
     /// Calls a peer; the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
+        let name = self.inbox.name_of(peer);
+        if self.av.as_ref().is_some_and(|av| av.is_firewalled(name)) {
+            return Err(Error::FIREWALLADDR);
+        }
         let id = self.new_conn(peer, Link::Calling)?;
         if let Err(error) = self.start_call(id) {
             self.conns.remove(id);

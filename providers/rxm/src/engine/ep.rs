@@ -516,7 +516,11 @@ impl Ep {
             self.flush(id);
         }
         // Connections first: no memory of the application's is used after that.
-        self.conns = Slab::default();
+        for id in self.conns.iter().map(|(id, _)| id).collect::<Vec<_>>() {
+            self.ended(id, Error::CANCELED);
+        }
         self.core = None;
+        // What nobody will send to is reported as well: every operation completes.
+        self.inbox.cancel_all();
     }
 }

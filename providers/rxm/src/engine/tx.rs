@@ -399,7 +399,13 @@ impl Ep {
     #[cold]
     fn start_anew(&mut self, id: u32, conn: u32) -> Result {
         let peer = self.conns[conn].peer;
-        self.ops[id].conn = NONE;
+        let op = &mut self.ops[id];
+        if op.outstanding > 0 || matches!(&op.todo, Todo::Send(message) if message.sent > 0) {
+            // Its first segments shared the fate of the connection, and so does it.
+            self.ended(conn, Error::CONNRESET);
+            return Ok(());
+        }
+        op.conn = NONE;
         self.ended(conn, Error::CONNRESET);
         let known = self.peers.get(peer).map(|peer| peer.conn);
         let conn = match known {
@@ -508,7 +514,8 @@ impl Ep {
         } else {
             self.announce(id, &message)
         };
-        if result == Err(Error::AGAIN) {
+        if result.is_err() {
+            // For want of room, or another connection takes it.
             self.ops[id].todo = Todo::Send(message);
         }
         result
@@ -641,6 +648,8 @@ impl Ep {
             match self.advance(id) {
                 Ok(()) => return true,
                 Err(Error::AGAIN) => self.stall(conn),
+                // It ends with the connection, of which the core is about to tell.
+                Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => self.look_now = true,
                 Err(error) => {
                     self.finish_op(id, Err(error));
                     return true;
@@ -806,6 +815,15 @@ impl Ep {
                         conn.waiting.push_front(waiting);
                         self.stall(id);
                     }
+                    return;
+                }
+                Err((Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET, waiting)) => {
+                    // The core has parts of it still; when it tells of the end of
+                    // the connection, all that waits ends with it.
+                    if let Some(conn) = self.conns.get_mut(id) {
+                        conn.waiting.push_front(waiting);
+                    }
+                    self.look_now = true;
                     return;
                 }
                 Err((error, Waiting::Op(op))) => self.finish_op(op, Err(error)),

@@ -7,11 +7,13 @@
 use super::conn::{Conn, Stage};
 use super::ep::Kind;
 use super::tx::Outgoing;
+use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{
-    ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER, RDM_VERSION, RdmHello,
+    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER,
+    RDM_VERSION, RdmHello,
 };
 use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::connect_order;
@@ -152,9 +154,12 @@ impl State {
     /// Calls an RDM peer.
     pub(super) fn call(&mut self, ep_id: u32, peer: u32) -> Result<u32> {
         let ep = &self.eps[ep_id];
+        if ep.is_out_of_reach(peer) {
+            return Err(Error::FIREWALLADDR);
+        }
         let hello = RdmHello {
             version: RDM_VERSION,
-            features: 0,
+            features: ep.features(),
             port: ep.identity.local.port(),
             pid: std::process::id(),
         };
@@ -195,6 +200,7 @@ impl State {
         request.socket.set_peer_timeout(config().peer_timeout);
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         (conn.order, conn.atomics) = (request.order, request.atomics);
+        conn.zerocopy = Zerocopy::new(&conn.socket);
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -414,6 +420,7 @@ impl State {
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
         conn.socket.set_peer_timeout(config().peer_timeout);
+        conn.zerocopy = Zerocopy::new(&conn.socket);
         self.refuse_atomics(id);
         self.watch(id);
         self.flush(id);
@@ -455,7 +462,8 @@ impl State {
     }
 
     /// An RDM peer calls. Two that call each other at the same time must end up
-    /// with one connection: the call of the smaller address is refused.
+    /// with one connection: the call of the smaller address is refused, or of the
+    /// one that can be called itself if the other cannot.
     fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
@@ -472,7 +480,9 @@ impl State {
         let ep = &mut self.eps[ep_id];
         let local = ep.identity.local;
         let peer = ep.peer_at(addr);
-        let entry = &ep.peers[peer];
+        let firewalls = (hello.features & BEHIND_FIREWALL != 0, ep.identity.firewalled);
+        let entry = &mut ep.peers[peer];
+        entry.firewalled = firewalls.0;
         let other = entry.conn;
         let same_process = entry.pid == 0 || hello.pid == 0 || entry.pid == hello.pid;
         let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
@@ -482,7 +492,11 @@ impl State {
             let keep = if known.is_connected() {
                 same_process
             } else {
-                connect_order(&addr, &local) == Ordering::Less
+                match firewalls {
+                    (true, false) => false,
+                    (false, true) => true,
+                    _ => connect_order(&addr, &local) == Ordering::Less,
+                }
             };
             if keep {
                 let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, false, &[]));
@@ -503,9 +517,10 @@ impl State {
         }
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
+        self.eps[ep_id].peers[peer].firewalled = firewalls.0;
         let answer = RdmHello {
             version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
-            features: 0,
+            features: self.eps[ep_id].features(),
             port: local.port(),
             pid: std::process::id(),
         };
@@ -666,12 +681,19 @@ impl State {
     fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
         self.lose_incoming(id, conn, error);
         let ep = &mut self.eps[conn.ep];
+        if conn.is_lending() {
+            // What the application gets back must not leave any more.
+            conn.socket.reset_when_closed();
+        }
+        let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
         let unacked = conn.unacked.drain(..);
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         let batched = conn.batch.finished();
         let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
         let reads = conn.reads.drain(..).map(|(_, finish)| finish);
-        for finish in unacked.chain(waiting).chain(reads).chain(batched).chain(queued) {
+        for finish in
+            uncopied.chain(unacked).chain(waiting).chain(reads).chain(batched).chain(queued)
+        {
             ep.finish_tx(&finish, Err(error));
         }
     }

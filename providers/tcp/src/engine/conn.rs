@@ -2,6 +2,7 @@
 use super::batch::Batch;
 use super::rx::Incoming;
 use super::tx::{Finish, Outgoing, trace};
+use super::zerocopy::Zerocopy;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header};
 use ofi_provider::buf::RecvBuf;
@@ -82,6 +83,8 @@ pub(crate) struct Conn {
     pub(super) tx_id: u8,
     /// Messages sent that are complete when the peer says so, in order.
     pub(super) unacked: VecDeque<Finish>,
+    /// What left without being copied, if anything may.
+    pub(super) zerocopy: Option<Box<Zerocopy>>,
     /// Messages announced that wait here, by their number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
@@ -126,6 +129,7 @@ impl Conn {
             fenced: false,
             tx_id: 0,
             unacked: VecDeque::new(),
+            zerocopy: None,
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,

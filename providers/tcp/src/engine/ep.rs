@@ -3,6 +3,7 @@ use super::State;
 use super::inbox::Inbox;
 use super::tx::Outgoing;
 use crate::sock::Socket;
+use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_READ, FI_WRITE, fi_addr_t};
 use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
@@ -30,6 +31,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) kind: Kind,
+    /// Peers cannot call it, as it tells them (FI_OPT_FIREWALL_ADDR).
+    pub(crate) firewalled: bool,
     /// Its own address; the port is 0 until it listens.
     pub(crate) local: SocketAddr,
     /// Connects from the port in `local`, which is a passive endpoint's.
@@ -67,6 +70,8 @@ pub(super) struct Peer {
     /// again, and how often we did.
     pub(super) retry: Option<Instant>,
     pub(super) refusals: u32,
+    /// It said that it cannot be called.
+    pub(super) firewalled: bool,
 }
 
 /// One endpoint.
@@ -235,6 +240,7 @@ impl Ep {
             parked: VecDeque::new(),
             retry: None,
             refusals: 0,
+            firewalled: false,
         });
         self.by_addr.insert(addr, peer);
         self.set_name(name, peer);
@@ -269,7 +275,25 @@ impl Ep {
     }
 }
 
+impl Ep {
+    /// What it tells peers about itself when a connection is made.
+    pub(super) fn features(&self) -> u8 {
+        if self.identity.firewalled { BEHIND_FIREWALL } else { 0 }
+    }
+
+    /// Whether a peer cannot be called, as it said or the application did.
+    pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
+        let peer = &self.peers[peer];
+        peer.firewalled || self.av.as_ref().is_some_and(|av| av.is_firewalled(peer.name))
+    }
+}
+
 impl State {
+    /// FI_OPT_FIREWALL_ADDR.
+    pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
+        &mut self.eps[ep].identity.firewalled
+    }
+
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
         let inbox = self.inboxes.insert(Inbox::new(identity.kind == Kind::Srx));

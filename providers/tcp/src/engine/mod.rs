@@ -19,6 +19,7 @@ mod inbox;
 mod post;
 mod rx;
 mod tx;
+mod zerocopy;
 
 pub(crate) use cm::{
     BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
@@ -293,7 +294,10 @@ impl State {
             return self.handshake(id);
         }
         let mut moved = false;
-        if conn.has_unsent() {
+        if conn.is_lending() {
+            moved |= self.reclaim(id);
+        }
+        if self.conns.get(id).is_some_and(Conn::has_unsent) {
             moved |= self.flush(id);
         }
         if self.conns.get(id).is_some_and(|conn| !conn.blocked) {
@@ -333,10 +337,13 @@ impl State {
         // report its end, which nobody looks at before it is read again.
         let _ = match (before, wanted) {
             _ if before == wanted => Ok(()),
+            // It tells what it is done with, whatever it is watched for.
+            (_, Interest::NONE) if conn.is_lending() => self.epoll.modify(fd, token, wanted),
             (_, Interest::NONE) => {
                 self.epoll.remove(fd);
                 Ok(())
             }
+            (Interest::NONE, _) if conn.is_lending() => self.epoll.modify(fd, token, wanted),
             (Interest::NONE, _) => self.epoll.add(fd, token, wanted),
             _ => self.epoll.modify(fd, token, wanted),
         };

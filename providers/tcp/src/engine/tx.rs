@@ -1,8 +1,9 @@
 //! Sending.
-use super::State;
 use super::batch::Courier;
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
+use super::zerocopy::Zerocopy;
+use super::{State, TOKEN_CONN};
 use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
@@ -11,12 +12,13 @@ use ofi_provider::abi::{
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf};
+use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::slab::NONE;
+use ofi_provider::sys::Interest;
 
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
@@ -139,6 +141,25 @@ impl Outgoing {
         self.wire_len + self.segments.len() + body
     }
 
+    /// Whether its body is to leave without being copied.
+    fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
+        let lent = matches!(self.body, Body::Lent(_)) && self.header.op != Op::TagRts;
+        lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
+    }
+
+    /// Whether all before the body is sent.
+    fn is_at_body(&self) -> bool {
+        self.wire_len > 0 && self.sent >= self.wire_len + self.segments.len()
+    }
+
+    /// Appends what is before the body.
+    fn gather_head(&self, list: &mut IoVecs) {
+        let header = self.sent.min(self.wire_len);
+        list.push_bytes(&self.wire[header..self.wire_len]);
+        let places = (self.sent - header).min(self.segments.len());
+        list.push_bytes(&self.segments[places..]);
+    }
+
     /// Appends what is not sent yet to a gather list. `opened` is the table of
     /// regions once a message needs it, and stays open until the list is sent.
     fn gather<'r>(
@@ -147,12 +168,8 @@ impl Outgoing {
         regions: &'r MrTable,
         opened: &mut Option<Opened<'r>>,
     ) -> Result {
-        let header = self.sent.min(self.wire_len);
-        list.push_bytes(&self.wire[header..self.wire_len]);
-        let sent = self.sent - header;
-        let places = sent.min(self.segments.len());
-        list.push_bytes(&self.segments[places..]);
-        let from = sent - places;
+        self.gather_head(list);
+        let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
         if self.header.op == Op::TagRts {
             // Only the announcement goes now.
             return Ok(());
@@ -293,7 +310,8 @@ impl State {
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
             if conn.is_clear() && !waits {
                 let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());
-                let free = op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched);
+                let free = (op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
+                    && !conn.leaves_uncopied(op.buf.len());
                 let alone = conn.sent_in != self.turns || self.courier.is_none();
                 let small = op.buf.len() <= COPY_MAX;
                 if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
@@ -547,6 +565,7 @@ impl State {
             // wait for what else is sent.
             let mut opened = None;
             let mut gathered = Ok(());
+            let mut way = Way::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
             for (place, outgoing) in conn.tx.iter_mut().enumerate() {
                 if !list.has_room() || (outgoing.is_fenced() && !(settled && place == 0)) {
@@ -558,19 +577,38 @@ impl State {
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.socket, &outgoing.header);
                 }
+                if outgoing.leaves_uncopied(&conn.zerocopy) {
+                    // Its head goes with what is before it, and then it alone.
+                    if !outgoing.is_at_body() {
+                        outgoing.gather_head(&mut list);
+                        way = Way::MoreFollows;
+                        break;
+                    }
+                    way = Way::Uncopied;
+                }
                 gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &mut opened));
+                if way == Way::Uncopied {
+                    break;
+                }
             }
             conn.tx_id = tx_id;
             let wanted = list.len();
-            let result = match gathered {
+            let mut result = match gathered {
                 // SAFETY: headers and copies live in the queue, which is not
                 // touched meanwhile; lent buffers are the library's until
-                // completion; regions stay while their table is open.
-                Ok(()) => unsafe { list.send(conn.socket.fd()) },
+                // completion, which waits for the system if it does not copy
+                // them; regions stay while their table is open.
+                Ok(()) => unsafe { list.send_by(conn.socket.fd(), way) },
                 // A region was closed while a peer was reading it: the rest of
                 // the answer is gone, and with it the stream.
                 Err(error) => Err(error),
             };
+            if way == Way::Uncopied && result == Err(Error::NOBUFS) {
+                // The system keeps no more accounts of that kind just now.
+                way = Way::Copied;
+                // SAFETY: as above.
+                result = unsafe { list.send(conn.socket.fd()) };
+            }
             drop(opened);
             let mut sent = match result {
                 Ok(sent) => sent,
@@ -580,6 +618,16 @@ impl State {
                     return true;
                 }
             };
+            if way == Way::Uncopied
+                && sent > 0
+                && let Some(zerocopy) = &mut conn.zerocopy
+            {
+                zerocopy.called();
+                if conn.interest == Interest::NONE {
+                    let token = TOKEN_CONN | u64::from(id);
+                    let _ = self.epoll.add(conn.socket.fd(), token, Interest::NONE);
+                }
+            }
             moved |= sent > 0;
             let full = sent < wanted;
             self.account(id, &mut sent);
@@ -623,9 +671,19 @@ impl State {
             } else if let Body::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
+                if let Some(zerocopy) = &mut conn.zerocopy {
+                    // When the peer has it the system needs it no more.
+                    zerocopy.sent(Finish::INTERNAL);
+                }
                 conn.unacked.push_back(outgoing.finish);
             } else {
-                ep.finish_tx(&outgoing.finish, Ok(()));
+                let finish = match &mut conn.zerocopy {
+                    Some(zerocopy) => zerocopy.sent(outgoing.finish),
+                    None => Some(outgoing.finish),
+                };
+                if let Some(finish) = finish {
+                    ep.finish_tx(&finish, Ok(()));
+                }
             }
         }
     }

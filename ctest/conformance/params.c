@@ -1,0 +1,523 @@
+/* The run-time parameters of tcp: each changes what fi_tcp(7) says. */
+#include "ct.h"
+#include <dirent.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+static void tcp_only(void)
+{
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("parameters of tcp");
+}
+/* The TCP connection of this process; there is one. */
+static int connection(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	int found = -1;
+
+	CHECK(d);
+	while ((e = readdir(d))) {
+		struct sockaddr_storage a;
+		socklen_t n = sizeof a;
+		int fd = atoi(e->d_name);
+
+		if (e->d_name[0] != '.' && !getpeername(fd, (void *)&a, &n) && a.ss_family == AF_INET)
+			found = fd;
+	}
+	closedir(d);
+	CHECK(found >= 0);
+	return found;
+}
+/* Threads of this process, of this name if one is given. */
+static int threads(const char *name)
+{
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d);
+	while ((e = readdir(d))) {
+		char path[300], is[64] = { 0 };
+		FILE *f;
+
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+		f = fopen(path, "r");
+		if (f && fgets(is, sizeof is, f))
+			n += !name || !strncmp(is, name, strlen(name));
+		if (f)
+			fclose(f);
+	}
+	closedir(d);
+	return n;
+}
+/* Both ends are connected when this returns, by one connection: rank 1 calls. */
+static void hello(struct ct *c)
+{
+	static char b[8];
+
+	OK(fi_recv(c->ep, b, sizeof b, NULL, c->peer, CTX(0)));
+	if (ct_rank == 0)
+		ct_recvd(c, CTX(0), sizeof b);
+	POST(c, fi_send(c->ep, b, sizeof b, NULL, c->peer, CTX(1)));
+	ct_sent(c, CTX(1));
+	if (ct_rank == 1)
+		ct_recvd(c, CTX(0), sizeof b);
+	ct_barrier(c);
+}
+
+static void iface(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *h, *i;
+
+	(void)rank;
+	tcp_only();
+	setenv("FI_TCP_IFACE", "lo", 1);
+	i = ct_getinfo(&o, NULL, NULL, 0);
+	for (struct fi_info *p = i; p; p = p->next)
+		CHECK(!strcmp(p->domain_attr->name, "lo"));
+	fi_freeinfo(i);
+	h = ct_hints(&o);
+	free(h->domain_attr->name);
+	h->domain_attr->name = strdup("eth99");
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	fi_freeinfo(h);
+}
+static void no_iface(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *h = ct_hints(&o), *i;
+
+	(void)rank;
+	tcp_only();
+	setenv("FI_TCP_IFACE", "eth99", 1);
+	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+	fi_freeinfo(i);
+	fi_freeinfo(h);
+}
+static void sizes(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *i;
+
+	(void)rank;
+	tcp_only();
+	setenv("FI_TCP_TX_SIZE", "77", 1);
+	setenv("FI_TCP_RX_SIZE", "99", 1);
+	i = ct_getinfo(&o, NULL, NULL, 0);
+	for (struct fi_info *p = i; p; p = p->next) {
+		if (strcmp(p->fabric_attr->prov_name, "tcp"))
+			continue;	/* tcp;ofi_rxm has its own */
+		EQ(p->tx_attr->size, 77);
+		EQ(p->rx_attr->size, 99);
+	}
+	EQ(strcmp(i->fabric_attr->prov_name, "tcp"), 0);
+	fi_freeinfo(i);
+}
+static void max_inject(int rank)
+{
+	struct ct c;
+	static char b[400];
+
+	tcp_only();
+	setenv("FI_TCP_MAX_INJECT", "333", 1);
+	ct_open(&c, NULL);
+	EQ(c.info->tx_attr->inject_size, 333);
+	if (rank == 0) {
+		POST(&c, fi_inject(c.ep, b, 333, c.peer));
+		CHECK(fi_inject(c.ep, b, 334, c.peer) < 0);
+	} else {
+		OK(fi_recv(c.ep, b, sizeof b, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 333);
+	}
+	ct_done(&c);
+}
+static int port_of(struct fid *f)
+{
+	struct ct_name n = ct_getname(f);
+
+	return ntohs(((struct sockaddr_in *)n.b)->sin_port);
+}
+static void ports(int rank)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM, 0), low;
+	char text[16];
+	struct ct c[3];
+
+	(void)rank;
+	tcp_only();
+	/* a range that begins with a port that somebody has */
+	CHECK(!bind(s, (void *)&a, n) && !listen(s, 1) && !getsockname(s, (void *)&a, &n));
+	low = ntohs(a.sin_port);
+	snprintf(text, sizeof text, "%d", low);
+	setenv("FI_TCP_PORT_LOW_RANGE", text, 1);
+	snprintf(text, sizeof text, "%d", low + 200 < 65535 ? low + 200 : 65535);
+	setenv("FI_TCP_PORT_HIGH_RANGE", text, 1);
+	for (int i = 0; i < 3; i++) {
+		int p;
+
+		memset(&c[i], 0, sizeof c[i]);
+		if (ct_type == FI_EP_MSG)
+			ct_listen(&c[i]);
+		else
+			ct_open_rdm(&c[i], NULL);
+		p = port_of(ct_type == FI_EP_MSG ? &c[i].pep->fid : &c[i].ep->fid);
+		CHECK(p > low && p <= low + 200);
+	}
+	for (int i = 0; i < 3; i++)
+		ct_close(&c[i]);
+}
+static void nodelay(const char *value)
+{
+	struct ct c;
+	int on = -1;
+	socklen_t n = sizeof on;
+
+	tcp_only();
+	if (value)
+		setenv("FI_TCP_NODELAY", value, 1);
+	ct_open(&c, NULL);
+	hello(&c);
+	CHECK(!getsockopt(connection(), IPPROTO_TCP, TCP_NODELAY, &on, &n));
+	EQ(!!on, !value);
+	ct_done(&c);
+}
+static void nodelay_off(int rank) { (void)rank; nodelay("0"); }
+static void nodelay_on(int rank) { (void)rank; nodelay(NULL); }
+
+/*
+ * Whether a thread was needed to take along what waited for company in bursts of
+ * small messages.  (Segments say nothing: the system puts messages together too.)
+ */
+static int courier(int rank, int want)
+{
+	enum { BURSTS = 20, N = 20, ALL = BURSTS * N };
+	struct ct c;
+	static char b[ALL][64];
+	int n = 0;
+
+	ct_open(&c, NULL);
+	hello(&c);
+	if (rank == 0) {
+		char x;
+
+		ct_recv_oob(&c, &x, 1);
+		for (int m = 0; m < BURSTS; m++) {
+			for (int k = 0; k < N; k++)
+				OK(fi_send(c.ep, b[k], 64, NULL, c.peer, CTX(k)));
+			for (int k = 0; k < N; k++)
+				ct_sent(&c, CTX(k));
+		}
+		ct_nap(50);	/* it names itself when it first runs */
+		while ((n = threads("ofi-tcp-late")) < want)
+			ct_nap(1);
+	} else {
+		for (int k = 0; k < ALL; k++)
+			POST(&c, fi_recv(c.ep, b[k], 64, NULL, c.peer, CTX(k)));
+		ct_send_oob("", 1);
+		for (int k = 0; k < ALL; k++)
+			ct_recvd(&c, CTX(k), 64);
+	}
+	ct_done(&c);
+	return n;
+}
+static void staging(int rank)
+{
+	tcp_only();
+	EQ(courier(rank, 1), rank == 0);
+}
+static void no_staging(int rank)
+{
+	tcp_only();
+	setenv("FI_TCP_STAGING_SBUF_SIZE", "0", 1);
+	EQ(courier(rank, 0), 0);
+}
+
+/* What is left in the socket when the queue has no room for more. */
+static int left_over(int rank)
+{
+	enum { N = 200, LEN = 200 };
+	struct ct c;
+	struct ct_opt o = { .cq_size = 16 };
+	static char b[N][LEN];
+	int left = 0, s;
+
+	/* nobody but this thread reads the socket */
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&c, &o);
+	hello(&c);
+	if (rank == 0) {
+		for (int i = 0; i < N; i++)
+			OK(fi_recv(c.ep, b[i], LEN, NULL, c.peer, CTX(i)));
+		s = connection();
+		ct_send_oob("", 1);
+		while (ioctl(s, FIONREAD, &left) || left < N * (LEN + 16))
+			ct_nap(1);
+		ct_progress(&c);
+		CHECK(!ioctl(s, FIONREAD, &left));
+		for (int i = 0; i < N; i++)
+			ct_recvd(&c, CTX(i), LEN);
+	} else {
+		char x;
+		int sent = 0;
+		struct fi_cq_tagged_entry e;
+
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 0; i < N; i++) {
+			while (fi_send(c.ep, b[i], LEN, NULL, c.peer, CTX(i)) == -FI_EAGAIN)
+				while (fi_cq_read(c.tx, &e, 1) == 1)
+					sent++;
+		}
+		for (; sent < N; sent++)
+			ct_next(&c, c.tx, &e, NULL, NULL);
+	}
+	ct_done(&c);
+	return left;
+}
+static void prefetch(int rank)
+{
+	int n;
+
+	tcp_only();
+	n = left_over(rank);
+	CHECK(rank || n == 0);
+}
+static void little_prefetch(int rank)
+{
+	int n;
+
+	tcp_only();
+	setenv("FI_TCP_PREFETCH_RBUF_SIZE", "2048", 1);
+	n = left_over(rank);
+	CHECK(rank || n > 2048);
+}
+
+/* What was logged during a message. */
+static size_t logged(const char *what)
+{
+	struct ct c;
+	static char text[1 << 20];
+	FILE *f = tmpfile();
+	int err = dup(2);
+	size_t n, hits = 0;
+
+	setenv("FI_LOG_LEVEL", "trace", 1);
+	setenv("FI_LOG_PROV", "tcp", 1);
+	CHECK(f && dup2(fileno(f), 2) == 2);
+	ct_open(&c, NULL);
+	hello(&c);
+	ct_done(&c);
+	fflush(stderr);
+	CHECK(dup2(err, 2) == 2);
+	rewind(f);
+	n = fread(text, 1, sizeof text - 1, f);
+	text[n] = 0;
+	for (char *p = text; (p = strstr(p, what)); p++)
+		hits++;
+	return hits;
+}
+static void trace_msg(int rank)
+{
+	(void)rank;
+	tcp_only();
+	setenv("FI_TCP_TRACE_MSG", "1", 1);
+	CHECK(logged("op: Msg") >= 2);	/* one that left, one that came */
+}
+static void no_trace_msg(int rank)
+{
+	(void)rank;
+	tcp_only();
+	EQ(logged("op: Msg"), 0);
+}
+static void auto_progress(const char *off)
+{
+	struct ct c;
+	struct fi_info *h;
+
+	tcp_only();
+	if (off)
+		setenv("FI_TCP_DISABLE_AUTO_PROGRESS", off, 1);
+	memset(&c, 0, sizeof c);
+	h = ct_hints(&c.o);
+	h->domain_attr->data_progress = FI_PROGRESS_AUTO;
+	h->domain_attr->threading = FI_THREAD_SAFE;
+	OK(fi_getinfo(CT_VERSION, "127.0.0.1", "0", FI_SOURCE, h, &c.info));
+	fi_freeinfo(h);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	if (ct_type == FI_EP_MSG)
+		ct_open_eq(&c);
+	ct_open_domain(&c);
+	ct_open_ep(&c, c.info);
+	OK(fi_enable(c.ep));
+	if (off)
+		EQ(threads(NULL), 1);
+	else
+		CHECK(threads(NULL) > 1);
+	ct_close(&c);
+}
+static void auto_on(int rank) { (void)rank; auto_progress(NULL); }
+static void auto_off(int rank) { (void)rank; auto_progress("1"); }
+
+/* Large messages, sent from where they are: none is damaged, and each buffer is the application's again at its completion. */
+static void zerocopy(const char *from)
+{
+	enum { N = 12, LEN = 1 << 20, ROUNDS = 3 };
+	struct ct c;
+	static char *b[N];
+	int on = -1, next = 0;
+	socklen_t k = sizeof on;
+
+	tcp_only();
+	if (from)
+		setenv("FI_TCP_ZEROCOPY_SIZE", from, 1);
+	ct_open(&c, NULL);
+	hello(&c);
+	CHECK(!getsockopt(connection(), SOL_SOCKET, SO_ZEROCOPY, &on, &k));
+	EQ(on, !!from);
+	for (int i = 0; i < N; i++)
+		b[i] = ct_alloc(&c, LEN);
+	for (int round = 0; round < ROUNDS; round++) {
+		if (ct_rank == 0) {
+			for (int i = 0; i < N; i++) {
+				ct_fill(b[i], LEN, round * N + i);
+				POST(&c, fi_send(c.ep, b[i], i % 3 ? LEN - i : 64, ct_desc(b[i]), c.peer, CTX(i)));
+			}
+			for (int i = 0; i < N; i++) {
+				struct fi_cq_tagged_entry e;
+
+				ct_next(&c, c.tx, &e, NULL, NULL);
+				memset(b[(struct fi_context2 *)e.op_context - ct_ctx], 0xee, LEN);
+			}
+		} else {
+			ct_nap(30);	/* the sender's system is full meanwhile */
+			for (int i = 0; i < N; i++, next++) {
+				size_t len = i % 3 ? LEN - i : 64;
+
+				OK(fi_recv(c.ep, b[0], LEN, ct_desc(b[0]), c.peer, CTX(i)));
+				ct_recvd(&c, CTX(i), len);
+				CHECK(ct_same(b[0], len, next));
+			}
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void zerocopy_on(int rank) { (void)rank; zerocopy("4096"); }
+static void zerocopy_off(int rank) { (void)rank; zerocopy(NULL); }
+
+/* Rank 1 is behind a firewall: only it makes connections. */
+static void firewall(int rank, int by_option)
+{
+	struct ct c;
+	struct ct_name mine, theirs;
+	static char b[8];
+	int behind = 0;
+	size_t n = sizeof behind;
+
+	tcp_only();
+	if (rank == 1 && !by_option)
+		setenv("FI_TCP_FIREWALL_ADDR", "1", 1);
+	memset(&c, 0, sizeof c);
+	mine = ct_open_rdm(&c, NULL);
+	if (rank == 1 && by_option) {
+		char yes = 1;	/* a bool */
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FIREWALL_ADDR, &yes, sizeof yes));
+	}
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FIREWALL_ADDR, &behind, &n));
+	EQ(behind, rank == 1);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	c.peer = ct_insert(&c, &theirs);
+	if (rank == 0) {
+		OK(fi_recv(c.ep, b, 8, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 8);
+		/* over the connection that it made */
+		POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		ct_barrier(&c);
+		/* and when that is over it cannot be called */
+		for (;;) {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry x;
+			ssize_t r = fi_send(c.ep, b, 8, NULL, c.peer, CTX(2));
+
+			if (r) {
+				EQ(r, -FI_EFIREWALLADDR);
+				break;
+			}
+			ct_next(&c, c.tx, &e, NULL, &x);
+		}
+		ct_send_oob("", 1);
+	} else {
+		char x;
+
+		POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		OK(fi_recv(c.ep, b, 8, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 8);
+		ct_barrier(&c);
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_recv_oob(NULL, &x, 1);
+	}
+	ct_close(&c);
+}
+static void firewall_env(int rank) { firewall(rank, 0); }
+static void firewall_opt(int rank) { firewall(rank, 1); }
+static void firewall_flag(int rank)
+{
+	struct ct c;
+	struct ct_name mine, theirs;
+	static char b[8];
+
+	if (strncmp(ct_prov, "tcp", 3))
+		SKIP("not offered");
+	memset(&c, 0, sizeof c);
+	mine = ct_open_rdm(&c, NULL);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		EQ(fi_av_insert(c.av, theirs.b, 1, &c.peer, FI_FIREWALL_ADDR, NULL), 1);
+		ERR(fi_send(c.ep, b, 8, NULL, c.peer, CTX(1)), FI_EFIREWALLADDR);
+		ct_barrier(&c);
+		OK(fi_recv(c.ep, b, 8, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 8);
+		POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+	} else {
+		c.peer = ct_insert(&c, &theirs);
+		ct_barrier(&c);
+		POST(&c, fi_send(c.ep, b, 8, NULL, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		OK(fi_recv(c.ep, b, 8, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 8);
+	}
+	ct_done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "FI_TCP_IFACE leaves one interface", iface, CT_SOLO },
+	{ "FI_TCP_IFACE with a name that no interface has changes nothing", no_iface, CT_SOLO },
+	{ "FI_TCP_TX_SIZE and FI_TCP_RX_SIZE are the sizes of queues", sizes, CT_SOLO },
+	{ "FI_TCP_MAX_INJECT is the inject size", max_inject, CT_REL },
+	{ "FI_TCP_PORT_LOW_RANGE and FI_TCP_PORT_HIGH_RANGE bound the ports listened at", ports, CT_SOLO | CT_REL },
+	{ "without FI_TCP_NODELAY small segments leave at once", nodelay_on, CT_REL },
+	{ "FI_TCP_NODELAY=0 lets them wait", nodelay_off, CT_REL },
+	{ "small messages of a burst wait for each other", staging, CT_REL },
+	{ "FI_TCP_STAGING_SBUF_SIZE=0 sends each message by itself", no_staging, CT_REL },
+	{ "what has come is read ahead", prefetch, CT_REL },
+	{ "FI_TCP_PREFETCH_RBUF_SIZE is how much is read ahead", little_prefetch, CT_REL },
+	{ "messages are not logged", no_trace_msg, CT_REL },
+	{ "FI_TCP_TRACE_MSG logs each message", trace_msg, CT_REL },
+	{ "automatic progress has a thread", auto_on, CT_SOLO },
+	{ "FI_TCP_DISABLE_AUTO_PROGRESS starts none", auto_off, CT_SOLO },
+	{ "large messages are copied", zerocopy_off, CT_REL },
+	{ "FI_TCP_ZEROCOPY_SIZE: larger messages leave without being copied", zerocopy_on, CT_REL },
+	{ "FI_TCP_FIREWALL_ADDR: peers do not call, and are called", firewall_env, CT_RDM | CT_REL },
+	{ "FI_OPT_FIREWALL_ADDR does the same for one endpoint", firewall_opt, CT_RDM | CT_REL },
+	{ "an address with FI_FIREWALL_ADDR is not called, and may call", firewall_flag, CT_RDM | CT_REL },
+};
+CT_MAIN("params", tests)

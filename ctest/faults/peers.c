@@ -1,0 +1,204 @@
+/*
+ * An endpoint with thousands of peers, which are endpoints of a few processes:
+ * each connects and says something, is answered, stays idle, and goes.
+ *
+ *   FAULT_PEERS    how many (default 2000)
+ */
+#include "../conformance/ct.h"
+#include "fault.h"
+
+enum { PROCS = 4, LEN = 64, WINDOW = 64 };
+/* What an idle peer may take of our memory beside what the system keeps for its socket. */
+enum { IDLE_BYTES = 8192 };
+
+static int npeers;
+
+static size_t resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	size_t pages = 0;
+
+	CHECK(f && fscanf(f, "%*s %zu", &pages) == 1);
+	fclose(f);
+	return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+/* One descriptor for each connection, and some at each end. */
+static void need_fds(rlim_t n)
+{
+	struct rlimit l;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+	if (l.rlim_cur >= n)
+		return;
+	l.rlim_cur = n;
+	if (l.rlim_max < n)
+		l.rlim_max = n;
+	if (setrlimit(RLIMIT_NOFILE, &l))
+		SKIP("RLIMIT_NOFILE is below %ld", (long)n);
+}
+/* A process with n endpoints: each says hello, and has its word back. */
+static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int first, int sync)
+{
+	struct ct *c = calloc(n, sizeof *c);
+	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
+	char (*in)[LEN] = calloc(n, LEN), (*out)[LEN] = calloc(n, LEN), x;
+	int told = 0, heard = 0;
+
+	ct_sync = sync;
+	ct_rank = 1 + first;
+	for (int i = 0; i < n; i++) {
+		c[i].o.caps = FI_MSG;
+		c[i].info = i ? fi_dupinfo(c[0].info) : ct_getinfo(&c[0].o, "127.0.0.1", "0", FI_SOURCE);
+		if (!i) {
+			OK(fi_fabric(c[0].info->fabric_attr, &c[0].fabric, NULL));
+			c[0].o.cq_size = 4096;
+			ct_open_domain(&c[0]);
+			c[0].peer = ct_insert(&c[0], to);
+		}
+		c[i].domain = c[0].domain;
+		c[i].rx = c[0].rx;
+		c[i].tx = c[0].tx;
+		c[i].av = c[0].av;
+		ct_open_ep(&c[i], c[i].info);
+		OK(fi_enable(c[i].ep));
+		c[i].peer = 0;
+		OK(fi_recv(c[i].ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &ctx[i]));
+	}
+	for (int i = 0; i < n; i++) {
+		struct ct_name me = ct_getname(&c[i].ep->fid);
+
+		/* its name goes with its word, so that it can be answered */
+		memcpy(out[i], me.b, 48);
+		POST(&c[0], fi_send(c[i].ep, out[i], LEN, NULL, c[i].peer, &ctx[n + i]));
+	}
+	while (told < n || heard < n) {
+		struct fi_cq_tagged_entry e;
+
+		if (fi_cq_read(c[0].tx, &e, 1) == 1)
+			told++;
+		if (fi_cq_read(c[0].rx, &e, 1) == 1) {
+			int i = (struct fi_context2 *)e.op_context - ctx;
+
+			EQ(e.len, LEN);
+			CHECK(!memcmp(in[i], out[i], LEN));
+			heard++;
+		}
+		sched_yield();
+	}
+	ct_send_oob("d", 1);
+	ct_recv_oob(NULL, &x, 1);	/* idle until then */
+	_exit(0);
+}
+static void thousands(int rank)
+{
+	struct ct c;
+	struct ct_name mine;
+	static char in[WINDOW][LEN], out[WINDOW][LEN];
+	static struct fi_context2 rctx[WINDOW], sctx[WINDOW];
+	int busy[WINDOW] = { 0 }, sync[PROCS], heard = 0, answered = 0, fds, st;
+	size_t heap, idle;
+	fi_addr_t first = FI_ADDR_NOTAVAIL;
+	pid_t pid[PROCS];
+	char x;
+
+	(void)rank;
+	npeers = (int)fault_count("FAULT_PEERS", 2000) / PROCS * PROCS;
+	/* ofi_rxm has queues for each endpoint, and epoll a limit on how they hang together */
+	if (strcmp(ct_prov, "tcp") && npeers > 160)
+		npeers = 160;
+	need_fds(npeers + 200);
+	memset(&c, 0, sizeof c);
+	c.o.caps = FI_MSG;
+	c.o.cq_size = 1024;
+	mine = ct_open_rdm(&c, NULL);
+	for (int i = 0; i < WINDOW; i++)
+		OK(fi_recv(c.ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &rctx[i]));
+	fds = open_fds();
+	heap = heap_bytes();
+	idle = resident();
+	for (int i = 0; i < PROCS; i++) {
+		int sp[2];
+
+		CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp));
+		pid[i] = fork();
+		if (pid[i] == 0)
+			many(&mine, npeers / PROCS, i, sp[1]);
+		close(sp[1]);
+		sync[i] = sp[0];
+	}
+	while (answered < npeers) {
+		struct fi_cq_tagged_entry e;
+		ssize_t r;
+
+		while ((r = fi_cq_read(c.tx, &e, 1)) == 1) {
+			busy[(struct fi_context2 *)e.op_context - sctx] = 0;
+			answered++;
+		}
+		EQ(r, -FI_EAGAIN);
+		for (int k = 0; k < WINDOW && heard < npeers; k++) {
+			struct ct_name n = { .n = 48 };
+			fi_addr_t a;
+			int i;
+
+			if (busy[k])
+				continue;
+			r = fi_cq_read(c.rx, &e, 1);
+			if (r == -FI_EAGAIN)
+				break;
+			EQ(r, 1);
+			i = (struct fi_context2 *)e.op_context - rctx;
+			memcpy(out[k], in[i], LEN);
+			memcpy(n.b, in[i], 48);
+			a = ct_insert(&c, &n);
+			if (first == FI_ADDR_NOTAVAIL)
+				first = a;
+			OK(fi_recv(c.ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &rctx[i]));
+			POST(&c, fi_send(c.ep, out[k], LEN, NULL, a, &sctx[k]));
+			busy[k] = 1;
+			heard++;
+		}
+		sched_yield();
+	}
+	for (int i = 0; i < PROCS; i++)
+		ct_sync = sync[i], ct_recv_oob(&c, &x, 1);
+	/* all are connected and idle now */
+	CHECK(open_fds() >= fds + npeers);
+	idle = resident() > idle ? resident() - idle : 0;
+	heap = heap_bytes() > heap ? heap_bytes() - heap : 0;
+	printf("     %s: %zu bytes of the heap and %zu of resident memory for each of %d idle peers\n", ct_prov,
+	       heap / npeers, idle / npeers, npeers);
+	fflush(stdout);
+	/* AddressSanitizer keeps what is freed */
+	if (heap && !strcmp(ct_prov, "tcp") && idle / npeers > IDLE_BYTES)
+		FAIL("%zu bytes of resident memory for an idle peer", idle / npeers);
+	/* and go, half of them at once */
+	for (int i = 0; i < PROCS; i++) {
+		if (i % 2)
+			kill(pid[i], SIGKILL);
+		else
+			CHECK(send(sync[i], "x", 1, MSG_NOSIGNAL) == 1);
+	}
+	for (int i = 0; i < PROCS; i++) {
+		while (waitpid(pid[i], &st, WNOHANG) == 0)
+			ct_progress(&c);
+		CHECK(i % 2 ? WIFSIGNALED(st) : WIFEXITED(st) && !WEXITSTATUS(st));
+		close(sync[i]);
+	}
+	while (open_fds() > fds)	/* their connections are closed here as well */
+		ct_idle(&c, 10);
+	/* who is gone cannot be sent to, and that is told */
+	{
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		POST(&c, fi_send(c.ep, out[0], LEN, NULL, first, &sctx[0]));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == &sctx[0]);
+	}
+	ct_close(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "thousands of peers connect, are answered, stay idle and go", thousands, CT_SOLO | CT_RDM },
+};
+CT_MAIN("peers", tests)

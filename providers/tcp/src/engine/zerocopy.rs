@@ -1,0 +1,198 @@
+//! Sending large messages from where they are (MSG_ZEROCOPY).
+//!
+//! The system sends such bytes without copying them first, so they stay the
+//! application's message until the peer's system has them: the message is
+//! complete when the system says on the socket's error queue that it is done
+//! with every call that had a part of it. Only bytes the application lent go
+//! this way; headers are copied as ever.
+use super::State;
+use super::conn::Conn;
+use super::tx::Finish;
+use crate::config::config;
+use crate::sock::{Socket, ZerocopyDone};
+use ofi_provider::sys::Interest;
+use std::collections::VecDeque;
+
+/// Calls whose bytes the system copied after all before that is believed to go
+/// on. A single one may have had another reason, such as somebody who looks at
+/// packets.
+const MAX_COPIED: u32 = 16;
+
+/// A message that left, or is leaving, without being copied.
+#[derive(Debug)]
+struct Leaving {
+    /// The number of its first call, how many it had, and how many of them the
+    /// system is not done with.
+    first: u32,
+    calls: u32,
+    pending: u32,
+    /// Once all of it is with the system.
+    finish: Option<Finish>,
+}
+
+/// What a connection has under way of this kind.
+#[derive(Debug)]
+pub(super) struct Zerocopy {
+    /// Messages below this size are copied.
+    from: usize,
+    /// The number of the next call, as the system counts.
+    next: u32,
+    /// Calls in a row whose bytes were copied after all.
+    copied: u32,
+    /// In the order they left; only the last may be incomplete.
+    leaving: VecDeque<Leaving>,
+}
+
+impl Zerocopy {
+    /// For a new connection; none if the user does not want it
+    /// (FI_TCP_ZEROCOPY_SIZE) or the system does not have it.
+    pub(super) fn new(socket: &Socket) -> Option<Box<Self>> {
+        let from = config().zerocopy_size;
+        let wanted = from != usize::MAX && socket.set_zerocopy().is_ok();
+        wanted.then(|| Box::new(Self { from, next: 0, copied: 0, leaving: VecDeque::new() }))
+    }
+
+    /// Whether a message of this size is to leave without being copied.
+    pub(super) fn takes(&self, len: usize) -> bool {
+        len >= self.from
+    }
+
+    /// A call took bytes of the message that is leaving.
+    pub(super) fn called(&mut self) {
+        match self.leaving.back_mut().filter(|last| last.finish.is_none()) {
+            Some(last) => {
+                last.calls += 1;
+                last.pending += 1;
+            }
+            None => {
+                let first = self.next;
+                self.leaving.push_back(Leaving { first, calls: 1, pending: 1, finish: None });
+            }
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// All of the message that was leaving is with the system; gives `finish`
+    /// back if it is over with that: no part of it is in use, and nothing before
+    /// it, because messages are over in the order they leave.
+    pub(super) fn sent(&mut self, finish: Finish) -> Option<Finish> {
+        match self.leaving.back_mut() {
+            Some(last) if last.finish.is_none() => last.finish = Some(finish),
+            Some(_) => {
+                let first = self.next;
+                let copied = Leaving { first, calls: 0, pending: 0, finish: Some(finish) };
+                self.leaving.push_back(copied);
+            }
+            None => return Some(finish),
+        }
+        None
+    }
+
+    /// The system is done with calls `low` to `high`. It need not say so in order.
+    fn released(&mut self, low: u32, high: u32) {
+        for message in &mut self.leaving {
+            let of_it = (0..message.calls)
+                .map(|call| message.first.wrapping_add(call))
+                .filter(|call| call.wrapping_sub(low) <= high.wrapping_sub(low))
+                .count() as u32;
+            message.pending = message.pending.saturating_sub(of_it);
+        }
+    }
+
+    /// The oldest message, if it is over.
+    fn take_finished(&mut self) -> Option<Finish> {
+        let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
+        self.leaving.pop_front_if(over)?.finish
+    }
+
+    /// Whether the system has memory of the application's.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// All messages the system has completely, over or not; the connection ends.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Finish> + '_ {
+        self.leaving.drain(..).filter_map(|message| message.finish)
+    }
+}
+
+impl Conn {
+    /// Whether a message of this size has to take the way of those that leave
+    /// without being copied: it is one, or comes behind one.
+    #[inline]
+    pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
+        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
+    }
+
+    /// Whether the system has memory of the application's.
+    #[inline]
+    pub(super) fn is_lending(&self) -> bool {
+        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
+    }
+}
+
+impl State {
+    /// Reads what the system is done with. Whether anything moved.
+    #[cold]
+    pub(super) fn reclaim(&mut self, id: u32) -> bool {
+        let mut moved = false;
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let Some(zerocopy) = &mut conn.zerocopy else { return false };
+        while let Ok(ZerocopyDone { low, high, copied }) = conn.socket.zerocopy_done() {
+            moved = true;
+            zerocopy.released(low, high);
+            let calls = high.wrapping_sub(low).saturating_add(1);
+            zerocopy.copied = if copied { zerocopy.copied.saturating_add(calls) } else { 0 };
+            if zerocopy.copied > MAX_COPIED && zerocopy.from != usize::MAX {
+                // As on one host: it would cost more than it spares.
+                zerocopy.from = usize::MAX;
+                ofi_provider::log!(
+                    &crate::info::TCP,
+                    INFO,
+                    EP_DATA,
+                    "the system copied what it need not: no more zero-copy on this connection"
+                );
+            }
+        }
+        while let Some(finish) = zerocopy.take_finished() {
+            self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        }
+        if !zerocopy.is_busy() && conn.interest == Interest::NONE {
+            self.epoll.remove(conn.socket.fd());
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::cq::Context;
+
+    fn finish(n: usize) -> Finish {
+        Finish { context: Context(n as *mut _), ..Finish::INTERNAL }
+    }
+
+    fn finished(zerocopy: &mut Zerocopy) -> Vec<usize> {
+        std::iter::from_fn(|| zerocopy.take_finished()).map(|f| f.context.0 as usize).collect()
+    }
+
+    #[test]
+    fn messages_are_over_in_their_order_when_all_their_calls_are_in_any() {
+        // The numbers pass from the largest to zero.
+        let mut z = Zerocopy { from: 1, next: u32::MAX - 1, copied: 0, leaving: VecDeque::new() };
+        (0..3).for_each(|_| z.called());
+        assert!(z.sent(finish(1)).is_none());
+        z.called();
+        z.released(1, 1);
+        assert!(finished(&mut z).is_empty(), "the second is not sent completely");
+        assert!(z.sent(finish(2)).is_none());
+        assert!(z.sent(finish(3)).is_none(), "it was copied, but those before it are not over");
+        z.released(u32::MAX, 0);
+        assert!(finished(&mut z).is_empty());
+        z.released(u32::MAX - 1, u32::MAX - 1);
+        assert_eq!(finished(&mut z), [1, 2, 3]);
+        assert!(!z.is_busy());
+        assert!(z.sent(finish(4)).is_some(), "nothing is before it");
+    }
+}
