@@ -1,5 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
 use crate::domain::TcpFabric;
+use crate::sep::MAX_CONTEXTS;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::error::Result;
@@ -32,8 +33,16 @@ const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
-const TX_CAPS: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
+const TX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_NAMED_RX_CTX;
 /// Capabilities of a receive context.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
@@ -119,18 +128,31 @@ impl Settings {
     }
 }
 
-/// The offers, in the order of the answer.
-fn offers(settings: &Settings) -> Result<Vec<Offer>> {
+/// The offers for an application with these hints, in the order of the answer.
+///
+/// Shared contexts and contexts of scalable endpoints change how an endpoint is
+/// used; who does not ask for them does not see them.
+fn offers(settings: &Settings, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
+    let asked = hints.and_then(|hints| hints.ep());
+    let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
+    let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
+    let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
+    let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
+    let (contexts, named) = match several || named {
+        true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
+        false => (1, 0),
+    };
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
-        caps: MSG_CAPS | RDM_CAPS,
+        caps: MSG_CAPS | RDM_CAPS | named,
         protocol: FI_PROTO_XNET as u32,
         protocol_version: 1,
         max_tx_size: 65536,
         max_rx_size: 65536,
-        rx_ctx_cnt: 1,
+        shared,
+        contexts,
         ep_cnt: 256,
-        max_ep_srx_ctx: 0,
+        max_ep_srx_ctx: if shared[1] { 256 } else { 0 },
     };
     let msg = Kind {
         ep_type: fi_ep_type::FI_EP_MSG,
@@ -138,14 +160,13 @@ fn offers(settings: &Settings) -> Result<Vec<Offer>> {
         protocol: FI_PROTO_SOCK_TCP as u32,
         protocol_version: 0,
         max_tx_size: 1024,
-        max_rx_size: 1024,
-        rx_ctx_cnt: 1,
+        max_rx_size: if shared[1] { 65536 } else { 1024 },
+        shared,
+        contexts: 1,
         ep_cnt: 8192,
         max_ep_srx_ctx: 8192,
     };
-    // For applications that ask for shared receive contexts only.
-    let srx = Kind { rx_ctx_cnt: FI_SHARED_CONTEXT, max_rx_size: 65536, ..msg };
-    [rdm, srx, msg].iter().map(|kind| kind.offer(settings)).collect()
+    [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
 }
 
 /// What differs between the kinds of endpoints.
@@ -157,7 +178,10 @@ struct Kind {
     /// The largest queues.
     max_tx_size: usize,
     max_rx_size: usize,
-    rx_ctx_cnt: usize,
+    /// Transmit, and receive, contexts are shared ones.
+    shared: [bool; 2],
+    /// Contexts of a scalable endpoint, of either kind.
+    contexts: usize,
     ep_cnt: usize,
     /// Shared receive contexts of a domain.
     max_ep_srx_ctx: usize,
@@ -193,8 +217,8 @@ impl Kind {
             ep.max_order_raw_size = usize::MAX;
             ep.max_order_waw_size = usize::MAX;
             ep.mem_tag_format = TAG_FORMAT;
-            ep.tx_ctx_cnt = 1;
-            ep.rx_ctx_cnt = self.rx_ctx_cnt;
+            [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
+                self.shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
         });
         most.edit_domain(|domain| {
             domain.threading = fi_threading::FI_THREAD_SAFE.into();
@@ -207,8 +231,9 @@ impl Kind {
             domain.ep_cnt = self.ep_cnt;
             domain.tx_ctx_cnt = self.ep_cnt;
             domain.rx_ctx_cnt = self.ep_cnt;
-            domain.max_ep_tx_ctx = 1;
-            domain.max_ep_rx_ctx = 1;
+            domain.max_ep_tx_ctx = self.contexts;
+            domain.max_ep_rx_ctx = self.contexts;
+            domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
@@ -228,7 +253,7 @@ impl Getinfo for TcpFabric {
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoChain> {
         let settings = Settings::read();
-        let offers = offers(settings)?;
+        let offers = offers(settings, hints)?;
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
@@ -276,35 +301,63 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{alter, check, only_if_asked};
+    use ofi_provider::info::{alter, check};
+
+    fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {
+        offers(&Settings::default(), hints).unwrap()
+    }
 
     #[test]
     fn an_application_that_names_nothing_gets_the_defaults() {
-        for offer in offers(&Settings::default()).unwrap() {
+        for offer in offered(None) {
             let info = alter(API_VERSION, &offer, None).unwrap();
             assert_eq!((info.tx().size, info.rx().size, info.tx().inject_size), (256, 256, 128));
             assert_eq!(info.tx().op_flags | info.rx().op_flags, 0);
             assert_eq!(info.tx().caps & FI_RECV, 0);
+            let (ep, domain) = (info.ep(), info.domain());
+            assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (1, 1));
+            assert_eq!((domain.max_ep_tx_ctx, domain.max_ep_rx_ctx), (1, 1));
+            assert_eq!(info.caps() & FI_NAMED_RX_CTX, 0);
         }
     }
 
     #[test]
     fn hints_raise_sizes_up_to_the_largest_queue() {
-        let offers = offers(&Settings::default()).unwrap();
         let mut hints = InfoBuf::new().unwrap();
-        for (size, offers_that_do) in [(1024, 3), (65536, 1), (65537, 0)] {
-            hints.tx_mut().size = size;
+        for (shared, size, offers_that_do) in
+            [(false, 1024, 2), (false, 65536, 1), (true, 65536, 2), (false, 65537, 0)]
+        {
+            hints.rx_mut().size = size;
+            hints.edit_ep(|ep| ep.rx_ctx_cnt = if shared { FI_SHARED_CONTEXT } else { 0 });
             let accepted = |offer: &&Offer| check(API_VERSION, offer, hints.as_ref()).is_empty();
+            let offers = offered(Some(hints.as_ref()));
             assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
         }
     }
 
     #[test]
     fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
-        let offers = offers(&Settings::default()).unwrap();
-        let [rdm, srx, msg] = &offers[..] else { panic!("three kinds") };
-        assert!(only_if_asked(srx, None) && !only_if_asked(msg, None));
+        let offers = offered(None);
+        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
         assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+    }
+
+    #[test]
+    fn contexts_of_scalable_endpoints_are_for_those_who_ask_for_several() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS);
+        let offers = offered(Some(hints.as_ref()));
+        let refused = |offer: &Offer| !check(API_VERSION, offer, hints.as_ref()).is_empty();
+        assert_eq!(offers.iter().map(refused).collect::<Vec<_>>(), [false, true]);
+        let info = alter(API_VERSION, &offers[0], Some(hints.as_ref())).unwrap();
+        assert_eq!(info.domain().max_ep_rx_ctx, MAX_CONTEXTS);
+        assert_eq!(info.ep().tx_ctx_cnt, MAX_CONTEXTS);
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS + 1);
+        assert!(
+            offered(Some(hints.as_ref()))
+                .iter()
+                .all(|offer| { !check(API_VERSION, offer, hints.as_ref()).is_empty() })
+        );
     }
 }

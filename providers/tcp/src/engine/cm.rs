@@ -5,7 +5,7 @@
 //! time, one of the calls gives way. MSG endpoints are connected by the
 //! application, and their events go to the event queue.
 use super::conn::{Conn, Stage};
-use super::ep::Kind;
+use super::ep::{Ep, Kind};
 use super::tx::Outgoing;
 use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
@@ -114,6 +114,16 @@ pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
     match CmMessage::len_at(bytes)? {
         Some(len) if bytes.len() >= len => CmMessage::parse(&bytes[..len]).map(Some),
         _ => Ok(None),
+    }
+}
+
+/// What we say to an RDM peer that called.
+pub(super) fn answer_to(hello: &RdmHello, ep: &Ep) -> RdmHello {
+    RdmHello {
+        version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
+        features: ep.features(),
+        port: ep.identity.local.port(),
+        pid: std::process::id(),
     }
 }
 
@@ -312,7 +322,8 @@ impl State {
                     self.fail(id, error);
                     return true;
                 }
-                let message = CmMessage::encode(CmType::Request, true, &conn.param);
+                let contexts = self.eps[conn.ep].contexts_to(conn.peer);
+                let message = CmMessage::encode_for(CmType::Request, true, contexts, &conn.param);
                 match conn.socket.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
@@ -412,7 +423,7 @@ impl State {
     }
 
     /// Messages may flow; those that waited go first.
-    fn established(&mut self, id: u32) {
+    pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         conn.stage = Stage::Connected;
         if conn.order == ByteOrder::Network {
@@ -442,6 +453,10 @@ impl State {
     }
 
     fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
+        let conn = &self.conns[id];
+        if message.contexts != self.eps[conn.ep].contexts_to(conn.peer) {
+            return Err(Malformed("the peer knows no contexts of scalable endpoints"));
+        }
         // A peer of the first protocol version answers without data.
         let version = match RdmHello::parse(&message.data) {
             Ok(hello) => {
@@ -476,6 +491,10 @@ impl State {
         addr.set_port(hello.port);
         if let SocketAddr::V6(v6) = &mut addr {
             v6.set_flowinfo(0);
+        }
+        if !message.contexts.are_first() {
+            self.context_request(id, message.contexts, &hello, addr);
+            return Ok(());
         }
         let ep = &mut self.eps[ep_id];
         let local = ep.identity.local;
@@ -518,12 +537,7 @@ impl State {
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
         self.eps[ep_id].peers[peer].firewalled = firewalls.0;
-        let answer = RdmHello {
-            version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
-            features: self.eps[ep_id].features(),
-            port: local.port(),
-            pid: std::process::id(),
-        };
+        let answer = answer_to(&hello, &self.eps[ep_id]);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
@@ -553,6 +567,11 @@ impl State {
         let ep = &mut self.eps[ep_id];
         if ep.identity.kind == Kind::Msg {
             self.msg_failed(id, Error::CONNREFUSED, data);
+            return;
+        }
+        if !ep.contexts_to(peer).are_first() && !data.is_empty() {
+            // It has no such context, and never will.
+            self.fail(id, Error::CONNREFUSED);
             return;
         }
         // An RDM peer refuses because it is calling us, or believes it still has
@@ -630,7 +649,7 @@ impl State {
         }
     }
 
-    fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
+    pub(super) fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
         let ep = &mut self.eps[ep_id];
         for outgoing in waiting {
             ep.finish_tx(&outgoing.finish, Err(error));
@@ -638,14 +657,14 @@ impl State {
     }
 
     /// A connection is this peer's from now on.
-    fn attach(&mut self, id: u32, peer: u32) {
+    pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.conns[id];
         conn.peer = peer;
         self.eps[conn.ep].peers[peer].conns += 1;
     }
 
     /// Takes a connection away without saying anything to anybody.
-    fn drop_conn(&mut self, id: u32) -> Option<Conn> {
+    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
         if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
             peer.conns -= 1;

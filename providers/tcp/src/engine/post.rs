@@ -259,6 +259,17 @@ impl State {
         }
     }
 
+    /// Forgets all posted receives, and what the application claimed; nothing is
+    /// reported any more.
+    pub(super) fn empty_inbox(&mut self, ep_id: u32) {
+        self.cancel_all(ep_id);
+        let ep = &mut self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        for id in std::mem::take(&mut inbox.claimed).into_values() {
+            self.take_message(ep_id, TAGGED, id, None);
+        }
+    }
+
     /// From now on the endpoint takes its receives from this shared receive
     /// context, which reports what is taken back to the endpoint's queue if it
     /// has none itself.
