@@ -6,6 +6,7 @@ use crate::pep::TcpPep;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::addr;
+use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
     Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
@@ -28,11 +29,11 @@ impl Fabric for TcpFabric {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<TcpDomain> {
         let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = Engine::new(level, !config().no_auto_progress, regions)?;
-        Ok(TcpDomain { engine, settings })
+        Ok(TcpDomain { engine, settings, api_version })
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<TcpPep> {
@@ -49,6 +50,7 @@ impl Fabric for TcpFabric {
 pub(crate) struct TcpDomain {
     engine: Arc<Engine>,
     settings: DomainSettings,
+    api_version: u32,
 }
 
 impl TcpDomain {
@@ -57,30 +59,31 @@ impl TcpDomain {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         self.settings.start_thread("ofi-tcp", engine)
     }
-}
 
-/// What an endpoint is to be, at the address of a passive one if that is given.
-fn identity(info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<Identity> {
-    let kind = match info.ep_type() {
-        t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
-        t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
-        _ => return Err(Error::INVAL),
-    };
-    let local = match passive {
-        Some(name) => addr::from_bytes(name)?,
-        None => local_addr(info)?,
-    };
-    let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-    Ok(Identity {
-        kind,
-        firewalled: kind == Kind::Rdm && config().firewall_addr,
-        local,
-        keep_port: passive.is_some(),
-        directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-        source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-        tx_size: tx.size.max(1),
-        inject_size: tx.inject_size,
-    })
+    /// What an endpoint is to be, at the address of a passive one if that is given.
+    fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<Identity> {
+        let kind = match info.ep_type() {
+            t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
+            t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
+            _ => return Err(Error::INVAL),
+        };
+        let local = match passive {
+            Some(name) => addr::from_bytes(name)?,
+            None => local_addr(info)?,
+        };
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        Ok(Identity {
+            kind,
+            firewalled: kind == Kind::Rdm && config().firewall_addr,
+            local,
+            keep_port: passive.is_some(),
+            directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
+            source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
+            buffered: buffered::is_asked(info, self.api_version),
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size,
+        })
+    }
 }
 
 impl Domain for TcpDomain {
@@ -103,7 +106,7 @@ impl Domain for TcpDomain {
     fn endpoint(&self, info: InfoRef<'_>) -> Result<TcpEp> {
         let handle = info.handle();
         let passive = passive_name(handle).transpose()?;
-        let identity = identity(info, passive.as_deref())?;
+        let identity = self.identity(info, passive.as_deref())?;
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
         let request = match identity.kind {
             _ if handle.is_null() => None,
@@ -118,7 +121,7 @@ impl Domain for TcpDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        let identity = identity(info, None)?;
+        let identity = self.identity(info, None)?;
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
@@ -135,6 +138,7 @@ impl Domain for TcpDomain {
             keep_port: false,
             directed: rx.caps & FI_DIRECTED_RECV != 0,
             source_err: false,
+            buffered: false,
             tx_size: 0,
             inject_size: 0,
         };

@@ -1,12 +1,12 @@
 //! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
-use crate::engine::{Engine, Identity, Kind, Request};
+use crate::engine::{Engine, Half, Identity, Kind, Request};
 use crate::sep::{Group, Part};
 use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
 use ofi_provider::abi::{
-    FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV,
-    fi_addr_t,
+    FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR,
+    FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::atomic::Operation;
@@ -113,8 +113,14 @@ impl TcpEp {
 }
 
 impl Endpoint for TcpEp {
+    const BUFFERS: bool = true;
+
     fn opened(&self, fid: FidPtr) {
-        self.engine.lock().ep(self.id).set_fid(fid);
+        // The two contexts of an index are one to the engine, which names the
+        // one that receives.
+        if !matches!(self.part, Part::Scalable(_) | Part::Context(_, Half::Transmit, _)) {
+            self.engine.lock().ep(self.id).set_fid(fid);
+        }
     }
 
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
@@ -130,6 +136,9 @@ impl Endpoint for TcpEp {
         state.ep(self.id).bind(bindings);
         if let Some(srx) = srx {
             if self.kind == Kind::Srx || !Arc::ptr_eq(&self.engine, &srx.engine) {
+                return Err(Error::INVAL);
+            }
+            if state.ep(self.id).is_buffered() {
                 return Err(Error::INVAL);
             }
             state.share_inbox(self.id, srx.id);
@@ -168,7 +177,7 @@ impl Endpoint for TcpEp {
                 value[..bytes.len()].copy_from_slice(&bytes);
                 return Ok(bytes.len());
             }
-            _ => return Err(Error::NOPROTOOPT),
+            name => self.engine.lock().ep(self.id).buffering(name)?,
         };
         let bytes = size.to_ne_bytes();
         value[..bytes.len()].copy_from_slice(&bytes);
@@ -190,6 +199,10 @@ impl Endpoint for TcpEp {
                 };
                 *self.engine.lock().firewalled(self.id) = behind;
                 Ok(())
+            }
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                self.engine.lock().ep(self.id).set_buffering(name, usize::from_ne_bytes(bytes))
             }
             _ => Err(Error::NOPROTOOPT),
         }

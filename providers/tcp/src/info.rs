@@ -3,6 +3,7 @@ use crate::domain::TcpFabric;
 use crate::sep::MAX_CONTEXTS;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::error::Result;
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
@@ -56,7 +57,8 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
-    | FI_RMA_PMEM;
+    | FI_RMA_PMEM
+    | VARIABLE_MSG;
 /// Everything on a connection is done in the order of its posting, but for the
 /// answers to reads, of memory and by atomic operations.
 const MSG_ORDER: u64 = FI_ORDER_RAR
@@ -132,7 +134,7 @@ impl Settings {
 ///
 /// Shared contexts and contexts of scalable endpoints change how an endpoint is
 /// used; who does not ask for them does not see them.
-fn offers(settings: &Settings, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
+fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
     let asked = hints.and_then(|hints| hints.ep());
     let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
     let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
@@ -142,9 +144,13 @@ fn offers(settings: &Settings, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>>
         true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
         false => (1, 0),
     };
+    // Messages that are reported as they come belong to one endpoint.
+    let (mode, caps) = if shared[1] { (0, 0) } else { buffered::bits(version) };
+    let (mode, caps) = hints.map_or((0, 0), |hints| (hints.mode() & mode, hints.caps() & caps));
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
-        caps: MSG_CAPS | RDM_CAPS | named,
+        caps: MSG_CAPS | RDM_CAPS | named | caps,
+        mode,
         protocol: FI_PROTO_XNET as u32,
         protocol_version: 1,
         max_tx_size: 65536,
@@ -156,7 +162,8 @@ fn offers(settings: &Settings, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>>
     };
     let msg = Kind {
         ep_type: fi_ep_type::FI_EP_MSG,
-        caps: MSG_CAPS,
+        caps: MSG_CAPS | caps,
+        mode,
         protocol: FI_PROTO_SOCK_TCP as u32,
         protocol_version: 0,
         max_tx_size: 1024,
@@ -173,6 +180,7 @@ fn offers(settings: &Settings, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>>
 struct Kind {
     ep_type: fi_ep_type,
     caps: u64,
+    mode: u64,
     protocol: u32,
     protocol_version: u32,
     /// The largest queues.
@@ -192,6 +200,7 @@ impl Kind {
         let caps = self.caps | DOMAIN_CAPS;
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
+        most.set_mode(self.mode);
 
         let tx = most.tx_mut();
         tx.caps = caps & TX_CAPS;
@@ -253,7 +262,7 @@ impl Getinfo for TcpFabric {
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoChain> {
         let settings = Settings::read();
-        let offers = offers(settings, hints)?;
+        let offers = offers(settings, version, hints)?;
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
@@ -304,7 +313,7 @@ mod tests {
     use ofi_provider::info::{alter, check};
 
     fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {
-        offers(&Settings::default(), hints).unwrap()
+        offers(&Settings::default(), API_VERSION, hints).unwrap()
     }
 
     #[test]

@@ -258,7 +258,8 @@ unsafe fn open_endpoint<D: Domain>(
             let on_close = domain.use_it();
             let inner = domain.inner.endpoint(info)?;
             let progress = domain.inner.progress_source();
-            Ok(EpFid::open(inner, info, domain.clone(), progress, on_close, context))
+            let (domain, version) = (domain.clone(), domain.api_version);
+            Ok(EpFid::open(inner, info, version, domain, progress, on_close, context))
         })
     }
 }
@@ -303,8 +304,8 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
                 let on_close = domain.use_it();
                 let inner = domain.inner.scalable_ep(info)?;
                 let progress = domain.inner.progress_source();
-                let domain = domain.clone();
-                Ok(EpFid::open_scalable(inner, info, domain, progress, on_close, context))
+                let (domain, version) = (domain.clone(), domain.api_version);
+                Ok(EpFid::open_scalable(inner, info, version, domain, progress, on_close, context))
             })
         }
     })

@@ -12,6 +12,7 @@ use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
+use crate::buffered;
 use crate::cntr::Cntr;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
@@ -81,6 +82,8 @@ pub(super) struct Parts<E> {
     pub(super) role: Role,
     pub(super) caps: u64,
     pub(super) ep_type: fi_ep_type,
+    /// Its messages are claimed and discarded (fi_msg(3) of 1.x).
+    pub(super) buffered: bool,
     /// tx_attr.op_flags and rx_attr.op_flags.
     pub(super) tx_defaults: u64,
     pub(super) rx_defaults: u64,
@@ -174,6 +177,10 @@ const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MSG
     | abi::FI_TAGGED
     | abi::FI_RECV;
+
+/// Flags of a receive call that settles what becomes of a message that was
+/// reported (fi_msg(3) of 1.x).
+const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
 
 /// Flags that a tagged receive call may carry besides.
 const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
@@ -280,6 +287,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open(
         inner: E,
         info: InfoRef<'_>,
+        api_version: u32,
         domain: Arc<dyn Any + Send + Sync>,
         progress: Arc<dyn Progress>,
         leave_domain: Box<dyn Fn() + Send + Sync>,
@@ -296,6 +304,7 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Endpoint,
                 caps: info.caps(),
                 ep_type,
+                buffered: E::BUFFERS && buffered::is_asked(info, api_version),
                 tx_defaults: info.tx().map_or(0, |tx| tx.op_flags),
                 rx_defaults: info.rx().map_or(0, |rx| rx.op_flags),
                 progress,
@@ -324,6 +333,7 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Srx,
                 caps: if rx.caps & both == 0 { both } else { rx.caps & both },
                 ep_type: fi_ep_type::FI_EP_UNSPEC,
+                buffered: false,
                 tx_defaults: 0,
                 rx_defaults: rx.op_flags,
                 progress,
@@ -699,6 +709,12 @@ impl<E: Endpoint> EpFid<E> {
             return Err(Error::BADFLAGS);
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
+    }
+
+    /// Whether a receive with these flags is for a message that was reported, and
+    /// not posted for one to come.
+    fn settles(&self, flags: u64) -> bool {
+        self.shared.parts.buffered && flags & SETTLES != 0 && flags & abi::FI_PEEK == 0
     }
 
     #[inline]
@@ -1194,9 +1210,14 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
     answer_transfer("fi_recvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        // SAFETY: see above.
-        let buf = unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
-        let flags = ep.rx_msg(flags, RX_FLAGS)?;
+        let settles = ep.settles(flags);
+        let flags = ep.rx_msg(flags, if settles { RX_FLAGS | SETTLES } else { RX_FLAGS })?;
+        let buf = if settles && flags & abi::FI_DISCARD != 0 {
+            RecvBuf::none()
+        } else {
+            // SAFETY: see above.
+            unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+        };
         let context = Context(msg.context);
         ep.inner().recv(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
     })
@@ -1247,7 +1268,9 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         let flags = ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?;
-        let buf = if flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0 {
+        let nowhere = flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0;
+        let discards = ep.settles(flags) && flags & abi::FI_DISCARD != 0;
+        let buf = if nowhere || discards {
             RecvBuf::none()
         } else {
             // SAFETY: see above.

@@ -299,6 +299,10 @@ pub struct AtomicOp {
 
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
+    /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
+    /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
+    /// ([`crate::buffered`]).
+    const BUFFERS: bool = false;
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared

@@ -4,6 +4,7 @@ use super::ep::{EpFid, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr, unbuilt};
 use crate::abi::{fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
 use crate::boundary::answer;
+use crate::buffered;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
@@ -87,6 +88,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open_scalable(
         inner: E,
         info: InfoRef<'_>,
+        api_version: u32,
         domain: Arc<dyn Any + Send + Sync>,
         progress: Arc<dyn Progress>,
         leave_domain: Box<dyn Fn() + Send + Sync>,
@@ -113,6 +115,7 @@ impl<E: Endpoint> EpFid<E> {
             role: Role::Scalable,
             caps: info.caps(),
             ep_type: fi_ep_type::FI_EP_RDM,
+            buffered: E::BUFFERS && buffered::is_asked(info, api_version),
             tx_defaults: tx.op_flags,
             rx_defaults: rx.op_flags,
             progress,
@@ -140,6 +143,7 @@ impl<E: Endpoint> EpFid<E> {
             role,
             caps,
             ep_type: sep.ep_type,
+            buffered: sep.buffered,
             tx_defaults,
             rx_defaults,
             progress: sep.progress.clone(),

@@ -117,13 +117,21 @@ pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
     }
 }
 
-/// What we say to an RDM peer that called.
-pub(super) fn answer_to(hello: &RdmHello, ep: &Ep) -> RdmHello {
-    RdmHello {
-        version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
-        features: ep.features(),
-        port: ep.identity.local.port(),
-        pid: std::process::id(),
+impl Ep {
+    /// The version of the protocol that we speak. Of a message that waits at its
+    /// sender there is nothing an endpoint with buffered receives could report.
+    fn rdm_version(&self) -> u8 {
+        if self.buffering.is_some() { 0 } else { RDM_VERSION }
+    }
+
+    /// What we say to an RDM peer that called.
+    pub(super) fn answer_to(&self, hello: &RdmHello) -> RdmHello {
+        RdmHello {
+            version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
+            features: self.features(),
+            port: self.identity.local.port(),
+            pid: std::process::id(),
+        }
     }
 }
 
@@ -168,7 +176,7 @@ impl State {
             return Err(Error::FIREWALLADDR);
         }
         let hello = RdmHello {
-            version: RDM_VERSION,
+            version: ep.rdm_version(),
             features: ep.features(),
             port: ep.identity.local.port(),
             pid: std::process::id(),
@@ -537,10 +545,10 @@ impl State {
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
         self.eps[ep_id].peers[peer].firewalled = firewalls.0;
-        let answer = answer_to(&hello, &self.eps[ep_id]);
+        let answer = self.eps[ep_id].answer_to(&hello);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
-        conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
+        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
         let answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
         if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);

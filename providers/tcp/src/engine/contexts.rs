@@ -8,11 +8,10 @@
 //! is made like all others, from the sender to the listener; what opens it names
 //! both, and the sender as everybody knows it, by the endpoint's address.
 use super::State;
-use super::cm::answer_to;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
-use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Contexts, RdmHello};
+use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Contexts, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::Bindings;
@@ -164,13 +163,13 @@ impl State {
             self.drop_conn(id);
             return;
         };
-        let answer = answer_to(hello, ep);
+        let answer = ep.answer_to(hello);
         let peer = self.eps[receiver].peer_at(addr);
         self.conns[id].ep = receiver;
         self.eps[receiver].peers[peer].firewalled = hello.features & BEHIND_FIREWALL != 0;
         self.attach(id, peer);
         let conn = &mut self.conns[id];
-        conn.rendezvous = hello.version >= 1;
+        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
         let answer =
             CmMessage::encode_for(CmType::Response, conn.atomics, contexts, &answer.encode());
         match conn.socket.send(&answer) {

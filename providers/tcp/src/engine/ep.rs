@@ -1,5 +1,6 @@
 //! The engine's side of an endpoint.
 use super::State;
+use super::buffered::Buffering;
 use super::inbox::Inbox;
 use super::tx::Outgoing;
 use crate::sock::Socket;
@@ -43,6 +44,8 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Messages are reported as they come (FI_BUFFERED_RECV).
+    pub(crate) buffered: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -95,6 +98,8 @@ pub(crate) struct Ep {
 
     /// Its receives and the messages that wait, or those it shares.
     pub(super) inbox: u32,
+    /// Messages are reported as they come.
+    pub(super) buffering: Option<Buffering>,
 
     /// RDM: where peers connect to.
     pub(super) listener: Option<Socket>,
@@ -121,6 +126,7 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(identity: Identity, inbox: u32) -> Self {
         Self {
+            buffering: identity.buffered.then(Buffering::default),
             identity,
             fid: FidPtr(std::ptr::null_mut()),
             tx_cq: None,
@@ -410,11 +416,19 @@ impl Ep {
         self.rx_cq.clone_from(&bindings.rx_cq);
         self.rx_cntr.clone_from(&bindings.rx_cntr);
         self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
+        if let Some(buffering) = &mut self.buffering {
+            buffering.fixed = true;
+        }
     }
 
     /// How many sends may be under way, and how large injected ones are.
     pub(crate) fn limit_sends(&mut self, size: usize, inject_size: usize) {
         (self.identity.tx_size, self.identity.inject_size) = (size.max(1), inject_size);
+    }
+
+    /// Whether messages are reported as they come.
+    pub(crate) fn is_buffered(&self) -> bool {
+        self.buffering.is_some()
     }
 
     /// FI_DIRECTED_RECV and FI_SOURCE_ERR.

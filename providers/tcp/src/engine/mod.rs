@@ -13,6 +13,7 @@
 //! has nothing to tell. Idle connections cost nothing.
 mod atomic;
 mod batch;
+mod buffered;
 mod cm;
 mod conn;
 mod contexts;
