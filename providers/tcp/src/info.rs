@@ -145,8 +145,11 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
         false => (1, 0),
     };
     // Messages that are reported as they come belong to one endpoint.
-    let (mode, caps) = if shared[1] { (0, 0) } else { buffered::bits(version) };
-    let (mode, caps) = hints.map_or((0, 0), |hints| (hints.mode() & mode, hints.caps() & caps));
+    let (buffers, variable) = if shared[1] { (0, 0) } else { buffered::bits(version) };
+    let caps = hints.map_or(0, InfoRef::caps) & variable;
+    // Who can do with every mode asks for none. The prefix has no bytes.
+    let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
+    let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
         caps: MSG_CAPS | RDM_CAPS | named | caps,
@@ -204,6 +207,7 @@ impl Kind {
 
         let tx = most.tx_mut();
         tx.caps = caps & TX_CAPS;
+        tx.mode = self.mode & FI_MSG_PREFIX;
         tx.op_flags = TX_OP_FLAGS;
         tx.msg_order = MSG_ORDER;
         tx.inject_size = settings.max_inject;
@@ -213,6 +217,7 @@ impl Kind {
 
         let rx = most.rx_mut();
         rx.caps = caps & RX_CAPS;
+        rx.mode = self.mode & FI_MSG_PREFIX;
         rx.op_flags = RX_OP_FLAGS;
         rx.msg_order = MSG_ORDER;
         rx.size = self.max_rx_size.max(settings.rx_size);
@@ -310,7 +315,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{alter, check};
+    use ofi_provider::info::{alter, check, version};
 
     fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {
         offers(&Settings::default(), API_VERSION, hints).unwrap()
@@ -350,6 +355,27 @@ mod tests {
         let [rdm, msg] = &offers[..] else { panic!("two kinds") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
         assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+    }
+
+    #[test]
+    fn modes_are_for_those_who_ask_for_them_and_know_them() {
+        let mut hints = InfoBuf::new().unwrap();
+        let (all, buffers) = (u64::MAX, FI_BUFFERED_RECV);
+        for (mode, api, answer) in [
+            (FI_CONTEXT | buffers, version(1, 22), buffers),
+            (FI_CONTEXT | buffers, version(2, 0), 0),
+            (FI_CONTEXT | FI_MSG_PREFIX, version(2, 0), FI_MSG_PREFIX),
+            (all, version(1, 17), 0),
+        ] {
+            hints.set_mode(mode);
+            for offer in offers(&Settings::default(), api, Some(hints.as_ref())).unwrap() {
+                let info = alter(api, &offer, Some(hints.as_ref())).unwrap();
+                assert_eq!(info.mode(), answer);
+                assert_eq!(info.rx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.tx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.ep().msg_prefix_size, 0);
+            }
+        }
     }
 
     #[test]
