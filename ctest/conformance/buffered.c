@@ -41,7 +41,8 @@ static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, 
 	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED), FI_RECV | kind);
 	EQ(e->len, len);
 	r = e->op_context;
-	CHECK(r->ep == c->ep);
+	/* hooks hand out endpoints of their own */
+	CHECK(getenv("FI_HOOK") ? r->ep != NULL : r->ep == c->ep);
 	CHECK(r->context == NULL);
 	return r;
 }

@@ -42,6 +42,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Refusals after which a peer is believed.
 const MAX_REFUSALS: u32 = 100;
+const MAX_HANG_UPS: u32 = 10;
 
 /// How long a listener that lacked descriptors or memory waits.
 pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
@@ -385,7 +386,9 @@ impl State {
         let stage = conn.stage;
         let kind = self.eps[conn.ep].identity.kind;
         let result = CmMessage::parse(&stash).and_then(|message| match (stage, message.kind) {
-            (Stage::AwaitRequest, CmType::Request) => self.rdm_request(id, &message),
+            (Stage::AwaitRequest, CmType::Request | CmType::ContextRequest) => {
+                self.rdm_request(id, &message)
+            }
             (Stage::AwaitResponse, CmType::Response) if kind == Kind::Rdm => {
                 self.rdm_answer(id, &message)
             }
@@ -577,7 +580,8 @@ impl State {
             self.msg_failed(id, Error::CONNREFUSED, data);
             return;
         }
-        if !ep.contexts_to(peer).are_first() && !data.is_empty() {
+        let between_endpoints = ep.contexts_to(peer).are_first();
+        if !between_endpoints && !data.is_empty() {
             // It has no such context, and never will.
             self.fail(id, Error::CONNREFUSED);
             return;
@@ -591,6 +595,8 @@ impl State {
             entry.conn = NONE;
         }
         entry.refusals += 1;
+        // Who knows nothing of contexts only hangs up.
+        let most = if between_endpoints { MAX_REFUSALS } else { MAX_HANG_UPS };
         if let Some(conn) = self.conns.get_mut(entry.conn) {
             conn.take_over(waiting);
             let other = entry.conn;
@@ -601,7 +607,7 @@ impl State {
             }
             return;
         }
-        if entry.refusals > MAX_REFUSALS {
+        if entry.refusals > most {
             entry.refusals = 0;
             self.fail_all(ep_id, waiting, Error::CONNREFUSED);
             return;
