@@ -626,7 +626,8 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 			left--;
 			kill(-pid[i], SIGKILL);
 			pid[i] = 0;
-			worst = WIFEXITED(st) ? WEXITSTATUS(st) : 1;
+			/* who was ended here, on account of the other rank, has no verdict */
+			worst = WIFEXITED(st) ? WEXITSTATUS(st) : kill_at && WTERMSIG(st) == SIGKILL ? 0 : 1;
 			if (WIFSIGNALED(st) && !(kill_at && WTERMSIG(st) == SIGKILL) && got < nwhy - 60)
 				got += snprintf(why + got, nwhy - got, "[rank %d: killed by signal %d, %s]", i,
 						WTERMSIG(st), strsignal(WTERMSIG(st)));

@@ -477,6 +477,7 @@ static void closing(int rank)
 	meet(&s);
 	OK(fi_recv(s.rx[1], &old, sizeof old, NULL, FI_ADDR_UNSPEC, &old));
 	OK(fi_recv(s.rx[0], &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
+	OK(fi_cancel(&s.tx[0]->fid, &in));
 	OK(fi_close(&s.rx[1]->fid));
 	OK(fi_close(&s.tx[0]->fid));
 	s.rx[1] = s.tx[0] = NULL;
