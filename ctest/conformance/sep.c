@@ -131,7 +131,7 @@ static void ways(int rank)
 {
 	static char got[N][N * EACH][8192];
 	size_t big = sizeof got[0][0];
-	int seen[N][N] = { { 0 } };
+	int seen[N][N] = { { 0 } }, last[N][N];
 	struct sep s;
 
 	open_all(&s, FI_MSG | FI_SOURCE);
@@ -156,16 +156,20 @@ static void ways(int rank)
 			struct fi_cq_tagged_entry e;
 			fi_addr_t src = FI_ADDR_NOTAVAIL;
 			struct way w;
+			int slot;
 
 			ct_next(&s.c, s.rxq[r], &e, &src, NULL);
 			EQ(src, s.c.peer);
-			/* the oldest receive of the context gets the next message */
-			CHECK(e.op_context == got[r][i]);
-			memcpy(&w, got[r][i], sizeof w);
+			slot = ((char *)e.op_context - got[r][0]) / (int)big;
+			CHECK(slot >= 0 && slot < N * EACH && e.op_context == got[r][slot]);
+			memcpy(&w, got[r][slot], sizeof w);
 			EQ(w.from, !rank);
 			EQ(w.rx, r);
 			CHECK(w.tx >= 0 && w.tx < N);
 			EQ(w.number, seen[w.tx][r]++);
+			/* a later message of the same context has a later receive */
+			CHECK(w.number == 0 || slot > last[w.tx][r]);
+			last[w.tx][r] = slot;
 			EQ(e.len, w.number % 7 ? sizeof w : big);
 		}
 	for (int t = 0; t < N; t++)
@@ -598,6 +602,71 @@ static void shared(int rank)
 	ct_close(&c);
 }
 
+/* A connection message of tcp that asks for contexts; what came back, 0 when the connection ended. */
+static size_t ask(struct ct *c, const struct ct_name *to, const char mark[8], uint16_t tx, uint16_t rx, unsigned char *answer)
+{
+	unsigned char m[40] = { 3, 64, 0, 8, [8] = tx >> 8, tx, rx >> 8, rx, [32] = 1, [34] = 1, 2 };
+	uint64_t one = 1;
+	size_t got = 0;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	memcpy(m + 16, mark, 8);
+	memcpy(m + 24, &one, 8);
+	CHECK(fd >= 0 && !connect(fd, (const void *)to->b, sizeof(struct sockaddr_in)));
+	EQ(send(fd, m, sizeof m, MSG_NOSIGNAL), sizeof m);
+	for (;;) {
+		ssize_t r = recv(fd, answer + got, 200 - got, MSG_DONTWAIT);
+
+		ct_progress(c);
+		if (r > 0)
+			got += r;
+		else if (r == 0 || (errno != EAGAIN && errno != EINTR) || got >= 32)
+			break;
+	}
+	close(fd);
+	return got;
+}
+static void strangers(int rank)
+{
+	unsigned char a[200];
+	struct fi_cq_tagged_entry e;
+	struct ct_opt o = { 0 };
+	struct ct_name name;
+	struct ct c = { 0 };
+	struct sep s;
+	int word = 4, in = 0;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("the messages are those of tcp");
+	fi_freeinfo(sep_info(&o));
+	name = ct_open_rdm(&c, NULL);
+	/* the first context of any endpoint may be asked for, by a peer that says so */
+	CHECK(ask(&c, &name, "ofi-rs?\2", 1, 0, a) >= 32);
+	EQ(a[1], 1);
+	CHECK(!memcmp(a + 16, "ofi-rs!\2", 8) && a[9] == 1);
+	EQ(ask(&c, &name, "ofi-rs?\1", 1, 0, a), 0);
+	EQ(ask(&c, &name, "\0\0\0\0\0\0\0\2", 1, 0, a), 0);
+	EQ(ask(&c, &name, "ofi-rs?\2", 0, 0, a), 0);
+	CHECK(ask(&c, &name, "ofi-rs?\2", 0, 1, a) >= 32);
+	EQ(a[1], 6);
+	ct_close(&c);
+	open_all(&s, FI_MSG);
+	CHECK(ask(&s.c, &s.name, "ofi-rs?\2", 0xffff, N - 1, a) >= 32);
+	EQ(a[1], 1);
+	CHECK(ask(&s.c, &s.name, "ofi-rs?\2", 0, N, a) >= 32);
+	EQ(a[1], 6);
+	CHECK(ask(&s.c, &s.name, "ofi-rs?\2", 0, 0xffff, a) >= 32);
+	EQ(a[1], 6);
+	/* all else goes on */
+	s.c.peer = ct_insert(&s.c, &s.name);
+	OK(fi_recv(s.rx[2], &in, sizeof in, NULL, FI_ADDR_UNSPEC, NULL));
+	POST(&s.c, fi_send(s.tx[1], &word, sizeof word, NULL, at(&s, 2), NULL));
+	ct_next(&s.c, s.rxq[2], &e, NULL, NULL);
+	EQ(in, 4);
+	close_all(&s);
+}
+
 /* Who does not ask sees nothing of it. */
 static void unasked(int rank)
 {
@@ -630,6 +699,7 @@ static const struct ct_test tests[] = {
 	{ "reads and writes are reported and counted by the contexts they went through", memory, CT_RDM | CT_REL },
 	{ "a context that is closed takes nothing of others with it", closing, CT_RDM | CT_REL },
 	{ "connectionless endpoints share receives and a transmit context", shared, CT_RDM | CT_REL },
+	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO },
 	{ "only who asks for several contexts is offered them", unasked, CT_RDM | CT_REL | CT_SOLO },
 };
 CT_MAIN("sep", tests)
