@@ -12,7 +12,8 @@ use crate::buf::RecvBuf;
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::error::{Error, Result};
-use crate::glue::RecvOp;
+use crate::glue::{Bindings, RecvOp};
+use crate::later::{ASIDE, Later, Outcome};
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::slab::{NONE, Slab};
 use std::collections::HashMap;
@@ -92,6 +93,7 @@ const TAGGED: usize = 1;
 pub struct Inbox<B> {
     cq: Option<Arc<Cq>>,
     cntr: Option<Arc<Cntr>>,
+    later: Option<Arc<Later>>,
     /// A receive's source counts (FI_DIRECTED_RECV).
     directed: bool,
     posted: [Posted<Recv>; 2],
@@ -117,6 +119,7 @@ impl<B: Body> Inbox<B> {
         Self {
             cq: None,
             cntr: None,
+            later: None,
             directed,
             posted: Default::default(),
             unexpected: [Unexpected::default(), Unexpected::default()],
@@ -130,8 +133,10 @@ impl<B: Body> Inbox<B> {
     }
 
     /// From now on receives are reported there.
-    pub fn bind(&mut self, cq: Option<Arc<Cq>>, cntr: Option<Arc<Cntr>>) {
-        (self.cq, self.cntr) = (cq, cntr);
+    pub fn bind(&mut self, bindings: &Bindings) {
+        self.cq.clone_from(&bindings.rx_cq);
+        self.cntr.clone_from(&bindings.rx_cntr);
+        self.later.clone_from(&bindings.later);
     }
 
     /// Where receives are reported.
@@ -205,6 +210,9 @@ impl<B: Body> Inbox<B> {
 
     #[inline]
     fn report(&self, entry: Completion, wanted: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = &self.cntr {
             cntr.completed(entry.len);
         }
@@ -213,8 +221,19 @@ impl<B: Body> Inbox<B> {
         }
     }
 
+    /// An operation that the domain needs for itself is over.
+    #[cold]
+    fn done_aside(&self, outcome: Outcome) {
+        if let Some(later) = &self.later {
+            later.done(outcome);
+        }
+    }
+
     #[cold]
     fn report_error(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = &self.cntr {
             cntr.failed();
         }
@@ -240,13 +259,14 @@ impl<B: Body> Inbox<B> {
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else if entry.src == FI_ADDR_NOTAVAIL
+            && entry.flags & ASIDE == 0
             && let Some(addrs) = &self.addrs
         {
             // The message is there; its sender's name is not, but its address.
@@ -261,7 +281,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -445,9 +465,10 @@ impl<B: Body> Inbox<B> {
     }
 
     /// fi_cancel: takes the receive with this context back.
-    pub fn cancel(&mut self, context: Context) {
+    pub fn cancel(&mut self, context: Context, aside: bool) {
+        let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
         for queue in 0..2 {
-            if let Some(recv) = self.posted[queue].take_if(|recv| recv.context == context) {
+            if let Some(recv) = self.posted[queue].take_if(is) {
                 self.cancelled(queue, &recv);
                 return;
             }
@@ -465,6 +486,7 @@ impl<B: Body> Inbox<B> {
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
         let mut flags = FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG };
+        flags |= recv.flags & ASIDE;
         if recv.flags & FI_MULTI_RECV != 0 {
             match self.multi.get_mut(recv.multi) {
                 // Messages are still being written to earlier parts; the last

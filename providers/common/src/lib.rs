@@ -18,6 +18,7 @@ pub mod cq;
 pub mod eq;
 pub mod glue;
 pub mod inbox;
+pub mod later;
 pub mod lock;
 pub mod log;
 pub mod lower;

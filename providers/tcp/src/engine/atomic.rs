@@ -15,6 +15,7 @@ use ofi_provider::abi::{
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
+use ofi_provider::later::ASIDE;
 
 /// Former values that wait for a peer to take them, in bytes. More than any
 /// peer asks for that listens to the answers.
@@ -53,7 +54,9 @@ impl State {
         };
         let finish = Finish {
             context: op.context,
-            flags: FI_ATOMIC | if kind == Kind::Base { FI_WRITE } else { FI_READ },
+            flags: FI_ATOMIC
+                | if kind == Kind::Base { FI_WRITE } else { FI_READ }
+                | (op.flags & ASIDE),
             report,
             acked: false,
             len: op.remote.total()?,

@@ -12,6 +12,7 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
+use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
 use ofi_provider::slab::{NONE, Slab};
 
@@ -223,10 +224,11 @@ impl State {
     }
 
     /// fi_cancel: takes the receive with this context back.
-    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context) {
+    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context, aside: bool) {
+        let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
         let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
         for queue in 0..2 {
-            let found = inbox.posted[queue].take_if(|recv| recv.context == context);
+            let found = inbox.posted[queue].take_if(is);
             if let Some(recv) = found {
                 self.cancelled(ep_id, queue, &recv);
                 return;
@@ -236,7 +238,7 @@ impl State {
 
     fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
-        let extra = self.inboxes[ep.inbox].part_cancelled(recv);
+        let extra = self.inboxes[ep.inbox].part_cancelled(recv) | (recv.flags & ASIDE);
         let of = Completion {
             context: recv.context,
             flags: FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG } | extra,

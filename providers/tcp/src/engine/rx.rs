@@ -24,6 +24,7 @@ use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
+use ofi_provider::later::ASIDE;
 
 /// From how much on the rest of a message is read straight to its place.
 const DIRECT_MIN: usize = 4096;
@@ -118,13 +119,16 @@ impl Ep {
     /// A receive has its message: reports it.
     #[inline(always)]
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.part_filled(recv);
+        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
-        } else if self.identity.source_err && entry.src == FI_ADDR_NOTAVAIL {
+        } else if entry.flags & ASIDE == 0
+            && self.identity.source_err
+            && entry.src == FI_ADDR_NOTAVAIL
+        {
             // The message is there; its sender's name is not, but its address.
             let addr = self.peers.get(about.peer).map(|peer| to_bytes(&peer.addr));
             let data = addr.unwrap_or_default();
@@ -144,7 +148,7 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.part_filled(recv);
+        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
