@@ -453,6 +453,10 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
         echo(&mut rx.size, want.size);
         echo(&mut rx.iov_limit, want.iov_limit);
     }
+    if caps & FI_COLLECTIVE != 0 {
+        // The highest bit of tags is for the messages of collectives.
+        info.edit_ep(|ep| ep.mem_tag_format >>= 1);
+    }
     if let Some(want) = hints.ep() {
         info.edit_ep(|ep| {
             echo(&mut ep.tx_ctx_cnt, want.tx_ctx_cnt);

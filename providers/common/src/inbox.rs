@@ -13,7 +13,7 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::error::{Error, Result};
 use crate::glue::{Bindings, RecvOp};
-use crate::later::{ASIDE, Later, Outcome};
+use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::slab::{NONE, Slab};
 use std::collections::HashMap;
@@ -36,6 +36,8 @@ pub struct Recv {
 pub struct About {
     /// Whether it has a tag.
     pub tagged: bool,
+    /// Whether it belongs to a collective operation.
+    pub collective: bool,
     /// The tag.
     pub tag: u64,
     /// Its bytes in all.
@@ -44,6 +46,14 @@ pub struct About {
     pub cq_data: Option<u64>,
     /// Who sent it: a number of the user's, named by [`Inbox::set_name`].
     pub peer: u32,
+}
+
+impl About {
+    /// Which of the inbox's pairs of receives and messages it belongs to.
+    #[inline]
+    pub fn queue(&self) -> usize {
+        usize::from(self.tagged) + usize::from(self.collective)
+    }
 }
 
 /// How a message waits for a receive.
@@ -66,7 +76,7 @@ pub struct Message<B> {
 /// A message that waits has its receive, or is not wanted.
 #[derive(Debug)]
 pub struct Meeting {
-    /// Which messages: 0 untagged, 1 tagged.
+    /// Which messages: see [`About::queue`].
     pub queue: usize,
     /// The message's number.
     pub message: u32,
@@ -85,6 +95,9 @@ struct MultiBuf {
 /// What a message costs beside its bytes.
 const MESSAGE_COST: usize = 128;
 
+/// Untagged, tagged, and those of collective operations.
+pub const QUEUES: usize = 3;
+
 /// The index of the tagged messages and receives; untagged ones have 0.
 const TAGGED: usize = 1;
 
@@ -93,11 +106,13 @@ const TAGGED: usize = 1;
 pub struct Inbox<B> {
     cq: Option<Arc<Cq>>,
     cntr: Option<Arc<Cntr>>,
-    later: Option<Arc<Later>>,
+    later: Option<Aside>,
     /// A receive's source counts (FI_DIRECTED_RECV).
     directed: bool,
-    posted: [Posted<Recv>; 2],
-    unexpected: [Unexpected<Message<B>>; 2],
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    collective: bool,
+    posted: [Posted<Recv>; QUEUES],
+    unexpected: [Unexpected<Message<B>>; QUEUES],
     /// Messages claimed by FI_PEEK, by the context that claimed them.
     claimed: HashMap<usize, u32>,
     multi: Slab<MultiBuf>,
@@ -121,8 +136,9 @@ impl<B: Body> Inbox<B> {
             cntr: None,
             later: None,
             directed,
+            collective: false,
             posted: Default::default(),
-            unexpected: [Unexpected::default(), Unexpected::default()],
+            unexpected: std::array::from_fn(|_| Unexpected::default()),
             claimed: HashMap::new(),
             multi: Slab::default(),
             min_multi_recv,
@@ -137,6 +153,17 @@ impl<B: Body> Inbox<B> {
         self.cq.clone_from(&bindings.rx_cq);
         self.cntr.clone_from(&bindings.rx_cntr);
         self.later.clone_from(&bindings.later);
+    }
+
+    /// From now on tags of the library's own are not the application's.
+    pub fn set_collective(&mut self) {
+        self.collective = true;
+    }
+
+    /// Whether a tag is one of the library's own (fi_collective(3)).
+    #[inline]
+    pub fn takes_aside(&self, tag: u64) -> bool {
+        tag & TAG != 0 && self.collective
     }
 
     /// Where receives are reported.
@@ -290,7 +317,7 @@ impl<B: Body> Inbox<B> {
     /// buffer it gives the part the message needs.
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         let mut taken = self.posted[queue].take(self.name_of(about.peer), about.tag)?;
         if taken.value.flags & FI_MULTI_RECV == 0 {
             return Some(taken.value);
@@ -314,7 +341,7 @@ impl<B: Body> Inbox<B> {
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         self.kept_bytes += body.cost() + MESSAGE_COST;
-        self.unexpected[usize::from(about.tagged)].push(about.tag, Message { about, body })
+        self.unexpected[about.queue()].push(about.tag, Message { about, body })
     }
 
     /// A message that waits, to change how it does.
@@ -370,7 +397,9 @@ impl<B: Body> Inbox<B> {
     /// be taken with [`take_kept`](Self::take_kept) before anything else is done.
     #[inline]
     pub fn post(&mut self, op: RecvOp, tagged: bool, meetings: &mut Vec<Meeting>) -> Result {
-        let (queue, pattern) = (usize::from(tagged), self.pattern(&op));
+        let collective = op.flags & ASIDE != 0 && tagged && self.takes_aside(op.tag);
+        let queue = usize::from(tagged) + usize::from(collective);
+        let pattern = self.pattern(&op);
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
             // Its parts are given out front to back of one piece.
             return Err(Error::INVAL);
@@ -467,7 +496,7 @@ impl<B: Body> Inbox<B> {
     /// fi_cancel: takes the receive with this context back.
     pub fn cancel(&mut self, context: Context, aside: bool) {
         let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             if let Some(recv) = self.posted[queue].take_if(is) {
                 self.cancelled(queue, &recv);
                 return;
@@ -485,7 +514,7 @@ impl<B: Body> Inbox<B> {
     }
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
-        let mut flags = FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG };
+        let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
         flags |= recv.flags & ASIDE;
         if recv.flags & FI_MULTI_RECV != 0 {
             match self.multi.get_mut(recv.multi) {

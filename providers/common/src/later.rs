@@ -8,9 +8,10 @@
 //!
 //! Operations that are posted for such a purpose carry [`ASIDE`] in their flags.
 //! The engine passes the flag on to the completion, and hands that to
-//! [`Later::done`] instead of the application's queues and counters.
+//! [`Aside::done`] instead of the application's queues and counters.
 //!
 //! Only domains opened for FI_TRIGGER or FI_COLLECTIVE have a `Later`.
+use crate::abi::fi_addr_t;
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
@@ -26,6 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 /// the API has this bit.
 pub const ASIDE: u64 = 1 << 61;
 
+/// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE.
+pub use crate::coll::TAG;
+
 /// How an operation ended.
 pub type Outcome = std::result::Result<Completion, CompletionError>;
 
@@ -34,6 +38,9 @@ type Run = Box<dyn FnMut() -> Result + Send>;
 
 /// What is done with the outcome of an operation, when no lock is held.
 type Then = Box<dyn FnOnce(Outcome) + Send>;
+
+/// What hears that the connection to a peer ended, and why.
+type Listener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
 
 /// Something to do. Tasks of one lane keep their order.
 pub(crate) struct Task {
@@ -133,6 +140,8 @@ pub struct Later {
     /// Operations under way, by the number that is their context.
     under_way: Mutex<Slab<(usize, Then)>>,
     waiting: Mutex<Waiting>,
+    /// What hears of ended connections, by lane.
+    listeners: Mutex<HashMap<usize, Listener>>,
     /// Open endpoints of the domain, by their address in C.
     endpoints: Mutex<Vec<usize>>,
 }
@@ -162,12 +171,13 @@ impl Later {
             woken: AtomicBool::new(false),
             under_way: Mutex::default(),
             waiting: Mutex::default(),
+            listeners: Mutex::default(),
             endpoints: Mutex::default(),
         }))
     }
 
     /// An operation with [`ASIDE`] is over. Any lock may be held.
-    pub fn done(&self, outcome: Outcome) {
+    pub(crate) fn done(&self, outcome: Outcome) {
         let of = match &outcome {
             Ok(of) => of,
             Err(error) => &error.of,
@@ -349,16 +359,19 @@ impl Later {
         lock(&self.endpoints).contains(&ep)
     }
 
-    /// Drops everything of a lane. When this returns none of its tasks runs, and
-    /// none of those that were there will. Not to be called by a task.
-    pub(crate) fn leave(&self, lane: usize) {
-        self.leave_at_rest(lane);
-        // Who found the tasks being taken away left them to us.
-        self.run();
+    /// From now on `listener` hears of ended connections of the lane's endpoint.
+    pub(crate) fn listen(
+        &self,
+        lane: usize,
+        listener: impl Fn(fi_addr_t, Error) + Send + Sync + 'static,
+    ) {
+        lock(&self.listeners).insert(lane, Arc::new(listener));
     }
 
-    fn leave_at_rest(&self, lane: usize) {
-        let _gate = lock(&self.gate);
+    /// Drops everything of a lane that was not begun. When this returns none of its tasks runs, and
+    /// none of those that were there will. Not to be called by a task.
+    pub(crate) fn stop(&self, lane: usize) {
+        let gate = lock(&self.gate);
         let taken = lock(&self.waiting).take(|_, request| request.task.lane == lane);
         drop(taken);
         let tasks = {
@@ -368,6 +381,16 @@ impl Later {
             gone
         };
         drop(tasks);
+        drop(gate);
+        // Who found the tasks being taken away left them to us.
+        self.run();
+    }
+
+    /// The endpoint of a lane completes nothing any more.
+    pub(crate) fn leave(&self, lane: usize) {
+        self.stop(lane);
+        let listener = lock(&self.listeners).remove(&lane);
+        drop(listener);
         let expected = {
             let mut under_way = lock(&self.under_way);
             let of_lane =
@@ -376,6 +399,32 @@ impl Later {
             numbers.into_iter().filter_map(|number| under_way.remove(number)).collect::<Vec<_>>()
         };
         drop(expected);
+    }
+}
+
+/// An endpoint's way to what its domain does later.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    pub(crate) later: Arc<Later>,
+    pub(crate) lane: usize,
+}
+
+impl Aside {
+    /// An operation with [`ASIDE`] is over. Any lock may be held.
+    #[cold]
+    pub fn done(&self, outcome: Outcome) {
+        self.later.done(outcome);
+    }
+
+    /// A connection that messages may have come from ended, and this peer has none
+    /// any more. Any lock may be held.
+    pub fn lost(&self, peer: fi_addr_t, error: Error) {
+        if let Some(listener) = lock(&self.later.listeners).get(&self.lane).cloned() {
+            self.later.add([Task::new(self.lane, move || {
+                listener(peer, error);
+                Ok(())
+            })]);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ pub mod atomic;
 pub mod av;
 pub mod buf;
 pub mod cntr;
+mod coll;
 pub mod cq;
 pub mod eq;
 pub mod glue;

@@ -24,7 +24,8 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_SOURCE_ERR
-    | FI_TRIGGER;
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -37,7 +38,8 @@ const TX_CAPS: u64 = FI_ATOMIC
     | FI_WRITE
     | FI_RMA_PMEM
     | FI_FENCE
-    | FI_TRIGGER;
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
     | FI_TAGGED
@@ -51,7 +53,8 @@ const RX_CAPS: u64 = FI_ATOMIC
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
     | FI_RMA_PMEM
-    | FI_TRIGGER;
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;

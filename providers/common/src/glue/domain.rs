@@ -1,7 +1,9 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, opened, trigger, unbuilt};
+use super::{
+    Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
+};
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COLLECTIVE, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, FI_TRIGGER,
     c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr,
@@ -77,7 +79,7 @@ impl<D: Domain> DomainFid<D> {
         stx_ctx: Some(no_stx_ctx),
         srx_ctx: Some(srx_ctx::<D>),
         query_atomic: Some(query_atomic::<D>),
-        query_collective: Some(unbuilt::no_query_collective),
+        query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
         xpu_ctx: Some(no_xpu_ctx),
     };

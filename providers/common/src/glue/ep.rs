@@ -1,6 +1,6 @@
 //! `struct fid_ep` for any [`Endpoint`].
 use super::trigger::Op;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_SRX_CTX,
     fi_addr_t, fi_alias, fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep,
@@ -11,19 +11,20 @@ use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cntr::Cntr;
+use crate::coll::Room;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
-use crate::later::{ASIDE, Later};
+use crate::later::{ASIDE, Aside, Later};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What the application bound to an endpoint (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
@@ -43,7 +44,7 @@ pub struct Bindings {
     /// Counts reads and writes, and what peers read and wrote.
     pub rma_cntrs: [Option<Arc<Cntr>>; 4],
     /// Takes the completions of operations with [`ASIDE`].
-    pub later: Option<Arc<Later>>,
+    pub later: Option<Aside>,
 }
 
 impl Bindings {
@@ -89,6 +90,8 @@ pub(super) struct Shared<E> {
     /// The endpoint and its aliases that are open.
     fids: AtomicUsize,
     pub(super) later: Option<Arc<Later>>,
+    /// Its collective operations, once it has any.
+    pub(super) room: OnceLock<Arc<Room>>,
     progress: Arc<dyn Progress>,
     leave_domain: Box<dyn Fn() + Send + Sync>,
     _domain: Arc<dyn Any + Send + Sync>,
@@ -186,7 +189,7 @@ impl<E: Endpoint> EpFid<E> {
         accept: Some(accept::<E>),
         reject: Some(unbuilt::no_reject),
         shutdown: Some(shutdown::<E>),
-        join: Some(unbuilt::no_join),
+        join: Some(collective::join::<E>),
     };
 
     const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
@@ -282,6 +285,7 @@ impl<E: Endpoint> EpFid<E> {
             rx_defaults: rx,
             fids: AtomicUsize::new(0),
             later,
+            room: OnceLock::new(),
             progress,
             leave_domain,
             _domain: domain,
@@ -316,6 +320,7 @@ impl<E: Endpoint> EpFid<E> {
             rx_defaults: rx.op_flags,
             fids: AtomicUsize::new(0),
             later: None,
+            room: OnceLock::new(),
             progress,
             leave_domain,
             _domain: domain,
@@ -392,6 +397,9 @@ impl<E: Endpoint> EpFid<E> {
             (*c).tagged = std::ptr::from_ref(tagged).cast_mut();
             if has(abi::FI_RMA) {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
+            }
+            if has(abi::FI_COLLECTIVE) && self.shared.later.is_some() {
+                (*c).collective = std::ptr::from_ref(Self::COLLECTIVE_OPS).cast_mut();
             }
             if has(abi::FI_ATOMIC) {
                 (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
@@ -543,7 +551,7 @@ impl<E: Endpoint> EpFid<E> {
             return Ok(());
         }
         let mut bindings = self.bindings().clone();
-        bindings.later.clone_from(&self.shared.later);
+        bindings.later = self.shared.aside();
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
             // What is bound to the context is for endpoints that have no own.
@@ -698,7 +706,7 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             later.closed(fid as usize);
         }
         if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
-            ep.shared.leave_later();
+            ep.shared.stop_later();
             ep.shared.inner.close();
             ep.shared.leave_later();
             if let Some(eq) = &ep.bindings().eq {

@@ -11,6 +11,7 @@
 //! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
 //! detected here: after fi_close the memory is gone.
 mod atomic;
+mod collective;
 mod connreq;
 mod domain;
 mod ep;

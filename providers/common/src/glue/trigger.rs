@@ -21,7 +21,7 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
-use crate::later::{ASIDE, InUse, Later, Name, Outcome, Request, Task};
+use crate::later::{ASIDE, Aside, InUse, Later, Name, Outcome, Request, Task};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl Op {
 }
 
 /// An entry of an operation that was of this kind.
-fn entry(context: Context, kind: u64) -> Completion {
+pub(super) fn entry(context: Context, kind: u64) -> Completion {
     let src = abi::FI_ADDR_NOTAVAIL;
     Completion { context, flags: kind, len: 0, buf: 0, data: 0, tag: 0, src }
 }
@@ -167,19 +167,34 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// Posts an operation from a task.
-    fn post(&self, op: Op) -> Result {
-        // `leave_later` waits for tasks after it has set this.
+    pub(super) fn post(&self, op: Op) -> Result {
+        // `stop_later` waits for tasks after it has set this.
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::CANCELED);
         }
         op.post(&self.inner)
     }
 
+    /// The endpoint's way to what the domain does later.
+    pub(super) fn aside(&self) -> Option<Aside> {
+        Some(Aside { later: self.later.clone()?, lane: self.lane() })
+    }
+
     /// The endpoint closes: nothing is posted to it any more by the domain.
-    pub(super) fn leave_later(&self) {
+    pub(super) fn stop_later(&self) {
         if let Some(later) = &self.later {
             self.closed.store(true, Ordering::SeqCst);
+            later.stop(self.lane());
+        }
+    }
+
+    /// The endpoint is closed, and uses no memory of the domain's any more.
+    pub(super) fn leave_later(&self) {
+        if let Some(later) = &self.later {
             later.leave(self.lane());
+            if let Some(room) = self.room.get() {
+                room.close();
+            }
         }
     }
 
@@ -191,7 +206,7 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// The counter of the endpoint for operations of this kind.
-    fn counter_of(&self, kind: u64) -> Option<Arc<Cntr>> {
+    pub(super) fn counter_of(&self, kind: u64) -> Option<Arc<Cntr>> {
         let bindings = self.bindings();
         let [read, write, ..] = &bindings.rma_cntrs;
         match kind & (FI_RECV | FI_READ | FI_WRITE) {
@@ -203,7 +218,7 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// Reports a failure as that of any other operation of the endpoint.
-    fn report(&self, error: CompletionError) {
+    pub(super) fn report(&self, error: CompletionError) {
         if self.closed.load(Ordering::SeqCst) {
             return;
         }
@@ -214,7 +229,7 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// Writes an entry to the endpoint's queue.
-    fn write(&self, outcome: Outcome) {
+    pub(super) fn write(&self, outcome: Outcome) {
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
         let bindings = self.bindings();
         let cq = if flags & FI_RECV != 0 { &bindings.rx_cq } else { &bindings.tx_cq };

@@ -16,7 +16,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, RecvOp};
 use ofi_provider::inbox::{Inbox, Meeting};
-use ofi_provider::later::{ASIDE, Later};
+use ofi_provider::later::{ASIDE, Aside};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
@@ -48,6 +48,8 @@ pub(crate) struct Identity {
     pub(crate) directed: bool,
     /// A stranger's message is reported as an error (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    pub(crate) collective: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -78,7 +80,7 @@ pub(crate) struct Ep {
     counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
     /// Takes completions that are not the application's.
-    later: Option<Arc<Later>>,
+    pub(super) later: Option<Aside>,
 
     pub(crate) inbox: Inbox<Body>,
     /// Room for what a post finds, used again and again.
@@ -124,7 +126,10 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let inbox = Inbox::new(identity.directed, identity.source_err, least);
+        let mut inbox = Inbox::new(identity.directed, identity.source_err, least);
+        if identity.collective {
+            inbox.set_collective();
+        }
         Self {
             common,
             identity,

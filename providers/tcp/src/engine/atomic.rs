@@ -113,7 +113,7 @@ impl State {
         if !conn.atomics {
             return Err(Error::PROTO);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, &self.eps[conn.ep])?;
         let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
         let operation = Operation::new(word.kind, word.datatype.into(), word.op.into());

@@ -9,7 +9,7 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::later::{ASIDE, Later, Outcome};
+use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -43,6 +43,8 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    pub(crate) collective: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -88,7 +90,7 @@ pub(crate) struct Ep {
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
     /// Takes completions that are not the application's.
-    pub(super) later: Option<Arc<Later>>,
+    pub(super) later: Option<Aside>,
 
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
@@ -157,6 +159,12 @@ impl Ep {
     #[inline]
     pub(super) fn wanted_source(&self, src: fi_addr_t) -> Option<u64> {
         (self.identity.directed && src != FI_ADDR_UNSPEC).then_some(src)
+    }
+
+    /// Whether a tag is one of the library's own (fi_collective(3)).
+    #[inline]
+    pub(super) fn takes_aside(&self, tag: u64) -> bool {
+        tag & TAG != 0 && self.identity.collective
     }
 
     /// An operation that the domain needs for itself is over.

@@ -9,7 +9,7 @@ use super::State;
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, Recv};
+use super::inbox::{About, Body, Inbox, Message, QUEUES, Recv};
 use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::sock::to_bytes;
@@ -276,7 +276,7 @@ impl State {
         let placed = match &mut incoming.target {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             Target::Kept(message) => {
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 match kept.map(|message| &mut message.body) {
@@ -451,7 +451,7 @@ impl State {
                 recv.buf.copy_from(incoming.done, &bytes[..n]);
             }
             Target::Kept(message) => {
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
@@ -501,7 +501,7 @@ impl State {
             }
             Op::Atomic => self.begin_atomic(id, header, bytes, behind),
             Op::ReadRsp | Op::AtomicRsp => {
-                let about = about(header, id, &self.conns[id])?;
+                let about = about(header, id, &self.conns[id], &self.eps[self.conns[id].ep])?;
                 let conn = &mut self.conns[id];
                 let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
                 if (asked.flags & FI_ATOMIC != 0) != (header.op == Op::AtomicRsp) {
@@ -586,7 +586,7 @@ impl State {
         let places = self.places(id, header, bytes)?;
         self.grant(id, &places, FI_REMOTE_WRITE)?;
         let conn = &mut self.conns[id];
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, &self.eps[conn.ep])?;
         if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
             return Ok(Begun::Starved);
         }
@@ -607,7 +607,7 @@ impl State {
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
         if let Some(recv) = ep.take_posted(inbox, &about) {
             recv.buf.copy_from(0, &behind[..here]);
@@ -649,7 +649,7 @@ impl State {
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, ep)?;
         // Whether it is asked for yet or not.
         if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
@@ -704,7 +704,7 @@ impl State {
             Target::Kept(message) => {
                 // Acknowledged when a receive takes it.
                 ack = false;
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 if let Some(message) = inbox.unexpected[queue].get_mut(message)
                     && let Body::Arriving(bytes) = &mut message.body
                 {
@@ -743,7 +743,7 @@ impl State {
             let Some(Incoming { about, target: Target::Kept(number), .. }) = &conn.incoming else {
                 continue;
             };
-            let (about, number, queue) = (*about, *number, usize::from(about.tagged));
+            let (about, number, queue) = (*about, *number, about.queue());
             let ep = &self.eps[conn.ep];
             let inbox = &mut self.inboxes[ep.inbox];
             let message = inbox.unexpected[queue].get(number);
@@ -777,7 +777,7 @@ impl State {
                 Target::Kept(_) | Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             for number in inbox.unexpected[queue].ids() {
                 let Some(message) = inbox.unexpected[queue].get(number) else { continue };
                 let complete = matches!(message.body, Body::Whole(_) | Body::Lost);
@@ -812,14 +812,16 @@ fn wants_ack(header: &Header) -> bool {
 }
 
 #[inline]
-pub(super) fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
+pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<About> {
     // A length that no buffer can have is a lie.
     let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
     if len > isize::MAX as usize {
         return Err(Error::PROTO);
     }
+    let tagged = matches!(header.op, Op::Tag | Op::TagRts);
     Ok(About {
-        tagged: matches!(header.op, Op::Tag | Op::TagRts),
+        tagged,
+        collective: tagged && ep.takes_aside(header.tag),
         tag: header.tag,
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
