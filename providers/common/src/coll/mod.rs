@@ -77,27 +77,32 @@ pub(crate) trait Port: Send + Sync {
 /// What is called when an operation is over: once, with its result.
 pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
-/// A notice: of a broken group, or (with group 0) of nothing.
+/// A notice: of a broken group, of joining that failed, or of nothing.
+#[derive(Default)]
 struct Notice {
+    /// The group's number, or 0.
     group: u32,
+    /// Why; an errno.
     error: i32,
+    /// What tells the set to be joined from others, or 0.
+    signature: u64,
 }
 
 impl Notice {
-    const LEN: usize = 8;
+    const LEN: usize = 16;
 
     fn write(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.group.to_be_bytes());
-        bytes[4..].copy_from_slice(&self.error.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.error.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.signature.to_be_bytes());
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let (group, error) = bytes.split_first_chunk::<4>()?;
-        let (group, error) =
-            (u32::from_be_bytes(*group), i32::from_be_bytes(error.try_into().ok()?));
-        Some(Self { group, error })
+    fn read(bytes: &[u8; Self::LEN]) -> Self {
+        let [a, b, c, d, e, f, g, h, signature @ ..] = *bytes;
+        let (group, error) = (u32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]));
+        Self { group, error, signature: u64::from_be_bytes(signature) }
     }
 }
 
@@ -366,10 +371,8 @@ impl Room {
                 Ok(of) => {
                     let mut bytes = [0; Notice::LEN];
                     area.read(plan::Part { at: 0, len: Notice::LEN }, &mut bytes);
-                    if of.len == Notice::LEN
-                        && let Some(notice) = Notice::read(&bytes)
-                    {
-                        room.noticed(&notice);
+                    if of.len == Notice::LEN {
+                        room.noticed(&Notice::read(&bytes));
                     }
                 }
                 // The endpoint is closed.
@@ -384,9 +387,17 @@ impl Room {
     }
 
     fn noticed(&self, notice: &Notice) {
-        let group = lock(&self.state).groups.get(&notice.group).cloned();
+        let error = Error::from_code(notice.error.max(1));
+        let state = lock(&self.state);
+        let group = state.groups.get(&notice.group).cloned();
+        let joining = TAG | JOINING | notice.signature << RANK_BITS;
+        let runs: Vec<_> = state.runs.iter().filter(|run| run.tag == joining).cloned().collect();
+        drop(state);
         if let Some(group) = group {
-            self.broken(&group, Error::from_code(notice.error.max(1)));
+            self.broken(&group, error);
+        }
+        for run in runs {
+            run.end(Err(error));
         }
     }
 
@@ -468,10 +479,10 @@ impl Join {
     ) {
         let tag = TAG | JOINING | self.signature << RANK_BITS;
         let (room, members, rank) = (self.room.clone(), self.members.clone(), self.member.rank);
-        let area_input = input.to_vec();
-        let mut join = Some(self);
+        let slot = Arc::new(Mutex::new(Some(self)));
+        let of_finish = slot.clone();
         let finish: Finish = Box::new(move |result| {
-            if let Some(join) = join.take() {
+            if let Some(join) = lock(&of_finish).take() {
                 match result {
                     Ok(bytes) => then(join, bytes),
                     Err(error) => join.over(Err(error)),
@@ -481,11 +492,14 @@ impl Join {
         let start = Start { plan, input: None, reduction, finish };
         match room.run(0, &members, rank, tag, start) {
             Ok(run) => {
-                run.area.write(0, &area_input);
+                run.area.write(0, input);
                 room.go(run);
             }
-            // Without memory for a few bytes nothing is told to anybody any more.
-            Err(_) => {}
+            Err(error) => {
+                if let Some(join) = lock(&slot).take() {
+                    join.over(Err(error));
+                }
+            }
         }
     }
 
@@ -628,7 +642,7 @@ impl Run {
         drop(state);
         if new {
             // A new connection, or none: then `lost` is called.
-            self.room.notify(peer, &Notice { group: 0, error: 0 });
+            self.room.notify(peer, &Notice::default());
         } else if let Some(error) = lost {
             // What came before the end counts: that it did is known by then.
             let run = self.clone();
@@ -671,17 +685,24 @@ impl Run {
 
     /// It failed here: nobody of the group can count on us.
     fn fail(self: &Arc<Self>, error: Error) {
+        if lock(&self.state).finish.is_none() {
+            return;
+        }
         let group = lock(&self.room.state).groups.get(&self.group).cloned();
-        let Some(group) = group else { return self.end(Err(error)) };
-        let first = lock(&group.state).broken.is_none();
+        let mut notice = Notice { group: self.group, error: error.code(), signature: 0 };
+        match &group {
+            // Whoever told us told the others as well.
+            Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),
+            Some(_) => {}
+            None => notice.signature = (self.tag & !(TAG | JOINING)) >> RANK_BITS,
+        }
         self.end(Err(error));
-        self.room.broken(&group, error);
-        if first {
-            let notice = Notice { group: self.group, error: error.code() };
-            for (rank, member) in self.members.iter().enumerate() {
-                if rank != self.rank {
-                    self.room.notify(*member, &notice);
-                }
+        if let Some(group) = group {
+            self.room.broken(&group, error);
+        }
+        for (rank, member) in self.members.iter().enumerate() {
+            if rank != self.rank {
+                self.room.notify(*member, &notice);
             }
         }
     }

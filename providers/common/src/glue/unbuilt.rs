@@ -3,8 +3,8 @@
 use crate::abi::{
     FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_datatype, fi_ioc, fi_msg, fi_msg_atomic,
     fi_msg_collective, fi_msg_rma, fi_msg_tagged, fi_op, fi_ops_atomic, fi_ops_collective,
-    fi_ops_msg, fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid_ep, fid_mc,
-    fid_pep, fid_t, fid_xpu_ep,
+    fi_ops_msg, fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid_ep, fid_mc, fid_pep, fid_t,
+    fid_xpu_ep,
 };
 use crate::error::Error;
 use core::ffi::{c_int, c_void};
