@@ -477,3 +477,72 @@ impl Progress for Attended {
         self.inner.activity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tasks that write down what they did.
+    struct Log(Arc<Mutex<Vec<u32>>>);
+
+    impl Log {
+        fn task(&self, lane: usize, number: u32, mut failures: u32) -> Task {
+            let log = self.0.clone();
+            Task::new(lane, move || {
+                if failures > 0 {
+                    failures -= 1;
+                    return Err(Error::AGAIN);
+                }
+                lock(&log).push(number);
+                Ok(())
+            })
+        }
+
+        fn take(&self) -> Vec<u32> {
+            std::mem::take(&mut lock(&self.0))
+        }
+    }
+
+    #[test]
+    fn what_has_to_be_tried_again_holds_up_its_own_lane_only() {
+        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        later.add([log.task(1, 10, 1), log.task(2, 20, 0), log.task(1, 11, 0)]);
+        later.run();
+        assert_eq!(log.take(), [20]);
+        later.add([log.task(1, 12, 0), log.task(2, 21, 0)]);
+        later.run();
+        assert_eq!(log.take(), [10, 11, 12, 21]);
+    }
+
+    #[test]
+    fn a_chain_of_tasks_needs_no_stack() {
+        fn link(later: &Arc<Later>, left: u32, done: &Arc<AtomicUsize>) -> Task {
+            let (next, done) = (later.clone(), done.clone());
+            Task::new(0, move || {
+                if left > 0 {
+                    next.add([link(&next, left - 1, &done)]);
+                    // As a counter does that is changed by the task.
+                    next.run();
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        }
+        let (later, done) = (Later::new().unwrap(), Arc::new(AtomicUsize::new(0)));
+        later.add([link(&later, 100_000, &done)]);
+        later.run();
+        assert_eq!(done.load(Ordering::SeqCst), 100_001);
+    }
+
+    #[test]
+    fn nothing_of_a_lane_runs_after_it_was_stopped() {
+        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        later.add([log.task(1, 10, 0), log.task(2, 20, 0)]);
+        let context = later.expect(1, |_| panic!("of a lane that left"));
+        later.leave(1);
+        assert_eq!(log.take(), [20]);
+        let of = Completion { context, flags: ASIDE, len: 0, buf: 0, data: 0, tag: 0, src: 0 };
+        later.done(Ok(of));
+        later.run();
+    }
+}
