@@ -110,7 +110,7 @@ pub struct RxAttr {
 }
 
 /// One message to send.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SendOp {
     /// Its bytes.
     pub buf: SendBuf,
@@ -128,7 +128,7 @@ pub struct SendOp {
 }
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecvOp {
     /// Where to put it.
     pub buf: RecvBuf,
@@ -198,7 +198,7 @@ impl RemoteSegments {
 }
 
 /// One write to a peer's memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WriteOp {
     /// The bytes.
     pub buf: SendBuf,
@@ -215,7 +215,7 @@ pub struct WriteOp {
 }
 
 /// One read of a peer's memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadOp {
     /// Where the bytes go.
     pub buf: RecvBuf,
@@ -232,7 +232,7 @@ pub struct ReadOp {
 /// One atomic operation on a peer's memory. Operands and results that the
 /// operation has are as long as all its places, and no longer than
 /// [`Atomic::max_bytes`] says; the others are empty.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AtomicOp {
     /// What is done.
     pub operation: Operation,

@@ -1,5 +1,8 @@
 //! What every domain is told by the info it is opened with.
-use crate::abi::{FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type, fi_progress, fi_threading};
+use crate::abi::{
+    FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type, fi_progress,
+    fi_threading,
+};
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A transfer that is ready to be posted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Op {
     Send(SendOp),
     Tsend(SendOp),
@@ -131,13 +131,13 @@ impl<E: Endpoint> EpFid<E> {
             *source = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
             own = Some(bytes);
         }
-        let shared = self.shared.clone();
+        let (shared, kind) = (self.shared.clone(), op.kind());
         let lane = self.shared.lane();
         let run = move || {
             let _own = &own;
-            match shared.post(op) {
+            match shared.post(op.clone()) {
                 Err(error) if error != Error::AGAIN => {
-                    shared.report(CompletionError::new(entry(context, op.kind()), error));
+                    shared.report(CompletionError::new(entry(context, kind), error));
                     Ok(())
                 }
                 result => result,
@@ -145,7 +145,7 @@ impl<E: Endpoint> EpFid<E> {
         };
         let shared = self.shared.clone();
         let cancelled = move || {
-            let of = entry(context, op.kind());
+            let of = entry(context, kind);
             shared.report(CompletionError::new(of, Error::CANCELED));
         };
         let request = Request {
@@ -367,7 +367,10 @@ impl Work {
             // SAFETY: fi_trigger(3): the structures stay until the work is done,
             // which it is not yet.
             let (mut op, context) = match unsafe { { self }.op::<E>() } {
-                Ok((mut op, _)) => (op, std::mem::replace(op.parts().0, Context::NULL)),
+                Ok((mut op, _)) => {
+                    let context = *op.parts().0;
+                    (op, context)
+                }
                 Err(error) => {
                     let failed = CompletionError::new(entry(Context::NULL, kind), error);
                     shared.finish(asked, to.as_deref(), Err(failed));

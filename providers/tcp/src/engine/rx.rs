@@ -411,6 +411,7 @@ impl State {
         }
         let about = About {
             tagged: message.tag.is_some(),
+            collective: message.tag.is_some_and(|tag| ep.takes_aside(tag)),
             tag: message.tag.unwrap_or(0),
             len: message.body.len(),
             cq_data: None,
