@@ -511,6 +511,19 @@ static void quiet(int rank)
 	}
 	close_party(&p, 0);
 }
+/* With the promise to serialize all calls; a thread of the library's may be at it beside. */
+static void serialized(int rank)
+{
+	struct ct_opt o = { .threading = FI_THREAD_DOMAIN, .cq_size = 64 };
+	struct party p;
+
+	(void)rank;
+	open_party(&p, 2, 1, &o);
+	join_all(&p);
+	all_operations(&p, 3);
+	all_operations(&p, 20000);
+	close_party(&p, 1);
+}
 static void nobody_too_early(int rank)
 {
 	struct party p;
@@ -753,6 +766,7 @@ static const struct ct_test tests[] = {
 	{ "the application's messages and wildcard receives are its own", beside_messages, CT_RDM },
 	{ "operations of vectors, by message structure", in_vectors, CT_RDM | CT_SOLO },
 	{ "selective completion and counters", quiet, CT_RDM | CT_SOLO },
+	{ "every collective under FI_THREAD_DOMAIN", serialized, CT_RDM },
 	{ "nobody leaves a barrier before all have come", nobody_too_early, CT_RDM | CT_SOLO },
 	{ "a sleeper is woken by the end of a barrier", asleep, CT_RDM },
 	{ "a member that dies ends what waits for it in an error", dies, CT_RDM },
