@@ -83,6 +83,8 @@ impl TcpEp {
 }
 
 impl Endpoint for TcpEp {
+    const LATER: bool = true;
+
     fn opened(&self, fid: FidPtr) {
         self.engine.lock().ep(self.id).set_fid(fid);
     }
@@ -111,8 +113,8 @@ impl Endpoint for TcpEp {
         Ok(())
     }
 
-    fn cancel(&self, context: Context) -> Result {
-        self.engine.lock().cancel(self.id, context);
+    fn cancel(&self, context: Context, aside: bool) -> Result {
+        self.engine.lock().cancel(self.id, context, aside);
         Ok(())
     }
 

@@ -26,14 +26,24 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_REMOTE_WRITE
     | FI_RMA_EVENT
     | FI_RMA_PMEM
-    | FI_FENCE;
+    | FI_FENCE
+    | FI_TRIGGER;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
-const TX_CAPS: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
+const TX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Capabilities of a receive context.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
@@ -47,7 +57,9 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
-    | FI_RMA_PMEM;
+    | FI_RMA_PMEM
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Everything on a connection is done in the order of its posting, but for the
 /// answers to reads, of memory and by atomic operations.
 const MSG_ORDER: u64 = FI_ORDER_RAR

@@ -1,12 +1,14 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::EpFid;
 use super::fabric::FabricFid;
-use super::{Atomic, Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
+use super::{
+    Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
+};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, c_enum, fi_atomic_attr,
-    fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op, fi_ops,
-    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
-    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+    FI_CLASS_DOMAIN, FI_COLLECTIVE, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, FI_TRIGGER,
+    c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr,
+    fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
+    fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
 };
 use crate::atomic::Kind;
 use crate::av::Av;
@@ -16,8 +18,10 @@ use crate::cq::{Cq, Parent};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
+use crate::later::{Attended, Later};
 use crate::mr::Mr;
 use crate::poll::PollSet;
+use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::any::Any;
@@ -31,6 +35,9 @@ pub struct DomainFid<D> {
     api_version: u32,
     /// Stops counting as a user of the fabric.
     leave_fabric: Box<dyn Fn() + Send + Sync>,
+    /// What the domain does later, if it was opened for such.
+    pub(super) later: Option<Arc<Later>>,
+    progress: Arc<dyn Progress>,
     /// The provider's part, with a count of its own for what outlives the fid.
     pub(crate) inner: Arc<D>,
     /// Keeps the fabric's memory.
@@ -55,7 +62,7 @@ impl<D: Domain> DomainFid<D> {
         size: size_of::<fi_ops>(),
         close: Some(close::<D>),
         bind: Some(unbuilt::no_bind),
-        control: Some(unbuilt::no_control),
+        control: Some(trigger::control::<D>),
         ops_open: Some(unbuilt::no_ops_open),
         tostr: Some(unbuilt::no_tostr),
         ops_set: Some(unbuilt::no_ops_set),
@@ -72,7 +79,7 @@ impl<D: Domain> DomainFid<D> {
         stx_ctx: Some(no_stx_ctx),
         srx_ctx: Some(srx_ctx::<D>),
         query_atomic: Some(query_atomic::<D>),
-        query_collective: Some(unbuilt::no_query_collective),
+        query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
         xpu_ctx: Some(no_xpu_ctx),
     };
@@ -91,6 +98,14 @@ impl<D: Domain> DomainFid<D> {
     ) -> Result<Arc<Self>> {
         let api_version = fabric.api_version();
         let inner = fabric.inner.domain(info, api_version)?;
+        let mut progress = inner.progress_source();
+        let mut later = None;
+        if D::Endpoint::LATER && info.caps() & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
+            let new = Later::new()?;
+            progress = Attended::new(progress, new.clone());
+            inner.settings().attend(&progress);
+            later = Some(new);
+        }
         Ok(Arc::new(Self {
             c: fid_domain {
                 fid: fid {
@@ -104,6 +119,8 @@ impl<D: Domain> DomainFid<D> {
             users: Arc::new(Users::default()),
             api_version,
             leave_fabric: fabric.use_it(),
+            later,
+            progress,
             inner: Arc::new(inner),
             _fabric: fabric,
         }))
@@ -120,10 +137,11 @@ impl<D: Domain> DomainFid<D> {
         let domain = self.inner.clone();
         Parent {
             domain: self.clone(),
-            progress: self.inner.progress_source(),
+            progress: self.progress.clone(),
             api_version: self.api_version,
             level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
+            later: self.later.clone(),
             on_close: self.use_it(),
         }
     }
@@ -260,7 +278,8 @@ unsafe fn open_endpoint<D: Domain>(
                 inner,
                 info,
                 domain.clone(),
-                domain.inner.progress_source(),
+                domain.progress.clone(),
+                domain.later.clone(),
                 on_close,
                 context,
             )
@@ -312,7 +331,7 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
                 let on_close = domain.use_it();
                 let inner = domain.inner.srx_context(rx)?;
-                let progress = domain.inner.progress_source();
+                let progress = domain.progress.clone();
                 EpFid::open_srx(inner, rx, domain.clone(), progress, on_close, context)
             })
         }

@@ -1,5 +1,6 @@
 //! `struct fid_ep` for any [`Endpoint`].
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, unbuilt};
+use super::trigger::Op;
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_SRX_CTX,
     fi_addr_t, fi_alias, fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep,
@@ -10,18 +11,20 @@ use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cntr::Cntr;
+use crate::coll::Room;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
+use crate::later::{ASIDE, Aside, Later};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What the application bound to an endpoint (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
@@ -40,6 +43,8 @@ pub struct Bindings {
     pub rx_cntr: Option<Arc<Cntr>>,
     /// Counts reads and writes, and what peers read and wrote.
     pub rma_cntrs: [Option<Arc<Cntr>>; 4],
+    /// Takes the completions of operations with [`ASIDE`].
+    pub later: Option<Aside>,
 }
 
 impl Bindings {
@@ -66,22 +71,27 @@ fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
 }
 
 /// What an endpoint and its aliases share.
-struct Shared<E> {
-    inner: E,
+pub(super) struct Shared<E> {
+    pub(super) inner: E,
     role: Role,
     /// Endpoints that take their receives from this shared receive context.
     users: Users,
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<Shared<E>>>>,
     bindings: Mutex<Bindings>,
-    enabled: AtomicBool,
-    caps: u64,
+    pub(super) enabled: AtomicBool,
+    /// Nothing may be posted any more by what the domain does later.
+    pub(super) closed: AtomicBool,
+    pub(super) caps: u64,
     ep_type: fi_ep_type,
     /// tx_attr.op_flags and rx_attr.op_flags as the application gave them.
     tx_defaults: u64,
     rx_defaults: u64,
     /// The endpoint and its aliases that are open.
     fids: AtomicUsize,
+    pub(super) later: Option<Arc<Later>>,
+    /// Its collective operations, once it has any.
+    pub(super) room: OnceLock<Arc<Room>>,
     progress: Arc<dyn Progress>,
     leave_domain: Box<dyn Fn() + Send + Sync>,
     _domain: Arc<dyn Any + Send + Sync>,
@@ -97,7 +107,7 @@ pub struct EpFid<E> {
     tx_msg_flags: AtomicU64,
     rx_flags: AtomicU64,
     rx_msg_flags: AtomicU64,
-    shared: Arc<Shared<E>>,
+    pub(super) shared: Arc<Shared<E>>,
 }
 
 // SAFETY: the C part changes only in `enable`, which fi_endpoint(3) orders
@@ -116,7 +126,7 @@ impl<E> std::fmt::Debug for EpFid<E> {
 }
 
 /// Flags that a send call may carry (fi_msg(3)).
-const TX_FLAGS: u64 = abi::FI_COMPLETION
+pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_INJECT
     | abi::FI_MORE
     | abi::FI_REMOTE_CQ_DATA
@@ -135,7 +145,7 @@ const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_SEND;
 
 /// Flags that a receive call may carry.
-const RX_FLAGS: u64 = abi::FI_COMPLETION
+pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
     | abi::FI_MULTI_RECV
     | abi::FI_REMOTE_CQ_DATA
@@ -179,7 +189,7 @@ impl<E: Endpoint> EpFid<E> {
         accept: Some(accept::<E>),
         reject: Some(unbuilt::no_reject),
         shutdown: Some(shutdown::<E>),
-        join: Some(unbuilt::no_join),
+        join: Some(collective::join::<E>),
     };
 
     const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
@@ -250,6 +260,7 @@ impl<E: Endpoint> EpFid<E> {
         info: InfoRef<'_>,
         domain: Arc<dyn Any + Send + Sync>,
         progress: Arc<dyn Progress>,
+        later: Option<Arc<Later>>,
         leave_domain: Box<dyn Fn() + Send + Sync>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
@@ -258,8 +269,8 @@ impl<E: Endpoint> EpFid<E> {
             t if t == fi_ep_type::FI_EP_DGRAM => fi_ep_type::FI_EP_DGRAM,
             _ => fi_ep_type::FI_EP_RDM,
         };
-        let tx = info.tx().map_or(0, |tx| tx.op_flags);
-        let rx = info.rx().map_or(0, |rx| rx.op_flags);
+        let tx = info.tx().map_or(0, |tx| tx.op_flags & !ASIDE);
+        let rx = info.rx().map_or(0, |rx| rx.op_flags & !ASIDE);
         let shared = Arc::new(Shared {
             inner,
             role: Role::Endpoint,
@@ -267,11 +278,14 @@ impl<E: Endpoint> EpFid<E> {
             srx: Mutex::new(None),
             bindings: Mutex::new(Bindings::default()),
             enabled: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             caps: info.caps(),
             ep_type,
             tx_defaults: tx,
             rx_defaults: rx,
             fids: AtomicUsize::new(0),
+            later,
+            room: OnceLock::new(),
             progress,
             leave_domain,
             _domain: domain,
@@ -299,11 +313,14 @@ impl<E: Endpoint> EpFid<E> {
             bindings: Mutex::new(Bindings::default()),
             // It needs nothing bound to it to take receives.
             enabled: AtomicBool::new(true),
+            closed: AtomicBool::new(false),
             caps: if rx.caps & both == 0 { both } else { rx.caps & both },
             ep_type: fi_ep_type::FI_EP_UNSPEC,
             tx_defaults: 0,
             rx_defaults: rx.op_flags,
             fids: AtomicUsize::new(0),
+            later: None,
+            room: OnceLock::new(),
             progress,
             leave_domain,
             _domain: domain,
@@ -353,6 +370,9 @@ impl<E: Endpoint> EpFid<E> {
             rx_msg_flags: rx_msg,
             shared,
         });
+        if let Some(later) = &ep.shared.later {
+            later.opened(ep.as_c() as usize);
+        }
         if enabled {
             ep.use_transfer_tables();
         }
@@ -377,6 +397,9 @@ impl<E: Endpoint> EpFid<E> {
             (*c).tagged = std::ptr::from_ref(tagged).cast_mut();
             if has(abi::FI_RMA) {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
+            }
+            if has(abi::FI_COLLECTIVE) && self.shared.later.is_some() {
+                (*c).collective = std::ptr::from_ref(Self::COLLECTIVE_OPS).cast_mut();
             }
             if has(abi::FI_ATOMIC) {
                 (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
@@ -528,6 +551,7 @@ impl<E: Endpoint> EpFid<E> {
             return Ok(());
         }
         let mut bindings = self.bindings().clone();
+        bindings.later = self.shared.aside();
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
             // What is bound to the context is for endpoints that have no own.
@@ -574,7 +598,7 @@ impl<E: Endpoint> EpFid<E> {
             let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
             // Without selective completion every success is reported.
             let always = msg.load(Ordering::Relaxed) & abi::FI_COMPLETION;
-            to.store((*flags & !which) | always, Ordering::Relaxed);
+            to.store((*flags & !(which | ASIDE)) | always, Ordering::Relaxed);
         } else {
             *flags = to.load(Ordering::Relaxed);
         }
@@ -589,7 +613,7 @@ impl<E: Endpoint> EpFid<E> {
             load(&self.rx_flags),
             load(&self.rx_msg_flags),
         ];
-        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV);
+        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV | ASIDE);
         match flags & (abi::FI_TRANSMIT | abi::FI_RECV) {
             abi::FI_TRANSMIT => all[0] = own | (all[1] & abi::FI_COMPLETION),
             abi::FI_RECV => all[2] = own | (all[3] & abi::FI_COMPLETION),
@@ -624,7 +648,7 @@ impl<E: Endpoint> EpFid<E> {
     #[inline]
     pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
-            return Err(Error::BADFLAGS);
+            self.only_triggered(flags & !TX_FLAGS)?;
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }
@@ -632,14 +656,14 @@ impl<E: Endpoint> EpFid<E> {
     #[inline]
     fn rx_msg(&self, flags: u64, allowed: u64) -> Result<u64> {
         if flags & !allowed != 0 {
-            return Err(Error::BADFLAGS);
+            self.only_triggered(flags & !allowed)?;
         }
         Ok(flags | self.rx_msg_flags.load(Ordering::Relaxed))
     }
 }
 
 impl<E> Shared<E> {
-    fn bindings(&self) -> MutexGuard<'_, Bindings> {
+    pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -678,8 +702,13 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             ep.shared.users.check_none()?;
             fids.retain(|(known, _)| *known != fid as usize);
         }
+        if let Some(later) = &ep.shared.later {
+            later.closed(fid as usize);
+        }
         if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
+            ep.shared.stop_later();
             ep.shared.inner.close();
+            ep.shared.leave_later();
             if let Some(eq) = &ep.bindings().eq {
                 eq.forget(FidPtr(fid));
             }
@@ -746,7 +775,11 @@ unsafe extern "C" fn control<E: Endpoint>(
 unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ssize_t {
     answer_transfer("fi_cancel", || {
         // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared.inner.cancel(Context(context))
+        let shared = &unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared;
+        if shared.cancel_triggered(context) {
+            return Ok(());
+        }
+        shared.inner.cancel(Context(context), false)
     })
 }
 
@@ -898,7 +931,7 @@ unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int
 /// The four ways to say what to send, for `fi_send` and for `fi_tsend`.
 macro_rules! transmit {
     ($send:ident, $sendv:ident, $sendmsg:ident, $inject:ident, $senddata:ident, $injectdata:ident,
-     $method:ident, $msg:ty, $names:expr, ($($tag:ident: $tag_ty:ty)?), $msg_tag:expr) => {
+     $method:ident, $op:ident, $variant:ident, $msg:ty, $names:expr, ($($tag:ident: $tag_ty:ty)?), $msg_tag:expr) => {
         #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
         unsafe extern "C" fn $send<E: Endpoint>(
             ep: *mut fid_ep,
@@ -941,6 +974,24 @@ macro_rules! transmit {
             })
         }
 
+        /// The operation that a message structure describes.
+        ///
+        /// # Safety
+        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
+        /// promises.
+        pub(super) unsafe fn $op(msg: &$msg, flags: u64) -> Result<SendOp> {
+            let tag: fn(&$msg) -> u64 = $msg_tag;
+            Ok(SendOp {
+                // SAFETY: by this function's contract.
+                buf: unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?,
+                dest: msg.addr,
+                context: Context(msg.context),
+                data: msg.data,
+                tag: tag(msg),
+                flags,
+            })
+        }
+
         unsafe extern "C" fn $sendmsg<E: Endpoint>(
             ep: *mut fid_ep,
             msg: *const $msg,
@@ -950,16 +1001,11 @@ macro_rules! transmit {
                 // SAFETY: see above; the message structure is the caller's.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 // SAFETY: see above.
-                let buf = unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
-                let tag: fn(&$msg) -> u64 = $msg_tag;
-                ep.shared.inner.$method(SendOp {
-                    buf,
-                    dest: msg.addr,
-                    context: Context(msg.context),
-                    data: msg.data,
-                    tag: tag(msg),
-                    flags: ep.tx_msg(flags)?,
-                })
+                let op = unsafe { $op(msg, ep.tx_msg(flags)?) }?;
+                if op.flags & abi::FI_TRIGGER != 0 {
+                    return ep.trigger(Op::$variant(op));
+                }
+                ep.shared.inner.$method(op)
             })
         }
 
@@ -1036,13 +1082,16 @@ transmit!(
     senddata,
     injectdata,
     send,
+    send_op,
+    Send,
     fi_msg,
     ["fi_send", "fi_sendv", "fi_sendmsg", "fi_inject", "fi_senddata", "fi_injectdata"],
     (),
     |_| 0
 );
 transmit!(
-    tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, fi_msg_tagged,
+    tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, tsend_op,
+    Tsend, fi_msg_tagged,
     ["fi_tsend", "fi_tsendv", "fi_tsendmsg", "fi_tinject", "fi_tsenddata", "fi_tinjectdata"],
     (tag: u64), |msg| msg.tag
 );
@@ -1088,11 +1137,38 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         // SAFETY: see above.
-        let buf = unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
-        let flags = ep.rx_msg(flags, RX_FLAGS)?;
-        let context = Context(msg.context);
-        ep.shared.inner.recv(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
+        let op = unsafe { recv_op(msg, ep.rx_msg(flags, RX_FLAGS)?) }?;
+        if op.flags & abi::FI_TRIGGER != 0 {
+            return ep.trigger(Op::Recv(op));
+        }
+        ep.shared.inner.recv(op)
     })
+}
+
+/// The receive that a message structure describes.
+///
+/// # Safety
+/// As [`send_op`].
+pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
+    // SAFETY: by this function's contract.
+    let buf = unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
+    let context = Context(msg.context);
+    Ok(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
+}
+
+/// The tagged receive that a message structure describes.
+///
+/// # Safety
+/// As [`send_op`].
+pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
+    let buf = if flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0 {
+        RecvBuf::none()
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+    };
+    let (context, src) = (Context(msg.context), msg.addr);
+    Ok(RecvOp { buf, src, tag: msg.tag, ignore: msg.ignore, context, flags })
 }
 
 unsafe extern "C" fn trecv<E: Endpoint>(
@@ -1139,20 +1215,11 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
     answer_transfer("fi_trecvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?;
-        let buf = if flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0 {
-            RecvBuf::none()
-        } else {
-            // SAFETY: see above.
-            unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
-        };
-        ep.shared.inner.trecv(RecvOp {
-            buf,
-            src: msg.addr,
-            tag: msg.tag,
-            ignore: msg.ignore,
-            context: Context(msg.context),
-            flags,
-        })
+        // SAFETY: see above.
+        let op = unsafe { trecv_op(msg, ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?) }?;
+        if op.flags & abi::FI_TRIGGER != 0 {
+            return ep.trigger(Op::Trecv(op));
+        }
+        ep.shared.inner.trecv(op)
     })
 }

@@ -9,6 +9,7 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
+use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -42,6 +43,8 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    pub(crate) collective: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -86,6 +89,8 @@ pub(crate) struct Ep {
     pub(super) rma_cntrs: [Option<Arc<Cntr>>; 4],
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
+    /// Takes completions that are not the application's.
+    pub(super) later: Option<Aside>,
 
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
@@ -118,6 +123,7 @@ impl Ep {
             rma_cntrs: [const { None }; 4],
             eq: None,
             av: None,
+            later: None,
             tx_pending: 0,
             inbox,
             listener: None,
@@ -155,9 +161,26 @@ impl Ep {
         (self.identity.directed && src != FI_ADDR_UNSPEC).then_some(src)
     }
 
+    /// Whether a tag is one of the library's own (fi_collective(3)).
+    #[inline]
+    pub(super) fn takes_aside(&self, tag: u64) -> bool {
+        tag & TAG != 0 && self.identity.collective
+    }
+
+    /// An operation that the domain needs for itself is over.
+    #[cold]
+    fn done_aside(&self, outcome: Outcome) {
+        if let Some(later) = &self.later {
+            later.done(outcome);
+        }
+    }
+
     /// Reports a successful receive.
     #[inline]
     pub(super) fn rx_done(&self, entry: Completion, report: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = &self.rx_cntr {
             cntr.completed(entry.len);
         }
@@ -168,6 +191,9 @@ impl Ep {
 
     /// Reports a failed receive.
     pub(super) fn rx_failed(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = &self.rx_cntr {
             cntr.failed();
         }
@@ -204,6 +230,9 @@ impl Ep {
     /// Reports a successful send.
     #[inline]
     pub(super) fn tx_done(&self, entry: Completion, report: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = self.cntr_of(entry.flags) {
             cntr.completed(entry.len);
         }
@@ -214,6 +243,9 @@ impl Ep {
 
     /// Reports a failed send.
     pub(super) fn tx_failed(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
         }
@@ -359,6 +391,7 @@ impl Ep {
         self.rma_cntrs.clone_from(&bindings.rma_cntrs);
         self.eq.clone_from(&bindings.eq);
         self.av.clone_from(&bindings.av);
+        self.later.clone_from(&bindings.later);
     }
 
     /// Events name the endpoint by this.
