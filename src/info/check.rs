@@ -27,11 +27,11 @@ pub const PRIMARY_CAPS: u64 = FI_MSG
 
 /// Capabilities that cost something and so are left out unless asked for,
 /// although the manual counts them among the secondary ones.
-const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR;
+const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER;
 
 /// Capabilities that change what an application gets to see, so that one that
 /// asks for nothing in particular must not have them.
-const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR | FI_AV_USER_ID;
+const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR | FI_AV_USER_ID | FI_TRIGGER | FI_COLLECTIVE;
 
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
@@ -445,6 +445,10 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
         rx.op_flags = want.op_flags;
         echo(&mut rx.size, want.size);
         echo(&mut rx.iov_limit, want.iov_limit);
+    }
+    if caps & FI_COLLECTIVE != 0 {
+        // The highest bit of tags is for the messages of collectives.
+        info.edit_ep(|ep| ep.mem_tag_format >>= 1);
     }
     if let Some(want) = hints.ep() {
         info.edit_ep(|ep| {

@@ -135,6 +135,12 @@ fn fits(kind: Kind, class: Class, op: fi_op) -> bool {
     of_kind && of_class
 }
 
+/// Bytes of an element of the type with this number; -FI_EOPNOTSUPP if there is none.
+pub(crate) fn size_of_type(datatype: u32) -> Result<usize> {
+    let known = usize::try_from(datatype).ok().and_then(|number| DATATYPES.get(number));
+    known.and_then(|datatype| class(*datatype)).map(|(_, size)| size).ok_or(Error::OPNOTSUPP)
+}
+
 impl Operation {
     /// The operation of these numbers of `enum fi_datatype` and `enum fi_op`;
     /// -FI_EOPNOTSUPP if there is none.
@@ -146,6 +152,20 @@ impl Operation {
         match class(datatype) {
             Some((class, _)) if fits(kind, class, op) => Ok(Self { kind, datatype, op }),
             _ => Err(Error::OPNOTSUPP),
+        }
+    }
+
+    /// The larger one of two bytes.
+    pub(crate) fn highest_byte() -> Self {
+        Self { kind: Kind::Base, datatype: FI_UINT8, op: FI_MAX }
+    }
+
+    /// The operation that combines two elements to one, whichever comes first
+    /// (fi_collective(3)); -FI_EOPNOTSUPP if these numbers name no such.
+    pub(crate) fn reduction(datatype: u32, op: u32) -> Result<Self> {
+        match Self::new(Kind::Base, datatype, op)? {
+            of if matches!(of.op, FI_DIFF | FI_ATOMIC_WRITE) => Err(Error::OPNOTSUPP),
+            of => Ok(of),
         }
     }
 

@@ -211,6 +211,11 @@ impl Av {
         Ok(self.table().entries.get(index).ok_or(Error::INVAL)?.addr)
     }
 
+    /// All indices, in order.
+    pub(crate) fn indices(&self) -> Vec<fi_addr_t> {
+        self.table().entries.iter().map(|(index, _)| u64::from(index)).collect()
+    }
+
     /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
     pub fn find(&self, addr: &SocketAddr) -> fi_addr_t {
         self.table().index.get(&key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
@@ -433,7 +438,7 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: Some(no_av_set),
+    av_set: Some(crate::coll::av_set),
     insert_auth_key: Some(no_insert_auth_key),
     lookup_auth_key: Some(no_lookup_auth_key),
     set_user_id: Some(set_user_id),
@@ -641,15 +646,6 @@ unsafe extern "C" fn straddr(
         }
         buf
     }
-}
-
-unsafe extern "C" fn no_av_set(
-    _av: *mut fid_av,
-    _attr: *mut abi::fi_av_set_attr,
-    _set: *mut *mut abi::fid_av_set,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }
 
 unsafe extern "C" fn no_insert_auth_key(

@@ -6,6 +6,7 @@ use crate::boundary::answer;
 use crate::cq::Parent;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::later::Later;
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
@@ -38,6 +39,10 @@ pub struct Cntr {
     wait: Option<Wait>,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
+    /// Knows what waits for the counter, in a domain where something may.
+    later: Option<Arc<Later>>,
+    /// The smallest threshold that something waits for.
+    next: AtomicU64,
     users: AtomicUsize,
     _domain: Arc<dyn Any + Send + Sync>,
     on_close: Box<dyn Fn() + Send + Sync>,
@@ -137,6 +142,8 @@ impl Cntr {
             wait: None,
             wait_set: None,
             progress: parent.progress,
+            later: parent.later,
+            next: AtomicU64::new(u64::MAX),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -167,6 +174,46 @@ impl Cntr {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// What was counted.
+    pub(crate) fn value(&self) -> u64 {
+        self.value.load(Ordering::SeqCst)
+    }
+
+    /// What was counted, with failures.
+    pub(crate) fn sum(&self) -> u64 {
+        self.value().saturating_add(self.errors.load(Ordering::SeqCst))
+    }
+
+    /// Something waits for this value, and nothing for a smaller one.
+    pub(crate) fn set_next(&self, next: u64) {
+        self.next.store(next, Ordering::SeqCst);
+    }
+
+    /// Something that waits may go.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.sum() >= self.next.load(Ordering::SeqCst)
+    }
+
+    /// Whether requests handed to `later` can wait for the counter: it belongs to
+    /// the same domain, and is not counted elsewhere.
+    pub(crate) fn triggers(&self, later: &Arc<Later>) -> bool {
+        let own = !matches!(self.counts, Counts::Elsewhere(_));
+        own && self.later.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, later))
+    }
+
+    /// fi_cntr_add, without running what that sets off.
+    pub(crate) fn add(&self, value: u64) {
+        self.value.fetch_add(value, Ordering::SeqCst);
+        self.written();
+    }
+
+    /// fi_cntr_set, without running what that sets off.
+    pub(crate) fn set(&self, value: u64) {
+        self.value.store(value, Ordering::SeqCst);
+        self.written();
+    }
+
     /// An operation of `len` bytes succeeded.
     #[inline]
     pub fn completed(&self, len: usize) {
@@ -189,6 +236,11 @@ impl Cntr {
     }
 
     fn written(&self) {
+        if let Some(later) = &self.later
+            && self.is_due()
+        {
+            later.reached(self);
+        }
         self.changed.store(true, Ordering::SeqCst);
         if let Some(wait) = &self.wait {
             wait.entry_written();
@@ -354,23 +406,21 @@ unsafe fn change(cntr: *mut fid_cntr, entry: &'static str, how: impl FnOnce(&Cnt
         // SAFETY: see above.
         let cntr = unsafe { Cntr::from_c(cntr) }?;
         how(cntr);
-        cntr.written();
+        if let Some(later) = &cntr.later {
+            later.run();
+        }
         Ok(())
     })
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: see above.
-    unsafe {
-        change(cntr, "fi_cntr_add", |c| {
-            c.value.fetch_add(value, Ordering::SeqCst);
-        })
-    }
+    unsafe { change(cntr, "fi_cntr_add", |c| c.add(value)) }
 }
 
 unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: see above.
-    unsafe { change(cntr, "fi_cntr_set", |c| c.value.store(value, Ordering::SeqCst)) }
+    unsafe { change(cntr, "fi_cntr_set", |c| c.set(value)) }
 }
 
 unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
@@ -378,13 +428,19 @@ unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
     unsafe {
         change(cntr, "fi_cntr_adderr", |c| {
             c.errors.fetch_add(value, Ordering::SeqCst);
+            c.written();
         })
     }
 }
 
 unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: see above.
-    unsafe { change(cntr, "fi_cntr_seterr", |c| c.errors.store(value, Ordering::SeqCst)) }
+    unsafe {
+        change(cntr, "fi_cntr_seterr", |c| {
+            c.errors.store(value, Ordering::SeqCst);
+            c.written();
+        })
+    }
 }
 
 unsafe extern "C" fn no_change(_cntr: *mut fid_cntr, _value: u64) -> c_int {

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::boundary::answer;
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
+use crate::later::Later;
 use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
@@ -218,6 +219,8 @@ pub struct Parent {
     /// Somebody can block on the new object: the domain starts its progress
     /// thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
+    /// What the domain does later, if anything may wait for a counter.
+    pub later: Option<Arc<Later>>,
     /// Called when the object is closed.
     pub on_close: Box<dyn Fn() + Send + Sync>,
 }

@@ -12,7 +12,8 @@ use crate::buf::RecvBuf;
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::error::{Error, Result};
-use crate::glue::RecvOp;
+use crate::glue::{Bindings, RecvOp};
+use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::slab::{NONE, Slab};
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ pub struct Recv {
 pub struct About {
     /// Whether it has a tag.
     pub tagged: bool,
+    /// Whether it belongs to a collective operation.
+    pub collective: bool,
     /// The tag.
     pub tag: u64,
     /// Its bytes in all.
@@ -43,6 +46,14 @@ pub struct About {
     pub cq_data: Option<u64>,
     /// Who sent it: a number of the user's, named by [`Inbox::set_name`].
     pub peer: u32,
+}
+
+impl About {
+    /// Which of the inbox's pairs of receives and messages it belongs to.
+    #[inline]
+    pub fn queue(&self) -> usize {
+        usize::from(self.tagged) + usize::from(self.collective)
+    }
 }
 
 /// How a message waits for a receive.
@@ -65,7 +76,7 @@ pub struct Message<B> {
 /// A message that waits has its receive, or is not wanted.
 #[derive(Debug)]
 pub struct Meeting {
-    /// Which messages: 0 untagged, 1 tagged.
+    /// Which messages: see [`About::queue`].
     pub queue: usize,
     /// The message's number.
     pub message: u32,
@@ -84,6 +95,9 @@ struct MultiBuf {
 /// What a message costs beside its bytes.
 const MESSAGE_COST: usize = 128;
 
+/// Untagged, tagged, and those of collective operations.
+pub const QUEUES: usize = 3;
+
 /// The index of the tagged messages and receives; untagged ones have 0.
 const TAGGED: usize = 1;
 
@@ -92,10 +106,13 @@ const TAGGED: usize = 1;
 pub struct Inbox<B> {
     cq: Option<Arc<Cq>>,
     cntr: Option<Arc<Cntr>>,
+    later: Option<Aside>,
     /// A receive's source counts (FI_DIRECTED_RECV).
     directed: bool,
-    posted: [Posted<Recv>; 2],
-    unexpected: [Unexpected<Message<B>>; 2],
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    collective: bool,
+    posted: [Posted<Recv>; QUEUES],
+    unexpected: [Unexpected<Message<B>>; QUEUES],
     /// Messages claimed by FI_PEEK, by the context that claimed them.
     claimed: HashMap<usize, u32>,
     multi: Slab<MultiBuf>,
@@ -117,9 +134,11 @@ impl<B: Body> Inbox<B> {
         Self {
             cq: None,
             cntr: None,
+            later: None,
             directed,
+            collective: false,
             posted: Default::default(),
-            unexpected: [Unexpected::default(), Unexpected::default()],
+            unexpected: std::array::from_fn(|_| Unexpected::default()),
             claimed: HashMap::new(),
             multi: Slab::default(),
             min_multi_recv,
@@ -130,8 +149,21 @@ impl<B: Body> Inbox<B> {
     }
 
     /// From now on receives are reported there.
-    pub fn bind(&mut self, cq: Option<Arc<Cq>>, cntr: Option<Arc<Cntr>>) {
-        (self.cq, self.cntr) = (cq, cntr);
+    pub fn bind(&mut self, bindings: &Bindings) {
+        self.cq.clone_from(&bindings.rx_cq);
+        self.cntr.clone_from(&bindings.rx_cntr);
+        self.later.clone_from(&bindings.later);
+    }
+
+    /// From now on tags of the library's own are not the application's.
+    pub fn set_collective(&mut self) {
+        self.collective = true;
+    }
+
+    /// Whether a tag is one of the library's own (fi_collective(3)).
+    #[inline]
+    pub fn takes_aside(&self, tag: u64) -> bool {
+        tag & TAG != 0 && self.collective
     }
 
     /// Where receives are reported.
@@ -205,6 +237,9 @@ impl<B: Body> Inbox<B> {
 
     #[inline]
     fn report(&self, entry: Completion, wanted: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = &self.cntr {
             cntr.completed(entry.len);
         }
@@ -213,8 +248,19 @@ impl<B: Body> Inbox<B> {
         }
     }
 
+    /// An operation that the domain needs for itself is over.
+    #[cold]
+    fn done_aside(&self, outcome: Outcome) {
+        if let Some(later) = &self.later {
+            later.done(outcome);
+        }
+    }
+
     #[cold]
     fn report_error(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = &self.cntr {
             cntr.failed();
         }
@@ -240,13 +286,14 @@ impl<B: Body> Inbox<B> {
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else if entry.src == FI_ADDR_NOTAVAIL
+            && entry.flags & ASIDE == 0
             && let Some(addrs) = &self.addrs
         {
             // The message is there; its sender's name is not, but its address.
@@ -261,7 +308,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -270,7 +317,7 @@ impl<B: Body> Inbox<B> {
     /// buffer it gives the part the message needs.
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         let mut taken = self.posted[queue].take(self.name_of(about.peer), about.tag)?;
         if taken.value.flags & FI_MULTI_RECV == 0 {
             return Some(taken.value);
@@ -294,7 +341,7 @@ impl<B: Body> Inbox<B> {
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         self.kept_bytes += body.cost() + MESSAGE_COST;
-        self.unexpected[usize::from(about.tagged)].push(about.tag, Message { about, body })
+        self.unexpected[about.queue()].push(about.tag, Message { about, body })
     }
 
     /// A message that waits, to change how it does.
@@ -350,7 +397,9 @@ impl<B: Body> Inbox<B> {
     /// be taken with [`take_kept`](Self::take_kept) before anything else is done.
     #[inline]
     pub fn post(&mut self, op: RecvOp, tagged: bool, meetings: &mut Vec<Meeting>) -> Result {
-        let (queue, pattern) = (usize::from(tagged), self.pattern(&op));
+        let collective = op.flags & ASIDE != 0 && tagged && self.takes_aside(op.tag);
+        let queue = usize::from(tagged) + usize::from(collective);
+        let pattern = self.pattern(&op);
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
             // Its parts are given out front to back of one piece.
             return Err(Error::INVAL);
@@ -445,9 +494,10 @@ impl<B: Body> Inbox<B> {
     }
 
     /// fi_cancel: takes the receive with this context back.
-    pub fn cancel(&mut self, context: Context) {
-        for queue in 0..2 {
-            if let Some(recv) = self.posted[queue].take_if(|recv| recv.context == context) {
+    pub fn cancel(&mut self, context: Context, aside: bool) {
+        let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
+        for queue in 0..QUEUES {
+            if let Some(recv) = self.posted[queue].take_if(is) {
                 self.cancelled(queue, &recv);
                 return;
             }
@@ -464,7 +514,8 @@ impl<B: Body> Inbox<B> {
     }
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
-        let mut flags = FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG };
+        let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
+        flags |= recv.flags & ASIDE;
         if recv.flags & FI_MULTI_RECV != 0 {
             match self.multi.get_mut(recv.multi) {
                 // Messages are still being written to earlier parts; the last

@@ -28,6 +28,12 @@ pub trait Progress: Send + Sync {
     /// something to do.
     fn wait_fd(&self) -> RawFd;
 
+    /// Another such descriptor. The kernel bounds how deep descriptors may contain
+    /// each other, so the two are not made one.
+    fn wake_fd(&self) -> Option<RawFd> {
+        None
+    }
+
     /// Makes `wait_fd` tell the truth before a caller blocks on it; false when
     /// there is something to do right now.
     fn may_block(&self) -> bool {
@@ -85,7 +91,9 @@ impl Thread {
         let epoll = Epoll::new()?;
         epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
         if let Some(engine) = engine.upgrade() {
-            epoll.add(engine.wait_fd(), 1, Interest::READ)?;
+            for fd in [Some(engine.wait_fd()), engine.wake_fd()].into_iter().flatten() {
+                epoll.add(fd, 1, Interest::READ)?;
+            }
         }
         let of_thread = shared.clone();
         let handle = std::thread::Builder::new()

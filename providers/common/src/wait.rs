@@ -191,10 +191,13 @@ impl Wait {
     /// Also wakes when `source` has something to do. A source that several
     /// objects of a queue share is added once.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
-        match self.epoll.add(source.wait_fd(), SOURCE, Interest::READ) {
-            Err(error) if error.code() == libc::EEXIST => Ok(()),
-            other => other,
+        for fd in [Some(source.wait_fd()), source.wake_fd()].into_iter().flatten() {
+            match self.epoll.add(fd, SOURCE, Interest::READ) {
+                Err(error) if error.code() == libc::EEXIST => {}
+                other => other?,
+            }
         }
+        Ok(())
     }
 
     /// What the application asked for.

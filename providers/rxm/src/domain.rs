@@ -4,7 +4,7 @@ use crate::engine::{Common, Engine, Identity};
 use crate::ep::RxmEp;
 use crate::info::{core_hints, core_version};
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
+use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
 use ofi_provider::info::{InfoBuf, InfoRef};
@@ -87,6 +87,7 @@ impl Domain for RxmDomain {
             local: local_addr(info)?,
             directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
+            collective: info.caps() & FI_COLLECTIVE != 0,
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
         };

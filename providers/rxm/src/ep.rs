@@ -74,6 +74,8 @@ impl RxmEp {
 }
 
 impl Endpoint for RxmEp {
+    const LATER: bool = true;
+
     fn opened(&self, _fid: FidPtr) {}
 
     fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
@@ -89,8 +91,8 @@ impl Endpoint for RxmEp {
         self.engine.enable(self.id, bindings)
     }
 
-    fn cancel(&self, context: Context) -> Result {
-        self.engine.lock().ep(self.id).inbox.cancel(context);
+    fn cancel(&self, context: Context, aside: bool) -> Result {
+        self.engine.lock().ep(self.id).inbox.cancel(context, aside);
         Ok(())
     }
 

@@ -18,13 +18,28 @@ const MSG_CAPS: u64 =
     FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_AV_USER_ID;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Left out of what an application gets that asks for nothing in particular.
-const HINTED_CAPS: u64 =
-    FI_ATOMIC | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_RMA_PMEM | FI_FENCE | FI_SOURCE_ERR;
+const HINTED_CAPS: u64 = FI_ATOMIC
+    | FI_DIRECTED_RECV
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_SOURCE_ERR
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-const TX_CAPS: u64 =
-    FI_ATOMIC | FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE | FI_RMA_PMEM | FI_FENCE;
+const TX_CAPS: u64 = FI_ATOMIC
+    | FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
     | FI_TAGGED
@@ -37,7 +52,9 @@ const RX_CAPS: u64 = FI_ATOMIC
     | FI_SOURCE
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
-    | FI_RMA_PMEM;
+    | FI_RMA_PMEM
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;

@@ -114,6 +114,7 @@ impl TcpEp {
 
 impl Endpoint for TcpEp {
     const BUFFERS: bool = true;
+    const LATER: bool = true;
 
     fn opened(&self, fid: FidPtr) {
         // The two contexts of an index are one to the engine, which names the
@@ -161,12 +162,12 @@ impl Endpoint for TcpEp {
         Ok(Self::part(self.engine.clone(), id, self.kind, part))
     }
 
-    fn cancel(&self, context: Context) -> Result {
+    fn cancel(&self, context: Context, aside: bool) -> Result {
         if matches!(self.part, Part::Context(_, Half::Transmit, _)) {
             // It has no receives; those of the engine's endpoint are another's.
             return Ok(());
         }
-        self.engine.lock().cancel(self.id, context);
+        self.engine.lock().cancel(self.id, context, aside);
         Ok(())
     }
 

@@ -28,9 +28,10 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_REMOTE_WRITE
     | FI_RMA_EVENT
     | FI_RMA_PMEM
-    | FI_FENCE;
+    | FI_FENCE
+    | FI_TRIGGER;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
@@ -43,7 +44,9 @@ const TX_CAPS: u64 = FI_MSG
     | FI_WRITE
     | FI_RMA_PMEM
     | FI_FENCE
-    | FI_NAMED_RX_CTX;
+    | FI_NAMED_RX_CTX
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Capabilities of a receive context.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
@@ -58,7 +61,9 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
     | FI_RMA_PMEM
-    | VARIABLE_MSG;
+    | VARIABLE_MSG
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Everything on a connection is done in the order of its posting, but for the
 /// answers to reads, of memory and by atomic operations.
 const MSG_ORDER: u64 = FI_ORDER_RAR
@@ -150,9 +155,13 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
     // Who can do with every mode asks for none. The prefix has no bytes.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
+    // What is done later, and by several together, takes endpoints that both send
+    // and receive as they always do.
+    let plain = contexts == 1 && mode & FI_BUFFERED_RECV == 0 && caps == 0;
+    let without = if plain { 0 } else { FI_TRIGGER | FI_COLLECTIVE };
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
-        caps: MSG_CAPS | RDM_CAPS | named | caps,
+        caps: ((MSG_CAPS | RDM_CAPS) & !without) | named | caps,
         mode,
         protocol: FI_PROTO_XNET as u32,
         protocol_version: 1,
@@ -165,7 +174,7 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
     };
     let msg = Kind {
         ep_type: fi_ep_type::FI_EP_MSG,
-        caps: MSG_CAPS | caps,
+        caps: (MSG_CAPS & !without) | caps,
         mode,
         protocol: FI_PROTO_SOCK_TCP as u32,
         protocol_version: 0,

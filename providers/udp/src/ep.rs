@@ -257,7 +257,7 @@ impl Endpoint for UdpEp {
         Ok(())
     }
 
-    fn cancel(&self, context: Context) -> Result {
+    fn cancel(&self, context: Context, _aside: bool) -> Result {
         let Some(bound) = self.receiver.bindings.get() else { return Ok(()) };
         let mut rx = self.receiver.rx.lock();
         let found = rx.posted.iter().position(|recv| recv.context == context);
@@ -402,6 +402,7 @@ mod tests {
     impl Loop {
         fn open(engine: &Arc<Engine>, cq_size: usize) -> Self {
             let parent = Parent {
+                later: None,
                 domain: Arc::new(()),
                 progress: engine.clone(),
                 api_version: ofi_provider::info::API_VERSION,
@@ -529,7 +530,7 @@ mod tests {
         (1..=16).for_each(|number| me.post(room(), number).unwrap());
         assert_eq!(me.post(room(), 17), Err(Error::AGAIN));
         assert_eq!(me.ep.size_left(false), Ok(0));
-        me.ep.cancel(Context(3 as *mut c_void)).unwrap();
+        me.ep.cancel(Context(3 as *mut c_void), false).unwrap();
         assert!(me.cq.has_entries());
         assert_eq!(me.post(room(), 17), Ok(()));
     }

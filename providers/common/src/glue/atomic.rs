@@ -1,6 +1,6 @@
 //! The fi_atomic(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unbuilt};
+use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, trigger, unbuilt};
 use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
@@ -45,10 +45,27 @@ impl<E: Endpoint> EpFid<E> {
     fn atomic_op(
         &self,
         operation: Operation,
-        [source, compare, result]: [Elements; 3],
+        operands: [Elements; 3],
         remote: RemoteSegments,
         about: About,
     ) -> Result {
+        self.start_atomic(Self::checked_op(operation, operands, remote, about)?)
+    }
+
+    fn start_atomic(&self, op: AtomicOp) -> Result {
+        if op.flags & abi::FI_TRIGGER != 0 {
+            return self.trigger(trigger::Op::Atomic(op));
+        }
+        self.inner().atomic(op)
+    }
+
+    /// The operation, of operands that go together.
+    fn checked_op(
+        operation: Operation,
+        [source, compare, result]: [Elements; 3],
+        remote: RemoteSegments,
+        about: About,
+    ) -> Result<AtomicOp> {
         let source = if operation.has_source() { source } else { Elements::NONE };
         let total = remote.total()?;
         let fits = |has: bool, bytes: &Elements| bytes.len() == Ok(if has { total } else { 0 });
@@ -75,17 +92,31 @@ impl<E: Endpoint> EpFid<E> {
         };
         let About { dest, context, data, flags } = about;
         let context = Context(context);
-        self.inner().atomic(AtomicOp {
-            operation,
-            source,
-            compare,
-            result,
-            remote,
-            dest,
-            context,
-            data,
-            flags,
-        })
+        Ok(AtomicOp { operation, source, compare, result, remote, dest, context, data, flags })
+    }
+
+    /// The operation that message structures describe.
+    ///
+    /// # Safety
+    /// The structures' vectors are readable; their buffers the caller's as
+    /// fi_atomic(3) promises.
+    pub(super) unsafe fn msg_op(
+        kind: Kind,
+        msg: &fi_msg_atomic,
+        (comparev, compare_count): (*const fi_ioc, usize),
+        (resultv, result_count): (*mut fi_ioc, usize),
+        flags: u64,
+    ) -> Result<AtomicOp> {
+        let op = operation(kind, msg.datatype, msg.op)?;
+        // SAFETY: by this function's contract.
+        let (operands, remote) = unsafe {
+            let sources = (msg.msg_iov, msg.iov_count);
+            let [source, _, result] = sources_and_results(op, sources, (resultv, result_count))?;
+            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
+            (operands, places(msg.rma_iov, msg.rma_iov_count, op)?)
+        };
+        let about = About { dest: msg.addr, context: msg.context, data: msg.data, flags };
+        Self::checked_op(op, operands, remote, about)
     }
 }
 
@@ -144,6 +175,10 @@ impl Elements {
     }
 }
 
+/// No vector of what to compare with, and none of results.
+pub(super) const NONE: (*const fi_ioc, usize) = (std::ptr::null(), 0);
+pub(super) const NO_RESULT: (*mut fi_ioc, usize) = (std::ptr::null_mut(), 0);
+
 /// What else a call says.
 struct About {
     dest: fi_addr_t,
@@ -155,11 +190,6 @@ struct About {
 impl About {
     fn new<E: Endpoint>(ep: &EpFid<E>, dest: fi_addr_t, context: *mut c_void) -> Self {
         Self { dest, context, data: 0, flags: ep.tx() }
-    }
-
-    fn of_msg<E: Endpoint>(ep: &EpFid<E>, msg: &fi_msg_atomic, flags: u64) -> Result<Self> {
-        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
-        Ok(Self { dest: msg.addr, context: msg.context, data: msg.data, flags })
     }
 }
 
@@ -253,14 +283,10 @@ unsafe extern "C" fn atomicmsg<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_atomicmsg", || {
         // SAFETY: see above.
-        unsafe {
-            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let op = operation(Kind::Base, msg.datatype, msg.op)?;
-            let source = Elements::many(msg.msg_iov, msg.iov_count, op)?;
-            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
-            let operands = [source, Elements::NONE, Elements::NONE];
-            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
-        }
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
+        // SAFETY: see above.
+        ep.start_atomic(unsafe { EpFid::<E>::msg_op(Kind::Base, msg, NONE, NO_RESULT, flags) }?)
     })
 }
 
@@ -347,14 +373,12 @@ unsafe extern "C" fn fetchmsg<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_fetch_atomicmsg", || {
         // SAFETY: see above.
-        unsafe {
-            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let op = operation(Kind::Fetch, msg.datatype, msg.op)?;
-            let sources = (msg.msg_iov, msg.iov_count);
-            let operands = sources_and_results(op, sources, (resultv, result_count))?;
-            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
-            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
-        }
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
+        // SAFETY: see above.
+        ep.start_atomic(unsafe {
+            EpFid::<E>::msg_op(Kind::Fetch, msg, NONE, (resultv, result_count), flags)
+        }?)
     })
 }
 
@@ -430,15 +454,18 @@ unsafe extern "C" fn comparemsg<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_compare_atomicmsg", || {
         // SAFETY: see above.
-        unsafe {
-            let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let op = operation(Kind::Compare, msg.datatype, msg.op)?;
-            let sources = (msg.msg_iov, msg.iov_count);
-            let [source, _, result] = sources_and_results(op, sources, (resultv, result_count))?;
-            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
-            let remote = places(msg.rma_iov, msg.rma_iov_count, op)?;
-            ep.atomic_op(op, operands, remote, About::of_msg(ep, msg, flags)?)
-        }
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
+        // SAFETY: see above.
+        ep.start_atomic(unsafe {
+            EpFid::<E>::msg_op(
+                Kind::Compare,
+                msg,
+                (comparev, compare_count),
+                (resultv, result_count),
+                flags,
+            )
+        }?)
     })
 }
 

@@ -1,13 +1,15 @@
 //! `struct fid_domain` for any [`Domain`].
-use super::ep::EpFid;
+use super::ep::{EpFid, Ground};
 use super::fabric::FabricFid;
 use super::stx::Stx;
-use super::{Atomic, Domain, Fabric, RxAttr, Users, atomic, opened, unbuilt};
+use super::{
+    Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
+};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, c_enum, fi_atomic_attr,
-    fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op, fi_ops,
-    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid, fid_av,
-    fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+    FI_CLASS_DOMAIN, FI_COLLECTIVE, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, FI_TRIGGER,
+    c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr,
+    fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
+    fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
 };
 use crate::atomic::Kind;
 use crate::av::Av;
@@ -17,8 +19,10 @@ use crate::cq::{Cq, Parent};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
+use crate::later::{Attended, Later};
 use crate::mr::Mr;
 use crate::poll::PollSet;
+use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::any::Any;
@@ -32,6 +36,9 @@ pub struct DomainFid<D> {
     api_version: u32,
     /// Stops counting as a user of the fabric.
     leave_fabric: Box<dyn Fn() + Send + Sync>,
+    /// What the domain does later, if it was opened for such.
+    pub(super) later: Option<Arc<Later>>,
+    progress: Arc<dyn Progress>,
     /// The provider's part, with a count of its own for what outlives the fid.
     pub(crate) inner: Arc<D>,
     /// Keeps the fabric's memory.
@@ -56,7 +63,7 @@ impl<D: Domain> DomainFid<D> {
         size: size_of::<fi_ops>(),
         close: Some(close::<D>),
         bind: Some(unbuilt::no_bind),
-        control: Some(unbuilt::no_control),
+        control: Some(trigger::control::<D>),
         ops_open: Some(unbuilt::no_ops_open),
         tostr: Some(unbuilt::no_tostr),
         ops_set: Some(unbuilt::no_ops_set),
@@ -73,7 +80,7 @@ impl<D: Domain> DomainFid<D> {
         stx_ctx: Some(stx_ctx::<D>),
         srx_ctx: Some(srx_ctx::<D>),
         query_atomic: Some(query_atomic::<D>),
-        query_collective: Some(unbuilt::no_query_collective),
+        query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
         xpu_ctx: Some(no_xpu_ctx),
     };
@@ -92,6 +99,14 @@ impl<D: Domain> DomainFid<D> {
     ) -> Result<Arc<Self>> {
         let api_version = fabric.api_version();
         let inner = fabric.inner.domain(info, api_version)?;
+        let mut progress = inner.progress_source();
+        let mut later = None;
+        if D::Endpoint::LATER && info.caps() & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
+            let new = Later::new()?;
+            progress = Attended::new(progress, new.clone());
+            inner.settings().attend(&progress);
+            later = Some(new);
+        }
         Ok(Arc::new(Self {
             c: fid_domain {
                 fid: fid {
@@ -105,6 +120,8 @@ impl<D: Domain> DomainFid<D> {
             users: Arc::new(Users::default()),
             api_version,
             leave_fabric: fabric.use_it(),
+            later,
+            progress,
             inner: Arc::new(inner),
             _fabric: fabric,
         }))
@@ -117,14 +134,26 @@ impl<D: Domain> DomainFid<D> {
         Box::new(move || users.remove())
     }
 
+    /// What an endpoint stands on that stops being a user in this way.
+    fn ground(self: &Arc<Self>, leave: Box<dyn Fn() + Send + Sync>) -> Ground {
+        Ground {
+            api_version: self.api_version,
+            domain: self.clone(),
+            progress: self.progress.clone(),
+            later: self.later.clone(),
+            leave,
+        }
+    }
+
     fn parent(self: &Arc<Self>) -> Parent {
         let domain = self.inner.clone();
         Parent {
             domain: self.clone(),
-            progress: self.inner.progress_source(),
+            progress: self.progress.clone(),
             api_version: self.api_version,
             level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
+            later: self.later.clone(),
             on_close: self.use_it(),
         }
     }
@@ -257,9 +286,7 @@ unsafe fn open_endpoint<D: Domain>(
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let on_close = domain.use_it();
             let inner = domain.inner.endpoint(info)?;
-            let progress = domain.inner.progress_source();
-            let (domain, version) = (domain.clone(), domain.api_version);
-            Ok(EpFid::open(inner, info, version, domain, progress, on_close, context))
+            Ok(EpFid::open(inner, info, domain.ground(on_close), context))
         })
     }
 }
@@ -303,9 +330,7 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
                 let on_close = domain.use_it();
                 let inner = domain.inner.scalable_ep(info)?;
-                let progress = domain.inner.progress_source();
-                let (domain, version) = (domain.clone(), domain.api_version);
-                Ok(EpFid::open_scalable(inner, info, version, domain, progress, on_close, context))
+                Ok(EpFid::open_scalable(inner, info, domain.ground(on_close), context))
             })
         }
     })
@@ -354,8 +379,7 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
                 let on_close = domain.use_it();
                 let inner = domain.inner.srx_context(rx)?;
-                let progress = domain.inner.progress_source();
-                Ok(EpFid::open_srx(inner, rx, domain.clone(), progress, on_close, context))
+                Ok(EpFid::open_srx(inner, rx, domain.ground(on_close), context))
             })
         }
     })

@@ -1,7 +1,8 @@
 //! `struct fid_ep` for any [`Endpoint`].
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, unbuilt};
+use super::trigger::Op;
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -14,18 +15,21 @@ use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::buffered;
 use crate::cntr::Cntr;
+use crate::coll::Room;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
+use crate::later::{ASIDE, Aside, Later};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What the application bound to an endpoint (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
@@ -44,6 +48,8 @@ pub struct Bindings {
     pub rx_cntr: Option<Arc<Cntr>>,
     /// Counts reads and writes, and what peers read and wrote.
     pub rma_cntrs: [Option<Arc<Cntr>>; 4],
+    /// Takes the completions of operations with [`ASIDE`].
+    pub later: Option<Aside>,
 }
 
 impl Bindings {
@@ -76,6 +82,19 @@ impl Role {
     }
 }
 
+/// What endpoints and contexts are opened on.
+pub(super) struct Ground {
+    /// Of the fabric.
+    pub(super) api_version: u32,
+    /// The domain, which they keep.
+    pub(super) domain: Arc<dyn Any + Send + Sync>,
+    pub(super) progress: Arc<dyn Progress>,
+    /// What the domain does later.
+    pub(super) later: Option<Arc<Later>>,
+    /// Stops counting as a user of it.
+    pub(super) leave: Box<dyn Fn() + Send + Sync>,
+}
+
 /// What a fid is made of, whatever its role.
 pub(super) struct Parts<E> {
     pub(super) inner: E,
@@ -87,11 +106,7 @@ pub(super) struct Parts<E> {
     /// tx_attr.op_flags and rx_attr.op_flags.
     pub(super) tx_defaults: u64,
     pub(super) rx_defaults: u64,
-    pub(super) progress: Arc<dyn Progress>,
-    /// Stops counting as a user of what it was opened on.
-    pub(super) leave: Box<dyn Fn() + Send + Sync>,
-    /// Keeps that.
-    pub(super) domain: Arc<dyn Any + Send + Sync>,
+    pub(super) ground: Ground,
     /// Of a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
     /// Of a context: its scalable endpoint.
@@ -108,7 +123,7 @@ fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
 
 /// What an endpoint and its aliases share.
 pub(super) struct Shared<E> {
-    pub(super) parts: Parts<E>,
+    parts: Parts<E>,
     /// Endpoints that take their receives from this shared receive context;
     /// contexts of this scalable endpoint.
     pub(super) users: Arc<Users>,
@@ -117,9 +132,21 @@ pub(super) struct Shared<E> {
     /// The shared transmit context it counts as a user of.
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
-    enabled: AtomicBool,
+    pub(super) enabled: AtomicBool,
+    /// Nothing may be posted any more by what the domain does later.
+    pub(super) closed: AtomicBool,
     /// The endpoint and its aliases that are open.
     fids: AtomicUsize,
+    /// Its collective operations, once it has any.
+    pub(super) room: OnceLock<Arc<Room>>,
+}
+
+/// What it was made of never changes.
+impl<E> Deref for Shared<E> {
+    type Target = Parts<E>;
+    fn deref(&self) -> &Parts<E> {
+        &self.parts
+    }
 }
 
 /// An endpoint, as C holds it.
@@ -151,7 +178,7 @@ impl<E> std::fmt::Debug for EpFid<E> {
 }
 
 /// Flags that a send call may carry (fi_msg(3)).
-const TX_FLAGS: u64 = abi::FI_COMPLETION
+pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_INJECT
     | abi::FI_MORE
     | abi::FI_REMOTE_CQ_DATA
@@ -170,7 +197,7 @@ const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_SEND;
 
 /// Flags that a receive call may carry.
-const RX_FLAGS: u64 = abi::FI_COMPLETION
+pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
     | abi::FI_MULTI_RECV
     | abi::FI_REMOTE_CQ_DATA
@@ -218,7 +245,7 @@ impl<E: Endpoint> EpFid<E> {
         accept: Some(accept::<E>),
         reject: Some(unbuilt::no_reject),
         shutdown: Some(shutdown::<E>),
-        join: Some(unbuilt::no_join),
+        join: Some(collective::join::<E>),
     };
 
     const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
@@ -287,10 +314,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open(
         inner: E,
         info: InfoRef<'_>,
-        api_version: u32,
-        domain: Arc<dyn Any + Send + Sync>,
-        progress: Arc<dyn Progress>,
-        leave_domain: Box<dyn Fn() + Send + Sync>,
+        ground: Ground,
         context: *mut c_void,
     ) -> Arc<Self> {
         let ep_type = match info.ep_type() {
@@ -304,12 +328,10 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Endpoint,
                 caps: info.caps(),
                 ep_type,
-                buffered: E::BUFFERS && buffered::is_asked(info, api_version),
-                tx_defaults: info.tx().map_or(0, |tx| tx.op_flags),
-                rx_defaults: info.rx().map_or(0, |rx| rx.op_flags),
-                progress,
-                leave: leave_domain,
-                domain,
+                buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
+                tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !ASIDE),
+                rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !ASIDE),
+                ground,
                 scalable: None,
                 sep: None,
             },
@@ -321,9 +343,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open_srx(
         inner: E,
         rx: RxAttr,
-        domain: Arc<dyn Any + Send + Sync>,
-        progress: Arc<dyn Progress>,
-        leave_domain: Box<dyn Fn() + Send + Sync>,
+        ground: Ground,
         context: *mut c_void,
     ) -> Arc<Self> {
         let both = abi::FI_MSG | abi::FI_TAGGED;
@@ -336,9 +356,7 @@ impl<E: Endpoint> EpFid<E> {
                 buffered: false,
                 tx_defaults: 0,
                 rx_defaults: rx.op_flags,
-                progress,
-                leave: leave_domain,
-                domain,
+                ground: Ground { later: None, ..ground },
                 scalable: None,
                 sep: None,
             },
@@ -359,7 +377,9 @@ impl<E: Endpoint> EpFid<E> {
             srx: Mutex::new(None),
             stx: Mutex::new(None),
             bindings: Mutex::new(Bindings::default()),
+            closed: AtomicBool::new(false),
             fids: AtomicUsize::new(0),
+            room: OnceLock::new(),
         });
         let ep = Self::make(shared, context, flags);
         ep.inner().opened(FidPtr(ep.as_c().cast()));
@@ -376,16 +396,16 @@ impl<E: Endpoint> EpFid<E> {
         shared.fids.fetch_add(1, Ordering::Relaxed);
         let [tx, tx_msg, rx, rx_msg] = flags.map(AtomicU64::new);
         let enabled = shared.enabled.load(Ordering::Acquire);
-        let (class, ops) = match shared.parts.role {
+        let (class, ops) = match shared.role {
             Role::Endpoint => (FI_CLASS_EP, Self::EP_OPS),
             Role::Srx => (FI_CLASS_SRX_CTX, Self::SRX_EP_OPS),
             Role::Scalable => (FI_CLASS_SEP, Self::SEP_EP_OPS),
             Role::Tx => (FI_CLASS_TX_CTX, Self::EP_OPS),
             Role::Rx => (FI_CLASS_RX_CTX, Self::SRX_EP_OPS),
         };
-        let atomic = match shared.parts.caps & abi::FI_ATOMIC {
+        let atomic = match shared.caps & abi::FI_ATOMIC {
             0 => &unbuilt::NO_ATOMIC,
-            _ if !shared.parts.role.sends() => &unbuilt::NO_ATOMIC,
+            _ if !shared.role.sends() => &unbuilt::NO_ATOMIC,
             _ => Self::NOT_ENABLED_ATOMIC_OPS,
         };
         let ep = Arc::new(Self {
@@ -409,7 +429,10 @@ impl<E: Endpoint> EpFid<E> {
             rx_msg_flags: rx_msg,
             shared,
         });
-        if enabled || ep.shared.parts.role == Role::Scalable {
+        if let Some(later) = &ep.shared.ground.later {
+            later.opened(ep.as_c() as usize);
+        }
+        if enabled || ep.shared.role == Role::Scalable {
             ep.use_transfer_tables();
         }
         ep
@@ -417,8 +440,8 @@ impl<E: Endpoint> EpFid<E> {
 
     /// The tables of what the endpoint's caps promise.
     fn use_transfer_tables(&self) {
-        let has = |cap| self.shared.parts.caps & cap != 0;
-        let role = self.shared.parts.role;
+        let has = |cap| self.shared.caps & cap != 0;
+        let role = self.shared.role;
         let (msg, tagged) = match role {
             Role::Scalable => (&unbuilt::NO_MSG, &unbuilt::NO_TAGGED),
             Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
@@ -436,6 +459,9 @@ impl<E: Endpoint> EpFid<E> {
             (*c).tagged = std::ptr::from_ref(tagged).cast_mut();
             if has(abi::FI_RMA) && role.sends() {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
+            }
+            if has(abi::FI_COLLECTIVE) && self.shared.ground.later.is_some() {
+                (*c).collective = std::ptr::from_ref(Self::COLLECTIVE_OPS).cast_mut();
             }
             if has(abi::FI_ATOMIC) && role.sends() {
                 (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
@@ -455,7 +481,7 @@ impl<E: Endpoint> EpFid<E> {
         if flags & !(abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION) != 0 {
             return Err(Error::BADFLAGS);
         }
-        let role = self.shared.parts.role;
+        let role = self.shared.role;
         if flags & (abi::FI_TRANSMIT | abi::FI_RECV) == 0
             || (flags & abi::FI_TRANSMIT != 0 && !role.sends())
             || (flags & abi::FI_RECV != 0 && !role.receives())
@@ -474,7 +500,7 @@ impl<E: Endpoint> EpFid<E> {
             cq.add_user();
             bindings.tx_cq = Some(cq.clone());
             if selective {
-                self.tx_flags.store(self.shared.parts.tx_defaults, Ordering::Relaxed);
+                self.tx_flags.store(self.shared.tx_defaults, Ordering::Relaxed);
                 self.tx_msg_flags.store(0, Ordering::Relaxed);
             }
         }
@@ -482,7 +508,7 @@ impl<E: Endpoint> EpFid<E> {
             cq.add_user();
             bindings.rx_cq = Some(cq);
             if selective {
-                self.rx_flags.store(self.shared.parts.rx_defaults, Ordering::Relaxed);
+                self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
             }
         }
@@ -503,7 +529,7 @@ impl<E: Endpoint> EpFid<E> {
             return Err(Error::BADFLAGS);
         }
         let out = abi::FI_SEND | abi::FI_READ | abi::FI_WRITE;
-        let foreign = match self.shared.parts.role {
+        let foreign = match self.shared.role {
             Role::Endpoint | Role::Srx => 0,
             Role::Tx => all & !out,
             Role::Rx => out,
@@ -533,7 +559,7 @@ impl<E: Endpoint> EpFid<E> {
         let known = (fid as usize, TypeId::of::<E>());
         // Held until it counts its new user: it cannot be closed meanwhile.
         let fids = srx_fids();
-        if !fids.contains(&known) || self.shared.parts.role != Role::Endpoint {
+        if !fids.contains(&known) || self.shared.role != Role::Endpoint {
             return Err(Error::INVAL);
         }
         let mut slot = self.srx();
@@ -554,18 +580,18 @@ impl<E: Endpoint> EpFid<E> {
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
                 _ if self.shared.enabled.load(Ordering::Acquire)
-                    && self.shared.parts.role != Role::Srx =>
+                    && self.shared.role != Role::Srx =>
                 {
                     Err(Error::OPBADSTATE)
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
-                Some(FI_CLASS_STX_CTX) if self.shared.parts.role == Role::Endpoint => {
+                Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
                     self.shared.bind_stx(Stx::from_fid(bfid)?)
                 }
                 Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
                 Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
                 // Contexts have the vector of their scalable endpoint.
-                _ if !matches!(self.shared.parts.role, Role::Endpoint | Role::Scalable) => {
+                _ if !matches!(self.shared.role, Role::Endpoint | Role::Scalable) => {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_EQ) => {
@@ -574,8 +600,8 @@ impl<E: Endpoint> EpFid<E> {
                     if bindings.eq.is_some() {
                         return Err(Error::INVAL);
                     }
-                    if !self.shared.parts.progress.is_serialized() {
-                        eq.add_source(&self.shared.parts.progress)?;
+                    if !self.shared.ground.progress.is_serialized() {
+                        eq.add_source(&self.shared.ground.progress)?;
                     }
                     eq.add_user();
                     bindings.eq = Some(eq);
@@ -601,6 +627,7 @@ impl<E: Endpoint> EpFid<E> {
             return Ok(());
         }
         let mut bindings = self.bindings().clone();
+        bindings.later = self.shared.aside();
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
             // What is bound to the context is for endpoints that have no own.
@@ -608,18 +635,18 @@ impl<E: Endpoint> EpFid<E> {
             bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
         }
-        if let Some(sep) = &self.shared.parts.sep {
+        if let Some(sep) = &self.shared.sep {
             sep.enable_scalable()?;
             bindings.av.clone_from(&sep.bindings().av);
         }
-        if self.shared.parts.role == Role::Scalable {
+        if self.shared.role == Role::Scalable {
             return self.shared.enable_scalable();
         }
         let either =
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
-        let caps = self.shared.parts.caps;
+        let caps = self.shared.caps;
         // Neither direction named stands for both.
-        let (send, recv) = match (self.shared.parts.role, caps & (abi::FI_SEND | abi::FI_RECV)) {
+        let (send, recv) = match (self.shared.role, caps & (abi::FI_SEND | abi::FI_RECV)) {
             (Role::Tx, _) => (true, false),
             (Role::Rx, _) => (false, true),
             (_, 0) => (true, true),
@@ -630,14 +657,14 @@ impl<E: Endpoint> EpFid<E> {
         {
             return Err(Error::NOCQ);
         }
-        match self.shared.parts.ep_type {
+        match self.shared.ep_type {
             fi_ep_type::FI_EP_MSG if bindings.eq.is_none() => return Err(Error::NOEQ),
             fi_ep_type::FI_EP_RDM | fi_ep_type::FI_EP_DGRAM if bindings.av.is_none() => {
                 return Err(Error::NOAV);
             }
             _ => {}
         }
-        self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.parts.inner))?;
+        self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
         Ok(())
@@ -656,7 +683,7 @@ impl<E: Endpoint> EpFid<E> {
             let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
             // Without selective completion every success is reported.
             let always = msg.load(Ordering::Relaxed) & abi::FI_COMPLETION;
-            to.store((*flags & !which) | always, Ordering::Relaxed);
+            to.store((*flags & !(which | ASIDE)) | always, Ordering::Relaxed);
         } else {
             *flags = to.load(Ordering::Relaxed);
         }
@@ -671,7 +698,7 @@ impl<E: Endpoint> EpFid<E> {
             load(&self.rx_flags),
             load(&self.rx_msg_flags),
         ];
-        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV);
+        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV | ASIDE);
         match flags & (abi::FI_TRANSMIT | abi::FI_RECV) {
             abi::FI_TRANSMIT => all[0] = own | (all[1] & abi::FI_COMPLETION),
             abi::FI_RECV => all[2] = own | (all[3] & abi::FI_COMPLETION),
@@ -689,7 +716,7 @@ impl<E: Endpoint> EpFid<E> {
 
     #[inline]
     pub(super) fn inner(&self) -> &E {
-        &self.shared.parts.inner
+        &self.shared.inner
     }
 
     #[inline]
@@ -706,7 +733,7 @@ impl<E: Endpoint> EpFid<E> {
     #[inline]
     pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
-            return Err(Error::BADFLAGS);
+            self.only_triggered(flags & !TX_FLAGS)?;
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }
@@ -714,13 +741,13 @@ impl<E: Endpoint> EpFid<E> {
     /// Whether a receive with these flags is for a message that was reported, and
     /// not posted for one to come.
     fn settles(&self, flags: u64) -> bool {
-        self.shared.parts.buffered && flags & SETTLES != 0 && flags & abi::FI_PEEK == 0
+        self.shared.buffered && flags & SETTLES != 0 && flags & abi::FI_PEEK == 0
     }
 
     #[inline]
     fn rx_msg(&self, flags: u64, allowed: u64) -> Result<u64> {
         if flags & !allowed != 0 {
-            return Err(Error::BADFLAGS);
+            self.only_triggered(flags & !allowed)?;
         }
         Ok(flags | self.rx_msg_flags.load(Ordering::Relaxed))
     }
@@ -738,7 +765,7 @@ impl<E: Endpoint> Shared<E> {
         if bindings.av.is_none() {
             return Err(Error::NOAV);
         }
-        self.parts.inner.enable(&bindings, None)?;
+        self.inner.enable(&bindings, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
     }
@@ -755,7 +782,7 @@ impl<E> Shared<E> {
         Ok(())
     }
 
-    fn bindings(&self) -> MutexGuard<'_, Bindings> {
+    pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -781,7 +808,7 @@ impl<E> Drop for Shared<E> {
         if let Some(av) = &bindings.av {
             av.remove_user();
         }
-        (self.parts.leave)();
+        (self.ground.leave)();
     }
 }
 
@@ -793,16 +820,21 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
     answer("fi_close(ep)", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
-        if ep.shared.parts.role == Role::Srx {
+        if ep.shared.role == Role::Srx {
             let mut fids = srx_fids();
             ep.shared.users.check_none()?;
             fids.retain(|(known, _)| *known != fid as usize);
         }
-        if ep.shared.parts.role == Role::Scalable {
+        if ep.shared.role == Role::Scalable {
             ep.shared.users.check_none()?;
         }
+        if let Some(later) = &ep.shared.ground.later {
+            later.closed(fid as usize);
+        }
         if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
-            ep.inner().close();
+            ep.shared.stop_later();
+            ep.shared.inner.close();
+            ep.shared.leave_later();
             if let Some(eq) = &ep.bindings().eq {
                 eq.forget(FidPtr(fid));
             }
@@ -819,7 +851,7 @@ unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         // SAFETY: see above.
         unsafe { ep.bind(bfid, flags) }?;
-        if ep.shared.parts.role == Role::Srx {
+        if ep.shared.role == Role::Srx {
             // It works already; nothing else would tell the provider.
             let bindings = ep.bindings().clone();
             ep.inner().enable(&bindings, None)?;
@@ -869,7 +901,11 @@ unsafe extern "C" fn control<E: Endpoint>(
 unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ssize_t {
     answer_transfer("fi_cancel", || {
         // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.inner().cancel(Context(context))
+        let shared = &unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared;
+        if shared.cancel_triggered(context) {
+            return Ok(());
+        }
+        shared.inner.cancel(Context(context), false)
     })
 }
 
@@ -1021,7 +1057,7 @@ unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int
 /// The four ways to say what to send, for `fi_send` and for `fi_tsend`.
 macro_rules! transmit {
     ($send:ident, $sendv:ident, $sendmsg:ident, $inject:ident, $senddata:ident, $injectdata:ident,
-     $method:ident, $msg:ty, $names:expr, ($($tag:ident: $tag_ty:ty)?), $msg_tag:expr) => {
+     $method:ident, $op:ident, $variant:ident, $msg:ty, $names:expr, ($($tag:ident: $tag_ty:ty)?), $msg_tag:expr) => {
         #[allow(unused_mut, unused_assignments, reason = "untagged calls have no tag to set")]
         unsafe extern "C" fn $send<E: Endpoint>(
             ep: *mut fid_ep,
@@ -1064,6 +1100,24 @@ macro_rules! transmit {
             })
         }
 
+        /// The operation that a message structure describes.
+        ///
+        /// # Safety
+        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
+        /// promises.
+        pub(super) unsafe fn $op(msg: &$msg, flags: u64) -> Result<SendOp> {
+            let tag: fn(&$msg) -> u64 = $msg_tag;
+            Ok(SendOp {
+                // SAFETY: by this function's contract.
+                buf: unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?,
+                dest: msg.addr,
+                context: Context(msg.context),
+                data: msg.data,
+                tag: tag(msg),
+                flags,
+            })
+        }
+
         unsafe extern "C" fn $sendmsg<E: Endpoint>(
             ep: *mut fid_ep,
             msg: *const $msg,
@@ -1073,16 +1127,11 @@ macro_rules! transmit {
                 // SAFETY: see above; the message structure is the caller's.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 // SAFETY: see above.
-                let buf = unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
-                let tag: fn(&$msg) -> u64 = $msg_tag;
-                ep.inner().$method(SendOp {
-                    buf,
-                    dest: msg.addr,
-                    context: Context(msg.context),
-                    data: msg.data,
-                    tag: tag(msg),
-                    flags: ep.tx_msg(flags)?,
-                })
+                let op = unsafe { $op(msg, ep.tx_msg(flags)?) }?;
+                if op.flags & abi::FI_TRIGGER != 0 {
+                    return ep.trigger(Op::$variant(op));
+                }
+                ep.shared.inner.$method(op)
             })
         }
 
@@ -1159,13 +1208,16 @@ transmit!(
     senddata,
     injectdata,
     send,
+    send_op,
+    Send,
     fi_msg,
     ["fi_send", "fi_sendv", "fi_sendmsg", "fi_inject", "fi_senddata", "fi_injectdata"],
     (),
     |_| 0
 );
 transmit!(
-    tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, fi_msg_tagged,
+    tsend, tsendv, tsendmsg, tinject, tsenddata, tinjectdata, tsend, tsend_op,
+    Tsend, fi_msg_tagged,
     ["fi_tsend", "fi_tsendv", "fi_tsendmsg", "fi_tinject", "fi_tsenddata", "fi_tinjectdata"],
     (tag: u64), |msg| msg.tag
 );
@@ -1210,17 +1262,48 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
     answer_transfer("fi_recvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let settles = ep.settles(flags);
-        let flags = ep.rx_msg(flags, if settles { RX_FLAGS | SETTLES } else { RX_FLAGS })?;
-        let buf = if settles && flags & abi::FI_DISCARD != 0 {
-            RecvBuf::none()
-        } else {
-            // SAFETY: see above.
-            unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
-        };
-        let context = Context(msg.context);
-        ep.inner().recv(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
+        let allowed = if ep.settles(flags) { RX_FLAGS | SETTLES } else { RX_FLAGS };
+        // SAFETY: see above.
+        let op = unsafe { recv_op(msg, ep.rx_msg(flags, allowed)?) }?;
+        if op.flags & abi::FI_TRIGGER != 0 {
+            return ep.trigger(Op::Recv(op));
+        }
+        ep.shared.inner.recv(op)
     })
+}
+
+/// The receive that a message structure describes.
+///
+/// # Safety
+/// As [`send_op`].
+pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
+    let buf = if flags & abi::FI_DISCARD != 0 {
+        RecvBuf::none()
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+    };
+    let context = Context(msg.context);
+    Ok(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
+}
+
+/// The tagged receive that a message structure describes.
+///
+/// # Safety
+/// As [`send_op`].
+pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
+    // What is only looked at may have a buffer for its beginning; what is thrown
+    // away has none.
+    let peeks = flags & abi::FI_PEEK != 0;
+    let nowhere = if peeks { msg.iov_count == 0 } else { flags & abi::FI_DISCARD != 0 };
+    let buf = if nowhere {
+        RecvBuf::none()
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+    };
+    let (context, src) = (Context(msg.context), msg.addr);
+    Ok(RecvOp { buf, src, tag: msg.tag, ignore: msg.ignore, context, flags })
 }
 
 unsafe extern "C" fn trecv<E: Endpoint>(
@@ -1267,22 +1350,11 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
     answer_transfer("fi_trecvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?;
-        let nowhere = flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0;
-        let discards = ep.settles(flags) && flags & abi::FI_DISCARD != 0;
-        let buf = if nowhere || discards {
-            RecvBuf::none()
-        } else {
-            // SAFETY: see above.
-            unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
-        };
-        ep.inner().trecv(RecvOp {
-            buf,
-            src: msg.addr,
-            tag: msg.tag,
-            ignore: msg.ignore,
-            context: Context(msg.context),
-            flags,
-        })
+        // SAFETY: see above.
+        let op = unsafe { trecv_op(msg, ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?) }?;
+        if op.flags & abi::FI_TRIGGER != 0 {
+            return ep.trigger(Op::Trecv(op));
+        }
+        ep.shared.inner.trecv(op)
     })
 }

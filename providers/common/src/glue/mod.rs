@@ -11,6 +11,7 @@
 //! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
 //! detected here: after fi_close the memory is gone.
 mod atomic;
+mod collective;
 mod connreq;
 mod domain;
 mod ep;
@@ -21,6 +22,7 @@ mod rma;
 mod sep;
 mod settings;
 mod stx;
+mod trigger;
 mod unbuilt;
 
 pub use connreq::{Request, take_request};
@@ -153,7 +155,7 @@ pub enum ContextAttr {
 }
 
 /// One message to send.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SendOp {
     /// Its bytes.
     pub buf: SendBuf,
@@ -171,7 +173,7 @@ pub struct SendOp {
 }
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RecvOp {
     /// Where to put it.
     pub buf: RecvBuf,
@@ -241,7 +243,7 @@ impl RemoteSegments {
 }
 
 /// One write to a peer's memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WriteOp {
     /// The bytes.
     pub buf: SendBuf,
@@ -258,7 +260,7 @@ pub struct WriteOp {
 }
 
 /// One read of a peer's memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadOp {
     /// Where the bytes go.
     pub buf: RecvBuf,
@@ -275,7 +277,7 @@ pub struct ReadOp {
 /// One atomic operation on a peer's memory. Operands and results that the
 /// operation has are as long as all its places, and no longer than
 /// [`Atomic::max_bytes`] says; the others are empty.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AtomicOp {
     /// What is done.
     pub operation: Operation,
@@ -315,12 +317,16 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
         Err(Error::NOSYS)
     }
     /// Takes back a posted receive, which then completes with -FI_ECANCELED;
-    /// nothing to take back is no error.
-    fn cancel(&self, context: Context) -> Result;
+    /// nothing to take back is no error. With `aside` it is one of those that
+    /// carry [`ASIDE`](crate::later::ASIDE), else none of those.
+    fn cancel(&self, context: Context, aside: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; its length.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
+    /// Operations with [`ASIDE`](crate::later::ASIDE) among their flags complete
+    /// with it among the flags of the entry, at [`Bindings::later`].
+    const LATER: bool = false;
     /// Ends everything: connections, posted operations. No completion follows
     /// the return of this.
     fn close(&self);

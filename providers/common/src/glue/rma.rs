@@ -1,5 +1,6 @@
 //! The fi_rma(3) table for any [`Endpoint`].
 use super::ep::EpFid;
+use super::trigger::Op;
 use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
 use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
 use crate::boundary::answer_transfer;
@@ -110,6 +111,34 @@ unsafe extern "C" fn readv<E: Endpoint>(
     })
 }
 
+/// The read that a message structure describes.
+///
+/// # Safety
+/// The structure's vectors are readable; its buffers the caller's as fi_rma(3)
+/// promises.
+pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
+    // SAFETY: by this function's contract.
+    let (buf, remote) = unsafe { (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?, remote(msg)?) };
+    if remote.total()? != buf.len() {
+        return Err(Error::INVAL);
+    }
+    Ok(ReadOp { buf, remote, src: msg.addr, context: Context(msg.context), flags })
+}
+
+/// The write that a message structure describes.
+///
+/// # Safety
+/// As [`read_op`].
+pub(super) unsafe fn write_op(msg: &fi_msg_rma, flags: u64) -> Result<WriteOp> {
+    // SAFETY: by this function's contract.
+    let (buf, remote) = unsafe { (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?, remote(msg)?) };
+    if remote.total()? != buf.len() {
+        return Err(Error::INVAL);
+    }
+    let context = Context(msg.context);
+    Ok(WriteOp { buf, remote, dest: msg.addr, context, data: msg.data, flags })
+}
+
 unsafe extern "C" fn readmsg<E: Endpoint>(
     ep: *mut fid_ep,
     msg: *const fi_msg_rma,
@@ -119,8 +148,11 @@ unsafe extern "C" fn readmsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let buf = RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?;
-            ep.read_op(buf, remote(msg)?, msg.addr, msg.context, ep.tx_msg(flags)?)
+            let op = read_op(msg, ep.tx_msg(flags)?)?;
+            if op.flags & abi::FI_TRIGGER != 0 {
+                return ep.trigger(Op::Read(op));
+            }
+            ep.inner().read(op)
         }
     })
 }
@@ -169,8 +201,11 @@ unsafe extern "C" fn writemsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let buf = SendBuf::from_iov(msg.msg_iov, msg.iov_count)?;
-            ep.write_op(buf, remote(msg)?, msg.addr, msg.context, msg.data, ep.tx_msg(flags)?)
+            let op = write_op(msg, ep.tx_msg(flags)?)?;
+            if op.flags & abi::FI_TRIGGER != 0 {
+                return ep.trigger(Op::Write(op));
+            }
+            ep.inner().write(op)
         }
     })
 }

@@ -1,6 +1,6 @@
 //! Scalable endpoints: one address with several transmit and receive contexts
 //! (fi_endpoint(3)).
-use super::ep::{EpFid, Parts, Role};
+use super::ep::{EpFid, Ground, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr, unbuilt};
 use crate::abi::{fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
 use crate::boundary::answer;
@@ -8,9 +8,7 @@ use crate::buffered;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
-use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
-use std::any::Any;
 use std::sync::Arc;
 
 /// What the contexts of a scalable endpoint inherit.
@@ -88,10 +86,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open_scalable(
         inner: E,
         info: InfoRef<'_>,
-        api_version: u32,
-        domain: Arc<dyn Any + Send + Sync>,
-        progress: Arc<dyn Progress>,
-        leave_domain: Box<dyn Fn() + Send + Sync>,
+        ground: Ground,
         context: *mut c_void,
     ) -> Arc<Self> {
         let tx = info.tx().map_or_else(TxAttr::default, |tx| TxAttr {
@@ -115,12 +110,10 @@ impl<E: Endpoint> EpFid<E> {
             role: Role::Scalable,
             caps: info.caps(),
             ep_type: fi_ep_type::FI_EP_RDM,
-            buffered: E::BUFFERS && buffered::is_asked(info, api_version),
+            buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
             tx_defaults: tx.op_flags,
             rx_defaults: rx.op_flags,
-            progress,
-            leave: leave_domain,
-            domain,
+            ground: Ground { later: None, ..ground },
             scalable: Some(Scalable { tx, rx }),
             sep: None,
         };
@@ -129,7 +122,7 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Opens a context of this scalable endpoint.
     fn context(&self, index: c_int, attr: &ContextAttr, context: *mut c_void) -> Result<Arc<Self>> {
-        let sep = &self.shared.parts;
+        let sep = &*self.shared;
         let index = usize::try_from(index).map_err(|_| Error::INVAL)?;
         let inner = sep.inner.context(index, attr)?;
         let (role, caps, tx_defaults, rx_defaults) = match attr {
@@ -146,9 +139,13 @@ impl<E: Endpoint> EpFid<E> {
             buffered: sep.buffered,
             tx_defaults,
             rx_defaults,
-            progress: sep.progress.clone(),
-            leave: Box::new(move || users.remove()),
-            domain: sep.domain.clone(),
+            ground: Ground {
+                api_version: sep.ground.api_version,
+                domain: sep.ground.domain.clone(),
+                progress: sep.ground.progress.clone(),
+                later: None,
+                leave: Box::new(move || users.remove()),
+            },
             scalable: None,
             sep: Some(self.shared.clone()),
         };
@@ -157,7 +154,7 @@ impl<E: Endpoint> EpFid<E> {
 
     /// The attributes that contexts inherit; only a scalable endpoint has them.
     fn inherited(&self) -> Result<&Scalable> {
-        self.shared.parts.scalable.as_ref().ok_or(Error::INVAL)
+        self.shared.scalable.as_ref().ok_or(Error::INVAL)
     }
 }
 

@@ -1,5 +1,8 @@
 //! What every domain is told by the info it is opened with.
-use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_threading};
+use crate::abi::{
+    FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type, fi_progress,
+    fi_threading,
+};
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
@@ -7,7 +10,7 @@ use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The address an endpoint is to have; any when `info` leaves it open.
 pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
@@ -28,6 +31,8 @@ pub struct DomainSettings {
     pub level: Level,
     /// The application serializes all calls (FI_THREAD_DOMAIN).
     promised: bool,
+    /// It was opened for something that is done later (FI_TRIGGER, FI_COLLECTIVE).
+    has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
     /// FI_SOCKADDR_IN or FI_SOCKADDR_IN6.
@@ -35,6 +40,8 @@ pub struct DomainSettings {
     /// The regions registered.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
+    /// What the thread drives instead of the engine alone.
+    attended: OnceLock<Weak<dyn Progress>>,
 }
 
 impl DomainSettings {
@@ -53,25 +60,35 @@ impl DomainSettings {
         Ok(Self {
             level: if manual && promised { Level::Serialized } else { Level::Shared },
             promised,
+            has_later: info.caps() & (FI_TRIGGER | FI_COLLECTIVE) != 0,
             automatic: !manual,
             addr_format: format as u32,
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
+            attended: OnceLock::new(),
         })
     }
 
     /// For a provider whose own threads come as visitors ([`Lock::visit`]): calls
-    /// that the application serializes cost nothing although there are such.
+    /// that the application serializes cost nothing although there are such. What a
+    /// domain does later ([`crate::later`]) is no visit, so one that may have
+    /// something to do gets an ordinary lock.
     ///
     /// [`Lock::visit`]: crate::lock::Lock::visit
     pub fn with_visitors(mut self) -> Self {
         if self.promised
             && self.automatic
+            && !self.has_later
             && let Some(gate) = Gate::new()
         {
             self.level = Level::Gated(gate);
         }
         self
+    }
+
+    /// The domain's progress thread, which does not run yet, is to drive this.
+    pub(crate) fn attend(&self, source: &Arc<dyn Progress>) {
+        let _ = self.attended.set(Arc::downgrade(source));
     }
 
     /// Starts the domain's progress thread, once, if progress is automatic.
@@ -88,6 +105,7 @@ impl DomainSettings {
         }
         let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if thread.is_none() {
+            let engine = self.attended.get().cloned().unwrap_or(engine);
             *thread = Some(Thread::start(name, engine)?);
         }
         Ok(())

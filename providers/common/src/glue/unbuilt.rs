@@ -1,10 +1,10 @@
 //! Slots of ops tables that are not built: every slot must hold a function,
 //! because the inline calls do not look (reference: fi_provider(7)).
 use crate::abi::{
-    FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_collective_attr, fi_collective_op,
-    fi_datatype, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_collective, fi_msg_rma, fi_msg_tagged,
-    fi_op, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma, fi_ops_tagged, fi_rx_attr,
-    fi_tx_attr, fid_domain, fid_ep, fid_mc, fid_pep, fid_t, fid_xpu_ep,
+    FI_ENOSYS, FI_EOPBADSTATE, c_enum, fi_addr_t, fi_datatype, fi_ioc, fi_msg, fi_msg_atomic,
+    fi_msg_collective, fi_msg_rma, fi_msg_tagged, fi_op, fi_ops_atomic, fi_ops_collective,
+    fi_ops_msg, fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid_ep, fid_mc, fid_pep, fid_t,
+    fid_xpu_ep,
 };
 use crate::error::Error;
 use core::ffi::{c_int, c_void};
@@ -13,15 +13,6 @@ use libc::{iovec, ssize_t};
 pub(crate) use crate::fid::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 const NOSYS: c_int = Error::NOSYS.to_ret();
-
-pub(crate) unsafe extern "C" fn no_query_collective(
-    _domain: *mut fid_domain,
-    _coll: c_enum<fi_collective_op>,
-    _attr: *mut fi_collective_attr,
-    _flags: u64,
-) -> c_int {
-    NOSYS
-}
 
 /// `slots! { name(type, type, ...); }`: functions of these arguments that
 /// answer -FI_ENOSYS.

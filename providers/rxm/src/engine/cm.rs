@@ -445,6 +445,13 @@ impl Ep {
         }
         self.fail_ops_of(id, error);
         self.lose_messages_of(id, &mut conn, error);
+        let peer = conn.peer;
+        if conn.link == Link::Connected
+            && self.conns.iter().all(|(_, other)| other.peer != peer)
+            && let Some(later) = &self.later
+        {
+            later.lost(self.inbox.name_of(peer), error);
+        }
         self.forget_peer_if_unused(conn.peer);
     }
 

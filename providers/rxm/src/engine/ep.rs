@@ -6,8 +6,8 @@ use super::tx::TxOp;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, FI_WRITE,
-    fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT,
+    FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::av::Av;
@@ -16,6 +16,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, RecvOp};
 use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::later::{ASIDE, Aside};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +48,8 @@ pub(crate) struct Identity {
     pub(crate) directed: bool,
     /// A stranger's message is reported as an error (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    pub(crate) collective: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -76,6 +79,8 @@ pub(crate) struct Ep {
     /// What of the core's counters of peers' reads and writes is passed on.
     counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
+    /// Takes completions that are not the application's.
+    pub(super) later: Option<Aside>,
 
     pub(crate) inbox: Inbox<Body>,
     /// Room for what a post finds, used again and again.
@@ -121,7 +126,10 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let inbox = Inbox::new(identity.directed, identity.source_err, least);
+        let mut inbox = Inbox::new(identity.directed, identity.source_err, least);
+        if identity.collective {
+            inbox.set_collective();
+        }
         Self {
             common,
             identity,
@@ -131,6 +139,7 @@ impl Ep {
             rma_cntrs: [const { None }; 4],
             counted: [0; 2],
             av: None,
+            later: None,
             inbox,
             meetings: Vec::new(),
             fetches: Slab::default(),
@@ -162,7 +171,8 @@ impl Ep {
         self.tx_cntr.clone_from(&bindings.tx_cntr);
         self.rma_cntrs.clone_from(&bindings.rma_cntrs);
         self.av.clone_from(&bindings.av);
-        self.inbox.bind(bindings.rx_cq.clone(), bindings.rx_cntr.clone());
+        self.later.clone_from(&bindings.later);
+        self.inbox.bind(bindings);
 
         let common = self.common.clone();
         let fabric = common.domain.fabric();
@@ -247,9 +257,10 @@ impl Ep {
 
     /// Whether another transfer may start now.
     #[inline]
-    pub(super) fn may_start(&mut self, report: bool) -> Result {
+    pub(super) fn may_start(&mut self, flags: u64) -> Result {
+        let report = flags & FI_COMPLETION != 0;
         let room = |ep: &Self| {
-            ep.ops.len() < ep.identity.tx_size
+            (ep.ops.len() < ep.identity.tx_size || flags & ASIDE != 0)
                 && !(report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
         };
         if !room(self) {
@@ -296,6 +307,10 @@ impl Ep {
     pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
         let of =
             Completion { context, flags, len: 0, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL };
+        if flags & ASIDE != 0 {
+            let outcome = result.map(|()| of).map_err(|error| CompletionError::new(of, error));
+            return self.later.iter().for_each(|later| later.done(outcome.clone()));
+        }
         let cntr = self.cntr_of(flags);
         match result {
             Ok(()) => {

@@ -15,7 +15,7 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
-use ofi_provider::inbox::{self, About, Meeting, Message, Recv};
+use ofi_provider::inbox::{self, About, Meeting, Message, QUEUES, Recv};
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
@@ -293,6 +293,7 @@ impl Ep {
         let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
         Ok(About {
             tagged: header.is_tagged(),
+            collective: header.is_tagged() && self.inbox.takes_aside(header.tag),
             tag: header.tag,
             len: len.ok_or(Malformed("a message longer than memory"))?,
             cq_data: header.cq_data(),
@@ -303,7 +304,7 @@ impl Ep {
     /// A part of a message came.
     fn segment(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         let part = header.part();
         let known = self.conns[id].partial.iter().position(|p| p.msg_id == header.msg_id);
         let at = match (known, part) {
@@ -612,7 +613,7 @@ impl Ep {
             }
             self.fetch_failed(fetch, error);
         }
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             for number in self.inbox.all_kept(queue) {
                 let Some(message) = self.inbox.kept(queue, number) else { continue };
                 let lost = match &message.body {

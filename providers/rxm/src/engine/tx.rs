@@ -22,6 +22,7 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::later::ASIDE;
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
@@ -158,10 +159,10 @@ impl Ep {
             return Err(Error::MSGSIZE);
         }
         let report = op.flags & FI_COMPLETION != 0;
-        self.may_start(report)?;
+        self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
-        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE);
         let message = Message {
             buf: op.buf,
             tagged,
@@ -220,13 +221,13 @@ impl Ep {
     /// fi_read and its kin.
     pub(crate) fn read(&mut self, op: ReadOp) -> Result {
         let report = op.flags & FI_COMPLETION != 0;
-        self.may_start(report)?;
+        self.may_start(op.flags)?;
         let conn = self.conn_to(op.src)?;
         let ready = self.may_go(conn, op.flags);
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
-            flags: FI_RMA | FI_READ,
+            flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report,
             silent: false,
             fence: op.flags & FI_FENCE != 0,
@@ -246,7 +247,7 @@ impl Ep {
             return Err(Error::MSGSIZE);
         }
         let report = op.flags & FI_COMPLETION != 0;
-        self.may_start(report)?;
+        self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let ready = self.may_go(conn, op.flags);
         let (to, data) = (op.remote, op.data);
@@ -261,7 +262,7 @@ impl Ep {
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
-            flags: FI_RMA | FI_WRITE,
+            flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report,
             silent: inject && !report,
             fence: op.flags & FI_FENCE != 0,
@@ -293,7 +294,7 @@ impl Ep {
             return Err(Error::MSGSIZE);
         }
         let report = op.flags & FI_COMPLETION != 0;
-        self.may_start(report)?;
+        self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let ready = self.may_go(conn, op.flags);
         let (number, access) = match op.operation.kind() {
@@ -319,7 +320,7 @@ impl Ep {
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
-            flags: FI_ATOMIC | access,
+            flags: FI_ATOMIC | access | (op.flags & ASIDE),
             report,
             silent: op.flags & FI_INJECT != 0 && !report,
             fence: op.flags & FI_FENCE != 0,

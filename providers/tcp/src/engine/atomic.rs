@@ -15,6 +15,7 @@ use ofi_provider::abi::{
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
+use ofi_provider::later::ASIDE;
 
 /// Former values that wait for a peer to take them, in bytes. More than any
 /// peer asks for that listens to the answers.
@@ -53,7 +54,9 @@ impl State {
         };
         let finish = Finish {
             context: op.context,
-            flags: FI_ATOMIC | if kind == Kind::Base { FI_WRITE } else { FI_READ },
+            flags: FI_ATOMIC
+                | if kind == Kind::Base { FI_WRITE } else { FI_READ }
+                | (op.flags & ASIDE),
             report,
             acked: false,
             len: op.remote.total()?,
@@ -110,7 +113,7 @@ impl State {
         if !conn.atomics {
             return Err(Error::PROTO);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, &self.eps[conn.ep])?;
         let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
         let operation = Operation::new(word.kind, word.datatype.into(), word.op.into());

@@ -704,6 +704,12 @@ impl State {
                         if peer.conn == id {
                             peer.conn = NONE;
                         }
+                        if conn.is_connected()
+                            && peer.conns == 0
+                            && let Some(later) = &ep.later
+                        {
+                            later.lost(peer.name, error);
+                        }
                         ep.forget_peer_if_unused(conn.peer);
                     }
                 }

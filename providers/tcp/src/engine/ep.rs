@@ -11,6 +11,7 @@ use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::glue::Bindings;
+use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -44,6 +45,8 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    pub(crate) collective: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
@@ -92,6 +95,8 @@ pub(crate) struct Ep {
     pub(super) rma_cntrs: [Option<Arc<Cntr>>; 4],
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
+    /// Takes completions that are not the application's.
+    pub(super) later: Option<Aside>,
 
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
@@ -136,6 +141,7 @@ impl Ep {
             rma_cntrs: [const { None }; 4],
             eq: None,
             av: None,
+            later: None,
             tx_pending: 0,
             inbox,
             listener: None,
@@ -176,9 +182,26 @@ impl Ep {
         (self.identity.directed && src != FI_ADDR_UNSPEC).then_some(src)
     }
 
+    /// Whether a tag is one of the library's own (fi_collective(3)).
+    #[inline]
+    pub(super) fn takes_aside(&self, tag: u64) -> bool {
+        tag & TAG != 0 && self.identity.collective
+    }
+
+    /// An operation that the domain needs for itself is over.
+    #[cold]
+    fn done_aside(&self, outcome: Outcome) {
+        if let Some(later) = &self.later {
+            later.done(outcome);
+        }
+    }
+
     /// Reports a successful receive.
     #[inline]
     pub(super) fn rx_done(&self, entry: Completion, report: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = &self.rx_cntr {
             cntr.completed(entry.len);
         }
@@ -189,6 +212,9 @@ impl Ep {
 
     /// Reports a failed receive.
     pub(super) fn rx_failed(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = &self.rx_cntr {
             cntr.failed();
         }
@@ -225,6 +251,9 @@ impl Ep {
     /// Reports a successful send.
     #[inline]
     pub(super) fn tx_done(&self, entry: Completion, report: bool) {
+        if entry.flags & ASIDE != 0 {
+            return self.done_aside(Ok(entry));
+        }
         if let Some(cntr) = self.cntr_of(entry.flags) {
             cntr.completed(entry.len);
         }
@@ -235,6 +264,9 @@ impl Ep {
 
     /// Reports a failed send.
     pub(super) fn tx_failed(&self, error: CompletionError) {
+        if error.of.flags & ASIDE != 0 {
+            return self.done_aside(Err(error));
+        }
         if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
         }
@@ -402,6 +434,7 @@ impl Ep {
         self.bind_rx(bindings);
         self.eq.clone_from(&bindings.eq);
         self.av.clone_from(&bindings.av);
+        self.later.clone_from(&bindings.later);
     }
 
     /// What is bound for sending.

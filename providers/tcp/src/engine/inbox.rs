@@ -33,6 +33,8 @@ pub(super) struct Recv {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub(super) tagged: bool,
+    /// It belongs to a collective operation.
+    pub(super) collective: bool,
     pub(super) tag: u64,
     /// Its bytes in all.
     pub(super) len: usize,
@@ -50,6 +52,17 @@ pub(super) struct About {
     pub(super) conn: u32,
     pub(super) serial: u64,
 }
+
+impl About {
+    /// Which of the inbox's pairs it belongs to.
+    #[inline]
+    pub(super) fn queue(&self) -> usize {
+        usize::from(self.tagged) + usize::from(self.collective)
+    }
+}
+
+/// How many pairs of posted receives and unexpected messages an inbox has.
+pub(super) const QUEUES: usize = 3;
 
 /// How much of a message that came unexpectedly is here.
 #[derive(Debug)]
@@ -93,13 +106,13 @@ struct MultiBuf {
 }
 
 /// Receives that wait for messages, and messages that wait for receives. All
-/// pairs are untagged and tagged.
+/// pairs are untagged, tagged, and those of collective operations.
 #[derive(Debug)]
 pub(super) struct Inbox {
     /// More than one endpoint may use it.
     pub(super) shared: bool,
-    pub(super) posted: [Posted<Recv>; 2],
-    pub(super) unexpected: [Unexpected<Message>; 2],
+    pub(super) posted: [Posted<Recv>; QUEUES],
+    pub(super) unexpected: [Unexpected<Message>; QUEUES],
     /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     pub(super) claimed: HashMap<usize, u32>,
     /// Messages of an endpoint with buffered receives that the application knows
@@ -129,7 +142,7 @@ impl Inbox {
     /// multi-receive buffer it gives the part the message needs.
     #[inline(always)]
     pub(super) fn take_posted(&mut self, src: fi_addr_t, about: &About) -> Option<Recv> {
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         let mut taken = self.posted[queue].take(src, about.tag)?;
         if taken.value.flags & FI_MULTI_RECV == 0 {
             return Some(taken.value);
@@ -192,7 +205,7 @@ impl Inbox {
     /// Keeps a message until a receive takes it; its number.
     pub(super) fn keep(&mut self, about: About, body: Body) -> u32 {
         self.bytes += MESSAGE_COST + body.kept();
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         self.unexpected[queue].push(about.tag, Message { about, body })
     }
 

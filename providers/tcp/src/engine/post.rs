@@ -2,7 +2,7 @@
 //! claim, discard, take back.
 use super::State;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, Recv};
+use super::inbox::{About, Body, Inbox, Message, QUEUES, Recv};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{
@@ -12,6 +12,7 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
+use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
 use ofi_provider::slab::{NONE, Slab};
 
@@ -31,7 +32,8 @@ impl State {
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
-        let queue = usize::from(tagged);
+        let collective = op.flags & ASIDE != 0 && tagged && ep.takes_aside(op.tag);
+        let queue = usize::from(tagged) + usize::from(collective);
         let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.special(ep_id, op, queue, pattern);
@@ -226,10 +228,11 @@ impl State {
     }
 
     /// fi_cancel: takes the receive with this context back.
-    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context) {
+    pub(crate) fn cancel(&mut self, ep_id: u32, context: Context, aside: bool) {
+        let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
         let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
-        for queue in 0..2 {
-            let found = inbox.posted[queue].take_if(|recv| recv.context == context);
+        for queue in 0..QUEUES {
+            let found = inbox.posted[queue].take_if(is);
             if let Some(recv) = found {
                 self.cancelled(ep_id, queue, &recv);
                 return;
@@ -239,10 +242,10 @@ impl State {
 
     fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
-        let extra = self.inboxes[ep.inbox].part_cancelled(recv);
+        let extra = self.inboxes[ep.inbox].part_cancelled(recv) | (recv.flags & ASIDE);
         let of = Completion {
             context: recv.context,
-            flags: FI_RECV | if queue == TAGGED { FI_TAGGED } else { FI_MSG } | extra,
+            flags: FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra,
             len: 0,
             buf: recv.buf.address(),
             data: 0,
@@ -254,7 +257,7 @@ impl State {
 
     /// Takes all posted receives back, as when a connection is over for good.
     pub(super) fn cancel_all(&mut self, ep_id: u32) {
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
             for recv in inbox.posted[queue].drain() {
                 self.cancelled(ep_id, queue, &recv);
@@ -299,7 +302,7 @@ impl State {
             self.inboxes.remove(self.eps[ep_id].inbox);
             return;
         }
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             for id in inbox.unexpected[queue].ids() {
                 let message = inbox.unexpected[queue].get(id);
                 if message.is_some_and(|message| message.about.ep == ep_id) {

@@ -9,7 +9,7 @@ use super::State;
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, Recv};
+use super::inbox::{About, Body, Inbox, Message, QUEUES, Recv};
 use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::sock::to_bytes;
@@ -24,6 +24,7 @@ use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
+use ofi_provider::later::ASIDE;
 
 /// From how much on the rest of a message is read straight to its place.
 const DIRECT_MIN: usize = 4096;
@@ -120,13 +121,16 @@ impl Ep {
     /// A receive has its message: reports it.
     #[inline(always)]
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.part_filled(recv);
+        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
             self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
-        } else if self.identity.source_err && entry.src == FI_ADDR_NOTAVAIL {
+        } else if entry.flags & ASIDE == 0
+            && self.identity.source_err
+            && entry.src == FI_ADDR_NOTAVAIL
+        {
             // The message is there; its sender's name is not, but its address.
             let addr = self.peers.get(about.peer).map(|peer| to_bytes(&peer.addr));
             let data = addr.unwrap_or_default();
@@ -146,7 +150,7 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.part_filled(recv);
+        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
@@ -274,7 +278,7 @@ impl State {
         let placed = match &mut incoming.target {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             Target::Kept(message) => {
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 match kept.map(|message| &mut message.body) {
@@ -415,6 +419,7 @@ impl State {
         }
         let about = About {
             tagged: message.tag.is_some(),
+            collective: message.tag.is_some_and(|tag| ep.takes_aside(tag)),
             tag: message.tag.unwrap_or(0),
             len: message.body.len(),
             cq_data: None,
@@ -455,7 +460,7 @@ impl State {
                 recv.buf.copy_from(incoming.done, &bytes[..n]);
             }
             Target::Kept(message) => {
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
@@ -505,7 +510,7 @@ impl State {
             }
             Op::Atomic => self.begin_atomic(id, header, bytes, behind),
             Op::ReadRsp | Op::AtomicRsp => {
-                let about = about(header, id, &self.conns[id])?;
+                let about = about(header, id, &self.conns[id], &self.eps[self.conns[id].ep])?;
                 let conn = &mut self.conns[id];
                 let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
                 if (asked.flags & FI_ATOMIC != 0) != (header.op == Op::AtomicRsp) {
@@ -590,7 +595,7 @@ impl State {
         let places = self.places(id, header, bytes)?;
         self.grant(id, &places, FI_REMOTE_WRITE)?;
         let conn = &mut self.conns[id];
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, &self.eps[conn.ep])?;
         if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
             return Ok(Begun::Starved);
         }
@@ -611,7 +616,7 @@ impl State {
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
         if let Some(recv) = ep.take_posted(inbox, &about) {
             recv.buf.copy_from(0, &behind[..here]);
@@ -637,7 +642,7 @@ impl State {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
-        let queue = usize::from(about.tagged);
+        let queue = about.queue();
         if let Some(buffering) = &ep.buffering
             && about.len > buffering.limit
         {
@@ -682,7 +687,7 @@ impl State {
             // We said that we know nothing of this.
             return Err(Error::PROTO);
         }
-        let about = about(header, id, conn)?;
+        let about = about(header, id, conn, ep)?;
         // Whether it is asked for yet or not.
         if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
@@ -737,7 +742,7 @@ impl State {
             Target::Kept(message) => {
                 // Acknowledged when a receive takes it.
                 ack = false;
-                let queue = usize::from(incoming.about.tagged);
+                let queue = incoming.about.queue();
                 if let Some(kept) = inbox.unexpected[queue].get_mut(message)
                     && let Body::Arriving(bytes) = &mut kept.body
                 {
@@ -779,7 +784,7 @@ impl State {
             let Some(Incoming { about, target: Target::Kept(number), .. }) = &conn.incoming else {
                 continue;
             };
-            let (about, number, queue) = (*about, *number, usize::from(about.tagged));
+            let (about, number, queue) = (*about, *number, about.queue());
             let ep = &self.eps[conn.ep];
             let inbox = &mut self.inboxes[ep.inbox];
             let message = inbox.unexpected[queue].get(number);
@@ -813,7 +818,7 @@ impl State {
                 Target::Kept(_) | Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
-        for queue in 0..2 {
+        for queue in 0..QUEUES {
             for number in inbox.unexpected[queue].ids() {
                 let Some(message) = inbox.unexpected[queue].get(number) else { continue };
                 let complete = matches!(message.body, Body::Whole(_) | Body::Lost);
@@ -848,14 +853,16 @@ fn wants_ack(header: &Header) -> bool {
 }
 
 #[inline]
-pub(super) fn about(header: &Header, id: u32, conn: &Conn) -> Result<About> {
+pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<About> {
     // A length that no buffer can have is a lie.
     let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
     if len > isize::MAX as usize {
         return Err(Error::PROTO);
     }
+    let tagged = matches!(header.op, Op::Tag | Op::TagRts);
     Ok(About {
-        tagged: matches!(header.op, Op::Tag | Op::TagRts),
+        tagged,
+        collective: tagged && ep.takes_aside(header.tag),
         tag: header.tag,
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),

@@ -16,6 +16,7 @@ use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::later::ASIDE;
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -226,7 +227,7 @@ impl State {
             return Err(Error::INVAL);
         }
         let report = flags & FI_COMPLETION != 0;
-        if ep.tx_pending >= ep.identity.tx_size
+        if (ep.tx_pending >= ep.identity.tx_size && flags & ASIDE == 0)
             || (report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
         {
             self.turn();
@@ -346,7 +347,7 @@ impl State {
         };
         let finish = Finish {
             context: op.context,
-            flags: FI_RMA | FI_WRITE,
+            flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked,
             len,
@@ -367,7 +368,7 @@ impl State {
             Header { segments: op.remote.as_slice().len() as u8, ..Header::of(Op::ReadReq) };
         let finish = Finish {
             context: op.context,
-            flags: FI_RMA | FI_READ,
+            flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked: false,
             len: op.buf.len(),
@@ -429,7 +430,7 @@ impl State {
         };
         let finish = Finish {
             context: op.context,
-            flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG },
+            flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked,
             len,

@@ -1,0 +1,101 @@
+//! The memory of one collective operation.
+use super::plan::{Part, Step};
+use crate::atomic::Operation;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::error::{Error, Result};
+use std::ptr::NonNull;
+
+/// Memory that transfers read and write while the operation that owns it looks
+/// after the rest. Which part is whose at which time is for the plan to say:
+/// transfers of a round touch no byte twice unless all of them read it, and steps
+/// come between rounds.
+pub(super) struct Area {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain bytes; who may touch which of them when is what the type is about,
+// and does not depend on the thread.
+unsafe impl Send for Area {}
+// SAFETY: as above: an operation's steps and calls come one after the other.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// `len` bytes, all zero; -FI_ENOMEM if there are none.
+    pub(super) fn new(len: usize) -> Result<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| Error::NOMEM)?;
+        bytes.resize(len, 0u8);
+        let bytes: &mut [u8] = Box::leak(bytes.into_boxed_slice());
+        Ok(Self { base: NonNull::from(&mut *bytes).cast(), len })
+    }
+
+    fn at(&self, part: Part) -> *mut u8 {
+        assert!(part.at <= self.len && part.len <= self.len - part.at, "a plan within its area");
+        // SAFETY: within the area, by the line above.
+        unsafe { self.base.as_ptr().add(part.at) }
+    }
+
+    /// A part to send from.
+    pub(super) fn send(&self, part: Part) -> SendBuf {
+        // SAFETY: the operation keeps the area until all its transfers are over.
+        unsafe { SendBuf::new(self.at(part).cast(), part.len) }
+            .unwrap_or_else(|_| unreachable!("not null"))
+    }
+
+    /// A part to receive into.
+    pub(super) fn recv(&self, part: Part) -> RecvBuf {
+        // SAFETY: the operation keeps the area until all its transfers are over.
+        unsafe { RecvBuf::new(self.at(part).cast(), part.len) }.unwrap_or_else(|_| RecvBuf::none())
+    }
+
+    /// Fills the beginning with the application's bytes.
+    pub(super) fn fill(&self, input: &SendBuf) {
+        let to = self.at(Part { at: 0, len: input.len() });
+        // SAFETY: within the area; no transfer was posted yet.
+        input.copy_to(0, unsafe { std::slice::from_raw_parts_mut(to, input.len()) });
+    }
+
+    /// Writes bytes of ours, before anything is posted.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        let to = self.at(Part { at, len: bytes.len() });
+        // SAFETY: within the area; `bytes` is none of it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies a part out.
+    pub(super) fn read(&self, part: Part, to: &mut [u8]) {
+        assert_eq!(part.len, to.len());
+        // SAFETY: within the area, of which `to` is no part; nothing receives there now.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(part), to.as_mut_ptr(), part.len) };
+    }
+
+    /// Carries a step of the plan out.
+    pub(super) fn step(&self, step: Step, reduction: Option<Operation>) {
+        match step {
+            Step::Copy { from, to } => {
+                let to = self.at(Part { at: to, len: from.len });
+                // SAFETY: both are within the area, and no transfer is under way.
+                unsafe { std::ptr::copy(self.at(from), to, from.len) };
+            }
+            Step::Reduce { from, into } => {
+                let Some(operation) = reduction else { return };
+                let target = self.at(Part { at: into, len: from.len });
+                // SAFETY: both are within the area, apart from each other, and no
+                // transfer is under way: nobody else looks at them.
+                unsafe {
+                    let source = std::slice::from_raw_parts(self.at(from), from.len);
+                    operation.apply(target, from.len, source, &[], &mut []);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        let bytes = std::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.len);
+        // SAFETY: what `new` leaked, once; every transfer is over.
+        drop(unsafe { Box::from_raw(bytes) });
+    }
+}

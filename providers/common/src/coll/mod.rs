@@ -1,0 +1,724 @@
+//! Collective operations (fi_collective(3)), on top of the tagged messages of any
+//! endpoint whose completions can be put aside ([`crate::later`]).
+//!
+//! A [`Room`] is an endpoint's side of it all, a [`Group`] one joined set, a
+//! [`Run`] one operation of a group, which follows its [`plan`]. Runs work on
+//! memory of their own: the application's buffers are read when the call is made
+//! and written when it completes, so that one that fails lets go of them at once.
+//!
+//! Everything here but the calls themselves runs as tasks of the domain's
+//! [`Later`], one at a time, with no lock held.
+//!
+//! Messages have bit 63 of the tag set, which is why an application that asks
+//! for collectives has one bit less (mem_tag_format). They have a queue of their
+//! own in the receiver's inbox. Below that bit:
+//!
+//! | bits | in a group | while joining |
+//! |---|---|---|
+//! | 62 | 0 | 1 |
+//! | 61..30 | the group's number | what tells the set from others |
+//! | 29..16 | the operation's number | more of that |
+//! | 15..0 | the sender's rank | the sender's rank |
+//!
+//! Group 0 is none: its tag is for [`Notice`]s, of which a member gets any from
+//! anybody: that a group is broken, or nothing but proof that it is reachable.
+//!
+//! # Members that vanish
+//! Waiting for a message says nothing about its sender. So the first time that a
+//! member waits for another one it sends it an empty notice, which makes a
+//! connection or fails; and the engine tells when a connection ends. Whoever finds
+//! a group broken tells all its members, since they may wait for him.
+mod area;
+mod plan;
+mod set;
+
+pub(crate) use plan::{Member, Plan};
+pub(crate) use set::{AvSet, av_set};
+
+use crate::abi::fi_addr_t;
+use crate::atomic::Operation;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::later::{Later, Outcome, Task};
+use area::Area;
+use plan::{Round, Transfer};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The bit of the tag that says a message is ours.
+pub const TAG: u64 = 1 << 63;
+/// It is about joining a group.
+const JOINING: u64 = 1 << 62;
+/// The most members a group can have.
+pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
+const RANK_BITS: u32 = 16;
+const SEQ_BITS: u32 = 14;
+/// Operations of a group that can be told apart at a time.
+const MAX_RUNS: usize = 1 << (SEQ_BITS - 2);
+
+/// What a group's number looks like as an address.
+const GROUP_ADDR: fi_addr_t = 1 << 62;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// How messages get out of an endpoint and into it.
+pub(crate) trait Port: Send + Sync {
+    /// Sends a message, which completes at `context` aside.
+    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
+    /// Posts a receive, which completes at `context` aside.
+    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result;
+    /// Takes a receive back.
+    fn cancel(&self, context: Context);
+}
+
+/// What is called when an operation is over: once, with its result.
+pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
+/// A notice: of a broken group, of joining that failed, or of nothing.
+#[derive(Default)]
+struct Notice {
+    /// The group's number, or 0.
+    group: u32,
+    /// Why; an errno.
+    error: i32,
+    /// What tells the set to be joined from others, or 0.
+    signature: u64,
+}
+
+impl Notice {
+    const LEN: usize = 16;
+
+    fn write(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&self.group.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.error.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.signature.to_be_bytes());
+        bytes
+    }
+
+    fn read(bytes: &[u8; Self::LEN]) -> Self {
+        let [a, b, c, d, e, f, g, h, signature @ ..] = *bytes;
+        let (group, error) = (u32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]));
+        Self { group, error, signature: u64::from_be_bytes(signature) }
+    }
+}
+
+/// An endpoint's collectives.
+pub(crate) struct Room {
+    port: Weak<dyn Port>,
+    later: Arc<Later>,
+    lane: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    groups: HashMap<u32, Arc<Group>>,
+    /// Numbers that groups have which are still being made.
+    reserved: HashSet<u32>,
+    runs: Vec<Arc<Run>>,
+    /// Those whose connection ended since we last heard of them, and why.
+    lost: HashMap<fi_addr_t, Error>,
+    /// Those that a connection was made to.
+    reached: HashSet<fi_addr_t>,
+    /// The receive for notices is posted.
+    listening: bool,
+    /// Joins of the same signature wait for each other, in the order of the calls.
+    joins: HashMap<u64, VecDeque<Box<dyn FnOnce() + Send>>>,
+    /// For numbers of new groups.
+    seed: u64,
+}
+
+/// A joined group.
+pub(crate) struct Group {
+    number: u32,
+    pub(crate) members: Arc<[fi_addr_t]>,
+    pub(crate) member: Member,
+    state: Mutex<GroupState>,
+}
+
+#[derive(Default)]
+struct GroupState {
+    next: u64,
+    broken: Option<Error>,
+}
+
+impl Group {
+    /// The address that calls name it by.
+    pub(crate) fn addr(&self) -> fi_addr_t {
+        GROUP_ADDR | fi_addr_t::from(self.number)
+    }
+}
+
+/// An operation under way.
+struct Run {
+    room: Arc<Room>,
+    /// The number of its group; 0 while one is being made.
+    group: u32,
+    members: Arc<[fi_addr_t]>,
+    /// The tag but for the sender's rank.
+    tag: u64,
+    rank: usize,
+    reduction: Option<Operation>,
+    area: Area,
+    state: Mutex<RunState>,
+}
+
+struct RunState {
+    rounds: VecDeque<Round>,
+    /// Transfers of this round that are not posted yet.
+    unposted: VecDeque<Transfer>,
+    /// Transfers that are.
+    outstanding: usize,
+    /// Receives among them, and from whom.
+    receives: Vec<(Context, usize)>,
+    result: plan::Part,
+    /// Gone when the operation is over.
+    finish: Option<Finish>,
+}
+
+/// A new operation.
+pub(crate) struct Start {
+    pub(crate) plan: Plan,
+    pub(crate) input: Option<SendBuf>,
+    pub(crate) reduction: Option<Operation>,
+    pub(crate) finish: Finish,
+}
+
+impl Room {
+    pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize) -> Arc<Self> {
+        let mut state = State::default();
+        // Numbers need not be secret: two groups with the same one are found out.
+        let mut random = [0; 8];
+        // SAFETY: the buffer has as many bytes as is said.
+        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+        state.seed = u64::from_ne_bytes(random);
+        Arc::new(Self { port, later, lane, state: Mutex::new(state) })
+    }
+
+    /// The group of this address.
+    pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<Group>> {
+        let number = u32::try_from(addr & !GROUP_ADDR).map_err(|_| Error::INVAL)?;
+        if addr & GROUP_ADDR == 0 {
+            return Err(Error::INVAL);
+        }
+        lock(&self.state).groups.get(&number).cloned().ok_or(Error::INVAL)
+    }
+
+    /// The endpoint leaves a group; -FI_EBUSY while an operation of it is under way.
+    pub(crate) fn leave(&self, group: &Group) -> Result {
+        let mut state = lock(&self.state);
+        if state.runs.iter().any(|run| run.group == group.number) {
+            return Err(Error::BUSY);
+        }
+        state.groups.remove(&group.number);
+        Ok(())
+    }
+
+    /// The endpoint is closed: nothing of it is finished any more.
+    pub(crate) fn close(&self) {
+        let gone = std::mem::take(&mut *lock(&self.state));
+        for run in &gone.runs {
+            drop(lock(&run.state).finish.take());
+        }
+    }
+
+    /// Begins an operation of a group.
+    pub(crate) fn start(self: &Arc<Self>, group: &Group, start: Start) -> Result {
+        let mut state = lock(&group.state);
+        if let Some(error) = state.broken {
+            return Err(error);
+        }
+        if lock(&self.state).runs.len() >= MAX_RUNS {
+            return Err(Error::AGAIN);
+        }
+        let seq = state.next % (1 << SEQ_BITS);
+        let tag = TAG | u64::from(group.number) << (SEQ_BITS + RANK_BITS) | seq << RANK_BITS;
+        let run = self.run(group.number, &group.members, group.member.rank, tag, start)?;
+        state.next += 1;
+        drop(state);
+        self.go(run);
+        Ok(())
+    }
+
+    fn run(
+        self: &Arc<Self>,
+        group: u32,
+        members: &Arc<[fi_addr_t]>,
+        rank: usize,
+        tag: u64,
+        start: Start,
+    ) -> Result<Arc<Run>> {
+        let area = Area::new(start.plan.area)?;
+        if let Some(input) = &start.input {
+            area.fill(&input.part(0, start.plan.input));
+        }
+        Ok(Arc::new(Run {
+            room: self.clone(),
+            group,
+            members: members.clone(),
+            tag,
+            rank,
+            reduction: start.reduction,
+            area,
+            state: Mutex::new(RunState {
+                rounds: start.plan.rounds.into(),
+                unposted: VecDeque::new(),
+                outstanding: 0,
+                receives: Vec::new(),
+                result: start.plan.result,
+                finish: Some(start.finish),
+            }),
+        }))
+    }
+
+    fn go(&self, run: Arc<Run>) {
+        lock(&self.state).runs.push(run.clone());
+        self.task(move || run.advance());
+    }
+
+    fn task(&self, task: impl FnMut() -> Result + Send + 'static) {
+        self.later.add([Task::new(self.lane, task)]);
+    }
+
+    /// Makes a group of these members, of which the own endpoint is `member`. The
+    /// ports of all tell joins of different sets apart.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        members: Arc<[fi_addr_t]>,
+        member: Member,
+        ports: &[u16],
+        done: impl FnOnce(Result<Arc<Group>>) + Send + 'static,
+    ) {
+        let signature = signature(ports);
+        let (room, done) = (self.clone(), Box::new(done));
+        let begin = move || {
+            let join = Join { room, members, member, signature, done };
+            join.propose();
+        };
+        let mut state = lock(&self.state);
+        let waiting = state.joins.entry(signature).or_default();
+        waiting.push_back(Box::new(begin));
+        if waiting.len() > 1 {
+            return;
+        }
+        drop(state);
+        self.next_join(signature);
+    }
+
+    /// The join at the head begins. It stays in the list, empty, until it is over.
+    fn next_join(self: &Arc<Self>, signature: u64) {
+        let begin = match lock(&self.state).joins.get_mut(&signature).and_then(VecDeque::front_mut)
+        {
+            Some(begin) => std::mem::replace(begin, Box::new(|| ())),
+            None => return,
+        };
+        let (room, mut begin) = (self.clone(), Some(begin));
+        self.task(move || {
+            room.listen();
+            if let Some(begin) = begin.take() {
+                begin();
+            }
+            Ok(())
+        });
+    }
+
+    fn join_over(self: &Arc<Self>, signature: u64) {
+        let mut state = lock(&self.state);
+        if let Some(waiting) = state.joins.get_mut(&signature) {
+            waiting.pop_front();
+            if waiting.is_empty() {
+                state.joins.remove(&signature);
+            }
+        }
+        drop(state);
+        self.next_join(signature);
+    }
+
+    /// A number that no group of ours has.
+    fn new_number(&self) -> u32 {
+        let mut state = lock(&self.state);
+        loop {
+            // Any sequence that does not repeat itself soon does (Weyl).
+            state.seed = state.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let number = (state.seed >> 32) as u32;
+            if number != 0
+                && !state.groups.contains_key(&number)
+                && !state.reserved.contains(&number)
+            {
+                return number;
+            }
+        }
+    }
+
+    /// Posts the receive for notices, once.
+    fn listen(self: &Arc<Self>) {
+        if !std::mem::replace(&mut lock(&self.state).listening, true) {
+            self.expect_notice();
+        }
+    }
+
+    fn expect_notice(self: &Arc<Self>) {
+        let Some(port) = self.port.upgrade() else { return };
+        let Ok(area) = Area::new(Notice::LEN) else { return };
+        let buf = area.recv(plan::Part { at: 0, len: Notice::LEN });
+        let room = self.clone();
+        let context = self.later.expect(self.lane, move |outcome| {
+            match outcome {
+                Ok(of) => {
+                    let mut bytes = [0; Notice::LEN];
+                    area.read(plan::Part { at: 0, len: Notice::LEN }, &mut bytes);
+                    if of.len == Notice::LEN {
+                        room.noticed(&Notice::read(&bytes));
+                    }
+                }
+                // The endpoint is closed.
+                Err(error) if error.error == Error::CANCELED => return,
+                Err(_) => {}
+            }
+            room.expect_notice();
+        });
+        if port.recv(TAG, buf, context).is_err() {
+            self.later.unexpect(context);
+        }
+    }
+
+    fn noticed(&self, notice: &Notice) {
+        let error = Error::from_code(notice.error.max(1));
+        let state = lock(&self.state);
+        let group = state.groups.get(&notice.group).cloned();
+        let joining = TAG | JOINING | notice.signature << RANK_BITS;
+        let runs: Vec<_> = state.runs.iter().filter(|run| run.tag == joining).cloned().collect();
+        drop(state);
+        if let Some(group) = group {
+            self.broken(&group, error);
+        }
+        for run in runs {
+            run.end(Err(error));
+        }
+    }
+
+    /// Sends a notice; if it cannot be sent its receiver is lost.
+    fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
+        let Some(port) = self.port.upgrade() else { return };
+        let Ok(area) = Area::new(Notice::LEN) else { return };
+        area.write(0, &notice.write());
+        let buf = area.send(plan::Part { at: 0, len: Notice::LEN });
+        let room = self.clone();
+        let context = self.later.expect(self.lane, move |outcome| {
+            let _sent = area;
+            if let Err(error) = outcome {
+                room.lost(to, error.error);
+            }
+        });
+        match port.send(to, TAG, buf, context) {
+            Ok(()) => {}
+            Err(error) => {
+                self.later.unexpect(context);
+                if error != Error::AGAIN {
+                    self.lost(to, error);
+                }
+            }
+        }
+    }
+
+    /// The connection with a peer ended, or could not be made.
+    pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
+        let mut state = lock(&self.state);
+        state.reached.remove(&name);
+        state.lost.insert(name, error);
+        let runs = state.runs.clone();
+        drop(state);
+        for run in runs {
+            run.check(name, error);
+        }
+    }
+
+    /// All operations of a group fail, now and from now on.
+    fn broken(&self, group: &Group, error: Error) {
+        if lock(&group.state).broken.replace(error).is_some() {
+            return;
+        }
+        let of_group = |run: &&Arc<Run>| run.group == group.number;
+        let runs: Vec<_> = lock(&self.state).runs.iter().filter(of_group).cloned().collect();
+        for run in runs {
+            run.end(Err(error));
+        }
+    }
+}
+
+/// What tells one set of members from another: a number of 46 bits made of their
+/// ports in the order of ranks. Addresses can look different from different
+/// hosts, ports cannot. Sets for which it is the same join one after the other.
+fn signature(ports: &[u16]) -> u64 {
+    let mix = |hash: u64, port: &u16| (hash ^ u64::from(*port)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = ports.iter().fold(0xcbf2_9ce4_8422_2325 ^ ports.len() as u64, mix);
+    (hash ^ hash >> 46) & ((1 << 46) - 1)
+}
+
+/// A group being made: rank 0 proposes a number, and all say whether they have a
+/// group of that number already. Nobody is through before everybody has come.
+struct Join {
+    room: Arc<Room>,
+    members: Arc<[fi_addr_t]>,
+    member: Member,
+    signature: u64,
+    done: Box<dyn FnOnce(Result<Arc<Group>>) + Send>,
+}
+
+impl Join {
+    fn step(
+        self,
+        plan: Plan,
+        input: &[u8],
+        reduction: Option<Operation>,
+        then: impl FnOnce(Self, &[u8]) + Send + 'static,
+    ) {
+        let tag = TAG | JOINING | self.signature << RANK_BITS;
+        let (room, members, rank) = (self.room.clone(), self.members.clone(), self.member.rank);
+        let slot = Arc::new(Mutex::new(Some(self)));
+        let of_finish = slot.clone();
+        let finish: Finish = Box::new(move |result| {
+            if let Some(join) = lock(&of_finish).take() {
+                match result {
+                    Ok(bytes) => then(join, bytes),
+                    Err(error) => join.over(Err(error)),
+                }
+            }
+        });
+        let start = Start { plan, input: None, reduction, finish };
+        match room.run(0, &members, rank, tag, start) {
+            Ok(run) => {
+                run.area.write(0, input);
+                room.go(run);
+            }
+            Err(error) => {
+                if let Some(join) = lock(&slot).take() {
+                    join.over(Err(error));
+                }
+            }
+        }
+    }
+
+    fn propose(self) {
+        let number = match self.member.rank {
+            0 => self.room.new_number().to_be_bytes(),
+            _ => [0; 4],
+        };
+        let plan = self.member.broadcast(0, 4);
+        let input = if self.member.rank == 0 { &number[..] } else { &[] };
+        self.step(plan, input, None, |join, bytes| {
+            let number = bytes.try_into().map_or(0, u32::from_be_bytes);
+            join.vote(number);
+        });
+    }
+
+    fn vote(self, number: u32) {
+        let mut state = lock(&self.room.state);
+        let taken =
+            number == 0 || state.groups.contains_key(&number) || !state.reserved.insert(number);
+        drop(state);
+        let plan = self.member.allreduce(1, 1);
+        let highest = Operation::highest_byte();
+        self.step(plan, &[u8::from(taken)], Some(highest), move |join, verdict| {
+            if !taken {
+                lock(&join.room.state).reserved.remove(&number);
+            }
+            if verdict != [0] {
+                return join.propose();
+            }
+            let group = Arc::new(Group {
+                number,
+                members: join.members.clone(),
+                member: join.member,
+                state: Mutex::default(),
+            });
+            lock(&join.room.state).groups.insert(number, group.clone());
+            join.over(Ok(group));
+        });
+    }
+
+    fn over(self, result: Result<Arc<Group>>) {
+        self.room.join_over(self.signature);
+        (self.done)(result);
+    }
+}
+
+impl Run {
+    /// Goes on as far as it can. Only as a task.
+    fn advance(self: &Arc<Self>) -> Result {
+        loop {
+            let mut state = lock(&self.state);
+            if state.finish.is_none() {
+                return Ok(());
+            }
+            if let Some(transfer) = state.unposted.front().copied() {
+                drop(state);
+                match self.post(transfer) {
+                    // `end` may have dropped it.
+                    Ok(()) => drop(lock(&self.state).unposted.pop_front()),
+                    Err(Error::AGAIN) => return Err(Error::AGAIN),
+                    Err(error) => self.fail(error),
+                }
+                continue;
+            }
+            if state.outstanding > 0 {
+                return Ok(());
+            }
+            let Some(round) = state.rounds.pop_front() else {
+                let result = state.result;
+                drop(state);
+                let mut bytes = vec![0; result.len];
+                self.area.read(result, &mut bytes);
+                self.end(Ok(&bytes));
+                return Ok(());
+            };
+            // Receives first: what comes early needs not be kept.
+            let is_recv = |t: &&Transfer| matches!(t, Transfer::Recv { .. });
+            let recvs = round.transfers.iter().filter(is_recv);
+            let sends = round.transfers.iter().filter(|t| !is_recv(t));
+            state.unposted = recvs.chain(sends).copied().collect();
+            drop(state);
+            for step in round.steps {
+                self.area.step(step, self.reduction);
+            }
+        }
+    }
+
+    fn post(self: &Arc<Self>, transfer: Transfer) -> Result {
+        let port = self.room.port.upgrade().ok_or(Error::CANCELED)?;
+        let run = self.clone();
+        match transfer {
+            Transfer::Send { to, part } => {
+                let peer = self.members[to];
+                let context =
+                    self.room.later.expect(self.room.lane, move |outcome| run.over(None, outcome));
+                lock(&self.state).outstanding += 1;
+                let result =
+                    port.send(peer, self.tag | self.rank as u64, self.area.send(part), context);
+                if result.is_err() {
+                    lock(&self.state).outstanding -= 1;
+                    self.room.later.unexpect(context);
+                } else {
+                    lock(&self.room.state).reached.insert(peer);
+                }
+                result
+            }
+            Transfer::Recv { from, part } => {
+                let peer = self.members[from];
+                let slot = Arc::new(Mutex::new(Context::NULL));
+                let own = slot.clone();
+                let context = self.room.later.expect(self.room.lane, move |outcome| {
+                    let context = *lock(&own);
+                    run.over(Some((context, part.len)), outcome);
+                });
+                *lock(&slot) = context;
+                let mut state = lock(&self.state);
+                state.outstanding += 1;
+                state.receives.push((context, from));
+                drop(state);
+                let result = port.recv(self.tag | from as u64, self.area.recv(part), context);
+                if result.is_err() {
+                    let mut state = lock(&self.state);
+                    state.outstanding -= 1;
+                    state.receives.retain(|(posted, _)| *posted != context);
+                    self.room.later.unexpect(context);
+                    return result;
+                }
+                self.look_after(peer);
+                Ok(())
+            }
+        }
+    }
+
+    /// A message of this peer is waited for: is there anybody to send it?
+    fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
+        let mut state = lock(&self.room.state);
+        let lost = state.lost.get(&peer).copied();
+        let new = state.reached.insert(peer);
+        drop(state);
+        if new {
+            // A new connection, or none: then `lost` is called.
+            self.room.notify(peer, &Notice::default());
+        } else if let Some(error) = lost {
+            // What came before the end counts: that it did is known by then.
+            let run = self.clone();
+            self.room.task(move || {
+                run.check(peer, error);
+                Ok(())
+            });
+        }
+    }
+
+    /// A transfer is over.
+    fn over(self: &Arc<Self>, receive: Option<(Context, usize)>, outcome: Outcome) {
+        let mut state = lock(&self.state);
+        state.outstanding -= 1;
+        if let Some((context, _)) = receive {
+            state.receives.retain(|(posted, _)| *posted != context);
+        }
+        if state.finish.is_none() {
+            return;
+        }
+        drop(state);
+        match (outcome, receive) {
+            (Err(error), _) => self.fail(error.error),
+            // The members disagree about what they are doing.
+            (Ok(of), Some((_, len))) if of.len != len => self.fail(Error::TRUNC),
+            (Ok(_), _) => {
+                let run = self.clone();
+                self.room.task(move || run.advance());
+            }
+        }
+    }
+
+    /// Ends in failure if it waits for a message of this peer, who is gone.
+    fn check(self: &Arc<Self>, peer: fi_addr_t, error: Error) {
+        let waits = lock(&self.state).receives.iter().any(|(_, from)| self.members[*from] == peer);
+        if waits {
+            self.fail(error);
+        }
+    }
+
+    /// It failed here: nobody of the group can count on us.
+    fn fail(self: &Arc<Self>, error: Error) {
+        if lock(&self.state).finish.is_none() {
+            return;
+        }
+        let group = lock(&self.room.state).groups.get(&self.group).cloned();
+        let mut notice = Notice { group: self.group, error: error.code(), signature: 0 };
+        match &group {
+            // Whoever told us told the others as well.
+            Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),
+            Some(_) => {}
+            None => notice.signature = (self.tag & !(TAG | JOINING)) >> RANK_BITS,
+        }
+        self.end(Err(error));
+        if let Some(group) = group {
+            self.room.broken(&group, error);
+        }
+        for (rank, member) in self.members.iter().enumerate() {
+            if rank != self.rank {
+                self.room.notify(*member, &notice);
+            }
+        }
+    }
+
+    /// It is over, well or not. Its memory stays until the last transfer is.
+    fn end(self: &Arc<Self>, result: Result<&[u8]>) {
+        let mut state = lock(&self.state);
+        let Some(finish) = state.finish.take() else { return };
+        state.rounds.clear();
+        state.unposted.clear();
+        let receives: Vec<_> = state.receives.iter().map(|(context, _)| *context).collect();
+        drop(state);
+        if let Some(port) = self.room.port.upgrade() {
+            receives.into_iter().for_each(|context| port.cancel(context));
+        }
+        lock(&self.room.state).runs.retain(|run| !Arc::ptr_eq(run, self));
+        finish(result);
+    }
+}

@@ -1,0 +1,521 @@
+//! What one member does in a collective operation, round by round
+//! (fi_collective(3)): messages to and from others, and steps on its own memory.
+//!
+//! A plan is made of the group's size, the member's rank and the number of bytes
+//! alone, so that all members' plans go together; who they are and how messages
+//! travel is the [`run`](super::run)'s business. All memory is one area of the
+//! operation's own: a range of it is named by offset and length.
+//!
+//! Algorithms: dissemination for barriers; binomial trees from and to a root;
+//! Bruck's for all-gather; pairwise exchange for all-to-all and reduce-scatter;
+//! for all-reduce recursive doubling of short and a ring of long vectors.
+
+/// Bytes of the area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(super) at: usize,
+    pub(crate) len: usize,
+}
+
+/// A message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Transfer {
+    Send { to: usize, part: Part },
+    Recv { from: usize, part: Part },
+}
+
+/// Something done to the own memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Copies `from` to the same length at `to`; the two do not overlap.
+    Copy { from: Part, to: usize },
+    /// Combines the elements of `from` into those at `into`.
+    Reduce { from: Part, into: usize },
+}
+
+/// Steps, and then messages that may go at the same time.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Round {
+    pub(super) steps: Vec<Step>,
+    pub(super) transfers: Vec<Transfer>,
+}
+
+/// What a member does. The input lies at the start of the area when it begins;
+/// the result is `result` when all is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(super) area: usize,
+    pub(crate) input: usize,
+    pub(crate) result: Part,
+    pub(super) rounds: Vec<Round>,
+}
+
+/// Messages of one round of an exchange with everybody.
+const AT_ONCE: usize = 16;
+
+/// Vectors up to this size are reduced by recursive doubling: few messages of
+/// all of it, rather than many of a part.
+const SHORT: usize = 16 << 10;
+
+fn part(at: usize, len: usize) -> Part {
+    Part { at, len }
+}
+
+fn send(to: usize, part: Part) -> Transfer {
+    Transfer::Send { to, part }
+}
+
+fn recv(from: usize, part: Part) -> Transfer {
+    Transfer::Recv { from, part }
+}
+
+/// A round of messages alone.
+fn talk(transfers: Vec<Transfer>) -> Round {
+    Round { steps: Vec::new(), transfers }
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    /// Its rank.
+    pub(crate) rank: usize,
+    /// Members in all.
+    pub(crate) of: usize,
+}
+
+impl Member {
+    fn plus(self, distance: usize) -> usize {
+        (self.rank + distance) % self.of
+    }
+
+    fn minus(self, distance: usize) -> usize {
+        (self.rank + self.of - distance % self.of) % self.of
+    }
+
+    /// Its place when `root` is first.
+    fn behind(self, root: usize) -> usize {
+        (self.rank + self.of - root) % self.of
+    }
+
+    /// In a binomial tree that starts at `root`: the parent's place behind the
+    /// root, nothing for the root itself, and the distance to it.
+    fn distance_to_parent(self, root: usize) -> Option<usize> {
+        let place = self.behind(root);
+        (place != 0).then(|| 1 << place.trailing_zeros())
+    }
+
+    /// The distances to its children there, farthest first.
+    fn distances_to_children(self, root: usize) -> Vec<usize> {
+        let place = self.behind(root);
+        let below = if place == 0 { usize::BITS } else { place.trailing_zeros() };
+        let mut all: Vec<usize> = (0..below)
+            .map_while(|bit| 1usize.checked_shl(bit))
+            .take_while(|distance| *distance < self.of && place + distance < self.of)
+            .collect();
+        all.reverse();
+        all
+    }
+
+    /// Nobody goes on before everybody has come.
+    pub(crate) fn barrier(self) -> Plan {
+        let nothing = part(0, 0);
+        let distances = std::iter::successors(Some(1), |d: &usize| d.checked_mul(2));
+        let rounds = distances
+            .take_while(|distance| *distance < self.of)
+            .map(|distance| {
+                talk(vec![recv(self.minus(distance), nothing), send(self.plus(distance), nothing)])
+            })
+            .collect();
+        Plan { area: 0, input: 0, result: nothing, rounds }
+    }
+
+    /// The root's `len` bytes get to all.
+    pub(crate) fn broadcast(self, root: usize, len: usize) -> Plan {
+        let all = part(0, len);
+        let mut rounds = Vec::new();
+        if let Some(distance) = self.distance_to_parent(root) {
+            rounds.push(talk(vec![recv(self.minus(distance), all)]));
+        }
+        let children = self.distances_to_children(root);
+        rounds.push(talk(children.iter().map(|d| send(self.plus(*d), all)).collect()));
+        let input = if self.rank == root { len } else { 0 };
+        Plan { area: len, input, result: all, rounds }
+    }
+
+    /// All vectors of `len` bytes are combined at the root.
+    pub(crate) fn reduce(self, root: usize, len: usize) -> Plan {
+        let mine = part(0, len);
+        let mut children = self.distances_to_children(root);
+        // The nearest have the least below them: they are ready first.
+        children.reverse();
+        let places = (0..children.len()).map(|index| part(len * (index + 1), len));
+        let places: Vec<_> = places.collect();
+        let from = children.iter().zip(&places).map(|(d, place)| recv(self.plus(*d), *place));
+        let mut rounds = vec![talk(from.collect())];
+        let steps = places.iter().map(|place| Step::Reduce { from: *place, into: 0 }).collect();
+        let to = self.distance_to_parent(root).map(|d| send(self.minus(d), mine));
+        rounds.push(Round { steps, transfers: to.into_iter().collect() });
+        let result = if self.rank == root { mine } else { part(0, 0) };
+        Plan { area: len * (children.len() + 1), input: len, result, rounds }
+    }
+
+    /// All vectors of `len` bytes, of elements of `size` bytes, are combined, and
+    /// everybody gets the result.
+    pub(crate) fn allreduce(self, len: usize, size: usize) -> Plan {
+        if len <= SHORT || len / size < self.of {
+            self.allreduce_short(len)
+        } else {
+            self.allreduce_long(len, size)
+        }
+    }
+
+    /// Recursive doubling. Who is too many for a power of two gives its vector to a
+    /// neighbour first, and gets the result from it at last.
+    fn allreduce_short(self, len: usize) -> Plan {
+        let (mine, other) = (part(0, len), part(len, len));
+        let mut power = 1;
+        while power * 2 <= self.of {
+            power *= 2;
+        }
+        let extra = self.of - power;
+        let combine = Step::Reduce { from: other, into: 0 };
+        let mut rounds = Vec::new();
+        let mut steps = Vec::new();
+        // Of the first 2 * extra members the odd ones stand aside.
+        let place = match self.rank {
+            rank if rank < 2 * extra && rank % 2 == 1 => {
+                rounds.push(talk(vec![send(rank - 1, mine)]));
+                rounds.push(talk(vec![recv(rank - 1, mine)]));
+                return Plan { area: 2 * len, input: len, result: mine, rounds };
+            }
+            rank if rank < 2 * extra => {
+                rounds.push(talk(vec![recv(rank + 1, other)]));
+                steps.push(combine);
+                rank / 2
+            }
+            rank => rank - extra,
+        };
+        let rank_at = |place: usize| if place < extra { place * 2 } else { place + extra };
+        let mut distance = 1;
+        while distance < power {
+            let peer = rank_at(place ^ distance);
+            let transfers = vec![recv(peer, other), send(peer, mine)];
+            rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
+            steps.push(combine);
+            distance *= 2;
+        }
+        let transfers =
+            if self.rank < 2 * extra { vec![send(self.rank + 1, mine)] } else { Vec::new() };
+        rounds.push(Round { steps, transfers });
+        Plan { area: 2 * len, input: len, result: mine, rounds }
+    }
+
+    /// The elements of each block, as even as can be.
+    fn blocks(self, len: usize, size: usize) -> Vec<Part> {
+        let count = len / size;
+        let start = |block: usize| count * block / self.of * size;
+        (0..self.of).map(|block| part(start(block), start(block + 1) - start(block))).collect()
+    }
+
+    /// Around a ring: each block collects on its way, and then the results go round.
+    fn allreduce_long(self, len: usize, size: usize) -> Plan {
+        let blocks = self.blocks(len, size);
+        let longest = blocks.iter().map(|block| block.len).max().unwrap_or(0);
+        let (left, right) = (self.minus(1), self.plus(1));
+        let mut rounds = Vec::new();
+        let mut steps = Vec::new();
+        for turn in 0..self.of - 1 {
+            let (out, into) = (blocks[self.minus(turn)], blocks[self.minus(turn + 1)]);
+            let incoming = part(len, into.len);
+            let transfers = vec![recv(left, incoming), send(right, out)];
+            rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
+            steps.push(Step::Reduce { from: incoming, into: into.at });
+        }
+        for turn in 0..self.of - 1 {
+            let (out, into) =
+                (blocks[(self.rank + 1 + self.of - turn) % self.of], blocks[self.minus(turn)]);
+            let transfers = vec![recv(left, into), send(right, out)];
+            rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
+        }
+        rounds.push(Round { steps, transfers: Vec::new() });
+        Plan { area: len + longest, input: len, result: part(0, len), rounds }
+    }
+
+    /// Everybody's `len` bytes get to all, in the order of ranks (Bruck).
+    pub(crate) fn allgather(self, len: usize) -> Plan {
+        let n = self.of;
+        // Blocks are collected in the order that begins with the own one.
+        let mut rounds = Vec::new();
+        let mut have = 1;
+        while have < n {
+            let more = have.min(n - have);
+            rounds.push(talk(vec![
+                recv(self.plus(have), part(have * len, more * len)),
+                send(self.minus(have), part(0, more * len)),
+            ]));
+            have += more;
+        }
+        let (front, back) = ((n - self.rank) * len, self.rank * len);
+        let steps = vec![
+            Step::Copy { from: part(0, front), to: n * len + back },
+            Step::Copy { from: part(front, back), to: n * len },
+        ];
+        rounds.push(Round { steps, transfers: Vec::new() });
+        Plan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
+    }
+
+    /// Each member's block of `len` bytes for each other gets there.
+    pub(crate) fn alltoall(self, len: usize) -> Plan {
+        let n = self.of;
+        let (from, to) =
+            (|rank: usize| part(rank * len, len), |rank: usize| part((n + rank) * len, len));
+        let own = Step::Copy { from: from(self.rank), to: to(self.rank).at };
+        let mut rounds = vec![Round { steps: vec![own], transfers: Vec::new() }];
+        let distances: Vec<usize> = (1..n).collect();
+        for some in distances.chunks(AT_ONCE) {
+            let recvs = some.iter().map(|d| recv(self.minus(*d), to(self.minus(*d))));
+            let sends = some.iter().map(|d| send(self.plus(*d), from(self.plus(*d))));
+            rounds.push(talk(recvs.chain(sends).collect()));
+        }
+        Plan { area: 2 * n * len, input: n * len, result: part(n * len, n * len), rounds }
+    }
+
+    /// Vectors of a block of `len` bytes for each member are combined, and each
+    /// gets its block.
+    pub(crate) fn reduce_scatter(self, len: usize) -> Plan {
+        let n = self.of;
+        let block = |rank: usize| part(rank * len, len);
+        let mine = block(self.rank);
+        let room = |index: usize| part((n + index) * len, len);
+        let mut rounds = Vec::new();
+        let mut steps = Vec::new();
+        let distances: Vec<usize> = (1..n).collect();
+        for some in distances.chunks(AT_ONCE) {
+            let recvs = some.iter().enumerate().map(|(i, d)| recv(self.minus(*d), room(i)));
+            let sends = some.iter().map(|d| send(self.plus(*d), block(self.plus(*d))));
+            let transfers = recvs.chain(sends).collect();
+            rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
+            steps = (0..some.len())
+                .map(|index| Step::Reduce { from: room(index), into: mine.at })
+                .collect();
+        }
+        rounds.push(Round { steps, transfers: Vec::new() });
+        Plan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
+    }
+
+    /// How many blocks the tree below `place` has, itself included, when its
+    /// parent, or what would be one, is `distance` away.
+    fn below(self, place: usize, distance: usize) -> usize {
+        distance.min(self.of - place)
+    }
+
+    /// The root's blocks of `len` bytes get to one member each.
+    pub(crate) fn scatter(self, root: usize, len: usize) -> Plan {
+        let n = self.of;
+        let place = self.behind(root);
+        let Some(distance) = self.distance_to_parent(root) else {
+            // In the order behind the root, from which each child takes a run.
+            let turned = n * len;
+            let steps = vec![
+                Step::Copy { from: part(root * len, (n - root) * len), to: turned },
+                Step::Copy { from: part(0, root * len), to: turned + (n - root) * len },
+            ];
+            let children = self.distances_to_children(root);
+            let transfers = children
+                .iter()
+                .map(|d| send(self.plus(*d), part(turned + d * len, self.below(*d, *d) * len)));
+            let transfers = transfers.collect();
+            let rounds = vec![Round { steps, transfers }];
+            return Plan { area: 2 * n * len, input: n * len, result: part(turned, len), rounds };
+        };
+        let blocks = self.below(place, distance);
+        let children = self.distances_to_children(root);
+        let to_child =
+            |d: &usize| send(self.plus(*d), part(d * len, self.below(place + d, *d) * len));
+        let rounds = vec![
+            talk(vec![recv(self.minus(distance), part(0, blocks * len))]),
+            talk(children.iter().map(to_child).collect()),
+        ];
+        Plan { area: blocks * len, input: 0, result: part(0, len), rounds }
+    }
+
+    /// Everybody's `len` bytes get to the root, in the order of ranks.
+    pub(crate) fn gather(self, root: usize, len: usize) -> Plan {
+        let n = self.of;
+        let place = self.behind(root);
+        let distance = self.distance_to_parent(root);
+        let blocks = distance.map_or(n, |distance| self.below(place, distance));
+        let children = self.distances_to_children(root);
+        let from_child =
+            |d: &usize| recv(self.plus(*d), part(d * len, self.below(place + d, *d) * len));
+        let mut rounds = vec![talk(children.iter().map(from_child).collect())];
+        if let Some(distance) = distance {
+            rounds.push(talk(vec![send(self.minus(distance), part(0, blocks * len))]));
+            return Plan { area: blocks * len, input: len, result: part(0, 0), rounds };
+        }
+        let steps = vec![
+            Step::Copy { from: part(0, (n - root) * len), to: (n + root) * len },
+            Step::Copy { from: part((n - root) * len, root * len), to: n * len },
+        ];
+        rounds.push(Round { steps, transfers: Vec::new() });
+        Plan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, VecDeque};
+
+    /// Carries the plans of all members out, one message at a time; elements are
+    /// bytes, and are added up.
+    fn run(plans: &[Plan], inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let n = plans.len();
+        let mut areas: Vec<Vec<u8>> = plans.iter().map(|plan| vec![0; plan.area]).collect();
+        for ((area, plan), input) in areas.iter_mut().zip(plans).zip(inputs) {
+            area[..plan.input].copy_from_slice(&input[..plan.input]);
+        }
+        let mut sent: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
+        let mut at = vec![0; n];
+        let mut begun = vec![false; n];
+        loop {
+            let mut moved = false;
+            for rank in 0..n {
+                let Some(round) = plans[rank].rounds.get(at[rank]) else { continue };
+                let area = &mut areas[rank];
+                if !begun[rank] {
+                    begun[rank] = true;
+                    moved = true;
+                    for step in &round.steps {
+                        match *step {
+                            Step::Copy { from, to } => {
+                                area.copy_within(from.at..from.at + from.len, to)
+                            }
+                            Step::Reduce { from, into } => {
+                                for i in 0..from.len {
+                                    area[into + i] = area[into + i].wrapping_add(area[from.at + i]);
+                                }
+                            }
+                        }
+                    }
+                    for transfer in &round.transfers {
+                        if let Transfer::Send { to, part } = *transfer {
+                            assert_ne!(to, rank);
+                            let bytes = area[part.at..part.at + part.len].to_vec();
+                            sent.entry((rank, to)).or_default().push_back(bytes);
+                        }
+                    }
+                }
+                let came = |t: &Transfer| match *t {
+                    Transfer::Recv { from, .. } => {
+                        sent.get(&(from, rank)).is_some_and(|queue| !queue.is_empty())
+                    }
+                    Transfer::Send { .. } => true,
+                };
+                if !round.transfers.iter().all(came) {
+                    continue;
+                }
+                for transfer in &round.transfers {
+                    if let Transfer::Recv { from, part } = *transfer {
+                        let bytes = sent.get_mut(&(from, rank)).unwrap().pop_front().unwrap();
+                        assert_eq!(bytes.len(), part.len, "{from} to {rank}");
+                        area[part.at..part.at + part.len].copy_from_slice(&bytes);
+                    }
+                }
+                at[rank] += 1;
+                begun[rank] = false;
+                moved = true;
+            }
+            if !moved {
+                break;
+            }
+        }
+        assert!(sent.values().all(VecDeque::is_empty), "a message was not received");
+        for rank in 0..n {
+            assert_eq!(at[rank], plans[rank].rounds.len(), "{rank} waits for ever");
+        }
+        let result = |(area, plan): (&Vec<u8>, &Plan)| {
+            area[plan.result.at..plan.result.at + plan.result.len].to_vec()
+        };
+        areas.iter().zip(plans).map(result).collect()
+    }
+
+    fn members(of: usize) -> impl Iterator<Item = Member> {
+        (0..of).map(move |rank| Member { rank, of })
+    }
+
+    /// As many different bytes for each of `n` members.
+    fn inputs(n: usize, len: usize) -> Vec<Vec<u8>> {
+        let byte = |rank: usize, i: usize| (rank * 37 + i * 11 + 1) as u8;
+        (0..n).map(|rank| (0..len).map(|i| byte(rank, i)).collect()).collect()
+    }
+
+    fn sum(inputs: &[Vec<u8>]) -> Vec<u8> {
+        let add = |i: usize| inputs.iter().fold(0u8, |sum, input| sum.wrapping_add(input[i]));
+        (0..inputs[0].len()).map(add).collect()
+    }
+
+    #[test]
+    fn every_collective_gives_its_result_for_any_number_of_members() {
+        for n in 1..=19 {
+            for len in [0, 1, 3, 40] {
+                let small = inputs(n, len);
+                let big = inputs(n, n * len);
+                let all = small.concat();
+                let plans: Vec<_> = members(n).map(Member::barrier).collect();
+                run(&plans, &small);
+
+                let plans: Vec<_> = members(n).map(|m| m.allgather(len)).collect();
+                assert!(run(&plans, &small).iter().all(|got| *got == all), "allgather {n}");
+
+                let plans: Vec<_> = members(n).map(|m| m.alltoall(len)).collect();
+                for (rank, got) in run(&plans, &big).iter().enumerate() {
+                    let want: Vec<u8> =
+                        big.iter().flat_map(|b| b[rank * len..(rank + 1) * len].to_vec()).collect();
+                    assert_eq!(*got, want, "alltoall {n}");
+                }
+
+                let total = sum(&big);
+                let plans: Vec<_> = members(n).map(|m| m.reduce_scatter(len)).collect();
+                for (rank, got) in run(&plans, &big).iter().enumerate() {
+                    assert_eq!(*got, total[rank * len..(rank + 1) * len], "reduce_scatter {n}");
+                }
+
+                for plan in [Member::allreduce_short, |m: Member, len| m.allreduce_long(len, 1)] {
+                    let plans: Vec<_> = members(n).map(|m| plan(m, len)).collect();
+                    let want = sum(&small);
+                    assert!(run(&plans, &small).iter().all(|got| *got == want), "allreduce {n}");
+                }
+                for root in 0..n {
+                    let plans: Vec<_> = members(n).map(|m| m.broadcast(root, len)).collect();
+                    assert!(run(&plans, &small).iter().all(|got| *got == small[root]));
+
+                    let plans: Vec<_> = members(n).map(|m| m.reduce(root, len)).collect();
+                    assert_eq!(run(&plans, &small)[root], sum(&small), "reduce {n} {root}");
+
+                    let plans: Vec<_> = members(n).map(|m| m.gather(root, len)).collect();
+                    assert_eq!(run(&plans, &small)[root], all, "gather {n} {root}");
+
+                    let plans: Vec<_> = members(n).map(|m| m.scatter(root, len)).collect();
+                    for (rank, got) in run(&plans, &big).iter().enumerate() {
+                        assert_eq!(
+                            *got,
+                            big[root][rank * len..(rank + 1) * len],
+                            "scatter {n} {root}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_vectors_are_cut_between_elements() {
+        let member = Member { rank: 1, of: 3 };
+        for block in member.blocks(8 * 10, 8) {
+            assert_eq!((block.at % 8, block.len % 8), (0, 0));
+        }
+        let Plan { area, .. } = member.allreduce(1 << 20, 8);
+        assert!(area < 2 << 20);
+    }
+}

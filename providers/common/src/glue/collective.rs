@@ -1,0 +1,639 @@
+//! The fi_collective(3) table for any [`Endpoint`], joining, and asking a domain
+//! what there is.
+use super::domain::DomainFid;
+use super::ep::{EpFid, Shared};
+use super::trigger::{Op, entry};
+use super::{Domain, Endpoint, RecvOp, SendOp};
+use crate::abi::{
+    self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLASS_MC, FI_COLLECTIVE, FI_COMPLETION, c_enum,
+    fi_addr_t, fi_atomic_attr, fi_collective_addr, fi_collective_attr, fi_collective_op,
+    fi_datatype, fi_ioc, fi_msg_collective, fi_op, fi_ops, fi_ops_collective, fid, fid_domain,
+    fid_ep, fid_mc,
+};
+use crate::addr;
+use crate::atomic::{Operation, size_of_type};
+use crate::boundary::{answer, answer_transfer};
+use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::coll::{AvSet, Group, MAX_MEMBERS, Member, Plan, Port, Room, Start};
+use crate::cq::{CompletionError, Context};
+use crate::eq::{Eq, Event, EventError, FidPtr};
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::later::ASIDE;
+use core::ffi::{c_int, c_void};
+use libc::{iovec, ssize_t};
+use std::cell::UnsafeCell;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+type Type = c_enum<fi_datatype>;
+type ReduceOp = c_enum<fi_op>;
+
+impl<E: Endpoint> EpFid<E> {
+    pub(super) const COLLECTIVE_OPS: &'static fi_ops_collective = &fi_ops_collective {
+        size: size_of::<fi_ops_collective>(),
+        barrier: Some(barrier::<E>),
+        broadcast: Some(broadcast::<E>),
+        alltoall: Some(alltoall::<E>),
+        allreduce: Some(allreduce::<E>),
+        allgather: Some(allgather::<E>),
+        reduce_scatter: Some(reduce_scatter::<E>),
+        reduce: Some(reduce::<E>),
+        scatter: Some(scatter::<E>),
+        gather: Some(gather::<E>),
+        msg: Some(msg::<E>),
+        barrier2: Some(barrier2::<E>),
+    };
+}
+
+impl<E: Endpoint> Port for Shared<E> {
+    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
+        self.post(Op::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
+    }
+
+    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result {
+        // Whom it is from, the tag says.
+        let src = FI_ADDR_UNSPEC;
+        self.post(Op::Trecv(RecvOp { buf, src, tag, ignore: 0, context, flags: ASIDE }))
+    }
+
+    fn cancel(&self, context: Context) {
+        if !self.closed.load(Ordering::SeqCst) {
+            let _ = self.inner.cancel(context, true);
+        }
+    }
+}
+
+impl<E: Endpoint> Shared<E> {
+    /// The endpoint's collective operations.
+    fn room(self: &Arc<Self>) -> Result<&Arc<Room>> {
+        let later = self.ground.later.as_ref().ok_or(Error::NOSYS)?;
+        Ok(self.room.get_or_init(|| {
+            let weak = Arc::downgrade(self);
+            let room = Room::new(weak, later.clone(), self.lane());
+            let hears = Arc::downgrade(&room);
+            later.listen(self.lane(), move |peer, error| {
+                if let Some(room) = hears.upgrade() {
+                    room.lost(peer, error);
+                }
+            });
+            room
+        }))
+    }
+
+    /// Begins a collective operation.
+    fn collective(self: &Arc<Self>, group: &Group, call: Call) -> Result {
+        let room = self.room()?;
+        let Call { plan, reduction, source, result, flags, context } = call;
+        if plan.input > source.len() || plan.result.len > result.len() {
+            return Err(Error::INVAL);
+        }
+        let (shared, len) = (self.clone(), plan.input.max(plan.result.len));
+        let finish = Box::new(move |outcome: Result<&[u8]>| match outcome {
+            Ok(bytes) => {
+                result.copy_from(0, bytes);
+                shared.collected(context, flags, len);
+            }
+            Err(error) => {
+                shared.report(CompletionError::new(entry(context, FI_COLLECTIVE), error));
+            }
+        });
+        room.start(group, Start { plan, input: Some(source), reduction, finish })?;
+        if let Some(later) = &self.ground.later {
+            later.run();
+        }
+        Ok(())
+    }
+
+    /// A collective operation is complete.
+    fn collected(&self, context: Context, flags: u64, len: usize) {
+        if let Some(cntr) = self.counter_of(FI_COLLECTIVE) {
+            cntr.completed(len);
+        }
+        if flags & FI_COMPLETION != 0 {
+            self.write(Ok(entry(context, FI_COLLECTIVE)));
+        }
+    }
+}
+
+/// A collective operation, ready to begin.
+struct Call {
+    plan: Plan,
+    reduction: Option<Operation>,
+    source: SendBuf,
+    result: RecvBuf,
+    flags: u64,
+    context: Context,
+}
+
+/// The elements of a call: how many there are for one member, and of what.
+#[derive(Clone, Copy)]
+struct Elements {
+    /// Bytes of `count` elements.
+    len: usize,
+    size: usize,
+    datatype: u32,
+}
+
+impl Elements {
+    fn new(count: usize, datatype: Type) -> Result<Self> {
+        let size = size_of_type(datatype.raw())?;
+        let len = count.checked_mul(size).filter(|len| *len <= isize::MAX as usize);
+        Ok(Self { len: len.ok_or(Error::INVAL)?, size, datatype: datatype.raw() })
+    }
+
+    /// As many for every member.
+    fn times(self, members: usize) -> Result<usize> {
+        // Twice that, and more, is what some operations need of memory.
+        let most = isize::MAX as usize / 4;
+        self.len.checked_mul(members).filter(|len| *len <= most).ok_or(Error::MSGSIZE)
+    }
+}
+
+/// The rank of the root.
+fn rank_of(group: &Group, root: fi_addr_t) -> Result<usize> {
+    group.members.iter().position(|member| *member == root).ok_or(Error::INVAL)
+}
+
+/// What a member does for this operation, with so many bytes per member.
+fn plan(
+    coll: fi_collective_op,
+    group: &Group,
+    root: fi_addr_t,
+    elements: Elements,
+    op: u32,
+) -> Result<(Plan, Option<Operation>)> {
+    use fi_collective_op::*;
+    let (member, len) = (group.member, elements.len);
+    elements.times(group.members.len())?;
+    let reduction = match coll {
+        FI_ALLREDUCE | FI_REDUCE_SCATTER | FI_REDUCE => {
+            Some(Operation::reduction(elements.datatype, op)?)
+        }
+        _ => None,
+    };
+    let plan = match coll {
+        FI_BARRIER => member.barrier(),
+        FI_BROADCAST => member.broadcast(rank_of(group, root)?, len),
+        FI_ALLTOALL => member.alltoall(len),
+        FI_ALLREDUCE => member.allreduce(len, elements.size),
+        FI_ALLGATHER => member.allgather(len),
+        FI_REDUCE_SCATTER => member.reduce_scatter(len),
+        FI_REDUCE => member.reduce(rank_of(group, root)?, len),
+        FI_SCATTER => member.scatter(rank_of(group, root)?, len),
+        FI_GATHER => member.gather(rank_of(group, root)?, len),
+    };
+    Ok((plan, reduction))
+}
+
+/// What a call with buffers in one piece says.
+struct Plain {
+    coll: fi_collective_op,
+    buf: *const c_void,
+    result: *mut c_void,
+    elements: Elements,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    op: u32,
+    /// Nothing for a call that has none.
+    flags: Option<u64>,
+    context: *mut c_void,
+}
+
+impl Plain {
+    /// # Safety
+    /// `ep` is null or an open endpoint of this type; the buffers are the caller's
+    /// as fi_collective(3) says.
+    unsafe fn begin<E: Endpoint>(self, ep: *mut fid_ep) -> Result {
+        // SAFETY: by this function's contract.
+        let ep = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?;
+        let flags = match self.flags {
+            Some(flags) => ep.tx_msg(flags & !FI_COLLECTIVE)?,
+            None => ep.tx(),
+        };
+        let group = ep.shared.room()?.group(self.group)?;
+        let (plan, reduction) = plan(self.coll, &group, self.root, self.elements, self.op)?;
+        // SAFETY: by this function's contract: they are as long as the operation needs.
+        let (source, result) = unsafe {
+            (SendBuf::new(self.buf, plan.input)?, RecvBuf::new(self.result, plan.result.len)?)
+        };
+        let context = Context(self.context);
+        ep.shared.collective(&group, Call { plan, reduction, source, result, flags, context })
+    }
+}
+
+const NO_ELEMENTS: Elements = Elements { len: 0, size: 1, datatype: FI_VOID_NUMBER };
+const FI_VOID_NUMBER: u32 = fi_datatype::FI_VOID as u32;
+const NOOP: u32 = fi_op::FI_NOOP as u32;
+
+// SAFETY of the entry points below: each is reachable only through the tables of an
+// endpoint of the same `E` that is open, or with null. Buffers and message structures
+// are the caller's as fi_collective(3) promises.
+
+unsafe extern "C" fn barrier<E: Endpoint>(
+    ep: *mut fid_ep,
+    group: fi_addr_t,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_barrier", || unsafe { simple_barrier(group, None, context).begin::<E>(ep) })
+}
+
+unsafe extern "C" fn barrier2<E: Endpoint>(
+    ep: *mut fid_ep,
+    group: fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_barrier2", || {
+        // SAFETY: see above.
+        unsafe { simple_barrier(group, Some(flags), context).begin::<E>(ep) }
+    })
+}
+
+fn simple_barrier(group: fi_addr_t, flags: Option<u64>, context: *mut c_void) -> Plain {
+    Plain {
+        coll: fi_collective_op::FI_BARRIER,
+        buf: std::ptr::null(),
+        result: std::ptr::null_mut(),
+        elements: NO_ELEMENTS,
+        group,
+        root: FI_ADDR_UNSPEC,
+        op: NOOP,
+        flags,
+        context,
+    }
+}
+
+unsafe extern "C" fn broadcast<E: Endpoint>(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    count: usize,
+    _desc: *mut c_void,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    datatype: Type,
+    flags: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    answer_transfer("fi_broadcast", || {
+        let elements = Elements::new(count, datatype)?;
+        let (coll, flags) = (fi_collective_op::FI_BROADCAST, Some(flags));
+        let call =
+            Plain { coll, buf, result: buf, elements, group, root, op: NOOP, flags, context };
+        // SAFETY: see above.
+        unsafe { call.begin::<E>(ep) }
+    })
+}
+
+/// Calls without an operation, and without or with a root.
+macro_rules! moving {
+    ($($name:ident, $entry:literal, $coll:ident $(, $root:ident)?;)+) => {$(
+        #[allow(unused_mut, unused_assignments, reason = "some calls have no root")]
+        unsafe extern "C" fn $name<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            count: usize,
+            _desc: *mut c_void,
+            result: *mut c_void,
+            _result_desc: *mut c_void,
+            group: fi_addr_t,
+            $($root: fi_addr_t,)?
+            datatype: Type,
+            flags: u64,
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer($entry, || {
+                let mut at = FI_ADDR_UNSPEC;
+                $(at = $root;)?
+                let elements = Elements::new(count, datatype)?;
+                let (coll, flags) = (fi_collective_op::$coll, Some(flags));
+                let call =
+                    Plain { coll, buf, result, elements, group, root: at, op: NOOP, flags, context };
+                // SAFETY: see above.
+                unsafe { call.begin::<E>(ep) }
+            })
+        }
+    )+};
+}
+
+moving! {
+    alltoall, "fi_alltoall", FI_ALLTOALL;
+    allgather, "fi_allgather", FI_ALLGATHER;
+    scatter, "fi_scatter", FI_SCATTER, root;
+    gather, "fi_gather", FI_GATHER, root;
+}
+
+/// Calls with an operation, and without or with a root.
+macro_rules! combining {
+    ($($name:ident, $entry:literal, $coll:ident $(, $root:ident)?;)+) => {$(
+        #[allow(unused_mut, unused_assignments, reason = "some calls have no root")]
+        unsafe extern "C" fn $name<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            count: usize,
+            _desc: *mut c_void,
+            result: *mut c_void,
+            _result_desc: *mut c_void,
+            group: fi_addr_t,
+            $($root: fi_addr_t,)?
+            datatype: Type,
+            op: ReduceOp,
+            flags: u64,
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer($entry, || {
+                let mut at = FI_ADDR_UNSPEC;
+                $(at = $root;)?
+                let elements = Elements::new(count, datatype)?;
+                let (coll, flags, op) = (fi_collective_op::$coll, Some(flags), op.raw());
+                let call =
+                    Plain { coll, buf, result, elements, group, root: at, op, flags, context };
+                // SAFETY: see above.
+                unsafe { call.begin::<E>(ep) }
+            })
+        }
+    )+};
+}
+
+combining! {
+    allreduce, "fi_allreduce", FI_ALLREDUCE;
+    reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER;
+    reduce, "fi_reduce", FI_REDUCE, root;
+}
+
+/// The bytes of several runs of elements.
+///
+/// # Safety
+/// `ioc` is null or points to `count` entries.
+unsafe fn runs(ioc: *const fi_ioc, count: usize, size: usize) -> Result<[iovec; IOV_LIMIT]> {
+    if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+        return Err(Error::INVAL);
+    }
+    let mut all = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT];
+    for (index, to) in all[..count].iter_mut().enumerate() {
+        // SAFETY: by this function's contract.
+        let ioc = unsafe { &*ioc.add(index) };
+        let iov_len = ioc.count.checked_mul(size).ok_or(Error::INVAL)?;
+        *to = iovec { iov_base: ioc.addr, iov_len };
+    }
+    Ok(all)
+}
+
+/// The operation of this number.
+fn collective_op(number: u32) -> Result<fi_collective_op> {
+    use fi_collective_op::*;
+    const ALL: [fi_collective_op; 9] = [
+        FI_BARRIER,
+        FI_BROADCAST,
+        FI_ALLTOALL,
+        FI_ALLREDUCE,
+        FI_ALLGATHER,
+        FI_REDUCE_SCATTER,
+        FI_REDUCE,
+        FI_SCATTER,
+        FI_GATHER,
+    ];
+    ALL.get(number as usize).copied().ok_or(Error::OPNOTSUPP)
+}
+
+unsafe extern "C" fn msg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_collective,
+    resultv: *mut fi_ioc,
+    _result_desc: *mut *mut c_void,
+    result_count: usize,
+    flags: u64,
+) -> ssize_t {
+    answer_transfer("fi_collective_msg", || {
+        // SAFETY: see above.
+        let (ep, msg) =
+            unsafe { (EpFid::<E>::from_c(ep.cast_const())?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.tx_msg(flags & !FI_COLLECTIVE)?;
+        let coll = collective_op(msg.coll.raw())?;
+        let group = ep.shared.room()?.group(msg.coll_addr)?;
+        let is = |of: fi_collective_op| coll == of;
+        let size =
+            if is(fi_collective_op::FI_BARRIER) { 1 } else { size_of_type(msg.datatype.raw())? };
+        // SAFETY: see above: broadcasts have one buffer for both.
+        let (source, result) = unsafe {
+            let (to, to_count) = match is(fi_collective_op::FI_BROADCAST) {
+                true => (msg.msg_iov, msg.iov_count),
+                false => (resultv.cast_const(), result_count),
+            };
+            let (from, to) = (runs(msg.msg_iov, msg.iov_count, size)?, runs(to, to_count, size)?);
+            (
+                SendBuf::from_iov(from.as_ptr(), msg.iov_count)?,
+                RecvBuf::from_iov(to.as_ptr(), to_count)?,
+            )
+        };
+        let members = group.members.len();
+        let len = match coll {
+            fi_collective_op::FI_BARRIER => 0,
+            fi_collective_op::FI_SCATTER => result.len(),
+            fi_collective_op::FI_ALLTOALL | fi_collective_op::FI_REDUCE_SCATTER => {
+                if !source.len().is_multiple_of(members * size) {
+                    return Err(Error::INVAL);
+                }
+                source.len() / members
+            }
+            _ => source.len(),
+        };
+        let elements = Elements { len, size, datatype: msg.datatype.raw() };
+        let (plan, reduction) = plan(coll, &group, msg.root_addr, elements, msg.op.raw())?;
+        let context = Context(msg.context);
+        ep.shared.collective(&group, Call { plan, reduction, source, result, flags, context })
+    })
+}
+
+/// A group that an endpoint joins or has joined, as C holds it.
+#[repr(C)]
+struct Mc<E> {
+    /// The address in it is written once, before the event that tells of it.
+    c: UnsafeCell<fid_mc>,
+    shared: Arc<Shared<E>>,
+    eq: Arc<Eq>,
+    /// Nothing if joining failed.
+    joined: OnceLock<Option<Arc<Group>>>,
+}
+
+// SAFETY: the application reads the C part's address after the event of its being
+// written, which orders the two; the rest is thread-safe by itself.
+unsafe impl<E: Endpoint> Sync for Mc<E> {}
+// SAFETY: as above.
+unsafe impl<E: Endpoint> Send for Mc<E> {}
+// SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
+// `join`, in an `Arc`.
+unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
+
+impl<E: Endpoint> Mc<E> {
+    const FID_OPS: &'static fi_ops = &crate::fid::ops(close_mc::<E>);
+
+    /// Joining is over.
+    fn joined(self: &Arc<Self>, context: Context, result: Result<Arc<Group>>) {
+        let fid = FidPtr(self.as_c().cast());
+        match result {
+            Ok(group) => {
+                // SAFETY: see the type: this happens once, and nobody reads yet.
+                unsafe { (*self.c.get()).fi_addr = group.addr() };
+                let _ = self.joined.set(Some(group));
+                let event = abi::FI_JOIN_COMPLETE as u32;
+                self.eq.write(Event::Done { event, fid, context, data: 0 });
+            }
+            Err(error) => {
+                let _ = self.joined.set(None);
+                self.eq.write(Event::Error(EventError {
+                    fid,
+                    context,
+                    data: 0,
+                    error,
+                    prov_errno: error.code(),
+                    err_data: Vec::new(),
+                }));
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn close_mc<E: Endpoint>(fid: *mut fid) -> c_int {
+    answer("fi_close(mc)", || {
+        // SAFETY: reachable only through the table of a group of the same `E`.
+        let mc = unsafe { Mc::<E>::from_c(fid.cast::<fid_mc>().cast_const()) }?;
+        let closed = mc.shared.closed.load(Ordering::SeqCst);
+        match mc.joined.get() {
+            _ if closed => {}
+            None => return Err(Error::BUSY),
+            Some(None) => {}
+            Some(Some(group)) => mc.shared.room()?.leave(group)?,
+        }
+        mc.eq.forget(FidPtr(fid));
+        mc.eq.remove_user();
+        // SAFETY: as above; nothing of ours uses it any more.
+        drop(unsafe { Mc::<E>::take(fid.cast::<fid_mc>()) });
+        Ok(())
+    })
+}
+
+/// The rank of the endpoint with this address among others. An endpoint that
+/// listens on all addresses is the one with its port.
+fn own_rank(own: SocketAddr, members: &[SocketAddr]) -> Result<usize> {
+    if let Some(rank) = members.iter().position(|member| *member == own) {
+        return Ok(rank);
+    }
+    let same = |(rank, member): (usize, &SocketAddr)| (member.port() == own.port()).then_some(rank);
+    let mut candidates = members.iter().enumerate().filter_map(same);
+    match (own.ip().is_unspecified(), candidates.next(), candidates.next()) {
+        (true, Some(rank), None) => Ok(rank),
+        _ => Err(Error::INVAL),
+    }
+}
+
+pub(super) unsafe extern "C" fn join<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    flags: u64,
+    out: *mut *mut fid_mc,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_join", || {
+        if flags & FI_COLLECTIVE == 0 {
+            // No multicast.
+            return Err(Error::NOSYS);
+        }
+        if flags & !(FI_COLLECTIVE | abi::FI_SEND | abi::FI_RECV) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; with FI_COLLECTIVE the address is such a structure.
+        let (ep, to) = unsafe {
+            (EpFid::<E>::from_c(ep.cast_const())?, addr.cast::<fi_collective_addr>().as_ref())
+        };
+        let shared = &ep.shared;
+        if shared.caps & FI_COLLECTIVE == 0 || shared.ground.later.is_none() {
+            return Err(Error::NOSYS);
+        }
+        if !shared.enabled.load(Ordering::Acquire) {
+            return Err(Error::OPBADSTATE);
+        }
+        let to = to.ok_or(Error::INVAL)?;
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: the set is an open one of the application's, or null.
+        let set = unsafe { AvSet::from_fid(to.set) }?;
+        let bindings = shared.bindings();
+        let eq = bindings.eq.clone().ok_or(Error::NOEQ)?;
+        if !bindings.av.as_ref().is_some_and(|av| Arc::ptr_eq(av, set.av())) {
+            return Err(Error::INVAL);
+        }
+        drop(bindings);
+        let members: Arc<[fi_addr_t]> = set.list().clone().into();
+        if members.len() > MAX_MEMBERS {
+            return Err(Error::INVAL);
+        }
+        let addrs =
+            members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
+        let own = addr::from_bytes(&shared.inner.getname()?)?;
+        let member = Member { rank: own_rank(own, &addrs)?, of: members.len() };
+        let ports: Vec<u16> = addrs.iter().map(SocketAddr::port).collect();
+        eq.add_user();
+        let mc = Arc::new(Mc {
+            c: UnsafeCell::new(fid_mc {
+                fid: fid {
+                    fclass: FI_CLASS_MC as usize,
+                    context,
+                    ops: std::ptr::from_ref(Mc::<E>::FID_OPS).cast_mut(),
+                },
+                fi_addr: FI_ADDR_NOTAVAIL,
+            }),
+            shared: shared.clone(),
+            eq,
+            joined: OnceLock::new(),
+        });
+        let (joining, context) = (mc.clone(), Context(context));
+        // SAFETY: checked above. Before the event, which another thread may read first.
+        unsafe { out.write(mc.into_c()) };
+        shared.room()?.join(members, member, &ports, move |result| joining.joined(context, result));
+        if let Some(later) = &shared.ground.later {
+            later.run();
+        }
+        Ok(())
+    })
+}
+
+/// fi_query_collective.
+pub(super) unsafe extern "C" fn query<D: Domain>(
+    domain: *mut fid_domain,
+    coll: c_enum<fi_collective_op>,
+    attr: *mut fi_collective_attr,
+    _flags: u64,
+) -> c_int {
+    answer("fi_query_collective", || {
+        // SAFETY: reachable only through the table of an open domain of the same `D`,
+        // or with null; the attributes are the caller's or null.
+        let (domain, attr) = unsafe {
+            (DomainFid::<D>::from_c(domain.cast_const())?, attr.as_mut().ok_or(Error::INVAL)?)
+        };
+        if domain.later.is_none() {
+            return Err(Error::NOSYS);
+        }
+        let (datatype, op) = (attr.datatype.raw(), attr.op.raw());
+        let size = match collective_op(coll.raw())? {
+            fi_collective_op::FI_BARRIER => {
+                if datatype != FI_VOID_NUMBER || op != NOOP {
+                    return Err(Error::OPNOTSUPP);
+                }
+                0
+            }
+            fi_collective_op::FI_ALLREDUCE
+            | fi_collective_op::FI_REDUCE_SCATTER
+            | fi_collective_op::FI_REDUCE => Operation::reduction(datatype, op)?.size(),
+            _ => size_of_type(datatype)?,
+        };
+        let count = (isize::MAX as usize / 4).checked_div(size).unwrap_or(0);
+        attr.datatype_attr = fi_atomic_attr { count, size };
+        attr.max_members = MAX_MEMBERS;
+        attr.mode = 0;
+        Ok(())
+    })
+}

@@ -1,0 +1,530 @@
+//! Operations that wait for a counter (fi_trigger(3)): transfers with FI_TRIGGER,
+//! and the work that is queued to a domain.
+//!
+//! Both are requests of the domain's [`Later`]. A triggered operation is copied
+//! when it is handed in, and completes as any other. Of deferred work nothing is
+//! copied: its structures are the application's until it is done, and are read
+//! again when its time has come; its completion goes to a counter of its own.
+use super::atomic::{NO_RESULT, NONE};
+use super::domain::DomainFid;
+use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
+use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
+use crate::abi::{
+    self, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_RMA,
+    FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE, fi_deferred_work, fi_op_type, fi_trigger_event,
+    fi_triggered_context, fid, fid_cntr, fid_domain,
+};
+use crate::atomic::Kind;
+use crate::boundary::answer;
+use crate::buf::SendBuf;
+use crate::cntr::Cntr;
+use crate::cq::{Completion, CompletionError, Context};
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, class_of};
+use crate::later::{ASIDE, Aside, InUse, Later, Name, Outcome, Request, Task};
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A transfer that is ready to be posted.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Send(SendOp),
+    Tsend(SendOp),
+    Recv(RecvOp),
+    Trecv(RecvOp),
+    Read(ReadOp),
+    Write(WriteOp),
+    Atomic(AtomicOp),
+}
+
+impl Op {
+    fn parts(&mut self) -> (&mut Context, &mut u64) {
+        match self {
+            Self::Send(op) | Self::Tsend(op) => (&mut op.context, &mut op.flags),
+            Self::Recv(op) | Self::Trecv(op) => (&mut op.context, &mut op.flags),
+            Self::Read(op) => (&mut op.context, &mut op.flags),
+            Self::Write(op) => (&mut op.context, &mut op.flags),
+            Self::Atomic(op) => (&mut op.context, &mut op.flags),
+        }
+    }
+
+    /// What a completion entry says it was.
+    fn kind(&self) -> u64 {
+        match self {
+            Self::Send(_) => FI_SEND | FI_MSG,
+            Self::Tsend(_) => FI_SEND | FI_TAGGED,
+            Self::Recv(_) => FI_RECV | FI_MSG,
+            Self::Trecv(_) => FI_RECV | FI_TAGGED,
+            Self::Read(_) => FI_READ | FI_RMA,
+            Self::Write(_) => FI_WRITE | FI_RMA,
+            Self::Atomic(op) if op.operation.kind() == Kind::Base => FI_WRITE | FI_ATOMIC,
+            Self::Atomic(_) => FI_READ | FI_ATOMIC,
+        }
+    }
+
+    /// The bytes that go out, and where they are lent from.
+    fn source(&mut self) -> Option<&mut SendBuf> {
+        match self {
+            Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
+            Self::Write(op) => Some(&mut op.buf),
+            Self::Atomic(op) => Some(&mut op.source),
+            Self::Recv(_) | Self::Trecv(_) | Self::Read(_) => None,
+        }
+    }
+
+    fn post<E: Endpoint>(self, ep: &E) -> Result {
+        match self {
+            Self::Send(op) => ep.send(op),
+            Self::Tsend(op) => ep.tsend(op),
+            Self::Recv(op) => ep.recv(op),
+            Self::Trecv(op) => ep.trecv(op),
+            Self::Read(op) => ep.read(op),
+            Self::Write(op) => ep.write(op),
+            Self::Atomic(op) => ep.atomic(op),
+        }
+    }
+}
+
+/// An entry of an operation that was of this kind.
+pub(super) fn entry(context: Context, kind: u64) -> Completion {
+    let src = abi::FI_ADDR_NOTAVAIL;
+    Completion { context, flags: kind, len: 0, buf: 0, data: 0, tag: 0, src }
+}
+
+impl<E: Endpoint> EpFid<E> {
+    /// Flags beyond those of any call: FI_TRIGGER, where that is possible.
+    #[cold]
+    pub(super) fn only_triggered(&self, beyond: u64) -> Result {
+        let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.ground.later.is_some();
+        if possible && beyond == FI_TRIGGER { Ok(()) } else { Err(Error::BADFLAGS) }
+    }
+
+    /// Keeps an operation until the counter in its context has reached its
+    /// threshold.
+    #[cold]
+    pub(super) fn trigger(&self, mut op: Op) -> Result {
+        let later = self.shared.ground.later.clone().ok_or(Error::NOSYS)?;
+        let (context, flags) = op.parts();
+        let context = *context;
+        *flags &= !FI_TRIGGER;
+        let injected = *flags & FI_INJECT != 0;
+        // SAFETY: fi_trigger(3): the context of a call with FI_TRIGGER is a struct
+        // fi_triggered_context, or one that begins like it, which is the library's
+        // until the operation completes.
+        let trigger = unsafe { context.0.cast::<fi_triggered_context>().as_ref() };
+        let trigger = trigger.ok_or(Error::INVAL)?;
+        if trigger.event_type != fi_trigger_event::FI_TRIGGER_THRESHOLD {
+            return Err(Error::NOSYS);
+        }
+        // SAFETY: it is a threshold, as the type says.
+        let threshold = unsafe { trigger.trigger.threshold };
+        // SAFETY: the counter is an open one of the application's.
+        let cntr = unsafe { counter(threshold.cntr, &later) }?;
+        // An injected buffer is the application's again when the call returns.
+        let mut own = None;
+        if injected && let Some(source) = op.source() {
+            let bytes = source.to_boxed();
+            // SAFETY: the bytes stay where they are until the task, which owns them,
+            // has been run to its end; the operation is injected, so it needs them no
+            // longer than the call that posts it.
+            *source = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
+            own = Some(bytes);
+        }
+        let (shared, kind) = (self.shared.clone(), op.kind());
+        let lane = self.shared.lane();
+        let run = move || {
+            let _own = &own;
+            match shared.post(op.clone()) {
+                Err(error) if error != Error::AGAIN => {
+                    shared.report(CompletionError::new(entry(context, kind), error));
+                    Ok(())
+                }
+                result => result,
+            }
+        };
+        let shared = self.shared.clone();
+        let cancelled = move || {
+            let of = entry(context, kind);
+            shared.report(CompletionError::new(of, Error::CANCELED));
+        };
+        let request = Request {
+            name: Name::Operation(context.0 as usize),
+            task: Task::new(lane, run),
+            counters: Vec::new(),
+            cancelled: Some(Box::new(cancelled)),
+        };
+        later.defer(&cntr, threshold.threshold as u64, request);
+        later.run();
+        Ok(())
+    }
+}
+
+impl<E: Endpoint> Shared<E> {
+    /// What tasks of this endpoint have in common.
+    pub(super) fn lane(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// Posts an operation from a task.
+    pub(super) fn post(&self, op: Op) -> Result {
+        // `stop_later` waits for tasks after it has set this.
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::CANCELED);
+        }
+        op.post(&self.inner)
+    }
+
+    /// The endpoint's way to what the domain does later.
+    pub(super) fn aside(&self) -> Option<Aside> {
+        Some(Aside { later: self.ground.later.clone()?, lane: self.lane() })
+    }
+
+    /// The endpoint closes: nothing is posted to it any more by the domain.
+    pub(super) fn stop_later(&self) {
+        if let Some(later) = &self.ground.later {
+            self.closed.store(true, Ordering::SeqCst);
+            later.stop(self.lane());
+        }
+    }
+
+    /// The endpoint is closed, and uses no memory of the domain's any more.
+    pub(super) fn leave_later(&self) {
+        if let Some(later) = &self.ground.later {
+            later.leave(self.lane());
+            if let Some(room) = self.room.get() {
+                room.close();
+            }
+        }
+    }
+
+    /// fi_cancel of an operation that still waits for its counter; whether there
+    /// is one.
+    pub(super) fn cancel_triggered(&self, context: *mut c_void) -> bool {
+        let name = Name::Operation(context as usize);
+        self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
+    }
+
+    /// The counter of the endpoint for operations of this kind.
+    pub(super) fn counter_of(&self, kind: u64) -> Option<Arc<Cntr>> {
+        let bindings = self.bindings();
+        let [read, write, ..] = &bindings.rma_cntrs;
+        match kind & (FI_RECV | FI_READ | FI_WRITE) {
+            FI_RECV => bindings.rx_cntr.clone(),
+            FI_READ => read.clone(),
+            FI_WRITE => write.clone(),
+            _ => bindings.tx_cntr.clone(),
+        }
+    }
+
+    /// Reports a failure as that of any other operation of the endpoint.
+    pub(super) fn report(&self, error: CompletionError) {
+        if self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(cntr) = self.counter_of(error.of.flags) {
+            cntr.failed();
+        }
+        self.write(Err(error));
+    }
+
+    /// Writes an entry to the endpoint's queue.
+    pub(super) fn write(&self, outcome: Outcome) {
+        let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
+        let bindings = self.bindings();
+        let cq = if flags & FI_RECV != 0 { &bindings.rx_cq } else { &bindings.tx_cq };
+        match (cq, outcome) {
+            (Some(cq), Ok(of)) => cq.write(of),
+            (Some(cq), Err(error)) => cq.write_error(error),
+            (None, _) => {}
+        }
+    }
+}
+
+/// A counter that requests of this domain can wait for.
+///
+/// # Safety
+/// `cntr` is null or points to an open counter.
+unsafe fn counter(cntr: *mut fid_cntr, later: &Arc<Later>) -> Result<Arc<Cntr>> {
+    if cntr.is_null() {
+        return Err(Error::INVAL);
+    }
+    // SAFETY: by this function's contract.
+    let cntr = unsafe { Cntr::from_fid(cntr.cast::<fid>()) }?;
+    if cntr.triggers(later) { Ok(cntr) } else { Err(Error::INVAL) }
+}
+
+/// Deferred work of the application's.
+#[derive(Clone, Copy)]
+struct Work(*const fi_deferred_work);
+
+// SAFETY: fi_trigger(3): the structures are the library's, not a thread's, until
+// the work is done or taken back.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// The transfer that the work is, and the flags it was given.
+    ///
+    /// # Safety
+    /// The structures are as fi_trigger(3) says, and not taken back yet.
+    unsafe fn op<E: Endpoint>(self) -> Result<(Op, u64)> {
+        use fi_op_type::*;
+        let tx = |flags: u64| match flags & !(TX_FLAGS | FI_TRIGGER) {
+            0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | ASIDE),
+            _ => Err(Error::BADFLAGS),
+        };
+        // A buffer for several messages has no one completion to count.
+        let rx = |flags: u64| match flags & !((RX_FLAGS | FI_TRIGGER) & !abi::FI_MULTI_RECV) {
+            0 => Ok(flags & !(FI_COMPLETION | FI_TRIGGER) | ASIDE),
+            _ => Err(Error::NOSYS),
+        };
+        // SAFETY: by this function's contract; the type says which member it is.
+        unsafe {
+            let work = &*self.0;
+            let is = |of: fi_op_type| work.op_type == of;
+            if work.op.msg.is_null() {
+                return Err(Error::INVAL);
+            }
+            if is(FI_OP_SEND) || is(FI_OP_RECV) {
+                let op = &*work.op.msg;
+                let made = match is(FI_OP_SEND) {
+                    true => Op::Send(ep::send_op(&op.msg, tx(op.flags)?)?),
+                    false => Op::Recv(ep::recv_op(&op.msg, rx(op.flags)?)?),
+                };
+                return Ok((made, op.flags));
+            }
+            if is(FI_OP_TSEND) || is(FI_OP_TRECV) {
+                let op = &*work.op.tagged;
+                let made = match is(FI_OP_TSEND) {
+                    true => Op::Tsend(ep::tsend_op(&op.msg, tx(op.flags)?)?),
+                    false => Op::Trecv(ep::trecv_op(&op.msg, rx(op.flags)?)?),
+                };
+                return Ok((made, op.flags));
+            }
+            if is(FI_OP_READ) || is(FI_OP_WRITE) {
+                let op = &*work.op.rma;
+                let made = match is(FI_OP_READ) {
+                    true => Op::Read(rma::read_op(&op.msg, tx(op.flags)?)?),
+                    false => Op::Write(rma::write_op(&op.msg, tx(op.flags)?)?),
+                };
+                return Ok((made, op.flags));
+            }
+            let made = if is(FI_OP_ATOMIC) {
+                let op = &*work.op.atomic;
+                let flags = tx(op.flags & !FI_ATOMIC)?;
+                let made = EpFid::<E>::msg_op(Kind::Base, &op.msg, NONE, NO_RESULT, flags)?;
+                (made, op.flags)
+            } else if is(FI_OP_FETCH_ATOMIC) {
+                let op = &*work.op.fetch_atomic;
+                let flags = tx(op.flags & !FI_ATOMIC)?;
+                let result = (op.fetch.msg_iov, op.fetch.iov_count);
+                (EpFid::<E>::msg_op(Kind::Fetch, &op.msg, NONE, result, flags)?, op.flags)
+            } else if is(FI_OP_COMPARE_ATOMIC) {
+                let op = &*work.op.compare_atomic;
+                let flags = tx(op.flags & !FI_ATOMIC)?;
+                let result = (op.fetch.msg_iov, op.fetch.iov_count);
+                let with = (op.compare.msg_iov, op.compare.iov_count);
+                (EpFid::<E>::msg_op(Kind::Compare, &op.msg, with, result, flags)?, op.flags)
+            } else {
+                return Err(Error::NOSYS);
+            };
+            Ok((Op::Atomic(made.0), made.1))
+        }
+    }
+
+    /// What is to be done for a transfer, and the counter it needs.
+    ///
+    /// # Safety
+    /// As [`Work::op`].
+    unsafe fn transfer<E: Endpoint>(self, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
+        // What can be wrong with it is said now.
+        // SAFETY: by this function's contract.
+        let (op, asked) = unsafe { self.op::<E>() }?;
+        // SAFETY: by this function's contract; the endpoint comes first in the
+        // structure of every transfer.
+        let (ep, completion) = unsafe { ((*(*self.0).op.msg).ep, (*self.0).completion_cntr) };
+        if !later.knows(ep as usize) {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: the domain knows it, so it is an open endpoint of this type.
+        let shared = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?.shared.clone();
+        if !shared.enabled.load(Ordering::Acquire) {
+            return Err(Error::OPBADSTATE);
+        }
+        let kind = op.kind();
+        let needed = kind & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC);
+        if needed & shared.caps == 0 {
+            return Err(Error::NOSYS);
+        }
+        let to = match completion.is_null() {
+            true => None,
+            // SAFETY: an open counter of the application's.
+            false => Some(Arc::new(InUse::new(unsafe { counter(completion, later) }?))),
+        };
+        let (lane, later) = (shared.lane(), Arc::downgrade(later));
+        let run = move || {
+            let Some(later) = later.upgrade() else { return Ok(()) };
+            // SAFETY: fi_trigger(3): the structures stay until the work is done,
+            // which it is not yet.
+            let (mut op, context) = match unsafe { { self }.op::<E>() } {
+                Ok((mut op, _)) => {
+                    let context = *op.parts().0;
+                    (op, context)
+                }
+                Err(error) => {
+                    let failed = CompletionError::new(entry(Context::NULL, kind), error);
+                    shared.finish(asked, to.as_deref(), Err(failed));
+                    return Ok(());
+                }
+            };
+            let (of, counts) = (shared.clone(), to.clone());
+            let expected = later.expect(lane, move |outcome| {
+                let outcome = renamed(outcome, context);
+                of.finish(asked, counts.as_deref(), outcome);
+            });
+            *op.parts().0 = expected;
+            match shared.post(op) {
+                Ok(()) => Ok(()),
+                Err(Error::AGAIN) => {
+                    later.unexpect(expected);
+                    Err(Error::AGAIN)
+                }
+                Err(error) => {
+                    later.done(Err(CompletionError::new(entry(expected, kind), error)));
+                    Ok(())
+                }
+            }
+        };
+        Ok((Task::new(lane, run), Vec::new()))
+    }
+
+    /// What is to be done for a change of a counter, and the counter.
+    ///
+    /// # Safety
+    /// As [`Work::op`].
+    unsafe fn count(self, set: bool, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
+        // SAFETY: by this function's contract; the type says which member it is.
+        let (work, op) = unsafe { (&*self.0, (*self.0).op.cntr.as_ref().ok_or(Error::INVAL)?) };
+        if !work.completion_cntr.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: an open counter of the application's.
+        let cntr = unsafe { counter(op.cntr, later) }?;
+        let counters = vec![InUse::new(cntr.clone())];
+        let run = move || {
+            // SAFETY: fi_trigger(3): the structures stay until the work is done.
+            let value = unsafe { (*(*{ self }.0).op.cntr).value };
+            if set {
+                cntr.set(value)
+            } else {
+                cntr.add(value)
+            }
+            Ok(())
+        };
+        Ok((Task::new(COUNTERS, run), counters))
+    }
+}
+
+/// The lane of changes of counters, which never have to be tried again.
+const COUNTERS: usize = 0;
+
+/// The outcome with the context that the application gave.
+fn renamed(outcome: Outcome, context: Context) -> Outcome {
+    match outcome {
+        Ok(of) => Ok(Completion { context, flags: of.flags & !ASIDE, ..of }),
+        Err(mut error) => {
+            (error.of.context, error.of.flags) = (context, error.of.flags & !ASIDE);
+            Err(error)
+        }
+    }
+}
+
+impl<E: Endpoint> Shared<E> {
+    /// Deferred work is done: counts it, and says so to the endpoint's queue and
+    /// counter if the flags of the work asked for that.
+    fn finish(&self, asked: u64, to: Option<&InUse>, outcome: Outcome) {
+        let reported = asked & FI_COMPLETION != 0;
+        let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
+        let own = self
+            .counter_of(flags)
+            .filter(|own| reported && to.is_none_or(|to| !Arc::ptr_eq(own, &to.0)));
+        for cntr in own.iter().chain(to.map(|to| &to.0)) {
+            match &outcome {
+                Ok(of) => cntr.completed(of.len),
+                Err(_) => cntr.failed(),
+            }
+        }
+        // A failure that no counter tells of is told in any case.
+        if (reported || (to.is_none() && outcome.is_err())) && !self.closed.load(Ordering::SeqCst) {
+            let sent = flags & FI_RECV == 0;
+            self.write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
+        }
+    }
+}
+
+/// # Safety
+/// `work` is as fi_trigger(3) says.
+unsafe fn queue<D: Domain>(later: &Arc<Later>, work: *const fi_deferred_work) -> Result {
+    let of = Work(work);
+    // SAFETY: by this function's contract.
+    let work = unsafe { work.as_ref() }.ok_or(Error::INVAL)?;
+    // SAFETY: by this function's contract.
+    let cntr = unsafe { counter(work.triggering_cntr, later) }?;
+    let is = |kind: fi_op_type| work.op_type == kind;
+    let (set, add) = (is(fi_op_type::FI_OP_CNTR_SET), is(fi_op_type::FI_OP_CNTR_ADD));
+    // SAFETY: by this function's contract.
+    let (task, counters) = unsafe {
+        if set || add { of.count(set, later) } else { of.transfer::<D::Endpoint>(later) }
+    }?;
+    let name = Name::Work(of.0 as usize);
+    later.defer(&cntr, work.threshold, Request { name, task, counters, cancelled: None });
+    later.run();
+    Ok(())
+}
+
+/// The counter that a flush is restricted to: none, one, or that of a structure
+/// as for the other commands.
+///
+/// # Safety
+/// `arg` is null, or points to an open counter or a struct fi_deferred_work.
+unsafe fn flushed(arg: *mut c_void, later: &Arc<Later>) -> Result<Option<Arc<Cntr>>> {
+    if arg.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract; either begins with more than a fid's size.
+    unsafe {
+        // The work begins with room of the library's, in which nothing of ours looks
+        // like a counter.
+        let is_counter = class_of(arg.cast::<fid>()) == Some(FI_CLASS_CNTR as usize);
+        if is_counter && let Ok(cntr) = counter(arg.cast(), later) {
+            return Ok(Some(cntr));
+        }
+        counter((*arg.cast::<fi_deferred_work>()).triggering_cntr, later).map(Some)
+    }
+}
+
+/// fi_control of a domain.
+pub(super) unsafe extern "C" fn control<D: Domain>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    answer("fi_control(domain)", || {
+        // SAFETY: reachable only through the ops table of an open domain of the same
+        // `D`, or with null; `arg` is what the command asks for (fi_trigger(3)).
+        unsafe {
+            let domain = DomainFid::<D>::from_c(fid.cast::<fid_domain>())?;
+            let later = domain.later.as_ref().ok_or(Error::NOSYS)?;
+            match command {
+                abi::FI_QUEUE_WORK => queue::<D>(later, arg.cast()),
+                abi::FI_CANCEL_WORK if arg.is_null() => Err(Error::INVAL),
+                abi::FI_CANCEL_WORK => later.cancel(Name::Work(arg as usize)),
+                abi::FI_FLUSH_WORK => {
+                    later.flush(flushed(arg, later)?.as_deref());
+                    Ok(())
+                }
+                _ => Err(Error::NOSYS),
+            }
+        }
+    })
+}

@@ -1,0 +1,548 @@
+//! What a domain does when no lock is held: operations that waited for a counter
+//! (fi_trigger(3)), and steps of collective operations (fi_collective(3)).
+//!
+//! Engines complete operations with their lock held, where nothing new can be
+//! started. Whatever follows from a completion is therefore put down as a
+//! [`Task`] and run afterwards, one after the other and never one inside
+//! another, by whoever makes progress: a chain of any length needs no stack.
+//!
+//! Operations that are posted for such a purpose carry [`ASIDE`] in their flags.
+//! The engine passes the flag on to the completion, and hands that to
+//! [`Aside::done`] instead of the application's queues and counters.
+//!
+//! Only domains opened for FI_TRIGGER or FI_COLLECTIVE have a `Later`.
+use crate::abi::fi_addr_t;
+use crate::cntr::Cntr;
+use crate::cq::{Completion, CompletionError, Context};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::slab::Slab;
+use crate::sys::EventFd;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+/// The flag of operations whose completion is not the application's. No flag of
+/// the API has this bit.
+pub const ASIDE: u64 = 1 << 61;
+
+/// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE.
+pub use crate::coll::TAG;
+
+/// How an operation ended.
+pub type Outcome = std::result::Result<Completion, CompletionError>;
+
+/// What is done when no lock is held; -FI_EAGAIN to be called again.
+type Run = Box<dyn FnMut() -> Result + Send>;
+
+/// What is done with the outcome of an operation, when no lock is held.
+type Then = Box<dyn FnOnce(Outcome) + Send>;
+
+/// What hears that the connection to a peer ended, and why.
+type Listener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
+
+/// Something to do. Tasks of one lane keep their order.
+pub(crate) struct Task {
+    lane: usize,
+    run: Run,
+}
+
+impl Task {
+    /// Something to do for the endpoint that `lane` stands for.
+    pub(crate) fn new(lane: usize, run: impl FnMut() -> Result + Send + 'static) -> Self {
+        Self { lane, run: Box::new(run) }
+    }
+}
+
+/// What a request that waits for a counter is known by when it is taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Name {
+    /// Deferred work, by the address of its structure.
+    Work(usize),
+    /// A triggered operation, by its context.
+    Operation(usize),
+}
+
+/// A request that waits for a counter.
+pub(crate) struct Request {
+    pub(crate) name: Name,
+    pub(crate) task: Task,
+    /// The counters it needs, which cannot be closed meanwhile.
+    pub(crate) counters: Vec<InUse>,
+    /// Called when the application takes it back.
+    pub(crate) cancelled: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Request {
+    /// Failures count as well for deferred work, for triggered operations they
+    /// do not (fi_trigger(3)).
+    fn is_due(&self, cntr: &Cntr, threshold: u64) -> bool {
+        match self.name {
+            Name::Work(_) => cntr.sum() >= threshold,
+            Name::Operation(_) => cntr.value() >= threshold,
+        }
+    }
+}
+
+/// A counter that cannot be closed as long as this lives.
+pub(crate) struct InUse(pub(crate) Arc<Cntr>);
+
+impl InUse {
+    pub(crate) fn new(cntr: Arc<Cntr>) -> Self {
+        cntr.add_user();
+        Self(cntr)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.remove_user();
+    }
+}
+
+/// Requests by their counter, threshold, and the order of their coming.
+#[derive(Default)]
+struct Waiting {
+    by_cntr: HashMap<usize, BTreeMap<(u64, u64), Request>>,
+    came: u64,
+}
+
+impl Waiting {
+    /// Takes out what is to go; the others stay in their order. The counters of
+    /// which something was taken have an older `next` then, which is harmless.
+    fn take(&mut self, goes: impl Fn(usize, &Request) -> bool) -> Vec<Request> {
+        let mut taken = Vec::new();
+        for (cntr, requests) in &mut self.by_cntr {
+            let going: Vec<_> =
+                requests.iter().filter(|(_, r)| goes(*cntr, r)).map(|(key, _)| *key).collect();
+            taken.extend(going.iter().filter_map(|key| requests.remove(key)));
+        }
+        self.by_cntr.retain(|_, requests| !requests.is_empty());
+        taken
+    }
+}
+
+/// What a domain does later.
+pub struct Later {
+    ready: Mutex<VecDeque<Task>>,
+    /// Something came since the tasks were looked at.
+    fresh: AtomicBool,
+    /// Something is to be tried again.
+    stalled: AtomicBool,
+    /// Held while tasks run.
+    gate: Mutex<()>,
+    /// Threads that are making progress, and run what becomes ready.
+    attended: AtomicUsize,
+    /// Tells sleepers that something is ready that nobody attends to.
+    wake: EventFd,
+    woken: AtomicBool,
+    /// Operations under way, by the number that is their context.
+    under_way: Mutex<Slab<(usize, Then)>>,
+    waiting: Mutex<Waiting>,
+    /// What hears of ended connections, by lane.
+    listeners: Mutex<HashMap<usize, Listener>>,
+    /// Open endpoints of the domain, by their address in C.
+    endpoints: Mutex<Vec<usize>>,
+}
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Later")
+    }
+}
+
+/// The value, also after a panic elsewhere: all changes made under these locks
+/// are complete in themselves.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Later {
+    /// Nothing to do yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            ready: Mutex::default(),
+            fresh: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            gate: Mutex::default(),
+            attended: AtomicUsize::new(0),
+            wake: EventFd::new()?,
+            woken: AtomicBool::new(false),
+            under_way: Mutex::default(),
+            waiting: Mutex::default(),
+            listeners: Mutex::default(),
+            endpoints: Mutex::default(),
+        }))
+    }
+
+    /// An operation with [`ASIDE`] is over. Any lock may be held.
+    pub(crate) fn done(&self, outcome: Outcome) {
+        let of = match &outcome {
+            Ok(of) => of,
+            Err(error) => &error.of,
+        };
+        let Ok(number) = u32::try_from(of.context.0 as usize) else { return };
+        let Some((lane, then)) = lock(&self.under_way).remove(number) else { return };
+        let mut both = Some((then, outcome));
+        self.add([Task::new(lane, move || {
+            if let Some((then, outcome)) = both.take() {
+                then(outcome);
+            }
+            Ok(())
+        })]);
+    }
+
+    /// The context for an operation with [`ASIDE`]; `then` is called once when it
+    /// is over, unless its endpoint is closed before.
+    pub(crate) fn expect(
+        &self,
+        lane: usize,
+        then: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Context {
+        let number = lock(&self.under_way).insert((lane, Box::new(then)));
+        Context(number as usize as *mut _)
+    }
+
+    /// An operation that was to have this context was not started after all.
+    pub(crate) fn unexpect(&self, context: Context) {
+        let Ok(number) = u32::try_from(context.0 as usize) else { return };
+        let gone = lock(&self.under_way).remove(number);
+        drop(gone);
+    }
+
+    /// Has tasks run soon. Any lock may be held.
+    pub(crate) fn add(&self, tasks: impl IntoIterator<Item = Task>) {
+        lock(&self.ready).extend(tasks);
+        self.fresh.store(true, Ordering::SeqCst);
+        // Whoever attends looks again after it stopped being counted.
+        if self.attended.load(Ordering::SeqCst) == 0 {
+            self.wake.signal();
+            self.woken.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs what is ready. No lock may be held.
+    #[inline]
+    pub(crate) fn run(&self) {
+        if self.fresh.load(Ordering::SeqCst)
+            || self.stalled.load(Ordering::Relaxed)
+            || self.woken.load(Ordering::Relaxed)
+        {
+            self.run_all();
+        }
+    }
+
+    fn run_all(&self) {
+        if self.woken.swap(false, Ordering::SeqCst) {
+            self.wake.drain();
+        }
+        let mut retry = self.stalled.load(Ordering::SeqCst);
+        while retry || self.fresh.load(Ordering::SeqCst) {
+            retry = false;
+            // Whoever is at it, perhaps further up in this very call, goes on
+            // until nothing is left.
+            let gate = match self.gate.try_lock() {
+                Ok(gate) => gate,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.attended.fetch_add(1, Ordering::SeqCst);
+            self.fresh.store(false, Ordering::SeqCst);
+            self.stalled.store(self.run_once(), Ordering::SeqCst);
+            drop(gate);
+            self.attended.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs until nothing is left but what has to be tried again later: whether
+    /// there is such.
+    fn run_once(&self) -> bool {
+        let mut again = VecDeque::new();
+        let mut stalled: Vec<usize> = Vec::new();
+        loop {
+            let next = lock(&self.ready).pop_front();
+            let Some(mut task) = next else { break };
+            if stalled.contains(&task.lane) {
+                again.push_back(task);
+            } else if (task.run)() == Err(Error::AGAIN) {
+                stalled.push(task.lane);
+                again.push_back(task);
+            }
+        }
+        let mut ready = lock(&self.ready);
+        // What came since then comes after them.
+        again.append(&mut ready);
+        *ready = again;
+        !stalled.is_empty()
+    }
+
+    /// A request waits for `cntr` to reach `threshold`. Nothing is run by this.
+    pub(crate) fn defer(&self, cntr: &Arc<Cntr>, threshold: u64, mut request: Request) {
+        request.counters.push(InUse::new(cntr.clone()));
+        let mut waiting = lock(&self.waiting);
+        let came = waiting.came;
+        waiting.came += 1;
+        let requests = waiting.by_cntr.entry(Arc::as_ptr(cntr) as usize).or_default();
+        requests.insert((threshold, came), request);
+        let first = requests.first_key_value().map_or(u64::MAX, |((first, _), _)| *first);
+        cntr.set_next(first);
+        drop(waiting);
+        if cntr.is_due() {
+            self.reached(cntr);
+        }
+    }
+
+    /// A counter has perhaps reached a threshold. Any lock may be held.
+    #[cold]
+    pub(crate) fn reached(&self, cntr: &Cntr) {
+        let mut waiting = lock(&self.waiting);
+        let key = std::ptr::from_ref(cntr) as usize;
+        let Some(requests) = waiting.by_cntr.get_mut(&key) else {
+            cntr.set_next(u64::MAX);
+            return;
+        };
+        let due: Vec<_> = requests
+            .iter()
+            .take_while(|((threshold, _), _)| cntr.sum() >= *threshold)
+            .filter(|((threshold, _), request)| request.is_due(cntr, *threshold))
+            .map(|(key, _)| *key)
+            .collect();
+        let tasks: Vec<_> = due.iter().filter_map(|key| requests.remove(key)).map(fire).collect();
+        let first = requests.first_key_value().map_or(u64::MAX, |((first, _), _)| *first);
+        if requests.is_empty() {
+            waiting.by_cntr.remove(&key);
+        }
+        cntr.set_next(first);
+        // Before the lock is let go of, so that the order is that of the thresholds.
+        if !tasks.is_empty() {
+            self.add(tasks);
+        }
+    }
+
+    /// Takes back the request of this name; -FI_ENOENT when none waits.
+    pub(crate) fn cancel(&self, name: Name) -> Result {
+        let taken = lock(&self.waiting).take(|_, request| request.name == name);
+        if taken.is_empty() {
+            return Err(Error::NOENT);
+        }
+        for request in taken {
+            if let Some(cancelled) = request.cancelled {
+                cancelled();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back all deferred work, or what waits for one counter.
+    pub(crate) fn flush(&self, cntr: Option<&Cntr>) {
+        let only = cntr.map(|cntr| std::ptr::from_ref(cntr) as usize);
+        let goes = |cntr: usize, request: &Request| {
+            matches!(request.name, Name::Work(_)) && only.is_none_or(|only| only == cntr)
+        };
+        let taken = lock(&self.waiting).take(goes);
+        drop(taken);
+    }
+
+    /// An endpoint is open from now on under this address.
+    pub(crate) fn opened(&self, ep: usize) {
+        lock(&self.endpoints).push(ep);
+    }
+
+    /// It is not any more.
+    pub(crate) fn closed(&self, ep: usize) {
+        lock(&self.endpoints).retain(|open| *open != ep);
+    }
+
+    /// Whether an endpoint of the domain is open under this address.
+    pub(crate) fn knows(&self, ep: usize) -> bool {
+        lock(&self.endpoints).contains(&ep)
+    }
+
+    /// From now on `listener` hears of ended connections of the lane's endpoint.
+    pub(crate) fn listen(
+        &self,
+        lane: usize,
+        listener: impl Fn(fi_addr_t, Error) + Send + Sync + 'static,
+    ) {
+        lock(&self.listeners).insert(lane, Arc::new(listener));
+    }
+
+    /// Drops everything of a lane that was not begun. When this returns none of its tasks runs, and
+    /// none of those that were there will. Not to be called by a task.
+    pub(crate) fn stop(&self, lane: usize) {
+        let gate = lock(&self.gate);
+        let taken = lock(&self.waiting).take(|_, request| request.task.lane == lane);
+        drop(taken);
+        let tasks = {
+            let mut ready = lock(&self.ready);
+            let (gone, left) = ready.drain(..).partition::<VecDeque<_>, _>(|t| t.lane == lane);
+            *ready = left;
+            gone
+        };
+        drop(tasks);
+        drop(gate);
+        // Who found the tasks being taken away left them to us.
+        self.run();
+    }
+
+    /// The endpoint of a lane completes nothing any more.
+    pub(crate) fn leave(&self, lane: usize) {
+        self.stop(lane);
+        let listener = lock(&self.listeners).remove(&lane);
+        drop(listener);
+        let expected = {
+            let mut under_way = lock(&self.under_way);
+            let of_lane =
+                |(number, (of, _)): (u32, &(usize, Then))| (*of == lane).then_some(number);
+            let numbers: Vec<_> = under_way.iter().filter_map(of_lane).collect();
+            numbers.into_iter().filter_map(|number| under_way.remove(number)).collect::<Vec<_>>()
+        };
+        drop(expected);
+    }
+}
+
+/// An endpoint's way to what its domain does later.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    pub(crate) later: Arc<Later>,
+    pub(crate) lane: usize,
+}
+
+impl Aside {
+    /// An operation with [`ASIDE`] is over. Any lock may be held.
+    #[cold]
+    pub fn done(&self, outcome: Outcome) {
+        self.later.done(outcome);
+    }
+
+    /// A connection that messages may have come from ended, and this peer has none
+    /// any more. Any lock may be held.
+    pub fn lost(&self, peer: fi_addr_t, error: Error) {
+        if let Some(listener) = lock(&self.later.listeners).get(&self.lane).cloned() {
+            self.later.add([Task::new(self.lane, move || {
+                listener(peer, error);
+                Ok(())
+            })]);
+        }
+    }
+}
+
+/// The task of a request whose time has come. What it uses it uses until it ran.
+fn fire(request: Request) -> Task {
+    let Request { task: Task { lane, mut run }, counters, .. } = request;
+    Task::new(lane, move || {
+        let _in_use = &counters;
+        run()
+    })
+}
+
+/// A domain's source of progress that also does what was put off.
+pub(crate) struct Attended {
+    inner: Arc<dyn Progress>,
+    later: Arc<Later>,
+}
+
+impl Attended {
+    pub(crate) fn new(inner: Arc<dyn Progress>, later: Arc<Later>) -> Arc<Self> {
+        Arc::new(Self { inner, later })
+    }
+}
+
+impl Progress for Attended {
+    fn progress(&self) {
+        self.later.attended.fetch_add(1, Ordering::SeqCst);
+        self.inner.progress();
+        self.later.attended.fetch_sub(1, Ordering::SeqCst);
+        self.later.run();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.inner.wait_fd()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        Some(self.later.wake.as_raw_fd())
+    }
+
+    fn may_block(&self) -> bool {
+        !self.later.fresh.load(Ordering::SeqCst) && self.inner.may_block()
+    }
+
+    fn is_serialized(&self) -> bool {
+        self.inner.is_serialized()
+    }
+
+    fn activity(&self) -> u64 {
+        self.inner.activity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tasks that write down what they did.
+    struct Log(Arc<Mutex<Vec<u32>>>);
+
+    impl Log {
+        fn task(&self, lane: usize, number: u32, mut failures: u32) -> Task {
+            let log = self.0.clone();
+            Task::new(lane, move || {
+                if failures > 0 {
+                    failures -= 1;
+                    return Err(Error::AGAIN);
+                }
+                lock(&log).push(number);
+                Ok(())
+            })
+        }
+
+        fn take(&self) -> Vec<u32> {
+            std::mem::take(&mut lock(&self.0))
+        }
+    }
+
+    #[test]
+    fn what_has_to_be_tried_again_holds_up_its_own_lane_only() {
+        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        later.add([log.task(1, 10, 1), log.task(2, 20, 0), log.task(1, 11, 0)]);
+        later.run();
+        assert_eq!(log.take(), [20]);
+        later.add([log.task(1, 12, 0), log.task(2, 21, 0)]);
+        later.run();
+        assert_eq!(log.take(), [10, 11, 12, 21]);
+    }
+
+    #[test]
+    fn a_chain_of_tasks_needs_no_stack() {
+        fn link(later: &Arc<Later>, left: u32, done: &Arc<AtomicUsize>) -> Task {
+            let (next, done) = (later.clone(), done.clone());
+            Task::new(0, move || {
+                if left > 0 {
+                    next.add([link(&next, left - 1, &done)]);
+                    // As a counter does that is changed by the task.
+                    next.run();
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        }
+        let (later, done) = (Later::new().unwrap(), Arc::new(AtomicUsize::new(0)));
+        later.add([link(&later, 100_000, &done)]);
+        later.run();
+        assert_eq!(done.load(Ordering::SeqCst), 100_001);
+    }
+
+    #[test]
+    fn nothing_of_a_lane_runs_after_it_was_stopped() {
+        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        later.add([log.task(1, 10, 0), log.task(2, 20, 0)]);
+        let context = later.expect(1, |_| panic!("of a lane that left"));
+        later.leave(1);
+        assert_eq!(log.take(), [20]);
+        let of = Completion { context, flags: ASIDE, len: 0, buf: 0, data: 0, tag: 0, src: 0 };
+        later.done(Ok(of));
+        later.run();
+    }
+}
