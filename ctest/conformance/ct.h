@@ -59,6 +59,7 @@ struct ct;
 /* What a test asks for; zero means the suite's default. */
 struct ct_opt {
 	uint64_t caps;			/* default FI_MSG */
+	uint64_t mode;			/* besides FI_CONTEXT and FI_CONTEXT2 */
 	enum fi_cq_format fmt;		/* default FI_CQ_FORMAT_TAGGED */
 	enum fi_wait_obj wait;		/* default FI_WAIT_NONE */
 	uint64_t cq_flags;		/* FI_SELECTIVE_COMPLETION */
@@ -72,6 +73,7 @@ struct ct_opt {
 	const void *param;		/* connection data of fi_connect */
 	size_t paramlen;
 	void (*queues)(struct ct *c);	/* opens tx, rx and counters in the harness's place */
+	void (*setup)(struct ct *c);	/* sees the endpoint before it is bound */
 };
 
 /* One endpoint and all it stands on. */
@@ -228,7 +230,7 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 
 	CHECK(h);
 	h->caps = o->caps ? o->caps : FI_MSG;
-	h->mode = FI_CONTEXT | FI_CONTEXT2;
+	h->mode = FI_CONTEXT | FI_CONTEXT2 | o->mode;
 	h->ep_attr->type = ct_type;
 	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	h->domain_attr->threading = o->threading;
@@ -309,6 +311,8 @@ static inline void ct_open_ep(struct ct *c, struct fi_info *info)
 	uint64_t sel = c->o.cq_flags;
 
 	OK(fi_endpoint(c->domain, info, &c->ep, c));
+	if (c->o.setup)
+		c->o.setup(c);
 	if (c->eq && ct_type == FI_EP_MSG)
 		OK(fi_ep_bind(c->ep, &c->eq->fid, 0));
 	if (c->av)
@@ -622,7 +626,8 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 			left--;
 			kill(-pid[i], SIGKILL);
 			pid[i] = 0;
-			worst = WIFEXITED(st) ? WEXITSTATUS(st) : 1;
+			/* who was ended here, on account of the other rank, has no verdict */
+			worst = WIFEXITED(st) ? WEXITSTATUS(st) : kill_at && WTERMSIG(st) == SIGKILL ? 0 : 1;
 			if (WIFSIGNALED(st) && !(kill_at && WTERMSIG(st) == SIGKILL) && got < nwhy - 60)
 				got += snprintf(why + got, nwhy - got, "[rank %d: killed by signal %d, %s]", i,
 						WTERMSIG(st), strsignal(WTERMSIG(st)));

@@ -446,6 +446,40 @@ static void no_profile(int rank)
 	ct_close(&c);
 }
 
+/* FI_MSG_PREFIX: the provider's part before each message, if it wants one. */
+static void prefix(int rank)
+{
+	struct ct_opt o = { .mode = FI_MSG_PREFIX };
+	struct fi_cq_tagged_entry e;
+	struct fi_info *i;
+	struct ct c;
+	size_t pre, n = 1000;
+	char *buf;
+
+	/* who does not offer it is not given it */
+	o.mode = 0;
+	i = ct_getinfo(&o, ct_node(&o), NULL, FI_SOURCE);
+	CHECK(!(i->mode & FI_MSG_PREFIX));
+	fi_freeinfo(i);
+	o.mode = FI_MSG_PREFIX;
+	ct_open(&c, &o);
+	if (!(c.info->mode & FI_MSG_PREFIX))
+		SKIP("not offered: FI_MSG_PREFIX");
+	EQ(c.info->tx_attr->mode & FI_MSG_PREFIX, FI_MSG_PREFIX);
+	EQ(c.info->rx_attr->mode & FI_MSG_PREFIX, FI_MSG_PREFIX);
+	pre = c.info->ep_attr->msg_prefix_size;
+	buf = ct_alloc(&c, 2 * (pre + n));
+	ct_fill(buf + pre, n, rank);
+	OK(fi_recv(c.ep, buf + pre + n, pre + n, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	ct_barrier(&c);
+	POST(&c, fi_send(c.ep, buf, pre + n, NULL, c.peer, CTX(2)));
+	ct_sent(&c, CTX(2));
+	e = ct_recvd(&c, CTX(1), pre + n);
+	CHECK(!(e.flags & FI_MORE));
+	CHECK(ct_same(buf + pre + n + pre, n, !rank));
+	ct_done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_getinfo without hints lists whole records", getinfo_basics, CT_SOLO },
 	{ "every record satisfies the hints", hints_hold, CT_SOLO },
@@ -464,5 +498,6 @@ static const struct ct_test tests[] = {
 	{ "opening and closing leaks no descriptor", reopen, 0 },
 	{ "infos have the fabric and domain that are open", open_objects, CT_SOLO },
 	{ "no object has a profile", no_profile, CT_SOLO },
+	{ "a program that leaves room for a prefix gets messages behind it", prefix, 0 },
 };
 CT_MAIN("setup", tests)

@@ -106,13 +106,6 @@ pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<Refusal> {
     no.0
 }
 
-/// Whether the offer is only for applications that ask for its kind: shared
-/// receive contexts change how an endpoint is used.
-pub fn only_if_asked(offer: &Offer, hints: Option<InfoRef<'_>>) -> bool {
-    let asked = hints.and_then(|hints| hints.ep()).map_or(0, |ep| ep.rx_ctx_cnt);
-    offer.most.ep().rx_ctx_cnt == FI_SHARED_CONTEXT && asked == 0
-}
-
 fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
     let Some(want) = hints.ep() else { return };
     let (have, domain) = (offer.most.ep(), offer.most.domain());

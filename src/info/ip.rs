@@ -4,7 +4,7 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::check::fit_comm_caps;
-use crate::info::{InfoBuf, InfoChain, InfoRef, Offer, addr, alter, check, only_if_asked, tostr};
+use crate::info::{InfoBuf, InfoChain, InfoRef, Offer, addr, alter, check, tostr};
 use core::ffi::{CStr, c_int};
 use core::ptr;
 use std::ffi::CString;
@@ -42,9 +42,6 @@ pub fn ip_getinfo(
     let ifaces = ends.ifaces(prov)?;
     let mut chain = InfoChain::new();
     for offer in prov.offers {
-        if only_if_asked(offer, hints) {
-            continue;
-        }
         let kind = tostr::ep_type(offer.most.ep().r#type.raw());
         if let Some(hints) = hints {
             let refusals = check(version, offer, hints);

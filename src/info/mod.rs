@@ -19,7 +19,7 @@ pub mod nic;
 mod owned;
 pub mod tostr;
 
-pub use check::{Offer, Refusal, alter, check, only_if_asked};
+pub use check::{Offer, Refusal, alter, check};
 pub use ip::{IpProvider, ip_getinfo, resolve};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};

@@ -59,6 +59,9 @@ pub struct Av {
     events: bool,
     /// The application chooses what completions report (FI_AV_USER_ID).
     user_ids: bool,
+    /// The highest bits of an fi_addr_t that name a peer's receive context
+    /// (fi_rx_addr).
+    rx_ctx_bits: u32,
     /// The vector of another provider's that this one stands beside (fi_peer(3)).
     owner: Option<AvOwner>,
     users: AtomicUsize,
@@ -92,7 +95,7 @@ impl Av {
         attr: Option<&mut fi_av_attr>,
         mut context: *mut c_void,
     ) -> Result<Arc<Self>> {
-        let (mut events, mut user_ids) = (false, false);
+        let (mut events, mut user_ids, mut rx_ctx_bits) = (false, false, 0);
         let mut owner = None;
         if let Some(attr) = attr {
             if !attr.name.is_null() {
@@ -120,9 +123,10 @@ impl Av {
             if attr.r#type.raw() > fi_av_type::FI_AV_TABLE as u32 {
                 return Err(Error::INVAL);
             }
-            if attr.rx_ctx_bits < 0 || attr.rx_ctx_bits > 32 {
-                return Err(Error::INVAL);
-            }
+            rx_ctx_bits = match u32::try_from(attr.rx_ctx_bits) {
+                Ok(bits @ ..=32) => bits,
+                _ => return Err(Error::INVAL),
+            };
             if attr.r#type == fi_av_type::FI_AV_UNSPEC {
                 attr.r#type = fi_av_type::FI_AV_TABLE.into();
             }
@@ -143,6 +147,7 @@ impl Av {
             eq: OnceLock::new(),
             events,
             user_ids,
+            rx_ctx_bits,
             owner,
             users: AtomicUsize::new(0),
             _domain: domain,
@@ -189,6 +194,15 @@ impl Av {
         let mut table = self.table();
         table.listeners.retain(|known| known.strong_count() != 0);
         table.listeners.push(listener);
+    }
+
+    /// The parts of a destination: the index of a peer, and that of the receive
+    /// context there (fi_rx_addr).
+    pub fn split(&self, dest: fi_addr_t) -> (fi_addr_t, usize) {
+        match self.rx_ctx_bits {
+            0 => (dest, 0),
+            bits => (dest & (u64::MAX >> bits), (dest >> (u64::BITS - bits)) as usize),
+        }
     }
 
     /// The address `index` names.

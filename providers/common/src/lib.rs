@@ -13,6 +13,7 @@ pub mod addr;
 pub mod atomic;
 pub mod av;
 pub mod buf;
+pub mod buffered;
 pub mod cntr;
 mod coll;
 pub mod cq;

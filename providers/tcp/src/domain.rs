@@ -6,6 +6,7 @@ use crate::pep::TcpPep;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::addr;
+use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
     Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
@@ -28,11 +29,11 @@ impl Fabric for TcpFabric {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<TcpDomain> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<TcpDomain> {
         let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = Engine::new(level, !config().no_auto_progress, regions)?;
-        Ok(TcpDomain { engine, settings })
+        Ok(TcpDomain { engine, settings, api_version })
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<TcpPep> {
@@ -49,6 +50,7 @@ impl Fabric for TcpFabric {
 pub(crate) struct TcpDomain {
     engine: Arc<Engine>,
     settings: DomainSettings,
+    api_version: u32,
 }
 
 impl TcpDomain {
@@ -56,6 +58,32 @@ impl TcpDomain {
     fn start_thread(&self) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         self.settings.start_thread("ofi-tcp", engine)
+    }
+
+    /// What an endpoint is to be, at the address of a passive one if that is given.
+    fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<Identity> {
+        let kind = match info.ep_type() {
+            t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
+            t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
+            _ => return Err(Error::INVAL),
+        };
+        let local = match passive {
+            Some(name) => addr::from_bytes(name)?,
+            None => local_addr(info)?,
+        };
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        Ok(Identity {
+            kind,
+            firewalled: kind == Kind::Rdm && config().firewall_addr,
+            local,
+            keep_port: passive.is_some(),
+            directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
+            source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
+            collective: kind == Kind::Rdm && info.caps() & FI_COLLECTIVE != 0,
+            buffered: buffered::is_asked(info, self.api_version),
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size,
+        })
     }
 }
 
@@ -74,32 +102,14 @@ impl Domain for TcpDomain {
         self.start_thread()
     }
 
+    const SHARED_TX: bool = true;
+
     fn endpoint(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        let kind = match info.ep_type() {
-            t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
-            t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
-            _ => return Err(Error::INVAL),
-        };
         let handle = info.handle();
         let passive = passive_name(handle).transpose()?;
-        let local = match &passive {
-            Some(name) => addr::from_bytes(name)?,
-            None => local_addr(info)?,
-        };
-        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-        let identity = Identity {
-            kind,
-            firewalled: kind == Kind::Rdm && config().firewall_addr,
-            local,
-            keep_port: passive.is_some(),
-            directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: kind == Kind::Rdm && info.caps() & FI_COLLECTIVE != 0,
-            tx_size: tx.size.max(1),
-            inject_size: tx.inject_size,
-        };
+        let identity = self.identity(info, passive.as_deref())?;
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
-        let request = match kind {
+        let request = match identity.kind {
             _ if handle.is_null() => None,
             Kind::Msg if passive.is_some() => None,
             Kind::Msg => Some(take_request::<Request>(handle)?),
@@ -111,14 +121,25 @@ impl Domain for TcpDomain {
         Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
     }
 
-    fn srx_context(&self, _rx: RxAttr) -> Result<TcpEp> {
+    fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
+        let identity = self.identity(info, None)?;
+        if identity.kind != Kind::Rdm || !info.handle().is_null() {
+            return Err(Error::INVAL);
+        }
+        let ep = info.ep().ok_or(Error::INVAL)?;
+        self.start_thread()?;
+        TcpEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
+    }
+
+    fn srx_context(&self, rx: RxAttr) -> Result<TcpEp> {
         let identity = Identity {
             kind: Kind::Srx,
             firewalled: false,
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             keep_port: false,
-            directed: false,
+            directed: rx.caps & FI_DIRECTED_RECV != 0,
             source_err: false,
+            buffered: false,
             collective: false,
             tx_size: 0,
             inject_size: 0,

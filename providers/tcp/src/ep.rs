@@ -1,20 +1,22 @@
 //! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
-use crate::engine::{Engine, Identity, Kind, Request};
+use crate::engine::{Engine, Half, Identity, Kind, Request};
+use crate::sep::{Group, Part};
 use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
 use ofi_provider::abi::{
-    FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV,
-    fi_addr_t,
+    FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR,
+    FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::atomic::Operation;
-use ofi_provider::av::Listener;
+use ofi_provider::av::{Av, Listener};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
-    Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+    Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
+    Tagged, WriteOp,
 };
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -32,13 +34,26 @@ pub(crate) struct TcpEp {
     request: Mutex<Option<Request>>,
     /// Hears of insertions into the address vector.
     names: OnceLock<Arc<Names>>,
+    /// What it is of a scalable endpoint.
+    part: Part,
 }
 
 /// Passes news of the address vector to the engine.
 #[derive(Debug)]
-struct Names {
+pub(crate) struct Names {
     engine: Weak<Engine>,
     ep: u32,
+}
+
+impl Names {
+    /// Tells this endpoint of the engine's about the vector from now on, for as
+    /// long as the result lives.
+    pub(crate) fn listen(engine: &Arc<Engine>, ep: u32, av: &Av) -> Arc<Self> {
+        let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
+        let weak: Weak<Self> = Arc::downgrade(&names);
+        av.listen(weak);
+        names
+    }
 }
 
 impl Listener for Names {
@@ -70,7 +85,22 @@ impl TcpEp {
     ) -> Self {
         let kind = identity.kind;
         let id = engine.lock().add_ep(identity);
-        Self { engine, id, kind, dest, request: Mutex::new(request), names: OnceLock::new() }
+        Self { dest, request: Mutex::new(request), ..Self::part(engine, id, kind, Part::Whole) }
+    }
+
+    /// A scalable endpoint with so many transmit and receive contexts.
+    pub(crate) fn scalable(
+        engine: Arc<Engine>,
+        identity: &Identity,
+        counts: [usize; 2],
+    ) -> Result<Self> {
+        let group = Group::new(&engine, identity, counts)?;
+        Ok(Self::part(engine, group.ids[0], Kind::Rdm, Part::Scalable(Arc::new(group))))
+    }
+
+    fn part(engine: Arc<Engine>, id: u32, kind: Kind, part: Part) -> Self {
+        let (request, names) = (Mutex::default(), OnceLock::new());
+        Self { engine, id, kind, dest: None, request, names, part }
     }
 
     fn take_request(&self) -> Option<Request> {
@@ -83,17 +113,33 @@ impl TcpEp {
 }
 
 impl Endpoint for TcpEp {
+    const BUFFERS: bool = true;
     const LATER: bool = true;
 
     fn opened(&self, fid: FidPtr) {
-        self.engine.lock().ep(self.id).set_fid(fid);
+        // The two contexts of an index are one to the engine, which names the
+        // one that receives.
+        if !matches!(self.part, Part::Scalable(_) | Part::Context(_, Half::Transmit, _)) {
+            self.engine.lock().ep(self.id).set_fid(fid);
+        }
     }
 
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        match &self.part {
+            Part::Whole => {}
+            Part::Scalable(group) => return group.enable(&self.engine, bindings),
+            Part::Context(_, half, _) => {
+                self.engine.lock().bind_half(self.id, *half, bindings);
+                return Ok(());
+            }
+        }
         let mut state = self.engine.lock();
         state.ep(self.id).bind(bindings);
         if let Some(srx) = srx {
-            if self.kind != Kind::Msg || !Arc::ptr_eq(&self.engine, &srx.engine) {
+            if self.kind == Kind::Srx || !Arc::ptr_eq(&self.engine, &srx.engine) {
+                return Err(Error::INVAL);
+            }
+            if state.ep(self.id).is_buffered() {
                 return Err(Error::INVAL);
             }
             state.share_inbox(self.id, srx.id);
@@ -102,18 +148,25 @@ impl Endpoint for TcpEp {
             // Before any peer can call: what is inserted after its name was looked
             // up must be heard of.
             if let Some(av) = &bindings.av {
-                let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
-                let weak: Weak<Names> = Arc::downgrade(&names);
-                if self.names.set(names).is_ok() {
-                    av.listen(weak);
-                }
+                self.names.get_or_init(|| Names::listen(&self.engine, self.id, av));
             }
             state.listen(self.id)?;
         }
         Ok(())
     }
 
+    fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
+        let Part::Scalable(group) = &self.part else { return Err(Error::INVAL) };
+        let (id, half) = group.take(&self.engine, index, attr)?;
+        let part = Part::Context(group.clone(), half, index);
+        Ok(Self::part(self.engine.clone(), id, self.kind, part))
+    }
+
     fn cancel(&self, context: Context, aside: bool) -> Result {
+        if matches!(self.part, Part::Context(_, Half::Transmit, _)) {
+            // It has no receives; those of the engine's endpoint are another's.
+            return Ok(());
+        }
         self.engine.lock().cancel(self.id, context, aside);
         Ok(())
     }
@@ -129,7 +182,7 @@ impl Endpoint for TcpEp {
                 value[..bytes.len()].copy_from_slice(&bytes);
                 return Ok(bytes.len());
             }
-            _ => return Err(Error::NOPROTOOPT),
+            name => self.engine.lock().ep(self.id).buffering(name)?,
         };
         let bytes = size.to_ne_bytes();
         value[..bytes.len()].copy_from_slice(&bytes);
@@ -152,6 +205,10 @@ impl Endpoint for TcpEp {
                 *self.engine.lock().firewalled(self.id) = behind;
                 Ok(())
             }
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                self.engine.lock().ep(self.id).set_buffering(name, usize::from_ne_bytes(bytes))
+            }
             _ => Err(Error::NOPROTOOPT),
         }
     }
@@ -162,7 +219,11 @@ impl Endpoint for TcpEp {
     }
 
     fn close(&self) {
-        self.engine.lock().close_ep(self.id);
+        match &self.part {
+            Part::Whole => self.engine.lock().close_ep(self.id),
+            Part::Scalable(group) => group.close(&self.engine),
+            Part::Context(group, half, index) => group.give_back(&self.engine, *half, *index),
+        }
         drop(self.take_request());
     }
 

@@ -1,7 +1,9 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
 use crate::domain::TcpFabric;
+use crate::sep::MAX_CONTEXTS;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::error::Result;
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
@@ -42,6 +44,7 @@ const TX_CAPS: u64 = FI_MSG
     | FI_WRITE
     | FI_RMA_PMEM
     | FI_FENCE
+    | FI_NAMED_RX_CTX
     | FI_TRIGGER
     | FI_COLLECTIVE;
 /// Capabilities of a receive context.
@@ -58,6 +61,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE_ERR
     | FI_RMA_EVENT
     | FI_RMA_PMEM
+    | VARIABLE_MSG
     | FI_TRIGGER
     | FI_COLLECTIVE;
 /// Everything on a connection is done in the order of its posting, but for the
@@ -131,45 +135,73 @@ impl Settings {
     }
 }
 
-/// The offers, in the order of the answer.
-fn offers(settings: &Settings) -> Result<Vec<Offer>> {
+/// The offers for an application with these hints, in the order of the answer.
+///
+/// Shared contexts and contexts of scalable endpoints change how an endpoint is
+/// used; who does not ask for them does not see them.
+fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
+    let asked = hints.and_then(|hints| hints.ep());
+    let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
+    let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
+    let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
+    let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
+    let (contexts, named) = match several || named {
+        true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
+        false => (1, 0),
+    };
+    // Messages that are reported as they come belong to one endpoint.
+    let (buffers, variable) = if shared[1] { (0, 0) } else { buffered::bits(version) };
+    let caps = hints.map_or(0, InfoRef::caps) & variable;
+    // Who can do with every mode asks for none. The prefix has no bytes.
+    let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
+    let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
+    // What is done later, and by several together, takes endpoints that both send
+    // and receive as they always do.
+    let plain = contexts == 1 && mode & FI_BUFFERED_RECV == 0 && caps == 0;
+    let without = if plain { 0 } else { FI_TRIGGER | FI_COLLECTIVE };
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
-        caps: MSG_CAPS | RDM_CAPS,
+        caps: ((MSG_CAPS | RDM_CAPS) & !without) | named | caps,
+        mode,
         protocol: FI_PROTO_XNET as u32,
         protocol_version: 1,
         max_tx_size: 65536,
         max_rx_size: 65536,
-        rx_ctx_cnt: 1,
+        shared,
+        contexts,
         ep_cnt: 256,
-        max_ep_srx_ctx: 0,
+        max_ep_srx_ctx: if shared[1] { 256 } else { 0 },
     };
     let msg = Kind {
         ep_type: fi_ep_type::FI_EP_MSG,
-        caps: MSG_CAPS,
+        caps: (MSG_CAPS & !without) | caps,
+        mode,
         protocol: FI_PROTO_SOCK_TCP as u32,
         protocol_version: 0,
         max_tx_size: 1024,
-        max_rx_size: 1024,
-        rx_ctx_cnt: 1,
+        max_rx_size: if shared[1] { 65536 } else { 1024 },
+        shared,
+        contexts: 1,
         ep_cnt: 8192,
         max_ep_srx_ctx: 8192,
     };
-    // For applications that ask for shared receive contexts only.
-    let srx = Kind { rx_ctx_cnt: FI_SHARED_CONTEXT, max_rx_size: 65536, ..msg };
-    [rdm, srx, msg].iter().map(|kind| kind.offer(settings)).collect()
+    [rdm, msg].iter().map(|kind| kind.offer(settings)).collect()
 }
 
 /// What differs between the kinds of endpoints.
 struct Kind {
     ep_type: fi_ep_type,
     caps: u64,
+    mode: u64,
     protocol: u32,
     protocol_version: u32,
     /// The largest queues.
     max_tx_size: usize,
     max_rx_size: usize,
-    rx_ctx_cnt: usize,
+    /// Transmit, and receive, contexts are shared ones.
+    shared: [bool; 2],
+    /// Contexts of a scalable endpoint, of either kind.
+    contexts: usize,
     ep_cnt: usize,
     /// Shared receive contexts of a domain.
     max_ep_srx_ctx: usize,
@@ -180,9 +212,11 @@ impl Kind {
         let caps = self.caps | DOMAIN_CAPS;
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
+        most.set_mode(self.mode);
 
         let tx = most.tx_mut();
         tx.caps = caps & TX_CAPS;
+        tx.mode = self.mode & FI_MSG_PREFIX;
         tx.op_flags = TX_OP_FLAGS;
         tx.msg_order = MSG_ORDER;
         tx.inject_size = settings.max_inject;
@@ -192,6 +226,7 @@ impl Kind {
 
         let rx = most.rx_mut();
         rx.caps = caps & RX_CAPS;
+        rx.mode = self.mode & FI_MSG_PREFIX;
         rx.op_flags = RX_OP_FLAGS;
         rx.msg_order = MSG_ORDER;
         rx.size = self.max_rx_size.max(settings.rx_size);
@@ -205,8 +240,8 @@ impl Kind {
             ep.max_order_raw_size = usize::MAX;
             ep.max_order_waw_size = usize::MAX;
             ep.mem_tag_format = TAG_FORMAT;
-            ep.tx_ctx_cnt = 1;
-            ep.rx_ctx_cnt = self.rx_ctx_cnt;
+            [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
+                self.shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
         });
         most.edit_domain(|domain| {
             domain.threading = fi_threading::FI_THREAD_SAFE.into();
@@ -219,8 +254,9 @@ impl Kind {
             domain.ep_cnt = self.ep_cnt;
             domain.tx_ctx_cnt = self.ep_cnt;
             domain.rx_ctx_cnt = self.ep_cnt;
-            domain.max_ep_tx_ctx = 1;
-            domain.max_ep_rx_ctx = 1;
+            domain.max_ep_tx_ctx = self.contexts;
+            domain.max_ep_rx_ctx = self.contexts;
+            domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
@@ -240,7 +276,7 @@ impl Getinfo for TcpFabric {
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoChain> {
         let settings = Settings::read();
-        let offers = offers(settings)?;
+        let offers = offers(settings, version, hints)?;
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
@@ -288,35 +324,84 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{alter, check, only_if_asked};
+    use ofi_provider::info::{alter, check, version};
+
+    fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {
+        offers(&Settings::default(), API_VERSION, hints).unwrap()
+    }
 
     #[test]
     fn an_application_that_names_nothing_gets_the_defaults() {
-        for offer in offers(&Settings::default()).unwrap() {
+        for offer in offered(None) {
             let info = alter(API_VERSION, &offer, None).unwrap();
             assert_eq!((info.tx().size, info.rx().size, info.tx().inject_size), (256, 256, 128));
             assert_eq!(info.tx().op_flags | info.rx().op_flags, 0);
             assert_eq!(info.tx().caps & FI_RECV, 0);
+            let (ep, domain) = (info.ep(), info.domain());
+            assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (1, 1));
+            assert_eq!((domain.max_ep_tx_ctx, domain.max_ep_rx_ctx), (1, 1));
+            assert_eq!(info.caps() & FI_NAMED_RX_CTX, 0);
         }
     }
 
     #[test]
     fn hints_raise_sizes_up_to_the_largest_queue() {
-        let offers = offers(&Settings::default()).unwrap();
         let mut hints = InfoBuf::new().unwrap();
-        for (size, offers_that_do) in [(1024, 3), (65536, 1), (65537, 0)] {
-            hints.tx_mut().size = size;
+        for (shared, size, offers_that_do) in
+            [(false, 1024, 2), (false, 65536, 1), (true, 65536, 2), (false, 65537, 0)]
+        {
+            hints.rx_mut().size = size;
+            hints.edit_ep(|ep| ep.rx_ctx_cnt = if shared { FI_SHARED_CONTEXT } else { 0 });
             let accepted = |offer: &&Offer| check(API_VERSION, offer, hints.as_ref()).is_empty();
+            let offers = offered(Some(hints.as_ref()));
             assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
         }
     }
 
     #[test]
     fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
-        let offers = offers(&Settings::default()).unwrap();
-        let [rdm, srx, msg] = &offers[..] else { panic!("three kinds") };
-        assert!(only_if_asked(srx, None) && !only_if_asked(msg, None));
+        let offers = offered(None);
+        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
         assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+    }
+
+    #[test]
+    fn modes_are_for_those_who_ask_for_them_and_know_them() {
+        let mut hints = InfoBuf::new().unwrap();
+        let (all, buffers) = (u64::MAX, FI_BUFFERED_RECV);
+        for (mode, api, answer) in [
+            (FI_CONTEXT | buffers, version(1, 22), buffers),
+            (FI_CONTEXT | buffers, version(2, 0), 0),
+            (FI_CONTEXT | FI_MSG_PREFIX, version(2, 0), FI_MSG_PREFIX),
+            (all, version(1, 17), 0),
+        ] {
+            hints.set_mode(mode);
+            for offer in offers(&Settings::default(), api, Some(hints.as_ref())).unwrap() {
+                let info = alter(api, &offer, Some(hints.as_ref())).unwrap();
+                assert_eq!(info.mode(), answer);
+                assert_eq!(info.rx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.tx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.ep().msg_prefix_size, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn contexts_of_scalable_endpoints_are_for_those_who_ask_for_several() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS);
+        let offers = offered(Some(hints.as_ref()));
+        let refused = |offer: &Offer| !check(API_VERSION, offer, hints.as_ref()).is_empty();
+        assert_eq!(offers.iter().map(refused).collect::<Vec<_>>(), [false, true]);
+        let info = alter(API_VERSION, &offers[0], Some(hints.as_ref())).unwrap();
+        assert_eq!(info.domain().max_ep_rx_ctx, MAX_CONTEXTS);
+        assert_eq!(info.ep().tx_ctx_cnt, MAX_CONTEXTS);
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS + 1);
+        assert!(
+            offered(Some(hints.as_ref()))
+                .iter()
+                .all(|offer| { !check(API_VERSION, offer, hints.as_ref()).is_empty() })
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
 //!
-//! [`info`] says what it offers, [`domain`], [`ep`] and [`pep`] are its objects
+//! [`info`] says what it offers, [`domain`], [`ep`], [`sep`] and [`pep`] are its objects
 //! behind the common glue, [`engine`] does the work, [`wire`] holds the
 //! formats, which are those of the original's tcp provider.
 mod config;
@@ -9,5 +9,6 @@ mod engine;
 mod ep;
 pub mod info;
 mod pep;
+mod sep;
 mod sock;
 pub mod wire;

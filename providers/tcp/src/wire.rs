@@ -431,6 +431,9 @@ pub enum CmType {
     Response = 1,
     /// No.
     Nack = 6,
+    /// Please, for contexts of scalable endpoints. The original does not know
+    /// this kind and so takes such a connection for none of its own.
+    ContextRequest = 64,
 }
 
 /// Bytes of a connection message before the user's data.
@@ -452,6 +455,31 @@ const RESPONSE_MARK: [u8; 7] = *b"ofi-rs!";
 /// It knows atomic operations.
 const KNOWS_ATOMICS: u8 = 1;
 
+/// The answer is to a [`CmType::ContextRequest`].
+const NAMES_CONTEXTS: u8 = 2;
+
+/// Where a [`CmType::ContextRequest`], and the answer to it, names contexts, in
+/// network order: the caller's transmit context, the called endpoint's receive
+/// context.
+const CM_CONTEXTS: usize = 8;
+
+/// A transmit and a receive context that talk on a connection of their own. The
+/// first ones are what an endpoint that is not scalable has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Contexts {
+    /// The caller's transmit context.
+    pub tx: u16,
+    /// The called endpoint's receive context.
+    pub rx: u16,
+}
+
+impl Contexts {
+    /// Whether these are just endpoints, which call each other.
+    pub fn are_first(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
 
@@ -464,6 +492,8 @@ pub struct CmMessage {
     pub order: ByteOrder,
     /// The sender knows [`Op::Atomic`], and stores numbers as we do.
     pub atomics: bool,
+    /// The contexts that the connection is between.
+    pub contexts: Contexts,
     /// What the sender's user gave along.
     pub data: Vec<u8>,
 }
@@ -487,9 +517,25 @@ impl CmMessage {
         out
     }
 
+    /// A request for a connection between these contexts, or the answer to one.
+    pub fn encode_for(kind: CmType, atomics: bool, contexts: Contexts, data: &[u8]) -> Vec<u8> {
+        if contexts.are_first() {
+            return Self::encode(kind, atomics, data);
+        }
+        let kind = if kind == CmType::Request { CmType::ContextRequest } else { kind };
+        let mut out = Self::encode(kind, atomics, data);
+        if let Some(mark) = Self::mark(kind) {
+            out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
+            out[CM_PROBE - 1] |= NAMES_CONTEXTS;
+            out[CM_CONTEXTS..CM_CONTEXTS + 2].copy_from_slice(&contexts.tx.to_be_bytes());
+            out[CM_CONTEXTS + 2..CM_CONTEXTS + 4].copy_from_slice(&contexts.rx.to_be_bytes());
+        }
+        out
+    }
+
     fn mark(kind: CmType) -> Option<[u8; 7]> {
         match kind {
-            CmType::Request => Some(REQUEST_MARK),
+            CmType::Request | CmType::ContextRequest => Some(REQUEST_MARK),
             CmType::Response => Some(RESPONSE_MARK),
             CmType::Nack => None,
         }
@@ -521,6 +567,7 @@ impl CmMessage {
             0 => CmType::Request,
             1 => CmType::Response,
             6 => CmType::Nack,
+            64 => CmType::ContextRequest,
             _ => return Err(Malformed("unknown connection message")),
         };
         let mut probe = [0; 8];
@@ -535,7 +582,16 @@ impl CmMessage {
         let ours = Self::mark(kind).is_some_and(|ours| mark == ours);
         // Elements are not put into another order.
         let atomics = ours && knows & KNOWS_ATOMICS != 0 && order == ByteOrder::Native;
-        Ok(Self { kind, order, atomics, data: bytes[CM_LEN..].to_vec() })
+        let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
+            [t0, t1, r0, r1] if ours && knows & NAMES_CONTEXTS != 0 && kind != CmType::Request => {
+                Contexts { tx: u16::from_be_bytes([t0, t1]), rx: u16::from_be_bytes([r0, r1]) }
+            }
+            _ => Contexts::default(),
+        };
+        if contexts.are_first() && kind == CmType::ContextRequest {
+            return Err(Malformed("a request for contexts that names none"));
+        }
+        Ok(Self { kind, order, atomics, contexts, data: bytes[CM_LEN..].to_vec() })
     }
 }
 
@@ -623,6 +679,31 @@ mod tests {
         let header = Header { len: 5, ..Header::of(Op::Msg) };
         let bytes = written(&header, ByteOrder::Native);
         assert_eq!(bytes, [3, 0, 0, 0, 0, 0, 16, 0, 21, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn contexts_are_named_in_the_callers_words_and_in_the_answerers() {
+        let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
+        let request = CmMessage::encode_for(CmType::Request, true, contexts, b"x");
+        assert_eq!((request[1], &request[8..16]), (64, &[1, 2, 3, 4, 0, 0, 0, 0][..]));
+        assert_eq!(request[16..24], *b"ofi-rs?\x03");
+        assert_eq!(CmMessage::parse(&request).unwrap().contexts, contexts);
+        // An echo of the request is no answer to it.
+        let mut echo = request;
+        echo[1] = CmType::Response as u8;
+        assert!(CmMessage::parse(&echo).unwrap().contexts.are_first());
+        let response = CmMessage::encode_for(CmType::Response, false, contexts, b"");
+        let response = CmMessage::parse(&response).unwrap();
+        assert_eq!((response.contexts, response.atomics), (contexts, false));
+        // Only a request of this kind names contexts, and it always does.
+        let mut other = CmMessage::encode_for(CmType::Request, true, contexts, b"x");
+        other[1] = CmType::Request as u8;
+        assert!(CmMessage::parse(&other).unwrap().contexts.are_first());
+        let mut none = CmMessage::encode(CmType::Request, true, b"x");
+        none[1] = CmType::ContextRequest as u8;
+        assert!(CmMessage::parse(&none).is_err());
+        let plain = CmMessage::encode_for(CmType::Request, true, Contexts::default(), b"x");
+        assert_eq!(plain, CmMessage::encode(CmType::Request, true, b"x"));
     }
 
     #[test]

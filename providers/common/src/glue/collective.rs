@@ -68,7 +68,7 @@ impl<E: Endpoint> Port for Shared<E> {
 impl<E: Endpoint> Shared<E> {
     /// The endpoint's collective operations.
     fn room(self: &Arc<Self>) -> Result<&Arc<Room>> {
-        let later = self.later.as_ref().ok_or(Error::NOSYS)?;
+        let later = self.ground.later.as_ref().ok_or(Error::NOSYS)?;
         Ok(self.room.get_or_init(|| {
             let weak = Arc::downgrade(self);
             let room = Room::new(weak, later.clone(), self.lane());
@@ -100,7 +100,7 @@ impl<E: Endpoint> Shared<E> {
             }
         });
         room.start(group, Start { plan, input: Some(source), reduction, finish })?;
-        if let Some(later) = &self.later {
+        if let Some(later) = &self.ground.later {
             later.run();
         }
         Ok(())
@@ -549,7 +549,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
             (EpFid::<E>::from_c(ep.cast_const())?, addr.cast::<fi_collective_addr>().as_ref())
         };
         let shared = &ep.shared;
-        if shared.caps & FI_COLLECTIVE == 0 || shared.later.is_none() {
+        if shared.caps & FI_COLLECTIVE == 0 || shared.ground.later.is_none() {
             return Err(Error::NOSYS);
         }
         if !shared.enabled.load(Ordering::Acquire) {
@@ -594,7 +594,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
         // SAFETY: checked above. Before the event, which another thread may read first.
         unsafe { out.write(mc.into_c()) };
         shared.room()?.join(members, member, &ports, move |result| joining.joined(context, result));
-        if let Some(later) = &shared.later {
+        if let Some(later) = &shared.ground.later {
             later.run();
         }
         Ok(())

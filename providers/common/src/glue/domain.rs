@@ -1,6 +1,7 @@
 //! `struct fid_domain` for any [`Domain`].
-use super::ep::EpFid;
+use super::ep::{EpFid, Ground};
 use super::fabric::FabricFid;
+use super::stx::Stx;
 use super::{
     Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
 };
@@ -73,10 +74,10 @@ impl<D: Domain> DomainFid<D> {
         av_open: Some(av_open::<D>),
         cq_open: Some(cq_open::<D>),
         endpoint: Some(endpoint::<D>),
-        scalable_ep: Some(no_scalable_ep),
+        scalable_ep: Some(scalable_ep::<D>),
         cntr_open: Some(cntr_open::<D>),
         poll_open: Some(poll_open::<D>),
-        stx_ctx: Some(no_stx_ctx),
+        stx_ctx: Some(stx_ctx::<D>),
         srx_ctx: Some(srx_ctx::<D>),
         query_atomic: Some(query_atomic::<D>),
         query_collective: Some(collective::query::<D>),
@@ -131,6 +132,17 @@ impl<D: Domain> DomainFid<D> {
         self.users.add();
         let users = self.users.clone();
         Box::new(move || users.remove())
+    }
+
+    /// What an endpoint stands on that stops being a user in this way.
+    fn ground(self: &Arc<Self>, leave: Box<dyn Fn() + Send + Sync>) -> Ground {
+        Ground {
+            api_version: self.api_version,
+            domain: self.clone(),
+            progress: self.progress.clone(),
+            later: self.later.clone(),
+            leave,
+        }
     }
 
     fn parent(self: &Arc<Self>) -> Parent {
@@ -274,15 +286,7 @@ unsafe fn open_endpoint<D: Domain>(
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let on_close = domain.use_it();
             let inner = domain.inner.endpoint(info)?;
-            EpFid::open(
-                inner,
-                info,
-                domain.clone(),
-                domain.progress.clone(),
-                domain.later.clone(),
-                on_close,
-                context,
-            )
+            Ok(EpFid::open(inner, info, domain.ground(on_close), context))
         })
     }
 }
@@ -313,6 +317,44 @@ unsafe extern "C" fn endpoint2<D: Domain>(
     })
 }
 
+unsafe extern "C" fn scalable_ep<D: Domain>(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_scalable_ep", || {
+        // SAFETY: see above; the info is the caller's.
+        unsafe {
+            let info = InfoRef::from_c(info)?;
+            open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
+                let on_close = domain.use_it();
+                let inner = domain.inner.scalable_ep(info)?;
+                Ok(EpFid::open_scalable(inner, info, domain.ground(on_close), context))
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn stx_ctx<D: Domain>(
+    domain: *mut fid_domain,
+    _attr: *mut fi_tx_attr,
+    out: *mut *mut fid_stx,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_stx_context", || {
+        if !D::SHARED_TX {
+            return Err(Error::NOSYS);
+        }
+        // SAFETY: see above.
+        unsafe {
+            open_on::<D, Stx, _>(domain, out, |domain| {
+                Ok(Stx::open(domain.clone(), domain.use_it(), context))
+            })
+        }
+    })
+}
+
 unsafe extern "C" fn srx_ctx<D: Domain>(
     domain: *mut fid_domain,
     attr: *mut fi_rx_attr,
@@ -326,13 +368,18 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
             let rx = if attr.is_null() {
                 RxAttr::default()
             } else {
-                RxAttr { caps: (*attr).caps, op_flags: (*attr).op_flags, size: (*attr).size }
+                RxAttr {
+                    caps: (*attr).caps,
+                    op_flags: (*attr).op_flags,
+                    msg_order: (*attr).msg_order,
+                    size: (*attr).size,
+                    iov_limit: (*attr).iov_limit,
+                }
             };
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
                 let on_close = domain.use_it();
                 let inner = domain.inner.srx_context(rx)?;
-                let progress = domain.progress.clone();
-                EpFid::open_srx(inner, rx, domain.clone(), progress, on_close, context)
+                Ok(EpFid::open_srx(inner, rx, domain.ground(on_close), context))
             })
         }
     })
@@ -460,24 +507,6 @@ unsafe extern "C" fn query_atomic<D: Domain>(
         unsafe { attr.write(found) };
         Ok(())
     })
-}
-
-unsafe extern "C" fn no_scalable_ep(
-    _domain: *mut fid_domain,
-    _info: *mut fi_info,
-    _out: *mut *mut fid_ep,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_stx_ctx(
-    _domain: *mut fid_domain,
-    _attr: *mut fi_tx_attr,
-    _out: *mut *mut fid_stx,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }
 
 unsafe extern "C" fn no_xpu_ctx(

@@ -1,15 +1,19 @@
 //! `struct fid_ep` for any [`Endpoint`].
+use super::sep::Scalable;
+use super::stx::Stx;
 use super::trigger::Op;
 use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
 use crate::abi::{
-    self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_SRX_CTX,
-    fi_addr_t, fi_alias, fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep,
-    fi_ops_msg, fi_ops_tagged, fid, fid_ep, fid_t,
+    self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
+    FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
+    fi_ep_type, fi_msg, fi_msg_tagged, fi_ops, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged,
+    fid, fid_ep, fid_t,
 };
 use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
+use crate::buffered;
 use crate::cntr::Cntr;
 use crate::coll::Room;
 use crate::cq::{Context, Cq};
@@ -23,6 +27,7 @@ use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -55,11 +60,57 @@ impl Bindings {
 
 /// What the C object is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
+pub(super) enum Role {
     /// An endpoint.
     Endpoint,
     /// A shared receive context: the receiving half of one.
     Srx,
+    /// A scalable endpoint, which has contexts and transfers nothing itself.
+    Scalable,
+    /// A transmit context of one.
+    Tx,
+    /// A receive context of one.
+    Rx,
+}
+
+impl Role {
+    fn sends(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Tx)
+    }
+    fn receives(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Srx | Self::Rx)
+    }
+}
+
+/// What endpoints and contexts are opened on.
+pub(super) struct Ground {
+    /// Of the fabric.
+    pub(super) api_version: u32,
+    /// The domain, which they keep.
+    pub(super) domain: Arc<dyn Any + Send + Sync>,
+    pub(super) progress: Arc<dyn Progress>,
+    /// What the domain does later.
+    pub(super) later: Option<Arc<Later>>,
+    /// Stops counting as a user of it.
+    pub(super) leave: Box<dyn Fn() + Send + Sync>,
+}
+
+/// What a fid is made of, whatever its role.
+pub(super) struct Parts<E> {
+    pub(super) inner: E,
+    pub(super) role: Role,
+    pub(super) caps: u64,
+    pub(super) ep_type: fi_ep_type,
+    /// Its messages are claimed and discarded (fi_msg(3) of 1.x).
+    pub(super) buffered: bool,
+    /// tx_attr.op_flags and rx_attr.op_flags.
+    pub(super) tx_defaults: u64,
+    pub(super) rx_defaults: u64,
+    pub(super) ground: Ground,
+    /// Of a scalable endpoint.
+    pub(super) scalable: Option<Scalable>,
+    /// Of a context: its scalable endpoint.
+    pub(super) sep: Option<Arc<Shared<E>>>,
 }
 
 /// The shared receive contexts that are open, and of which provider: a fid that
@@ -72,29 +123,30 @@ fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
 
 /// What an endpoint and its aliases share.
 pub(super) struct Shared<E> {
-    pub(super) inner: E,
-    role: Role,
-    /// Endpoints that take their receives from this shared receive context.
-    users: Users,
+    parts: Parts<E>,
+    /// Endpoints that take their receives from this shared receive context;
+    /// contexts of this scalable endpoint.
+    pub(super) users: Arc<Users>,
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<Shared<E>>>>,
+    /// The shared transmit context it counts as a user of.
+    stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
     pub(super) enabled: AtomicBool,
     /// Nothing may be posted any more by what the domain does later.
     pub(super) closed: AtomicBool,
-    pub(super) caps: u64,
-    ep_type: fi_ep_type,
-    /// tx_attr.op_flags and rx_attr.op_flags as the application gave them.
-    tx_defaults: u64,
-    rx_defaults: u64,
     /// The endpoint and its aliases that are open.
     fids: AtomicUsize,
-    pub(super) later: Option<Arc<Later>>,
     /// Its collective operations, once it has any.
     pub(super) room: OnceLock<Arc<Room>>,
-    progress: Arc<dyn Progress>,
-    leave_domain: Box<dyn Fn() + Send + Sync>,
-    _domain: Arc<dyn Any + Send + Sync>,
+}
+
+/// What it was made of never changes.
+impl<E> Deref for Shared<E> {
+    type Target = Parts<E>;
+    fn deref(&self) -> &Parts<E> {
+        &self.parts
+    }
 }
 
 /// An endpoint, as C holds it.
@@ -153,6 +205,10 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
+/// Flags of a receive call that settles what becomes of a message that was
+/// reported (fi_msg(3) of 1.x).
+const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
+
 /// Flags that a tagged receive call may carry besides.
 const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
 
@@ -167,7 +223,7 @@ impl<E: Endpoint> EpFid<E> {
         ops_set: Some(unbuilt::no_ops_set),
     };
 
-    const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+    pub(super) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
         cancel: Some(cancel::<E>),
         getopt: Some(getopt::<E>),
@@ -258,77 +314,76 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open(
         inner: E,
         info: InfoRef<'_>,
-        domain: Arc<dyn Any + Send + Sync>,
-        progress: Arc<dyn Progress>,
-        later: Option<Arc<Later>>,
-        leave_domain: Box<dyn Fn() + Send + Sync>,
+        ground: Ground,
         context: *mut c_void,
-    ) -> Result<Arc<Self>> {
+    ) -> Arc<Self> {
         let ep_type = match info.ep_type() {
             t if t == fi_ep_type::FI_EP_MSG => fi_ep_type::FI_EP_MSG,
             t if t == fi_ep_type::FI_EP_DGRAM => fi_ep_type::FI_EP_DGRAM,
             _ => fi_ep_type::FI_EP_RDM,
         };
-        let tx = info.tx().map_or(0, |tx| tx.op_flags & !ASIDE);
-        let rx = info.rx().map_or(0, |rx| rx.op_flags & !ASIDE);
-        let shared = Arc::new(Shared {
-            inner,
-            role: Role::Endpoint,
-            users: Users::default(),
-            srx: Mutex::new(None),
-            bindings: Mutex::new(Bindings::default()),
-            enabled: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            caps: info.caps(),
-            ep_type,
-            tx_defaults: tx,
-            rx_defaults: rx,
-            fids: AtomicUsize::new(0),
-            later,
-            room: OnceLock::new(),
-            progress,
-            leave_domain,
-            _domain: domain,
-        });
-        let ep = Self::make(shared, context, Self::default_flags(tx, rx));
-        ep.shared.inner.opened(FidPtr(ep.as_c().cast()));
-        Ok(ep)
+        Self::wrap(
+            Parts {
+                inner,
+                role: Role::Endpoint,
+                caps: info.caps(),
+                ep_type,
+                buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
+                tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !ASIDE),
+                rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !ASIDE),
+                ground,
+                scalable: None,
+                sep: None,
+            },
+            context,
+        )
     }
 
     /// Wraps a provider's new shared receive context for C.
     pub(super) fn open_srx(
         inner: E,
         rx: RxAttr,
-        domain: Arc<dyn Any + Send + Sync>,
-        progress: Arc<dyn Progress>,
-        leave_domain: Box<dyn Fn() + Send + Sync>,
+        ground: Ground,
         context: *mut c_void,
-    ) -> Result<Arc<Self>> {
+    ) -> Arc<Self> {
         let both = abi::FI_MSG | abi::FI_TAGGED;
-        let shared = Arc::new(Shared {
-            inner,
-            role: Role::Srx,
-            users: Users::default(),
-            srx: Mutex::new(None),
-            bindings: Mutex::new(Bindings::default()),
-            // It needs nothing bound to it to take receives.
-            enabled: AtomicBool::new(true),
-            closed: AtomicBool::new(false),
-            caps: if rx.caps & both == 0 { both } else { rx.caps & both },
-            ep_type: fi_ep_type::FI_EP_UNSPEC,
-            tx_defaults: 0,
-            rx_defaults: rx.op_flags,
-            fids: AtomicUsize::new(0),
-            later: None,
-            room: OnceLock::new(),
-            progress,
-            leave_domain,
-            _domain: domain,
-        });
-        let srx = Self::make(shared, context, Self::default_flags(0, rx.op_flags));
+        let srx = Self::wrap(
+            Parts {
+                inner,
+                role: Role::Srx,
+                caps: if rx.caps & both == 0 { both } else { rx.caps & both },
+                ep_type: fi_ep_type::FI_EP_UNSPEC,
+                buffered: false,
+                tx_defaults: 0,
+                rx_defaults: rx.op_flags,
+                ground: Ground { later: None, ..ground },
+                scalable: None,
+                sep: None,
+            },
+            context,
+        );
         srx_fids().push((srx.as_c() as usize, TypeId::of::<E>()));
-        srx.shared.inner.opened(FidPtr(srx.as_c().cast()));
-        Ok(srx)
+        srx
+    }
+
+    /// Wraps anything of a provider's that is like an endpoint for C.
+    pub(super) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
+        let flags = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
+        let shared = Arc::new(Shared {
+            // A shared receive context needs nothing bound to it to take receives.
+            enabled: AtomicBool::new(parts.role == Role::Srx),
+            parts,
+            users: Arc::default(),
+            srx: Mutex::new(None),
+            stx: Mutex::new(None),
+            bindings: Mutex::new(Bindings::default()),
+            closed: AtomicBool::new(false),
+            fids: AtomicUsize::new(0),
+            room: OnceLock::new(),
+        });
+        let ep = Self::make(shared, context, flags);
+        ep.inner().opened(FidPtr(ep.as_c().cast()));
+        ep
     }
 
     /// The flags of calls without and with flags of their own, of sends and of
@@ -344,9 +399,13 @@ impl<E: Endpoint> EpFid<E> {
         let (class, ops) = match shared.role {
             Role::Endpoint => (FI_CLASS_EP, Self::EP_OPS),
             Role::Srx => (FI_CLASS_SRX_CTX, Self::SRX_EP_OPS),
+            Role::Scalable => (FI_CLASS_SEP, Self::SEP_EP_OPS),
+            Role::Tx => (FI_CLASS_TX_CTX, Self::EP_OPS),
+            Role::Rx => (FI_CLASS_RX_CTX, Self::SRX_EP_OPS),
         };
         let atomic = match shared.caps & abi::FI_ATOMIC {
             0 => &unbuilt::NO_ATOMIC,
+            _ if !shared.role.sends() => &unbuilt::NO_ATOMIC,
             _ => Self::NOT_ENABLED_ATOMIC_OPS,
         };
         let ep = Arc::new(Self {
@@ -370,10 +429,10 @@ impl<E: Endpoint> EpFid<E> {
             rx_msg_flags: rx_msg,
             shared,
         });
-        if let Some(later) = &ep.shared.later {
+        if let Some(later) = &ep.shared.ground.later {
             later.opened(ep.as_c() as usize);
         }
-        if enabled {
+        if enabled || ep.shared.role == Role::Scalable {
             ep.use_transfer_tables();
         }
         ep
@@ -382,8 +441,11 @@ impl<E: Endpoint> EpFid<E> {
     /// The tables of what the endpoint's caps promise.
     fn use_transfer_tables(&self) {
         let has = |cap| self.shared.caps & cap != 0;
-        let (msg, tagged) = match self.shared.role {
-            Role::Srx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
+        let role = self.shared.role;
+        let (msg, tagged) = match role {
+            Role::Scalable => (&unbuilt::NO_MSG, &unbuilt::NO_TAGGED),
+            Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
+            Role::Tx => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
             Role::Endpoint if self.srx().is_some() => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
             Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
         };
@@ -395,13 +457,13 @@ impl<E: Endpoint> EpFid<E> {
             let c = self.c.get();
             (*c).msg = std::ptr::from_ref(msg).cast_mut();
             (*c).tagged = std::ptr::from_ref(tagged).cast_mut();
-            if has(abi::FI_RMA) {
+            if has(abi::FI_RMA) && role.sends() {
                 (*c).rma = std::ptr::from_ref(Self::RMA_OPS).cast_mut();
             }
-            if has(abi::FI_COLLECTIVE) && self.shared.later.is_some() {
+            if has(abi::FI_COLLECTIVE) && self.shared.ground.later.is_some() {
                 (*c).collective = std::ptr::from_ref(Self::COLLECTIVE_OPS).cast_mut();
             }
-            if has(abi::FI_ATOMIC) {
+            if has(abi::FI_ATOMIC) && role.sends() {
                 (*c).atomic = std::ptr::from_ref(Self::ATOMIC_OPS).cast_mut();
             }
         }
@@ -419,9 +481,10 @@ impl<E: Endpoint> EpFid<E> {
         if flags & !(abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION) != 0 {
             return Err(Error::BADFLAGS);
         }
-        let sends = self.shared.role == Role::Endpoint;
+        let role = self.shared.role;
         if flags & (abi::FI_TRANSMIT | abi::FI_RECV) == 0
-            || (flags & abi::FI_TRANSMIT != 0 && !sends)
+            || (flags & abi::FI_TRANSMIT != 0 && !role.sends())
+            || (flags & abi::FI_RECV != 0 && !role.receives())
         {
             return Err(Error::INVAL);
         }
@@ -465,7 +528,14 @@ impl<E: Endpoint> EpFid<E> {
         if flags & !all != 0 {
             return Err(Error::BADFLAGS);
         }
-        if flags == 0 {
+        let out = abi::FI_SEND | abi::FI_READ | abi::FI_WRITE;
+        let foreign = match self.shared.role {
+            Role::Endpoint | Role::Srx => 0,
+            Role::Tx => all & !out,
+            Role::Rx => out,
+            Role::Scalable => all,
+        };
+        if flags == 0 || flags & foreign != 0 {
             return Err(Error::INVAL);
         }
         let mut bindings = self.bindings();
@@ -510,22 +580,28 @@ impl<E: Endpoint> EpFid<E> {
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
                 _ if self.shared.enabled.load(Ordering::Acquire)
-                    && self.shared.role == Role::Endpoint =>
+                    && self.shared.role != Role::Srx =>
                 {
                     Err(Error::OPBADSTATE)
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
+                Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
+                    self.shared.bind_stx(Stx::from_fid(bfid)?)
+                }
                 Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
                 Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
-                _ if self.shared.role == Role::Srx => Err(Error::INVAL),
+                // Contexts have the vector of their scalable endpoint.
+                _ if !matches!(self.shared.role, Role::Endpoint | Role::Scalable) => {
+                    Err(Error::INVAL)
+                }
                 Some(FI_CLASS_EQ) => {
                     let eq = Eq::from_fid(bfid)?;
                     let mut bindings = self.bindings();
                     if bindings.eq.is_some() {
                         return Err(Error::INVAL);
                     }
-                    if !self.shared.progress.is_serialized() {
-                        eq.add_source(&self.shared.progress)?;
+                    if !self.shared.ground.progress.is_serialized() {
+                        eq.add_source(&self.shared.ground.progress)?;
                     }
                     eq.add_user();
                     bindings.eq = Some(eq);
@@ -559,13 +635,22 @@ impl<E: Endpoint> EpFid<E> {
             bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
         }
+        if let Some(sep) = &self.shared.sep {
+            sep.enable_scalable()?;
+            bindings.av.clone_from(&sep.bindings().av);
+        }
+        if self.shared.role == Role::Scalable {
+            return self.shared.enable_scalable();
+        }
         let either =
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let caps = self.shared.caps;
         // Neither direction named stands for both.
-        let (send, recv) = match caps & (abi::FI_SEND | abi::FI_RECV) {
-            0 => (true, true),
-            named => (named & abi::FI_SEND != 0, named & abi::FI_RECV != 0),
+        let (send, recv) = match (self.shared.role, caps & (abi::FI_SEND | abi::FI_RECV)) {
+            (Role::Tx, _) => (true, false),
+            (Role::Rx, _) => (false, true),
+            (_, 0) => (true, true),
+            (_, named) => (named & abi::FI_SEND != 0, named & abi::FI_RECV != 0),
         };
         if (send && !either(&bindings.tx_cq, &bindings.tx_cntr))
             || (recv && !either(&bindings.rx_cq, &bindings.rx_cntr))
@@ -579,7 +664,7 @@ impl<E: Endpoint> EpFid<E> {
             }
             _ => {}
         }
-        self.shared.inner.enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
+        self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
         Ok(())
@@ -653,6 +738,12 @@ impl<E: Endpoint> EpFid<E> {
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }
 
+    /// Whether a receive with these flags is for a message that was reported, and
+    /// not posted for one to come.
+    fn settles(&self, flags: u64) -> bool {
+        self.shared.buffered && flags & SETTLES != 0 && flags & abi::FI_PEEK == 0
+    }
+
     #[inline]
     fn rx_msg(&self, flags: u64, allowed: u64) -> Result<u64> {
         if flags & !allowed != 0 {
@@ -662,7 +753,35 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
+impl<E: Endpoint> Shared<E> {
+    /// A scalable endpoint, or the first of its contexts, is enabled: it is
+    /// reachable from now on.
+    fn enable_scalable(&self) -> Result {
+        // Held: contexts may be enabled by several threads.
+        let bindings = self.bindings();
+        if self.enabled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if bindings.av.is_none() {
+            return Err(Error::NOAV);
+        }
+        self.inner.enable(&bindings, None)?;
+        self.enabled.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
 impl<E> Shared<E> {
+    fn bind_stx(&self, stx: Arc<Stx>) -> Result {
+        let mut slot = self.stx.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if slot.is_some() {
+            return Err(Error::INVAL);
+        }
+        stx.users.add();
+        *slot = Some(stx);
+        Ok(())
+    }
+
     pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -673,6 +792,10 @@ impl<E> Drop for Shared<E> {
         let srx = self.srx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(srx) = srx {
             srx.users.remove();
+        }
+        let stx = self.stx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(stx) = stx {
+            stx.users.remove();
         }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
@@ -685,7 +808,7 @@ impl<E> Drop for Shared<E> {
         if let Some(av) = &bindings.av {
             av.remove_user();
         }
-        (self.leave_domain)();
+        (self.ground.leave)();
     }
 }
 
@@ -702,7 +825,10 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             ep.shared.users.check_none()?;
             fids.retain(|(known, _)| *known != fid as usize);
         }
-        if let Some(later) = &ep.shared.later {
+        if ep.shared.role == Role::Scalable {
+            ep.shared.users.check_none()?;
+        }
+        if let Some(later) = &ep.shared.ground.later {
             later.closed(fid as usize);
         }
         if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -728,7 +854,7 @@ unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64
         if ep.shared.role == Role::Srx {
             // It works already; nothing else would tell the provider.
             let bindings = ep.bindings().clone();
-            ep.shared.inner.enable(&bindings, None)?;
+            ep.inner().enable(&bindings, None)?;
         }
         Ok(())
     })
@@ -752,7 +878,7 @@ unsafe extern "C" fn control<E: Endpoint>(
             abi::FI_GET_FD => {
                 // SAFETY: FI_GET_FD passes a pointer to an int (fi_control(3)).
                 let to = unsafe { arg.cast::<c_int>().as_mut() }.ok_or(Error::INVAL)?;
-                *to = ep.shared.inner.fd()?;
+                *to = ep.inner().fd()?;
                 Ok(())
             }
             abi::FI_ALIAS => {
@@ -767,7 +893,7 @@ unsafe extern "C" fn control<E: Endpoint>(
                 Ok(())
             }
             // SAFETY: `arg` is what the command asks for, as fi_control(3) says.
-            _ => unsafe { ep.shared.inner.control(command, arg) },
+            _ => unsafe { ep.inner().control(command, arg) },
         }
     })
 }
@@ -800,7 +926,7 @@ unsafe extern "C" fn getopt<E: Endpoint>(
             return Err(Error::INVAL);
         }
         let mut bytes = [0; 64];
-        let n = ep.shared.inner.getopt(name, &mut bytes)?;
+        let n = ep.inner().getopt(name, &mut bytes)?;
         // SAFETY: the caller gives `*len` bytes at `value`.
         if unsafe { copy_out(&bytes[..n], value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
     })
@@ -823,18 +949,18 @@ unsafe extern "C" fn setopt<E: Endpoint>(
             return Err(Error::INVAL);
         }
         // SAFETY: the caller gives `len` bytes at `value`.
-        ep.shared.inner.setopt(name, unsafe { bytes(value, len) })
+        ep.inner().setopt(name, unsafe { bytes(value, len) })
     })
 }
 
 unsafe extern "C" fn rx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
     // SAFETY: see above.
-    answer("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.size_left(false))
+    answer("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(false))
 }
 
 unsafe extern "C" fn tx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
     // SAFETY: see above.
-    answer("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.size_left(true))
+    answer("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(true))
 }
 
 unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
@@ -842,7 +968,7 @@ unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: us
         // SAFETY: see above; the caller gives `len` bytes at `addr`.
         unsafe {
             let ep = EpFid::<E>::from_c(fid.cast::<fid_ep>())?;
-            ep.shared.inner.setname(bytes(addr, len))
+            ep.inner().setname(bytes(addr, len))
         }
     })
 }
@@ -863,7 +989,7 @@ unsafe extern "C" fn getname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: *m
     answer("fi_getname", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
-            let name = EpFid::<E>::from_c(fid.cast::<fid_ep>())?.shared.inner.getname()?;
+            let name = EpFid::<E>::from_c(fid.cast::<fid_ep>())?.inner().getname()?;
             give_name(&name, addr, len)
         }
     })
@@ -877,7 +1003,7 @@ unsafe extern "C" fn getpeer<E: Endpoint>(
     answer("fi_getpeer", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
-            let name = EpFid::<E>::from_c(ep)?.shared.inner.getpeer()?;
+            let name = EpFid::<E>::from_c(ep)?.inner().getpeer()?;
             give_name(&name, addr, len)
         }
     })
@@ -898,7 +1024,7 @@ unsafe extern "C" fn connect<E: Endpoint>(
                 if addr.is_null() { None } else { Some(addr::to_raw(&addr::from_ptr(addr)?)) };
             ep.enable()?;
             let addr = addr.as_ref().map(|addr| addr.as_bytes());
-            ep.shared.inner.connect(addr, bytes(param, param_len))
+            ep.inner().connect(addr, bytes(param, param_len))
         }
     })
 }
@@ -913,7 +1039,7 @@ unsafe extern "C" fn accept<E: Endpoint>(
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;
             ep.enable()?;
-            ep.shared.inner.accept(bytes(param, param_len))
+            ep.inner().accept(bytes(param, param_len))
         }
     })
 }
@@ -924,7 +1050,7 @@ unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int
             return Err(Error::BADFLAGS);
         }
         // SAFETY: see above.
-        unsafe { EpFid::<E>::from_c(ep) }?.shared.inner.shutdown()
+        unsafe { EpFid::<E>::from_c(ep) }?.inner().shutdown()
     })
 }
 
@@ -947,7 +1073,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.shared.inner.$method(SendOp {
+                ep.inner().$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
             })
@@ -968,7 +1094,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
-                ep.shared.inner.$method(SendOp {
+                ep.inner().$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
             })
@@ -1022,7 +1148,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.shared.inner.$method(SendOp {
+                ep.inner().$method(SendOp {
                     buf, dest, context: Context::NULL, data: 0, tag: the_tag, flags: ep.inject_flags(),
                 })
             })
@@ -1044,7 +1170,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.shared.inner.$method(SendOp {
+                ep.inner().$method(SendOp {
                     buf, dest, context: Context(context), data, tag: the_tag,
                     flags: ep.tx() | abi::FI_REMOTE_CQ_DATA,
                 })
@@ -1065,7 +1191,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.shared.inner.$method(SendOp {
+                ep.inner().$method(SendOp {
                     buf, dest, context: Context::NULL, data, tag: the_tag,
                     flags: ep.inject_flags() | abi::FI_REMOTE_CQ_DATA,
                 })
@@ -1108,7 +1234,7 @@ unsafe extern "C" fn recv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.shared.inner.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+        ep.inner().recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
 }
 
@@ -1124,7 +1250,7 @@ unsafe extern "C" fn recvv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.shared.inner.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+        ep.inner().recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
 }
 
@@ -1136,8 +1262,9 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
     answer_transfer("fi_recvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let allowed = if ep.settles(flags) { RX_FLAGS | SETTLES } else { RX_FLAGS };
         // SAFETY: see above.
-        let op = unsafe { recv_op(msg, ep.rx_msg(flags, RX_FLAGS)?) }?;
+        let op = unsafe { recv_op(msg, ep.rx_msg(flags, allowed)?) }?;
         if op.flags & abi::FI_TRIGGER != 0 {
             return ep.trigger(Op::Recv(op));
         }
@@ -1150,8 +1277,12 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
 /// # Safety
 /// As [`send_op`].
 pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
-    // SAFETY: by this function's contract.
-    let buf = unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?;
+    let buf = if flags & abi::FI_DISCARD != 0 {
+        RecvBuf::none()
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+    };
     let context = Context(msg.context);
     Ok(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
 }
@@ -1161,7 +1292,11 @@ pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
 /// # Safety
 /// As [`send_op`].
 pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
-    let buf = if flags & (abi::FI_PEEK | abi::FI_DISCARD) != 0 && msg.iov_count == 0 {
+    // What is only looked at may have a buffer for its beginning; what is thrown
+    // away has none.
+    let peeks = flags & abi::FI_PEEK != 0;
+    let nowhere = if peeks { msg.iov_count == 0 } else { flags & abi::FI_DISCARD != 0 };
+    let buf = if nowhere {
         RecvBuf::none()
     } else {
         // SAFETY: by this function's contract.
@@ -1185,7 +1320,7 @@ unsafe extern "C" fn trecv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.shared.inner.trecv(RecvOp { buf, src, tag, ignore, context, flags })
+        ep.inner().trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
 }
 
@@ -1203,7 +1338,7 @@ unsafe extern "C" fn trecvv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.shared.inner.trecv(RecvOp { buf, src, tag, ignore, context, flags })
+        ep.inner().trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
 }
 

@@ -19,7 +19,9 @@ mod fabric;
 mod opened;
 mod pep;
 mod rma;
+mod sep;
 mod settings;
+mod stx;
 mod trigger;
 mod unbuilt;
 
@@ -96,17 +98,60 @@ pub trait Domain: Send + Sync + Sized + 'static {
     fn srx_context(&self, _rx: RxAttr) -> Result<Self::Endpoint> {
         Err(Error::NOSYS)
     }
+    /// Endpoints may be bound to a shared transmit context (fi_stx_context), of
+    /// which only the application knows: each keeps its own queue.
+    const SHARED_TX: bool = false;
+    /// Opens a scalable endpoint: an address, of which only the name, the address
+    /// vector, [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`]
+    /// are used.
+    fn scalable_ep(&self, _info: InfoRef<'_>) -> Result<Self::Endpoint> {
+        Err(Error::NOSYS)
+    }
 }
 
-/// What a shared receive context is to be like (struct fi_rx_attr).
+/// What a shared receive context, or one of a scalable endpoint, is to be like
+/// (struct fi_rx_attr). Zero, of a shared one, is the provider's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxAttr {
-    /// FI_MSG and FI_TAGGED; 0 for what the provider has.
+    /// Capabilities.
     pub caps: u64,
     /// Default flags of calls that have none of their own.
     pub op_flags: u64,
-    /// Receives that may wait; 0 for the default.
+    /// Order of messages.
+    pub msg_order: u64,
+    /// Receives that may wait.
     pub size: usize,
+    /// Most pieces of a buffer.
+    pub iov_limit: usize,
+}
+
+/// What a transmit context of a scalable endpoint is to be like (struct
+/// fi_tx_attr).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TxAttr {
+    /// Capabilities.
+    pub caps: u64,
+    /// Default flags of calls that have none of their own.
+    pub op_flags: u64,
+    /// Order of messages.
+    pub msg_order: u64,
+    /// Most bytes of an injected message.
+    pub inject_size: usize,
+    /// Transfers that may be under way.
+    pub size: usize,
+    /// Most pieces of a buffer.
+    pub iov_limit: usize,
+    /// Most places in a peer's memory.
+    pub rma_iov_limit: usize,
+}
+
+/// A context of a scalable endpoint (fi_tx_context, fi_rx_context).
+#[derive(Clone, Copy, Debug)]
+pub enum ContextAttr {
+    /// It sends.
+    Tx(TxAttr),
+    /// It receives.
+    Rx(RxAttr),
 }
 
 /// One message to send.
@@ -256,11 +301,21 @@ pub struct AtomicOp {
 
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
+    /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
+    /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
+    /// ([`crate::buffered`]).
+    const BUFFERS: bool = false;
     /// The endpoint got its C object; events name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared
     /// receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result;
+    /// A context of a scalable endpoint, which this is: an endpoint that only
+    /// sends or only receives, at the scalable endpoint's address. -FI_EINVAL if
+    /// it has none of this index, -FI_EBUSY if that is open.
+    fn context(&self, _index: usize, _attr: &ContextAttr) -> Result<Self> {
+        Err(Error::NOSYS)
+    }
     /// Takes back a posted receive, which then completes with -FI_ECANCELED;
     /// nothing to take back is no error. With `aside` it is one of those that
     /// carry [`ASIDE`](crate::later::ASIDE), else none of those.

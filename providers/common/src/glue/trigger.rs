@@ -96,7 +96,7 @@ impl<E: Endpoint> EpFid<E> {
     /// Flags beyond those of any call: FI_TRIGGER, where that is possible.
     #[cold]
     pub(super) fn only_triggered(&self, beyond: u64) -> Result {
-        let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.later.is_some();
+        let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.ground.later.is_some();
         if possible && beyond == FI_TRIGGER { Ok(()) } else { Err(Error::BADFLAGS) }
     }
 
@@ -104,7 +104,7 @@ impl<E: Endpoint> EpFid<E> {
     /// threshold.
     #[cold]
     pub(super) fn trigger(&self, mut op: Op) -> Result {
-        let later = self.shared.later.clone().ok_or(Error::NOSYS)?;
+        let later = self.shared.ground.later.clone().ok_or(Error::NOSYS)?;
         let (context, flags) = op.parts();
         let context = *context;
         *flags &= !FI_TRIGGER;
@@ -177,12 +177,12 @@ impl<E: Endpoint> Shared<E> {
 
     /// The endpoint's way to what the domain does later.
     pub(super) fn aside(&self) -> Option<Aside> {
-        Some(Aside { later: self.later.clone()?, lane: self.lane() })
+        Some(Aside { later: self.ground.later.clone()?, lane: self.lane() })
     }
 
     /// The endpoint closes: nothing is posted to it any more by the domain.
     pub(super) fn stop_later(&self) {
-        if let Some(later) = &self.later {
+        if let Some(later) = &self.ground.later {
             self.closed.store(true, Ordering::SeqCst);
             later.stop(self.lane());
         }
@@ -190,7 +190,7 @@ impl<E: Endpoint> Shared<E> {
 
     /// The endpoint is closed, and uses no memory of the domain's any more.
     pub(super) fn leave_later(&self) {
-        if let Some(later) = &self.later {
+        if let Some(later) = &self.ground.later {
             later.leave(self.lane());
             if let Some(room) = self.room.get() {
                 room.close();
@@ -202,7 +202,7 @@ impl<E: Endpoint> Shared<E> {
     /// is one.
     pub(super) fn cancel_triggered(&self, context: *mut c_void) -> bool {
         let name = Name::Operation(context as usize);
-        self.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
+        self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
     }
 
     /// The counter of the endpoint for operations of this kind.

@@ -36,6 +36,8 @@ slots! {
     no_tx_ctx(Ep, c_int, *mut fi_tx_attr, *mut Ep, Buf) -> c_int;
     no_rx_ctx(Ep, c_int, *mut fi_rx_attr, *mut Ep, Buf) -> c_int;
     no_size_left(Ep) -> ssize_t;
+    no_getopt(fid_t, c_int, c_int, Buf, *mut usize) -> c_int;
+    no_setopt(fid_t, c_int, c_int, ConstBuf, usize) -> c_int;
     no_export_xpu(Ep, u64, *mut fid_xpu_ep) -> c_int;
 
     no_getpeer(Ep, Buf, *mut usize) -> c_int;

@@ -5,7 +5,7 @@
 //! time, one of the calls gives way. MSG endpoints are connected by the
 //! application, and their events go to the event queue.
 use super::conn::{Conn, Stage};
-use super::ep::Kind;
+use super::ep::{Ep, Kind};
 use super::tx::Outgoing;
 use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
@@ -42,6 +42,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Refusals after which a peer is believed.
 const MAX_REFUSALS: u32 = 100;
+const MAX_HANG_UPS: u32 = 10;
 
 /// How long a listener that lacked descriptors or memory waits.
 pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
@@ -117,6 +118,24 @@ pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
     }
 }
 
+impl Ep {
+    /// The version of the protocol that we speak. Of a message that waits at its
+    /// sender there is nothing an endpoint with buffered receives could report.
+    fn rdm_version(&self) -> u8 {
+        if self.buffering.is_some() { 0 } else { RDM_VERSION }
+    }
+
+    /// What we say to an RDM peer that called.
+    pub(super) fn answer_to(&self, hello: &RdmHello) -> RdmHello {
+        RdmHello {
+            version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
+            features: self.features(),
+            port: self.identity.local.port(),
+            pid: std::process::id(),
+        }
+    }
+}
+
 impl State {
     fn add_conn(&mut self, conn: Conn) -> Result<u32> {
         let (fd, interest) = (conn.socket.fd(), conn.interest);
@@ -158,7 +177,7 @@ impl State {
             return Err(Error::FIREWALLADDR);
         }
         let hello = RdmHello {
-            version: RDM_VERSION,
+            version: ep.rdm_version(),
             features: ep.features(),
             port: ep.identity.local.port(),
             pid: std::process::id(),
@@ -312,7 +331,8 @@ impl State {
                     self.fail(id, error);
                     return true;
                 }
-                let message = CmMessage::encode(CmType::Request, true, &conn.param);
+                let contexts = self.eps[conn.ep].contexts_to(conn.peer);
+                let message = CmMessage::encode_for(CmType::Request, true, contexts, &conn.param);
                 match conn.socket.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
@@ -366,7 +386,9 @@ impl State {
         let stage = conn.stage;
         let kind = self.eps[conn.ep].identity.kind;
         let result = CmMessage::parse(&stash).and_then(|message| match (stage, message.kind) {
-            (Stage::AwaitRequest, CmType::Request) => self.rdm_request(id, &message),
+            (Stage::AwaitRequest, CmType::Request | CmType::ContextRequest) => {
+                self.rdm_request(id, &message)
+            }
             (Stage::AwaitResponse, CmType::Response) if kind == Kind::Rdm => {
                 self.rdm_answer(id, &message)
             }
@@ -412,7 +434,7 @@ impl State {
     }
 
     /// Messages may flow; those that waited go first.
-    fn established(&mut self, id: u32) {
+    pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         conn.stage = Stage::Connected;
         if conn.order == ByteOrder::Network {
@@ -442,6 +464,10 @@ impl State {
     }
 
     fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
+        let conn = &self.conns[id];
+        if message.contexts != self.eps[conn.ep].contexts_to(conn.peer) {
+            return Err(Malformed("the peer knows no contexts of scalable endpoints"));
+        }
         // A peer of the first protocol version answers without data.
         let version = match RdmHello::parse(&message.data) {
             Ok(hello) => {
@@ -476,6 +502,10 @@ impl State {
         addr.set_port(hello.port);
         if let SocketAddr::V6(v6) = &mut addr {
             v6.set_flowinfo(0);
+        }
+        if !message.contexts.are_first() {
+            self.context_request(id, message.contexts, &hello, addr);
+            return Ok(());
         }
         let ep = &mut self.eps[ep_id];
         let local = ep.identity.local;
@@ -518,15 +548,10 @@ impl State {
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
         self.eps[ep_id].peers[peer].firewalled = firewalls.0;
-        let answer = RdmHello {
-            version: hello.version.min(RDM_VERSION) | RDM_ANSWER,
-            features: self.eps[ep_id].features(),
-            port: local.port(),
-            pid: std::process::id(),
-        };
+        let answer = self.eps[ep_id].answer_to(&hello);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
-        conn.rendezvous = hello.version & !RDM_ANSWER >= 1;
+        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
         let answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
         if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
@@ -555,6 +580,12 @@ impl State {
             self.msg_failed(id, Error::CONNREFUSED, data);
             return;
         }
+        let between_endpoints = ep.contexts_to(peer).are_first();
+        if !between_endpoints && !data.is_empty() {
+            // It has no such context, and never will.
+            self.fail(id, Error::CONNREFUSED);
+            return;
+        }
         // An RDM peer refuses because it is calling us, or believes it still has
         // a connection that we know is gone. Either way it is worth waiting.
         let waiting = std::mem::take(&mut conn.tx);
@@ -564,6 +595,8 @@ impl State {
             entry.conn = NONE;
         }
         entry.refusals += 1;
+        // Who knows nothing of contexts only hangs up.
+        let most = if between_endpoints { MAX_REFUSALS } else { MAX_HANG_UPS };
         if let Some(conn) = self.conns.get_mut(entry.conn) {
             conn.take_over(waiting);
             let other = entry.conn;
@@ -574,7 +607,7 @@ impl State {
             }
             return;
         }
-        if entry.refusals > MAX_REFUSALS {
+        if entry.refusals > most {
             entry.refusals = 0;
             self.fail_all(ep_id, waiting, Error::CONNREFUSED);
             return;
@@ -630,7 +663,7 @@ impl State {
         }
     }
 
-    fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
+    pub(super) fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
         let ep = &mut self.eps[ep_id];
         for outgoing in waiting {
             ep.finish_tx(&outgoing.finish, Err(error));
@@ -638,14 +671,14 @@ impl State {
     }
 
     /// A connection is this peer's from now on.
-    fn attach(&mut self, id: u32, peer: u32) {
+    pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.conns[id];
         conn.peer = peer;
         self.eps[conn.ep].peers[peer].conns += 1;
     }
 
     /// Takes a connection away without saying anything to anybody.
-    fn drop_conn(&mut self, id: u32) -> Option<Conn> {
+    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
         if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
             peer.conns -= 1;

@@ -1,5 +1,6 @@
 //! The engine's side of an endpoint.
 use super::State;
+use super::buffered::Buffering;
 use super::inbox::Inbox;
 use super::tx::Outgoing;
 use crate::sock::Socket;
@@ -9,6 +10,7 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
+use ofi_provider::glue::Bindings;
 use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
@@ -45,6 +47,8 @@ pub(crate) struct Identity {
     pub(crate) source_err: bool,
     /// Tags of the library's own are not the application's (FI_COLLECTIVE).
     pub(crate) collective: bool,
+    /// Messages are reported as they come (FI_BUFFERED_RECV).
+    pub(crate) buffered: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -55,6 +59,8 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: SocketAddr,
+    /// Which of its receive contexts; 0 if it is not scalable.
+    pub(super) rx: u16,
     /// Its name in the address vector, FI_ADDR_NOTAVAIL if it has none.
     pub(super) name: fi_addr_t,
     /// What completions call it: its name, or what the application chose.
@@ -97,13 +103,24 @@ pub(crate) struct Ep {
 
     /// Its receives and the messages that wait, or those it shares.
     pub(super) inbox: u32,
+    /// Messages are reported as they come.
+    pub(super) buffering: Option<Buffering>,
 
     /// RDM: where peers connect to.
     pub(super) listener: Option<Socket>,
     pub(super) peers: Slab<Peer>,
-    pub(super) by_addr: HashMap<SocketAddr, u32>,
+    /// Peers by address and receive context.
+    pub(super) by_addr: HashMap<(SocketAddr, u16), u32>,
     /// Peers by their name in the address vector.
     pub(super) by_name: Vec<u32>,
+    /// The same for other receive contexts of theirs than the first.
+    pub(super) by_context: Vec<Vec<u32>>,
+
+    /// Which of a scalable endpoint's contexts this is; 0 is also its listener
+    /// and its talk with endpoints that are not scalable.
+    pub(super) index: u16,
+    /// The first one knows all that receive.
+    pub(super) receivers: Vec<u32>,
 
     /// MSG: the connection.
     pub(super) conn: u32,
@@ -114,6 +131,7 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(identity: Identity, inbox: u32) -> Self {
         Self {
+            buffering: identity.buffered.then(Buffering::default),
             identity,
             fid: FidPtr(std::ptr::null_mut()),
             tx_cq: None,
@@ -130,6 +148,9 @@ impl Ep {
             peers: Slab::default(),
             by_addr: HashMap::new(),
             by_name: Vec::new(),
+            by_context: Vec::new(),
+            index: 0,
+            receivers: Vec::new(),
             conn: NONE,
             ended: false,
         }
@@ -257,12 +278,18 @@ impl Ep {
     /// The peer with this address, made if it is new. `addr` is without an IPv6
     /// flow label, which does not tell peers apart.
     pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
-        if let Some(&peer) = self.by_addr.get(&addr) {
+        self.context_at(addr, 0)
+    }
+
+    /// The same for a receive context of a peer's.
+    pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
+        if let Some(&peer) = self.by_addr.get(&(addr, rx)) {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
         let peer = self.peers.insert(Peer {
             addr,
+            rx,
             name,
             id: self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(name)),
             conn: NONE,
@@ -274,20 +301,37 @@ impl Ep {
             refusals: 0,
             firewalled: false,
         });
-        self.by_addr.insert(addr, peer);
-        self.set_name(name, peer);
+        self.by_addr.insert((addr, rx), peer);
+        self.put_name(name, rx, peer);
         peer
     }
 
-    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+    /// The peers that have this name: the endpoint, and contexts of it.
+    fn named(&self, name: fi_addr_t) -> Vec<u32> {
+        let Ok(name) = usize::try_from(name) else { return Vec::new() };
+        let tables = std::iter::once(&self.by_name).chain(&self.by_context);
+        tables.filter_map(|table| table.get(name).copied()).filter(|peer| *peer != NONE).collect()
+    }
+
+    /// From now on a name stands for this peer's context, or for nobody.
+    fn put_name(&mut self, name: fi_addr_t, rx: u16, peer: u32) {
         let Ok(index) = usize::try_from(name) else { return };
         if name == FI_ADDR_NOTAVAIL {
             return;
         }
-        if self.by_name.len() <= index {
-            self.by_name.resize(index + 1, NONE);
+        let table = match usize::from(rx) {
+            0 => &mut self.by_name,
+            rx => {
+                if self.by_context.len() < rx {
+                    self.by_context.resize(rx, Vec::new());
+                }
+                &mut self.by_context[rx - 1]
+            }
+        };
+        if table.len() <= index {
+            table.resize(index + 1, NONE);
         }
-        self.by_name[index] = peer;
+        table[index] = peer;
     }
 
     /// Forgets a peer nobody refers to: not connected, not in the address
@@ -300,9 +344,9 @@ impl Ep {
             && entry.messages == 0
             && entry.parked.is_empty()
         {
-            let addr = entry.addr;
+            let key = (entry.addr, entry.rx);
             self.peers.remove(peer);
-            self.by_addr.remove(&addr);
+            self.by_addr.remove(&key);
         }
     }
 }
@@ -346,31 +390,33 @@ impl State {
     pub(crate) fn name_inserted(&mut self, ep: u32, name: fi_addr_t, addr: &SocketAddr) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
         // Only peers that exist; others are looked up when they are sent to.
-        if let Some(&peer) = ep.by_addr.get(addr) {
-            ep.peers[peer].name = name;
-            ep.peers[peer].id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
-            ep.set_name(name, peer);
+        for rx in 0..=ep.by_context.len() as u16 {
+            if let Some(&peer) = ep.by_addr.get(&(*addr, rx)) {
+                ep.peers[peer].name = name;
+                ep.peers[peer].id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
+                ep.put_name(name, rx, peer);
+            }
         }
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        let peer = usize::try_from(name).ok().and_then(|name| ep.by_name.get(name));
-        if let Some(peer) = peer.and_then(|peer| ep.peers.get_mut(*peer)) {
-            peer.id = id;
+        for peer in ep.named(name) {
+            if let Some(peer) = ep.peers.get_mut(peer) {
+                peer.id = id;
+            }
         }
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        let Some(slot) = usize::try_from(name).ok().and_then(|n| ep.by_name.get_mut(n)) else {
-            return;
-        };
-        let peer = std::mem::replace(slot, NONE);
-        if let Some(entry) = ep.peers.get_mut(peer) {
+        for peer in ep.named(name) {
+            let Some(entry) = ep.peers.get_mut(peer) else { continue };
+            let rx = entry.rx;
             (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+            ep.put_name(name, rx, NONE);
             ep.forget_peer_if_unused(peer);
         }
     }
@@ -383,15 +429,44 @@ impl Ep {
     }
 
     /// Remembers what is bound, when the endpoint is enabled.
-    pub(crate) fn bind(&mut self, bindings: &ofi_provider::glue::Bindings) {
-        self.tx_cq.clone_from(&bindings.tx_cq);
-        self.rx_cq.clone_from(&bindings.rx_cq);
-        self.tx_cntr.clone_from(&bindings.tx_cntr);
-        self.rx_cntr.clone_from(&bindings.rx_cntr);
-        self.rma_cntrs.clone_from(&bindings.rma_cntrs);
+    pub(crate) fn bind(&mut self, bindings: &Bindings) {
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
         self.eq.clone_from(&bindings.eq);
         self.av.clone_from(&bindings.av);
         self.later.clone_from(&bindings.later);
+    }
+
+    /// What is bound for sending.
+    pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
+        self.tx_cq.clone_from(&bindings.tx_cq);
+        self.tx_cntr.clone_from(&bindings.tx_cntr);
+        self.rma_cntrs[..2].clone_from_slice(&bindings.rma_cntrs[..2]);
+    }
+
+    /// What is bound for receiving, and for what peers do to our memory.
+    pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
+        self.rx_cq.clone_from(&bindings.rx_cq);
+        self.rx_cntr.clone_from(&bindings.rx_cntr);
+        self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
+        if let Some(buffering) = &mut self.buffering {
+            buffering.fixed = true;
+        }
+    }
+
+    /// How many sends may be under way, and how large injected ones are.
+    pub(crate) fn limit_sends(&mut self, size: usize, inject_size: usize) {
+        (self.identity.tx_size, self.identity.inject_size) = (size.max(1), inject_size);
+    }
+
+    /// Whether messages are reported as they come.
+    pub(crate) fn is_buffered(&self) -> bool {
+        self.buffering.is_some()
+    }
+
+    /// FI_DIRECTED_RECV and FI_SOURCE_ERR.
+    pub(crate) fn choose_sources(&mut self, directed: bool, source_err: bool) {
+        (self.identity.directed, self.identity.source_err) = (directed, source_err);
     }
 
     /// Events name the endpoint by this.

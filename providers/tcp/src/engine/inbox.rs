@@ -1,5 +1,6 @@
 //! Where receives and messages meet: an endpoint's own, or one that several
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
+use super::buffered::Announced;
 use ofi_provider::abi::{FI_MULTI_RECV, fi_addr_t};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::cq::Context;
@@ -114,6 +115,9 @@ pub(super) struct Inbox {
     pub(super) unexpected: [Unexpected<Message>; QUEUES],
     /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     pub(super) claimed: HashMap<usize, u32>,
+    /// Messages of an endpoint with buffered receives that the application knows
+    /// of, by the context it knows them by.
+    pub(super) announced: HashMap<usize, Announced>,
     pub(super) min_multi_recv: usize,
     /// What the kept messages take.
     bytes: usize,
@@ -127,6 +131,7 @@ impl Inbox {
             posted: Default::default(),
             unexpected: Default::default(),
             claimed: HashMap::new(),
+            announced: HashMap::new(),
             min_multi_recv: MIN_MULTI_RECV,
             bytes: 0,
             multi: Slab::default(),
@@ -220,8 +225,9 @@ impl Inbox {
         Some(message)
     }
 
-    /// Whether somebody counts on getting this tagged message.
-    pub(super) fn is_claimed(&self, id: u32) -> bool {
-        self.claimed.values().any(|claimed| *claimed == id)
+    /// Whether somebody counts on getting this message.
+    pub(super) fn is_claimed(&self, queue: usize, id: u32) -> bool {
+        (queue == 1 && self.claimed.values().any(|claimed| *claimed == id))
+            || self.announced.values().any(|announced| announced.place() == (queue, id))
     }
 }

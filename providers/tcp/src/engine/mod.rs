@@ -5,15 +5,18 @@
 //! progress it costs nothing). Sends go out from the caller's thread when the
 //! socket takes them ([`tx`]); messages are matched as bytes arrive ([`rx`])
 //! with the receives that were posted ([`post`]), in an endpoint's [`inbox`];
-//! connections are made and ended in [`cm`]. Atomic operations are in [`atomic`].
+//! connections are made and ended in [`cm`], those between contexts of scalable
+//! endpoints with the help of [`contexts`]. Atomic operations are in [`atomic`].
 //!
 //! Progress looks at few sockets: the *hot* ones, which moved lately, are read
 //! directly; epoll tells of all others, and is asked less often the longer it
 //! has nothing to tell. Idle connections cost nothing.
 mod atomic;
 mod batch;
+mod buffered;
 mod cm;
 mod conn;
+mod contexts;
 mod ep;
 mod inbox;
 mod post;
@@ -24,6 +27,7 @@ mod zerocopy;
 pub(crate) use cm::{
     BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
 };
+pub(crate) use contexts::Half;
 pub(crate) use ep::{Identity, Kind};
 
 use crate::config::config;

@@ -36,7 +36,7 @@ impl State {
         let queue = usize::from(tagged) + usize::from(collective);
         let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return self.special(ep_id, op, pattern);
+            return self.special(ep_id, op, queue, pattern);
         }
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
             // Its parts are given out front to back of one piece.
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// A kept message goes to a receive, or to nobody.
-    fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
+    pub(super) fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
         let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
         let Some(message) = inbox.unexpected[queue].get(id) else { return };
         // The one it came to, if several share the inbox.
@@ -158,7 +158,10 @@ impl State {
     }
 
     /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_tagged(3)).
-    fn special(&mut self, ep_id: u32, op: RecvOp, pattern: Pattern) -> Result {
+    fn special(&mut self, ep_id: u32, op: RecvOp, queue: usize, pattern: Pattern) -> Result {
+        if self.eps[ep_id].buffering.is_some() && op.flags & FI_PEEK == 0 {
+            return self.settle_announced(ep_id, op, queue);
+        }
         if op.flags & FI_PEEK != 0 {
             return self.peek(ep_id, &op, pattern);
         }
@@ -259,6 +262,20 @@ impl State {
             for recv in inbox.posted[queue].drain() {
                 self.cancelled(ep_id, queue, &recv);
             }
+        }
+    }
+
+    /// Forgets all posted receives, and what the application claimed; nothing is
+    /// reported any more.
+    pub(super) fn empty_inbox(&mut self, ep_id: u32) {
+        self.cancel_all(ep_id);
+        let ep = &mut self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let claimed = std::mem::take(&mut inbox.claimed).into_values().map(|id| (TAGGED, id));
+        let announced = std::mem::take(&mut inbox.announced);
+        let announced = announced.into_values().map(|announced| announced.place());
+        for (queue, id) in claimed.chain(announced) {
+            self.take_message(ep_id, queue, id, None);
         }
     }
 

@@ -68,6 +68,8 @@ pub(super) enum Begun {
     Blocked,
     /// It cannot even begin: the header is to be looked at again later.
     Starved,
+    /// The header is to be looked at again when more is there.
+    Short,
     /// The connection is gone.
     Gone,
 }
@@ -384,6 +386,12 @@ impl State {
                     }
                     return false;
                 }
+                Ok(Begun::Short) => {
+                    if let Some(conn) = self.conns.get_mut(id) {
+                        conn.stash.extend_from_slice(rest);
+                    }
+                    return true;
+                }
                 Ok(Begun::Gone) => return false,
                 Err(Error::PROTO) => {
                     self.refuse_bytes(id, Malformed("a header that fits nothing under way"));
@@ -625,21 +633,46 @@ impl State {
             }
             return Ok(Begun::Taken(here));
         }
+        Ok(self.begin_unexpected(id, about, behind))
+    }
+
+    /// A message came that no receive waits for.
+    fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Begun {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let here = about.len.min(behind.len());
+        let queue = about.queue();
+        if let Some(buffering) = &ep.buffering
+            && about.len > buffering.limit
+        {
+            let start = about.len.min(buffering.start);
+            if behind.len() < start {
+                return Begun::Short;
+            }
+            let message = ep.keep(inbox, about, Body::Blocking);
+            ep.announce(inbox, queue, message, behind[..start].into());
+            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
+            return Begun::Blocked;
+        }
         if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
             let message = ep.keep(inbox, about, Body::Blocking);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
-            return Ok(Begun::Blocked);
+            return Begun::Blocked;
         }
         if here == about.len {
-            ep.keep(inbox, about, Body::Whole(behind[..here].into()));
-            return Ok(Begun::Taken(here));
+            let message = ep.keep(inbox, about, Body::Whole(behind[..here].into()));
+            if ep.buffering.is_some() {
+                ep.announce(inbox, queue, message, Box::default());
+            }
+            return Begun::Taken(here);
         }
         let mut bytes = vec![0; about.len].into_boxed_slice();
         bytes[..here].copy_from_slice(&behind[..here]);
         let message = ep.keep(inbox, about, Body::Arriving(bytes));
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
-        Ok(Begun::Taken(here))
+        Begun::Taken(here)
     }
 
     /// A message was announced that waits at its sender.
@@ -649,6 +682,10 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         if !ep.rx_has_room() {
             return Ok(Begun::Starved);
+        }
+        if ep.buffering.is_some() {
+            // We said that we know nothing of this.
+            return Err(Error::PROTO);
         }
         let about = about(header, id, conn, ep)?;
         // Whether it is asked for yet or not.
@@ -706,10 +743,13 @@ impl State {
                 // Acknowledged when a receive takes it.
                 ack = false;
                 let queue = incoming.about.queue();
-                if let Some(message) = inbox.unexpected[queue].get_mut(message)
-                    && let Body::Arriving(bytes) = &mut message.body
+                if let Some(kept) = inbox.unexpected[queue].get_mut(message)
+                    && let Body::Arriving(bytes) = &mut kept.body
                 {
-                    message.body = Body::Whole(std::mem::take(bytes));
+                    kept.body = Body::Whole(std::mem::take(bytes));
+                    if ep.buffering.is_some() {
+                        ep.announce(inbox, queue, message, Box::default());
+                    }
                 }
             }
         }
@@ -785,7 +825,7 @@ impl State {
                 if complete || message.about.conn != id {
                     continue;
                 }
-                if queue == 1 && inbox.is_claimed(number) {
+                if inbox.is_claimed(queue, number) {
                     // Somebody counts on it: the claim fails when it is used.
                     inbox.set_body(queue, number, Body::Lost);
                 } else {

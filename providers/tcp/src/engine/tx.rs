@@ -411,8 +411,7 @@ impl State {
         {
             return Ok(peer);
         }
-        let addr = ep.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
-        Ok(ep.peer_at(addr))
+        ep.look_up(dest)
     }
 
     #[inline(always)]

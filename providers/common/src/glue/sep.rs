@@ -1,0 +1,206 @@
+//! Scalable endpoints: one address with several transmit and receive contexts
+//! (fi_endpoint(3)).
+use super::ep::{EpFid, Ground, Parts, Role};
+use super::{ContextAttr, Endpoint, RxAttr, TxAttr, unbuilt};
+use crate::abi::{fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
+use crate::boundary::answer;
+use crate::buffered;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::info::InfoRef;
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// What the contexts of a scalable endpoint inherit.
+#[derive(Debug)]
+pub(super) struct Scalable {
+    tx: TxAttr,
+    rx: RxAttr,
+}
+
+/// What a context gets of an attribute that is a bound: what is asked for, which
+/// must not be more than the endpoint has; nothing asked for is all of it.
+fn bound(wanted: usize, have: usize) -> Result<usize> {
+    match wanted {
+        0 => Ok(have),
+        wanted if wanted <= have => Ok(wanted),
+        _ => Err(Error::INVAL),
+    }
+}
+
+/// The same for a set of bits.
+fn subset(wanted: u64, have: u64) -> Result<u64> {
+    match wanted {
+        0 => Ok(have),
+        wanted if wanted & !have == 0 => Ok(wanted),
+        _ => Err(Error::INVAL),
+    }
+}
+
+impl Scalable {
+    /// Puts what a transmit context gets in the place of what is asked for.
+    fn tx_context(&self, attr: Option<&mut fi_tx_attr>) -> Result<TxAttr> {
+        let Some(attr) = attr else { return Ok(self.tx) };
+        let get = TxAttr {
+            caps: subset(attr.caps, self.tx.caps)?,
+            op_flags: if attr.op_flags == 0 { self.tx.op_flags } else { attr.op_flags },
+            msg_order: subset(attr.msg_order, self.tx.msg_order)?,
+            inject_size: bound(attr.inject_size, self.tx.inject_size)?,
+            size: bound(attr.size, self.tx.size)?,
+            iov_limit: bound(attr.iov_limit, self.tx.iov_limit)?,
+            rma_iov_limit: bound(attr.rma_iov_limit, self.tx.rma_iov_limit)?,
+        };
+        (attr.caps, attr.mode, attr.op_flags) = (get.caps, 0, get.op_flags);
+        (attr.msg_order, attr.inject_size, attr.size) = (get.msg_order, get.inject_size, get.size);
+        (attr.iov_limit, attr.rma_iov_limit) = (get.iov_limit, get.rma_iov_limit);
+        Ok(get)
+    }
+
+    /// The same for a receive context.
+    fn rx_context(&self, attr: Option<&mut fi_rx_attr>) -> Result<RxAttr> {
+        let Some(attr) = attr else { return Ok(self.rx) };
+        let get = RxAttr {
+            caps: subset(attr.caps, self.rx.caps)?,
+            op_flags: if attr.op_flags == 0 { self.rx.op_flags } else { attr.op_flags },
+            msg_order: subset(attr.msg_order, self.rx.msg_order)?,
+            size: bound(attr.size, self.rx.size)?,
+            iov_limit: bound(attr.iov_limit, self.rx.iov_limit)?,
+        };
+        (attr.caps, attr.mode, attr.op_flags) = (get.caps, 0, get.op_flags);
+        (attr.msg_order, attr.size, attr.iov_limit) = (get.msg_order, get.size, get.iov_limit);
+        Ok(get)
+    }
+}
+
+impl<E: Endpoint> EpFid<E> {
+    pub(super) const SEP_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+        cancel: Some(unbuilt::no_cancel),
+        tx_ctx: Some(tx_ctx::<E>),
+        rx_ctx: Some(rx_ctx::<E>),
+        rx_size_left: Some(unbuilt::no_size_left),
+        tx_size_left: Some(unbuilt::no_size_left),
+        ..*Self::EP_OPS
+    };
+
+    /// Wraps a provider's new scalable endpoint for C.
+    pub(super) fn open_scalable(
+        inner: E,
+        info: InfoRef<'_>,
+        ground: Ground,
+        context: *mut c_void,
+    ) -> Arc<Self> {
+        let tx = info.tx().map_or_else(TxAttr::default, |tx| TxAttr {
+            caps: tx.caps,
+            op_flags: tx.op_flags,
+            msg_order: tx.msg_order,
+            inject_size: tx.inject_size,
+            size: tx.size,
+            iov_limit: tx.iov_limit,
+            rma_iov_limit: tx.rma_iov_limit,
+        });
+        let rx = info.rx().map_or_else(RxAttr::default, |rx| RxAttr {
+            caps: rx.caps,
+            op_flags: rx.op_flags,
+            msg_order: rx.msg_order,
+            size: rx.size,
+            iov_limit: rx.iov_limit,
+        });
+        let parts = Parts {
+            inner,
+            role: Role::Scalable,
+            caps: info.caps(),
+            ep_type: fi_ep_type::FI_EP_RDM,
+            buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
+            tx_defaults: tx.op_flags,
+            rx_defaults: rx.op_flags,
+            ground: Ground { later: None, ..ground },
+            scalable: Some(Scalable { tx, rx }),
+            sep: None,
+        };
+        Self::wrap(parts, context)
+    }
+
+    /// Opens a context of this scalable endpoint.
+    fn context(&self, index: c_int, attr: &ContextAttr, context: *mut c_void) -> Result<Arc<Self>> {
+        let sep = &*self.shared;
+        let index = usize::try_from(index).map_err(|_| Error::INVAL)?;
+        let inner = sep.inner.context(index, attr)?;
+        let (role, caps, tx_defaults, rx_defaults) = match attr {
+            ContextAttr::Tx(tx) => (Role::Tx, tx.caps, tx.op_flags, 0),
+            ContextAttr::Rx(rx) => (Role::Rx, rx.caps, 0, rx.op_flags),
+        };
+        let users = self.shared.users.clone();
+        users.add();
+        let parts = Parts {
+            inner,
+            role,
+            caps,
+            ep_type: sep.ep_type,
+            buffered: sep.buffered,
+            tx_defaults,
+            rx_defaults,
+            ground: Ground {
+                api_version: sep.ground.api_version,
+                domain: sep.ground.domain.clone(),
+                progress: sep.ground.progress.clone(),
+                later: None,
+                leave: Box::new(move || users.remove()),
+            },
+            scalable: None,
+            sep: Some(self.shared.clone()),
+        };
+        Ok(Self::wrap(parts, context))
+    }
+
+    /// The attributes that contexts inherit; only a scalable endpoint has them.
+    fn inherited(&self) -> Result<&Scalable> {
+        self.shared.scalable.as_ref().ok_or(Error::INVAL)
+    }
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops table
+// of a scalable endpoint of the same `E` that is open, or with null. Of the
+// attributes, which are the caller's or null, only fields that every version has
+// are used.
+
+unsafe extern "C" fn tx_ctx<E: Endpoint>(
+    sep: *mut fid_ep,
+    index: c_int,
+    attr: *mut fi_tx_attr,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_tx_context", || {
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: see above.
+        unsafe {
+            let sep = EpFid::<E>::from_c(sep)?;
+            let attr = ContextAttr::Tx(sep.inherited()?.tx_context(attr.as_mut())?);
+            out.write(sep.context(index, &attr, context)?.into_c());
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn rx_ctx<E: Endpoint>(
+    sep: *mut fid_ep,
+    index: c_int,
+    attr: *mut fi_rx_attr,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_rx_context", || {
+        if out.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: see above.
+        unsafe {
+            let sep = EpFid::<E>::from_c(sep)?;
+            let attr = ContextAttr::Rx(sep.inherited()?.rx_context(attr.as_mut())?);
+            out.write(sep.context(index, &attr, context)?.into_c());
+        }
+        Ok(())
+    })
+}

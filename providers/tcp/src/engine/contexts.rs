@@ -1,0 +1,180 @@
+//! Contexts of scalable endpoints (fi_endpoint(3)).
+//!
+//! Transmit and receive context of the same index are one [`Ep`], so that what
+//! they do passes the ways of any endpoint. The first is in all an endpoint that
+//! is not scalable: it listens, and peers that know nothing of contexts talk with
+//! it. Any other pair of contexts, of a sender and of a receiver, gets a
+//! connection of its own, on which only the one sends messages to the other. It
+//! is made like all others, from the sender to the listener; what opens it names
+//! both, and the sender as everybody knows it, by the endpoint's address.
+use super::State;
+use super::conn::Conn;
+use super::ep::{Ep, Identity};
+use super::rx::{Incoming, Target};
+use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Contexts, RDM_ANSWER, RdmHello};
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::Bindings;
+use ofi_provider::slab::NONE;
+use std::net::SocketAddr;
+
+/// The two sides of a pair of contexts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Half {
+    Transmit,
+    Receive,
+}
+
+/// Said with a refusal that is for good.
+const NO_SUCH_CONTEXT: &[u8] = b"no such context";
+
+impl Ep {
+    /// What a connection to this peer is between.
+    pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
+        let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
+        // A connected endpoint has none, and no peers.
+        Contexts { tx: self.index, rx }
+    }
+
+    /// The peer that a destination names which is not in the first table: one
+    /// not sent to yet, or a receive context of one (fi_rx_addr).
+    pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
+        let av = self.av.as_ref().ok_or(Error::NOAV)?;
+        let (name, rx) = av.split(dest);
+        let table = rx.checked_sub(1).and_then(|rx| self.by_context.get(rx));
+        let place = usize::try_from(name).ok();
+        if let Some(&peer) = table.zip(place).and_then(|(table, place)| table.get(place))
+            && peer != NONE
+        {
+            return Ok(peer);
+        }
+        let rx = u16::try_from(rx).map_err(|_| Error::INVAL)?;
+        let addr = av.get(name)?;
+        Ok(self.context_at(addr, rx))
+    }
+}
+
+impl Conn {
+    /// Something that the application sent is not complete.
+    fn is_sending(&self) -> bool {
+        !self.is_settled()
+            || self.is_lending()
+            || !self.batch.is_empty()
+            || self.tx.iter().any(|outgoing| !outgoing.finish.internal)
+    }
+
+    /// A posted receive is being filled.
+    fn is_filling(&self) -> bool {
+        let posted = |incoming: &Incoming| matches!(incoming.target, Target::Posted(_));
+        self.incoming.as_ref().is_some_and(posted) || self.expected.values().any(posted)
+    }
+}
+
+impl State {
+    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
+    /// receive. The first one's number names the whole.
+    pub(crate) fn add_contexts(
+        &mut self,
+        identity: &Identity,
+        count: u16,
+        receivers: usize,
+    ) -> Vec<u32> {
+        let ids: Vec<u32> = (0..count)
+            .map(|index| {
+                let id = self.add_ep(identity.clone());
+                self.eps[id].index = index;
+                id
+            })
+            .collect();
+        self.eps[ids[0]].receivers = ids[..receivers].to_vec();
+        ids
+    }
+
+    /// The scalable endpoint can be called from now on, and its contexts name
+    /// themselves by its address.
+    pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
+        self.listen(ids[0])?;
+        let Identity { local, firewalled, .. } = self.eps[ids[0]].identity;
+        for id in ids {
+            let identity = &mut self.eps[*id].identity;
+            (identity.local, identity.firewalled) = (local, firewalled);
+        }
+        Ok(())
+    }
+
+    /// A context is enabled.
+    pub(crate) fn bind_half(&mut self, ep_id: u32, half: Half, bindings: &Bindings) {
+        match half {
+            Half::Transmit => self.eps[ep_id].bind_tx(bindings),
+            Half::Receive => self.eps[ep_id].bind_rx(bindings),
+        }
+    }
+
+    /// A context is closed: what was posted to it is dropped silently, and with
+    /// it the connections where some of that is under way.
+    pub(crate) fn close_half(&mut self, ep_id: u32, half: Half) {
+        self.bind_half(ep_id, half, &Bindings::default());
+        let ids: Vec<u32> =
+            self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
+        for id in ids {
+            if half == Half::Transmit && self.conns.get(id).is_some_and(Conn::is_connected) {
+                // What was injected is complete for the application.
+                self.flush(id);
+            }
+            let concerned = self.conns.get(id).is_some_and(|conn| match half {
+                Half::Transmit => conn.is_sending(),
+                Half::Receive => conn.is_filling(),
+            });
+            if concerned {
+                self.fail(id, Error::CANCELED);
+            }
+        }
+        match half {
+            Half::Transmit => {
+                let peers = self.eps[ep_id].peers.iter_mut();
+                let parked: Vec<_> =
+                    peers.map(|(_, peer)| std::mem::take(&mut peer.parked)).collect();
+                for waiting in parked {
+                    self.fail_all(ep_id, waiting, Error::CANCELED);
+                }
+            }
+            Half::Receive => self.empty_inbox(ep_id),
+        }
+    }
+
+    /// A transmit context of a peer calls, for one of our receive contexts.
+    pub(super) fn context_request(
+        &mut self,
+        id: u32,
+        contexts: Contexts,
+        hello: &RdmHello,
+        addr: SocketAddr,
+    ) {
+        let listener = self.conns[id].ep;
+        let ep = &self.eps[listener];
+        let receiver = match contexts.rx {
+            // Also of an endpoint that is not scalable.
+            0 => Some(listener),
+            rx => ep.receivers.get(usize::from(rx)).copied(),
+        };
+        let Some(receiver) = receiver else {
+            let refusal = CmMessage::encode(CmType::Nack, false, NO_SUCH_CONTEXT);
+            let _ = self.conns[id].socket.send(&refusal);
+            self.drop_conn(id);
+            return;
+        };
+        let answer = ep.answer_to(hello);
+        let peer = self.eps[receiver].peer_at(addr);
+        self.conns[id].ep = receiver;
+        self.eps[receiver].peers[peer].firewalled = hello.features & BEHIND_FIREWALL != 0;
+        self.attach(id, peer);
+        let conn = &mut self.conns[id];
+        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
+        let answer =
+            CmMessage::encode_for(CmType::Response, conn.atomics, contexts, &answer.encode());
+        match conn.socket.send(&answer) {
+            Ok(_) => self.established(id),
+            Err(error) => self.fail(id, error),
+        }
+    }
+}
