@@ -94,6 +94,34 @@ static void by_add(int rank)
 	}
 	close_it(&c);
 }
+/* An endpoint whose flags say so for all its calls; the calls have none of their own. */
+static void by_alias(int rank)
+{
+	struct fid_ep *alias = NULL;
+	struct ct c;
+
+	open_it(&c, 0, 0);
+	ct_fill(buf, 64, 1);
+	if (rank == 0) {
+		OK(fi_ep_alias(c.ep, &alias, FI_TRANSMIT | FI_TRIGGER));
+		OK(fi_send(alias, buf, 64, ct_desc(buf), c.peer, when(0, cn[0], 1)));
+		NOTHING(&c, c.tx, 50);
+		/* it has no context to name a counter with */
+		OK(fi_inject(alias, buf, 1, c.peer));
+		ct_barrier(&c);
+		OK(fi_cntr_add(cn[0], 1));
+		ct_sent(&c, &tc[0]);
+		OK(fi_close(&alias->fid));
+	} else {
+		OK(fi_recv(c.ep, mem, 64, ct_desc(mem), c.peer, CTX(0)));
+		OK(fi_recv(c.ep, mem + 64, 64, ct_desc(mem), c.peer, CTX(1)));
+		ct_recvd(&c, CTX(0), 1);
+		ct_barrier(&c);
+		ct_recvd(&c, CTX(1), 64);
+		CHECK(ct_same(mem + 64, 64, 1));
+	}
+	close_it(&c);
+}
 static void by_set(int rank)
 {
 	struct ct c;
@@ -657,6 +685,7 @@ static void asleep(int rank)
 static const struct ct_test tests[] = {
 	{ "FI_TRIGGER is offered to those who ask", only_if_asked, CT_SOLO },
 	{ "a send waits until fi_cntr_add reaches its threshold", by_add, 0 },
+	{ "calls on an alias with FI_TRIGGER wait, but for those that inject", by_alias, 0 },
 	{ "a send waits until fi_cntr_set passes its threshold, failures aside", by_set, 0 },
 	{ "one receive sets off every kind of transfer", behind_a_receive, 0 },
 	{ "receives are posted when their counter says so", receives, 0 },

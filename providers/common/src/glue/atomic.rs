@@ -1,6 +1,6 @@
 //! The fi_atomic(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, trigger, unbuilt};
+use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unbuilt};
 use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
@@ -49,14 +49,7 @@ impl<E: Endpoint> EpFid<E> {
         remote: RemoteSegments,
         about: About,
     ) -> Result {
-        self.start_atomic(Self::checked_op(operation, operands, remote, about)?)
-    }
-
-    fn start_atomic(&self, op: AtomicOp) -> Result {
-        if op.flags & abi::FI_TRIGGER != 0 {
-            return self.trigger(trigger::Op::Atomic(op));
-        }
-        self.inner().atomic(op)
+        self.atomic(Self::checked_op(operation, operands, remote, about)?)
     }
 
     /// The operation, of operands that go together.
@@ -286,7 +279,7 @@ unsafe extern "C" fn atomicmsg<E: Endpoint>(
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
         // SAFETY: see above.
-        ep.start_atomic(unsafe { EpFid::<E>::msg_op(Kind::Base, msg, NONE, NO_RESULT, flags) }?)
+        ep.atomic(unsafe { EpFid::<E>::msg_op(Kind::Base, msg, NONE, NO_RESULT, flags) }?)
     })
 }
 
@@ -376,7 +369,7 @@ unsafe extern "C" fn fetchmsg<E: Endpoint>(
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
         // SAFETY: see above.
-        ep.start_atomic(unsafe {
+        ep.atomic(unsafe {
             EpFid::<E>::msg_op(Kind::Fetch, msg, NONE, (resultv, result_count), flags)
         }?)
     })
@@ -457,7 +450,7 @@ unsafe extern "C" fn comparemsg<E: Endpoint>(
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
         // SAFETY: see above.
-        ep.start_atomic(unsafe {
+        ep.atomic(unsafe {
             EpFid::<E>::msg_op(
                 Kind::Compare,
                 msg,

@@ -1,7 +1,6 @@
 //! `struct fid_ep` for any [`Endpoint`].
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::trigger::Op;
 use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
@@ -724,10 +723,11 @@ impl<E: Endpoint> EpFid<E> {
         self.rx_flags.load(Ordering::Relaxed)
     }
 
-    /// The flags of a call without any that injects: never a success entry.
+    /// The flags of a call without any that injects: never a success entry, and
+    /// no context that could name a counter.
     #[inline]
     pub(super) fn inject_flags(&self) -> u64 {
-        (self.tx() & !abi::FI_COMPLETION) | abi::FI_INJECT
+        (self.tx() & !(abi::FI_COMPLETION | abi::FI_TRIGGER)) | abi::FI_INJECT
     }
 
     #[inline]
@@ -1073,7 +1073,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.inner().$method(SendOp {
+                ep.$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
             })
@@ -1094,7 +1094,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
-                ep.inner().$method(SendOp {
+                ep.$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
             })
@@ -1128,10 +1128,7 @@ macro_rules! transmit {
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 // SAFETY: see above.
                 let op = unsafe { $op(msg, ep.tx_msg(flags)?) }?;
-                if op.flags & abi::FI_TRIGGER != 0 {
-                    return ep.trigger(Op::$variant(op));
-                }
-                ep.shared.inner.$method(op)
+                ep.$method(op)
             })
         }
 
@@ -1148,7 +1145,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.inner().$method(SendOp {
+                ep.$method(SendOp {
                     buf, dest, context: Context::NULL, data: 0, tag: the_tag, flags: ep.inject_flags(),
                 })
             })
@@ -1170,7 +1167,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.inner().$method(SendOp {
+                ep.$method(SendOp {
                     buf, dest, context: Context(context), data, tag: the_tag,
                     flags: ep.tx() | abi::FI_REMOTE_CQ_DATA,
                 })
@@ -1191,7 +1188,7 @@ macro_rules! transmit {
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-                ep.inner().$method(SendOp {
+                ep.$method(SendOp {
                     buf, dest, context: Context::NULL, data, tag: the_tag,
                     flags: ep.inject_flags() | abi::FI_REMOTE_CQ_DATA,
                 })
@@ -1234,7 +1231,7 @@ unsafe extern "C" fn recv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.inner().recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+        ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
 }
 
@@ -1250,7 +1247,7 @@ unsafe extern "C" fn recvv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.inner().recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
+        ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
 }
 
@@ -1265,10 +1262,7 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
         let allowed = if ep.settles(flags) { RX_FLAGS | SETTLES } else { RX_FLAGS };
         // SAFETY: see above.
         let op = unsafe { recv_op(msg, ep.rx_msg(flags, allowed)?) }?;
-        if op.flags & abi::FI_TRIGGER != 0 {
-            return ep.trigger(Op::Recv(op));
-        }
-        ep.shared.inner.recv(op)
+        ep.recv(op)
     })
 }
 
@@ -1320,7 +1314,7 @@ unsafe extern "C" fn trecv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.inner().trecv(RecvOp { buf, src, tag, ignore, context, flags })
+        ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
 }
 
@@ -1338,7 +1332,7 @@ unsafe extern "C" fn trecvv<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
         let (context, flags) = (Context(context), ep.rx());
-        ep.inner().trecv(RecvOp { buf, src, tag, ignore, context, flags })
+        ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
 }
 
@@ -1352,9 +1346,6 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         // SAFETY: see above.
         let op = unsafe { trecv_op(msg, ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?) }?;
-        if op.flags & abi::FI_TRIGGER != 0 {
-            return ep.trigger(Op::Trecv(op));
-        }
-        ep.shared.inner.trecv(op)
+        ep.trecv(op)
     })
 }

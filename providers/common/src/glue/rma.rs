@@ -1,6 +1,5 @@
 //! The fi_rma(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::trigger::Op;
 use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
 use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
 use crate::boundary::answer_transfer;
@@ -36,7 +35,7 @@ impl<E: Endpoint> EpFid<E> {
         if remote.total()? != buf.len() {
             return Err(Error::INVAL);
         }
-        self.inner().read(ReadOp { buf, remote, src, context: Context(context), flags })
+        self.read(ReadOp { buf, remote, src, context: Context(context), flags })
     }
 
     fn write_op(
@@ -51,7 +50,7 @@ impl<E: Endpoint> EpFid<E> {
         if remote.total()? != buf.len() {
             return Err(Error::INVAL);
         }
-        self.inner().write(WriteOp { buf, remote, dest, context: Context(context), data, flags })
+        self.write(WriteOp { buf, remote, dest, context: Context(context), data, flags })
     }
 }
 
@@ -149,10 +148,7 @@ unsafe extern "C" fn readmsg<E: Endpoint>(
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
             let op = read_op(msg, ep.tx_msg(flags)?)?;
-            if op.flags & abi::FI_TRIGGER != 0 {
-                return ep.trigger(Op::Read(op));
-            }
-            ep.inner().read(op)
+            ep.read(op)
         }
     })
 }
@@ -202,10 +198,7 @@ unsafe extern "C" fn writemsg<E: Endpoint>(
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
             let op = write_op(msg, ep.tx_msg(flags)?)?;
-            if op.flags & abi::FI_TRIGGER != 0 {
-                return ep.trigger(Op::Write(op));
-            }
-            ep.inner().write(op)
+            ep.write(op)
         }
     })
 }

@@ -92,6 +92,29 @@ pub(super) fn entry(context: Context, kind: u64) -> Completion {
     Completion { context, flags: kind, len: 0, buf: 0, data: 0, tag: 0, src }
 }
 
+/// Hands transfers to the provider, or keeps those that wait for a counter, be it
+/// that the call says so or the flags of the endpoint it was made on.
+macro_rules! start {
+    ($($name:ident $variant:ident $op:ty),*) => {
+        impl<E: Endpoint> EpFid<E> {
+            $(
+                #[inline]
+                pub(super) fn $name(&self, op: $op) -> Result {
+                    if op.flags & FI_TRIGGER != 0 {
+                        return self.trigger(Op::$variant(op));
+                    }
+                    self.inner().$name(op)
+                }
+            )*
+        }
+    };
+}
+
+start!(
+    send Send SendOp, tsend Tsend SendOp, recv Recv RecvOp, trecv Trecv RecvOp,
+    read Read ReadOp, write Write WriteOp, atomic Atomic AtomicOp
+);
+
 impl<E: Endpoint> EpFid<E> {
     /// Flags beyond those of any call: FI_TRIGGER, where that is possible.
     #[cold]
