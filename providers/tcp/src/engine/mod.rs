@@ -56,6 +56,13 @@ const COLD_AFTER: u32 = 4096;
 /// At most so many turns pass without asking epoll.
 const MAX_EPOLL_GAP: u32 = 64;
 
+/// Looks in vain after which the processor is offered to others now and then.
+/// Whoever is waited for may need it; a wait this long is none for speed.
+const PATIENT_AFTER: u32 = 256;
+
+/// So often.
+const OFFER_EVERY: u32 = 16;
+
 /// What an epoll token names.
 const TOKEN_CONN: u64 = 0;
 const TOKEN_LISTENER: u64 = 1 << 32;
@@ -106,6 +113,8 @@ pub(crate) struct State {
     courier: Option<Courier>,
     /// Turns so far.
     turns: u64,
+    /// Turns since anything moved.
+    idle: u32,
     /// Turns since epoll was asked, and how many may pass.
     since_epoll: u32,
     epoll_gap: u32,
@@ -139,6 +148,7 @@ impl Engine {
             held: Vec::new(),
             courier: None,
             turns: 1,
+            idle: 0,
             since_epoll: 0,
             epoll_gap: 1,
             events: Vec::with_capacity(64),
@@ -192,8 +202,11 @@ impl Progress for Engine {
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Whoever holds the lock is making progress, or about to let go of it.
-        if let Some(mut state) = self.state.lock_if_idle() {
-            state.turn();
+        let Some(mut state) = self.state.lock_if_idle() else { return };
+        state.turn();
+        if state.idle >= PATIENT_AFTER && state.idle.is_multiple_of(OFFER_EVERY) {
+            drop(state);
+            std::thread::yield_now();
         }
     }
 
@@ -226,6 +239,7 @@ impl State {
     /// One turn of progress.
     pub(crate) fn turn(&mut self) {
         self.turns += 1;
+        self.idle = self.idle.wrapping_add(1);
         if !self.starved.is_empty() {
             self.feed_starved();
         }
@@ -244,7 +258,11 @@ impl State {
                 continue;
             }
             let conn = &mut self.conns[id];
-            conn.misses = if moved { 0 } else { conn.misses + 1 };
+            if moved {
+                (conn.misses, self.idle) = (0, 0);
+            } else {
+                conn.misses += 1;
+            }
             if conn.misses > COLD_AFTER {
                 self.cool(id);
             } else {
@@ -287,7 +305,11 @@ impl State {
             }
         }
         self.events = events;
-        self.epoll_gap = if news { 1 } else { (self.epoll_gap * 2).min(MAX_EPOLL_GAP) };
+        if news {
+            (self.epoll_gap, self.idle) = (1, 0);
+        } else {
+            self.epoll_gap = (self.epoll_gap * 2).min(MAX_EPOLL_GAP);
+        }
     }
 
     /// Gives one connection a turn: connecting, writing what waits, reading.
