@@ -42,8 +42,8 @@ use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 use tx::Packet;
 
@@ -56,8 +56,9 @@ const COLD_AFTER: u32 = 4096;
 /// At most so many turns pass without asking epoll.
 const MAX_EPOLL_GAP: u32 = 64;
 
-/// Looks in vain after which the processor is offered to others now and then.
-/// Whoever is waited for may need it; a wait this long is none for speed.
+/// Looks in vain after which the processor is offered to others now and then, if
+/// the process has more engines than there are processors: most likely a thread
+/// polls each of them, and the one that has something to do must get its turn.
 const PATIENT_AFTER: u32 = 256;
 
 /// So often.
@@ -75,6 +76,21 @@ pub(crate) struct Engine {
     activity: AtomicU64,
     /// The process that made it; a fork of that has a copy, but the same sockets.
     pid: u32,
+}
+
+/// How many there are in the process.
+static ENGINES: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads can run at a time.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, Into::into))
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        ENGINES.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The engines of all domains that are open.
@@ -159,6 +175,7 @@ impl Engine {
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
+        ENGINES.fetch_add(1, Ordering::Relaxed);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
@@ -206,7 +223,9 @@ impl Progress for Engine {
         state.turn();
         if state.idle >= PATIENT_AFTER && state.idle.is_multiple_of(OFFER_EVERY) {
             drop(state);
-            std::thread::yield_now();
+            if ENGINES.load(Ordering::Relaxed) > processors() {
+                std::thread::yield_now();
+            }
         }
     }
 
