@@ -12,9 +12,11 @@
 //! the endpoint is closed.
 mod cm;
 mod queue;
+mod wait;
 
 pub use cm::{Eq, Event, Passive};
 pub use queue::{Cq, Done, Endpoint, SharedRx};
+pub use wait::WaitSet;
 
 use crate::abi::{
     self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
@@ -163,12 +165,19 @@ impl Fabric {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
         fids.push(eq.fid());
         // SAFETY: all are open objects of this fabric.
-        let answer = unsafe {
-            let table = self.0.as_ref().ops.as_ref();
-            let Some(trywait) = table.and_then(|table| table.trywait) else { return false };
-            trywait(self.0.as_ptr(), fids.as_mut_ptr(), fids.len() as c_int)
-        };
-        answer == 0
+        unsafe { self.try_wait(&mut fids) }.is_ok()
+    }
+
+    /// fi_trywait(3).
+    ///
+    /// # Safety
+    /// All are open objects of this fabric.
+    unsafe fn try_wait(&self, fids: &mut [*mut fid]) -> Result {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let trywait = call!(self.0.as_ref().ops, trywait);
+            code(trywait(self.0.as_ptr(), fids.as_mut_ptr(), fids.len() as c_int))
+        }
     }
 }
 

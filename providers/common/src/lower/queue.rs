@@ -1,6 +1,6 @@
 //! Transfers of a core provider: completion queues, endpoints, shared receive
 //! contexts.
-use super::{Buf, Cntr, Domain, Eq, Region, bind, call, close, code, control};
+use super::{Buf, Cntr, Domain, Eq, Region, WaitSet, bind, call, close, code, control};
 use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_format, fi_msg,
     fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
@@ -97,6 +97,8 @@ pub struct Cq {
     raw: NonNull<fid_cq>,
     flights: Lock<Flights>,
     owners: AtomicU32,
+    /// Not to be closed before it.
+    _set: Option<Arc<WaitSet>>,
     domain: Arc<Domain>,
 }
 
@@ -106,9 +108,14 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Opens a queue for `size` entries, with a descriptor to wait on if the
-    /// core has that. `level`: what keeps calls apart.
-    pub fn open(domain: &Arc<Domain>, size: usize, level: Level) -> Result<Arc<Self>> {
+    /// Opens a queue for `size` entries, in the wait set or else with a
+    /// descriptor to wait on if the core has that. `level`: what keeps calls apart.
+    pub fn open(
+        domain: &Arc<Domain>,
+        size: usize,
+        level: Level,
+        set: Option<&Arc<WaitSet>>,
+    ) -> Result<Arc<Self>> {
         let open = |wait: fi_wait_obj| {
             let mut raw: *mut fid_cq = ptr::null_mut();
             // SAFETY: all zeros is a valid attribute; it lives for the call.
@@ -117,16 +124,21 @@ impl Cq {
                 attr.size = size;
                 attr.format = fi_cq_format::FI_CQ_FORMAT_DATA.into();
                 attr.wait_obj = wait.into();
+                attr.wait_set = set.map_or(ptr::null_mut(), |set| set.as_ptr());
                 let open = call!(domain.raw.as_ref().ops, cq_open);
                 code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             }
             NonNull::new(raw).ok_or(Error::OTHER)
         };
-        let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
+        let raw = match set {
+            Some(_) => open(fi_wait_obj::FI_WAIT_SET),
+            None => open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE)),
+        }?;
         Ok(Arc::new(Self {
             raw,
             flights: Lock::with_level(Flights::default(), level),
             owners: AtomicU32::new(0),
+            _set: set.cloned(),
             domain: domain.clone(),
         }))
     }

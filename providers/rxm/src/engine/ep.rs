@@ -165,7 +165,7 @@ impl Ep {
     }
 
     /// Opens what the endpoint stands on, and listens. The descriptors of its
-    /// queues come back.
+    /// queues come back, as far as they have their own.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
         self.tx_cq.clone_from(&bindings.tx_cq);
         self.tx_cntr.clone_from(&bindings.tx_cntr);
@@ -176,8 +176,9 @@ impl Ep {
 
         let common = self.common.clone();
         let fabric = common.domain.fabric();
-        let eq = lower::Eq::open(fabric)?;
-        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.level.clone())?;
+        let set = common.wait_set.as_ref();
+        let eq = lower::Eq::open(fabric, set)?;
+        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.level.clone(), set)?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
@@ -231,9 +232,12 @@ impl Ep {
         }
     }
 
-    /// The descriptors of the core's queues.
+    /// The descriptors of the core's queues, where no wait set has them.
     pub(super) fn fds(&self) -> [Option<RawFd>; 2] {
-        self.core.as_ref().map_or([None; 2], |core| [core.cq.fd(), core.eq.fd()])
+        match &self.core {
+            Some(core) if self.common.wait_set.is_none() => [core.cq.fd(), core.eq.fd()],
+            _ => [None; 2],
+        }
     }
 
     /// The endpoint's own address.
@@ -414,7 +418,9 @@ impl Ep {
         if !self.refused.is_empty() || (!self.parked.is_empty() && self.inbox.has_room()) {
             return false;
         }
-        self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
+        // The engine asks the wait set, which is for all endpoints.
+        self.common.wait_set.is_some()
+            || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
     }
 
     /// Whether transfers wait for a connection to be made.
