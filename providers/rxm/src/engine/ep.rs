@@ -25,9 +25,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Entries of the core's completion queue for one endpoint.
-const CORE_CQ_SIZE: usize = 8192;
-
 /// Room below which a multi-receive buffer is given back, if not set: the
 /// largest message that comes in one packet.
 const MIN_MULTI_RECV: usize = 16384;
@@ -178,9 +175,17 @@ impl Ep {
         let fabric = common.domain.fabric();
         let set = common.wait_set.as_ref();
         let eq = lower::Eq::open(fabric, set)?;
-        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.level.clone(), set)?;
+        let open = |shared| {
+            let size = common.config.core_cq_size(shared);
+            lower::Cq::open(&common.domain, size, common.level.clone(), set)
+        };
+        let mut cq = open(common.config.use_srx != Some(false))?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
+        if srx.is_none() && common.config.use_srx.is_none() {
+            // Connections have receives of their own after all.
+            cq = open(false)?;
+        }
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
         let pep = lower::Passive::listen(fabric, &info, &eq)?;
         self.identity.local = addr::from_bytes(&pep.name()?)?;
@@ -193,10 +198,13 @@ impl Ep {
             &RXM,
             INFO,
             EP_CTRL,
-            "up to {} receive buffers, {whose}; transmit size of the core {}; {} completions a turn",
+            "up to {} receive buffers, {whose}; transmit size of the core {}; {} completions a turn; \
+             {} entries in the core's completion queue; waiting by {}",
             common.rx_buffers(srx.is_some()),
             info.tx().size,
-            common.config.comp_per_progress
+            common.config.comp_per_progress,
+            cq.size(),
+            if common.wait_set.is_some() { "a wait set" } else { "descriptors" }
         );
         let mut cntrs = Vec::new();
         for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {

@@ -63,7 +63,13 @@ impl Common {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
         let keys = AtomicU32::new(0);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
-        let wait_set = lower::WaitSet::open(domain.fabric()).ok();
+        let core = info.as_ref().prov_name().map_or_else(String::new, |name| {
+            name.to_string_lossy().into_owned()
+        });
+        let wait_set = match config.waits_by_fd(&core) {
+            true => None,
+            false => lower::WaitSet::open(domain.fabric()).ok(),
+        };
         Self { domain, info, config, level, wait_set, regions, core_inject, core_iov, keys }
     }
 
@@ -79,7 +85,7 @@ impl Common {
 
     /// Receive buffers of one endpoint, or of all that share them.
     fn rx_buffers(&self, shared: bool) -> usize {
-        self.config.msg_rx_size.unwrap_or(if shared { 4096 } else { 128 })
+        self.config.rx_buffers(shared)
     }
 }
 

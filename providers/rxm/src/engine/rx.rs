@@ -118,15 +118,23 @@ impl Ep {
         }
     }
 
-    /// Posts a receive buffer of a connection's own.
-    pub(super) fn post_own(&mut self, id: u32, buf: Buf) {
-        let Some(ep) = self.conns.get(id).and_then(|conn| conn.ep.as_ref()) else {
-            self.release(Some(buf));
-            return;
-        };
-        if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64()) {
-            // The connection is ending.
-            self.release(Some(buf));
+    /// Posts receive buffers of a connection's own until it has enough, or as
+    /// many as fit the core's completion queue.
+    pub(super) fn post_own(&mut self, id: u32) {
+        let wanted = self.common.rx_buffers(false);
+        while let Some(Conn { ep: Some(_), rx_posted, .. }) = self.conns.get(id)
+            && *rx_posted < wanted
+        {
+            let first = *rx_posted == 0;
+            let Ok(buf) = self.buffer() else { return };
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let Some(ep) = &conn.ep else { return };
+            if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64(), first) {
+                // No room now, or the connection is ending.
+                self.release(Some(buf));
+                return;
+            }
+            conn.rx_posted += 1;
         }
     }
 
@@ -135,6 +143,8 @@ impl Ep {
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         if conn == NONE {
             self.rx_posted -= 1;
+        } else if let Some(conn) = self.conns.get_mut(conn) {
+            conn.rx_posted = conn.rx_posted.saturating_sub(1);
         }
         let Some(buf) = done.buf else { return };
         if done.error.is_some() {
@@ -190,12 +200,9 @@ impl Ep {
             }
             self.release(buf);
             self.post_shared();
-        } else if self.conns.get(conn).is_some() {
-            if let Some(buf) = buf.or_else(|| self.buffer().ok()) {
-                self.post_own(conn, buf);
-            }
         } else {
             self.release(buf);
+            self.post_own(conn);
         }
     }
 
