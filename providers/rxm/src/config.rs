@@ -125,6 +125,10 @@ pub(crate) fn config() -> &'static Config {
             c"detect_hmem_iface",
             c"no effect: memory of devices is not supported, so none has to be detected",
         );
+        boolean(
+            c"enable_dyn_rbuf",
+            c"no effect: messages come in packets, which are copied to where they belong",
+        );
         param::size(
             prov,
             c"num_msg_eps",

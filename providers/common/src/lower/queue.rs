@@ -714,7 +714,8 @@ mod tests {
     fn no_more_is_under_way_than_the_queue_has_entries_and_receives_leave_room_to_send() {
         let mut flights = Flights { room: 16, ..Default::default() };
         let mut add = |kind, most: usize| {
-            let taken: Vec<_> = (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
+            let taken: Vec<_> =
+                (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
             (taken.len(), taken[0])
         };
         assert_eq!(add(Kind::MoreRecv, 100).0, 4);

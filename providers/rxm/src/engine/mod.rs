@@ -63,9 +63,10 @@ impl Common {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
         let keys = AtomicU32::new(0);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
-        let core = info.as_ref().prov_name().map_or_else(String::new, |name| {
-            name.to_string_lossy().into_owned()
-        });
+        let core = info
+            .as_ref()
+            .prov_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let wait_set = match config.waits_by_fd(&core) {
             true => None,
             false => lower::WaitSet::open(domain.fabric()).ok(),
