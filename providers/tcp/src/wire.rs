@@ -114,7 +114,13 @@ pub enum Op {
     /// How it went, and the former values if the operation fetches them. Answers
     /// to these and to [`Op::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
+    /// A message with a tag, as connected endpoints of the original's 1.17 send
+    /// it: on the wire it is [`Op::Msg`] with a flag. We never do.
+    TaggedMsg = 255,
 }
+
+/// The flag of [`Op::TaggedMsg`].
+const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
 pub const REMOTE_CQ_DATA: u16 = 1;
@@ -205,7 +211,7 @@ impl Op {
     /// operation does.
     #[inline]
     fn has_word(self) -> bool {
-        matches!(self, Self::Tag | Self::TagRts | Self::Atomic)
+        matches!(self, Self::Tag | Self::TagRts | Self::Atomic | Self::TaggedMsg)
     }
 }
 
@@ -218,7 +224,7 @@ impl Header {
             + data
             + match self.op {
                 Op::Msg | Op::Cts | Op::Data | Op::ReadRsp | Op::AtomicRsp => 0,
-                Op::Tag => 8,
+                Op::Tag | Op::TaggedMsg => 8,
                 Op::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
                 Op::TagRts => 16,
                 Op::ReadReq | Op::Write => SEGMENT_LEN * self.segments as usize,
@@ -344,6 +350,10 @@ impl Header {
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
+        let (op, flags) = match op {
+            Op::Msg if flags & TAGGED_MSG != 0 => (Op::TaggedMsg, flags & !TAGGED_MSG),
+            op => (op, flags),
+        };
         if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }

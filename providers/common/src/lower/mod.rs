@@ -33,6 +33,12 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
+/// An option of connected endpoints (fi_setopt(3), 8 bytes): what completions of
+/// their receives report as the source, which fi_cq_readfrom(3) gives. Who sets
+/// it also takes messages with a tag by receives without one, as the `tcp` of
+/// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
+pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
+
 /// In the flags of fi_getinfo: a utility provider asks, not an application.
 const GETINFO_INTERNAL: u64 = 1 << 58;
 /// In the flags of fi_getinfo: ask core providers only.

@@ -2,8 +2,8 @@
 //! contexts.
 use super::{Buf, Cntr, Domain, Eq, Region, WaitSet, bind, call, close, code, control};
 use crate::abi::{
-    self, FI_ADDR_UNSPEC, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_format, fi_msg,
-    fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
+    self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
+    fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
@@ -131,6 +131,10 @@ pub struct Done {
     pub len: usize,
     /// Remote CQ data.
     pub data: u64,
+    /// The tag, of what FI_TAGGED says it has one.
+    pub tag: u64,
+    /// The source, as [`Endpoint::set_source`] set it.
+    pub src: fi_addr_t,
     /// Why it failed.
     pub error: Option<Error>,
 }
@@ -167,7 +171,7 @@ impl Cq {
             unsafe {
                 let mut attr = std::mem::zeroed::<fi_cq_attr>();
                 attr.size = size;
-                attr.format = fi_cq_format::FI_CQ_FORMAT_DATA.into();
+                attr.format = fi_cq_format::FI_CQ_FORMAT_TAGGED.into();
                 attr.wait_obj = wait.into();
                 attr.wait_set = set.map_or(ptr::null_mut(), |set| set.as_ptr());
                 let open = call!(domain.raw.as_ref().ops, cq_open);
@@ -227,12 +231,13 @@ impl Cq {
     /// were. An error is the core's, about the queue itself.
     #[inline]
     pub fn read(&self, max: usize, out: &mut Vec<Done>) -> Result<usize> {
-        let mut room = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; BATCH];
+        let mut room = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
+        let mut from = [abi::FI_ADDR_NOTAVAIL; BATCH];
         let max = max.min(BATCH);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
-            let read = call!(self.raw.as_ref().ops, read);
-            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max)
+            let read = call!(self.raw.as_ref().ops, readfrom);
+            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max, from.as_mut_ptr())
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
@@ -244,11 +249,17 @@ impl Cq {
         let room = &room[..(n as usize).min(max)];
         if !room.is_empty() {
             let mut flights = self.flights.lock();
-            for entry in room {
+            for (entry, src) in room.iter().zip(from) {
                 // SAFETY: the core wrote as many entries as it says.
                 let entry = unsafe { entry.assume_init_ref() };
                 let flight = flights.take(entry.op_context as usize);
-                out.extend(done(flight, entry.flags, entry.len, entry.data, None));
+                let mut done = done(flight, entry.flags, entry.len, entry.data, None);
+                if let Some(done) = &mut done
+                    && entry.flags & abi::FI_TAGGED != 0
+                {
+                    (done.tag, done.src) = (entry.tag, src);
+                }
+                out.extend(done);
             }
         }
         Ok(room.len())
@@ -322,12 +333,13 @@ fn done(
     data: u64,
     error: Option<Error>,
 ) -> Option<Done> {
+    let src = abi::FI_ADDR_NOTAVAIL;
     match flight {
         Some(Flight { buf, token, .. }) => {
-            Some(Done { token: Some(token), buf, flags, len, data, error })
+            Some(Done { token: Some(token), buf, flags, len, data, tag: 0, src, error })
         }
         None if flags & (abi::FI_REMOTE_WRITE | abi::FI_REMOTE_READ) != 0 => {
-            Some(Done { token: None, buf: None, flags, len, data, error })
+            Some(Done { token: None, buf: None, flags, len, data, tag: 0, src, error })
         }
         None => None,
     }
@@ -489,6 +501,18 @@ impl Endpoint {
 
     fn fid(&self) -> *mut fid {
         self.raw.as_ptr().cast()
+    }
+
+    /// Has receives report `source` ([`OPT_SOURCE`](super::OPT_SOURCE)), if the
+    /// core knows how.
+    pub fn set_source(&self, source: fi_addr_t) -> Result {
+        let value = (&raw const source).cast::<c_void>();
+        // SAFETY: open; the value lives for the call.
+        unsafe {
+            let setopt = call!(self.raw.as_ref().ops, setopt);
+            let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_SOURCE);
+            code(setopt(self.fid(), level, name, value, size_of_val(&source)))
+        }
     }
 
     /// Starts connecting to `addr` (fi_connect(3)).

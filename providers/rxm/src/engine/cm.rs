@@ -194,6 +194,8 @@ impl Ep {
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
         let ep = Endpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
+        // A core that does not know it has no peers that need it.
+        let _ = ep.set_source(u64::from(self.conns[id].secret << INDEX_BITS | id));
         let own = core.srx.is_none();
         (self.conns[id].ep, self.conns[id].rx_posted) = (Some(ep), 0);
         if own {

@@ -1,7 +1,7 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
 use super::cm::{Conn, Link, Peer};
-use super::rx::{Body, Fetch};
+use super::rx::{Body, Fetch, Packet};
 use super::tx::TxOp;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
@@ -87,7 +87,7 @@ pub(crate) struct Ep {
     /// Packets came that nothing says whose they are, of which one warning tells.
     pub(super) strange: bool,
     /// Packets that came while the completion queue was full.
-    pub(super) parked: VecDeque<(Buf, usize, u32)>,
+    pub(super) parked: VecDeque<Packet>,
 
     pub(super) peers: Slab<Peer>,
     pub(super) by_addr: HashMap<SocketAddr, u32>,
