@@ -115,7 +115,7 @@ pub enum Op {
     /// to these and to [`Op::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
     /// A message with a tag, as connected endpoints of the original's 1.17 send
-    /// it: on the wire it is [`Op::Msg`] with a flag. We never do.
+    /// it: on the wire it is [`Op::Msg`] with a flag. We never send it.
     TaggedMsg = 255,
 }
 
@@ -267,9 +267,12 @@ impl Header {
             payload = 0;
         }
         let len = at + SEGMENT_LEN * self.segments as usize;
-        let [low, high] = order.put16(self.flags);
-        let start =
-            [VERSION, self.op as u8, low, high, self.op_data, self.segments, len as u8, self.id];
+        let (op, flags) = match self.op {
+            Op::TaggedMsg => (Op::Msg, self.flags | TAGGED_MSG),
+            op => (op, self.flags),
+        };
+        let [low, high] = order.put16(flags);
+        let start = [VERSION, op as u8, low, high, self.op_data, self.segments, len as u8, self.id];
         out[..8].copy_from_slice(&start);
         out[8..16].copy_from_slice(&order.put64(payload + len as u64));
         at
@@ -887,6 +890,22 @@ mod tests {
         assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(refusal));
         bytes[15] = 17;
         assert!(Header::parse(&bytes, ByteOrder::Network).is_err());
+    }
+
+    #[test]
+    fn a_message_with_a_tag_of_a_connected_endpoint_is_these_bytes() {
+        let mut bytes = vec![3, 0, 0x81, 0, 0, 0, 32, 0, 41, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend_from_slice(&[0x11, 0, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa]);
+        bytes.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        let mut header = Header { len: 9, flags: REMOTE_CQ_DATA, ..Header::of(Op::TaggedMsg) };
+        (header.cq_data, header.tag) = (0xaabb_ccdd_eeff_0011, 0x1122_3344_5566_7788);
+        #[cfg(target_endian = "little")]
+        {
+            assert_eq!(Header::parse(&bytes, ByteOrder::Native), Ok(header));
+            assert_eq!(written(&header, ByteOrder::Native), bytes);
+        }
+        (bytes[2], bytes[3]) = (0x80 | 1, 0x40);
+        assert!(Header::parse(&bytes, ByteOrder::Native).is_err(), "another flag");
     }
 
     #[test]
