@@ -107,7 +107,8 @@ impl Cntr {
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.
-        let wait = Lazy::new(if kind == Kind::None { Kind::Fd } else { kind });
+        let usable = if kind == Kind::None { Kind::Fd } else { kind };
+        let wait = Lazy::new(usable, wait_set.is_some())?;
         if kind != Kind::None {
             (parent.on_blocking)(kind)?;
         }
@@ -138,7 +139,7 @@ impl Cntr {
             errors: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             counts,
-            wait: Lazy::new(Kind::None),
+            wait: Lazy::none(),
             wait_set: None,
             progress: parent.progress,
             later: parent.later,

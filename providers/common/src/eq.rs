@@ -159,7 +159,7 @@ impl Eq {
             queue: Lock::new(Queue::default()),
             count: AtomicUsize::new(0),
             may_write: flags & abi::FI_WRITE != 0,
-            wait: Lazy::new(kind),
+            wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             sources: RwLock::new(Vec::new()),
             owner,

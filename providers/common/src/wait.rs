@@ -347,19 +347,32 @@ impl Drop for Wait {
     }
 }
 
-/// The wait object of a queue or counter, made when somebody first blocks on it:
-/// most are never blocked on, or only as members of a wait set, and every
-/// object takes descriptors and adds to what the kernel lets hang together.
+/// The wait object of a queue or counter. What wakes it is added when somebody
+/// first blocks on it: most are never blocked on, and every source adds to what
+/// the kernel lets hang together.
 #[derive(Debug)]
 pub struct Lazy {
     kind: Kind,
     wait: OnceLock<Wait>,
+    /// Its sources are added.
+    ready: AtomicBool,
 }
 
 impl Lazy {
-    /// An object of this kind; none ever with [`Kind::None`].
-    pub fn new(kind: Kind) -> Self {
-        Self { kind, wait: OnceLock::new() }
+    /// An object of this kind; none ever with [`Kind::None`]. Its descriptors are
+    /// taken now, so that no blocking call lacks them, unless it is `in_set`:
+    /// then the wait set is what is blocked on, and they are taken if ever needed.
+    pub fn new(kind: Kind, in_set: bool) -> Result<Self> {
+        let wait = OnceLock::new();
+        if kind != Kind::None && !in_set {
+            let _ = wait.set(Wait::new(kind)?);
+        }
+        Ok(Self { kind, wait, ready: AtomicBool::new(false) })
+    }
+
+    /// An object that nobody can block on.
+    pub fn none() -> Self {
+        Self { kind: Kind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
     }
 
     /// What the application asked for.
@@ -367,34 +380,38 @@ impl Lazy {
         self.kind
     }
 
-    /// The object, if anybody ever wanted to block on it.
-    #[inline]
+    /// The object, if its sources are added: later ones have to be as well.
     pub fn made(&self) -> Option<&Wait> {
-        self.wait.get()
+        if self.ready.load(Ordering::SeqCst) { self.wait.get() } else { None }
     }
 
-    /// The object, made now if it is not there; `None` with [`Kind::None`].
-    /// `sources` adds what wakes it.
+    /// The object, to block on; `None` with [`Kind::None`]. `sources` adds what
+    /// wakes it.
     pub fn get(&self, sources: impl FnOnce(&Wait) -> Result) -> Result<Option<&Wait>> {
         if self.kind == Kind::None {
             return Ok(None);
         }
-        if let Some(wait) = self.wait.get() {
-            return Ok(Some(wait));
+        let wait = match self.wait.get() {
+            Some(wait) => wait,
+            None => {
+                let wait = Wait::new(self.kind)?;
+                self.wait.get_or_init(|| wait)
+            }
+        };
+        if !self.ready.load(Ordering::SeqCst) {
+            sources(wait)?;
+            self.ready.store(true, Ordering::SeqCst);
+            // Whoever writes an entry either sees the object, or wrote it before
+            // the caller looks.
+            fence(Ordering::SeqCst);
         }
-        let wait = Wait::new(self.kind)?;
-        sources(&wait)?;
-        let wait = self.wait.get_or_init(|| wait);
-        // Whoever writes an entry either sees the object, or wrote it before the
-        // caller looks.
-        fence(Ordering::SeqCst);
         Ok(Some(wait))
     }
 
     /// An entry was written. Cheap when nobody blocks.
     #[inline]
     pub fn entry_written(&self) {
-        if let Some(wait) = self.made() {
+        if let Some(wait) = self.wait.get() {
             wait.entry_written();
         }
     }
