@@ -854,6 +854,79 @@ static void silent_peer(int rank)
 	ct_close(&b);
 }
 
+/* Endpoints of one domain, in a ring: each sends to the next, which blocks for it on its own or on the common queue. */
+static void ring(int n, int own)
+{
+	struct ct base, c[200];
+	struct ct_name name[200];
+	struct { struct fi_context2 rx, tx; char in[32], out[32]; } *op = calloc(n, sizeof *op);
+	struct rlimit l;
+
+	OK(getrlimit(RLIMIT_NOFILE, &l));
+	l.rlim_cur = l.rlim_max;
+	OK(setrlimit(RLIMIT_NOFILE, &l));
+	memset(&base, 0, sizeof base);
+	base.o.wait = FI_WAIT_FD;
+	base.o.one_cq = 1;
+	base.o.cq_size = 4 * n;
+	base.info = ct_getinfo(&base.o, ct_node(&base.o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	OK(fi_fabric(base.info->fabric_attr, &base.fabric, &base));
+	ct_open_domain(&base);
+	for (int i = 0; i < n; i++) {
+		int fd;
+
+		c[i] = base;
+		ct_open_eq(&c[i]);
+		if (own) {
+			struct fi_cq_attr q = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_FD };
+
+			OK(fi_cq_open(base.domain, &q, &c[i].rx, &c[i]));
+			c[i].tx = c[i].rx;
+			OK(fi_control(&c[i].rx->fid, FI_GETWAIT, &fd));
+			CHECK(fcntl(fd, F_GETFD) >= 0);
+			OK(fi_control(&c[i].eq->fid, FI_GETWAIT, &fd));
+			CHECK(fcntl(fd, F_GETFD) >= 0);
+		}
+		ct_open_ep(&c[i], base.info);
+		OK(fi_ep_bind(c[i].ep, &c[i].eq->fid, 0));
+		OK(fi_enable(c[i].ep));
+		name[i] = ct_getname(&c[i].ep->fid);
+		ct_fill(op[i].out, sizeof op[i].out, i);
+		OK(fi_recv(c[i].ep, op[i].in, sizeof op[i].in, NULL, FI_ADDR_UNSPEC, &op[i].rx));
+	}
+	for (int i = 0; i < n; i++)
+		c[i].peer = ct_insert(&base, &name[(i + 1) % n]);
+	for (int i = 0; i < n; i++) {
+		while (own == 0 && fi_send(c[i].ep, op[i].out, sizeof op[i].out, NULL, c[i].peer, &op[i].tx) == -FI_EAGAIN)
+			ct_progress(&base);
+		if (own)
+			OK(fi_send(c[i].ep, op[i].out, sizeof op[i].out, NULL, c[i].peer, &op[i].tx));
+	}
+	for (int i = 0; i < 2 * n; i++) {
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err = { 0 };
+		struct fid_cq *q = own ? c[i / 2].rx : base.rx;
+		ssize_t r = fi_cq_sread(q, &e, 1, NULL, -1);
+
+		if (r == -FI_EAVAIL)
+			fi_cq_readerr(q, &err, 0);
+		if (r != 1)
+			FAIL("entry %d: %zd, error %d", i, r, err.err);
+	}
+	for (int i = 0; i < n; i++)
+		CHECK(ct_same(op[i].in, sizeof op[i].in, (i + n - 1) % n));
+	for (int i = 0; i < n; i++) {
+		OK(fi_close(&c[i].ep->fid));
+		OK(fi_close(&c[i].eq->fid));
+		if (own)
+			OK(fi_close(&c[i].rx->fid));
+	}
+	ct_close(&base);
+	free(op);
+}
+static void many_endpoints(int rank) { (void)rank; ring(200, 0); }
+static void many_queues(int rank) { (void)rank; ring(150, 1); }
+
 static const struct ct_test tests[] = {
 	{ "callers that say nothing keep no honest one out", silent_callers, CT_REL },
 	{ "a listener without descriptors costs no time and hears its caller later", listen_without_descriptors, CT_MSG },
@@ -873,5 +946,7 @@ static const struct ct_test tests[] = {
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
 	{ "a forked child that ends leaves messages alone", forked, CT_REL },
 	{ "a program may end while a thread reads a queue of its own domain", ends_while_reading, CT_RDM | CT_SOLO | CT_REL },
+	{ "two hundred endpoints of one domain each talk to their neighbour", many_endpoints, CT_SOLO | CT_RDM | CT_REL },
+	{ "a hundred and fifty endpoints have queues of their own to block on", many_queues, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("robust", tests)

@@ -602,6 +602,66 @@ static void shared(int rank)
 	ct_close(&c);
 }
 
+/* Two endpoints on one transmit context and nothing else in common: each sends to the other. */
+static void shared_tx(int rank)
+{
+	struct ct c[2] = { 0 };
+	struct ct_name name[2];
+	struct fi_info *h, *i = NULL;
+	struct fi_cq_tagged_entry e;
+	struct fid_stx *stx;
+	int in[2] = { 0 }, r;
+
+	(void)rank;
+	h = ct_hints(&c[0].o);
+	h->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+	r = fi_getinfo(CT_VERSION, ct_node(&c[0].o), "0", FI_SOURCE, h, &i);
+	fi_freeinfo(h);
+	if (r == -FI_ENODATA)
+		SKIP("no shared transmit contexts");
+	OK(r);
+	EQ(i->ep_attr->tx_ctx_cnt, FI_SHARED_CONTEXT);
+	EQ(i->ep_attr->rx_ctx_cnt, 1);
+	CHECK(i->domain_attr->max_ep_stx_ctx > 0);
+	OK(fi_fabric(i->fabric_attr, &c[0].fabric, NULL));
+	OK(fi_domain(c[0].fabric, i, &c[0].domain, NULL));
+	OK(fi_stx_context(c[0].domain, i->tx_attr, &stx, c));
+	for (int n = 0; n < 2; n++) {
+		c[n].info = n ? fi_dupinfo(i) : i;
+		c[n].borrowed = n;
+		c[n].domain = c[0].domain;
+		ct_open_domain(&c[n]);
+		ct_open_ep(&c[n], c[n].info);
+		OK(fi_ep_bind(c[n].ep, &stx->fid, 0));
+		ERR(fi_ep_bind(c[n].ep, &stx->fid, 0), FI_EINVAL);
+		OK(fi_enable(c[n].ep));
+		name[n] = ct_getname(&c[n].ep->fid);
+		OK(fi_recv(c[n].ep, &in[n], sizeof in[n], NULL, FI_ADDR_UNSPEC, &in[n]));
+	}
+	ERR(fi_close(&stx->fid), FI_EBUSY);
+	for (int n = 0; n < 2; n++) {
+		int word = 40 + n;
+
+		c[n].peer = ct_insert(&c[n], &name[!n]);
+		POST(&c[n], fi_send(c[n].ep, &word, sizeof word, NULL, c[n].peer, &c[n]));
+		for (int64_t k; (k = fi_cq_read(c[n].tx, &e, 1)) != 1; ct_progress(&c[!n]))
+			EQ(k, -FI_EAGAIN);
+		CHECK(e.op_context == &c[n]);
+		for (int64_t k; (k = fi_cq_read(c[!n].rx, &e, 1)) != 1; ct_progress(&c[n]))
+			EQ(k, -FI_EAGAIN);
+		CHECK(e.op_context == &in[!n]);
+		EQ(in[!n], word);
+	}
+	OK(fi_close(&c[0].ep->fid));
+	c[0].ep = NULL;
+	ERR(fi_close(&stx->fid), FI_EBUSY);
+	OK(fi_close(&c[1].ep->fid));
+	c[1].ep = NULL;
+	OK(fi_close(&stx->fid));
+	ct_close(&c[1]);
+	ct_close(&c[0]);
+}
+
 /* A connection message of tcp that asks for contexts; what came back, 0 when the connection ended. */
 static size_t ask(struct ct *c, const struct ct_name *to, const char mark[8], uint16_t tx, uint16_t rx, unsigned char *answer)
 {
@@ -699,6 +759,7 @@ static const struct ct_test tests[] = {
 	{ "reads and writes are reported and counted by the contexts they went through", memory, CT_RDM | CT_REL },
 	{ "a context that is closed takes nothing of others with it", closing, CT_RDM | CT_REL },
 	{ "connectionless endpoints share receives and a transmit context", shared, CT_RDM | CT_REL },
+	{ "connectionless endpoints share a transmit context alone", shared_tx, CT_RDM | CT_REL | CT_SOLO },
 	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO },
 	{ "only who asks for several contexts is offered them", unasked, CT_RDM | CT_REL | CT_SOLO },
 };

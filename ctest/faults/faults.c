@@ -670,12 +670,10 @@ static void half_open(int rank)
 /* Several hundred endpoints call at once, say one thing, and end at once. */
 static void storm(int rank)
 {
-	enum { MANY = 300 };
-	/* ofi_rxm has queues for each endpoint, and epoll a limit on how they hang together */
-	const int N = strcmp(ct_prov, "tcp") ? 40 : MANY;
+	enum { N = 300 };
 	int fds = begin(NULL), sp[2];
 	struct ct_name to = ct_getname(ct_type == FI_EP_MSG ? &me.pep->fid : &me.ep->fid);
-	struct fid_ep *ep[MANY];
+	struct fid_ep *ep[N];
 	struct op *in = calloc(N, sizeof *in);
 	long before = peers[VICTIM].received;
 	struct rlimit l;
@@ -691,9 +689,9 @@ static void storm(int rank)
 	before = peers[VICTIM].received;
 	p = fork();
 	if (p == 0) {
-		static struct ct c[MANY];
-		static char b[MANY][64], x;
-		static struct fi_context2 ctx[MANY];
+		static struct ct c[N];
+		static char b[N][64], x;
+		static struct fi_context2 ctx[N];
 		int sent = 0, up = 0;
 
 		ct_rank = 3;

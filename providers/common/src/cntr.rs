@@ -10,11 +10,11 @@ use crate::later::Later;
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Wait};
+use crate::wait::{self, Kind, Lazy, Wait};
 use core::ffi::{c_int, c_void};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// What a counter counts.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct Cntr {
     /// Changed since a poll set last looked.
     changed: AtomicBool,
     counts: Counts,
-    wait: Option<Wait>,
+    wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
     /// Knows what waits for the counter, in a domain where something may.
@@ -107,13 +107,13 @@ impl Cntr {
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.
-        let wait = Wait::new(if kind == Kind::None { Kind::Fd } else { kind })?;
-        wait.add_source(&*parent.progress)?;
+        let usable = if kind == Kind::None { Kind::Fd } else { kind };
+        let wait = Lazy::new(usable, wait_set.is_some())?;
         if kind != Kind::None {
             (parent.on_blocking)(kind)?;
         }
         let cntr = Self::new(parent, counts, &CNTR_OPS, context);
-        let cntr = Arc::new(Self { wait: Some(wait), wait_set: wait_set.clone(), ..cntr });
+        let cntr = Arc::new(Self { wait, wait_set: wait_set.clone(), ..cntr });
         if let Some(set) = wait_set {
             set.add(&cntr)?;
         }
@@ -139,7 +139,7 @@ impl Cntr {
             errors: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             counts,
-            wait: None,
+            wait: Lazy::none(),
             wait_set: None,
             progress: parent.progress,
             later: parent.later,
@@ -242,8 +242,10 @@ impl Cntr {
             later.reached(self);
         }
         self.changed.store(true, Ordering::SeqCst);
-        if let Some(wait) = &self.wait {
-            wait.entry_written();
+        if self.wait.kind() != Kind::None {
+            // Whoever is about to sleep either sees the count or is seen.
+            fence(Ordering::SeqCst);
+            self.wait.entry_written();
         }
         if let Some(set) = &self.wait_set {
             set.entry_written();
@@ -262,7 +264,7 @@ impl Cntr {
             }
         };
         let result = wait::blocking(
-            self.wait.as_ref(),
+            self.wait()?,
             timeout,
             || self.progress.may_block(),
             || {
@@ -282,10 +284,14 @@ impl Cntr {
     /// For `fi_trywait`. The application reads the counter again afterwards, so
     /// only what the provider has to do counts (fi_poll(3)).
     pub fn try_wait(&self) -> Result {
-        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
-        wait.arm();
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
         self.progress.progress();
         if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
+    }
+
+    /// What a caller blocks on, if that is possible at all.
+    fn wait(&self) -> Result<Option<&Wait>> {
+        self.wait.get(|wait| wait.add_source(&*self.progress))
     }
 
     /// Whether the counter changed since the last poll.
@@ -373,7 +379,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         match command {
             abi::FI_GETWAIT => {
                 // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cntr(3)).
-                unsafe { cntr.wait.as_ref().ok_or(Error::NODATA)?.get(arg) }
+                unsafe { cntr.wait()?.ok_or(Error::NODATA)?.get(arg) }
             }
             _ => Err(Error::NOSYS),
         }

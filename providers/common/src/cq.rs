@@ -17,7 +17,7 @@ use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Wait};
+use crate::wait::{self, Kind, Lazy, Wait};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::any::Any;
@@ -171,7 +171,7 @@ pub struct Cq {
     count: AtomicUsize,
     size: usize,
     format: Format,
-    wait: Option<Wait>,
+    wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     /// Who gets the entries of a queue that was opened with FI_PEER. Its ring is
     /// always full and its size without bounds, so that nothing else asks.
@@ -275,10 +275,6 @@ impl Cq {
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
-        let wait = if kind == Kind::None { None } else { Some(Wait::new(kind)?) };
-        if let Some(wait) = &wait {
-            wait.add_source(&*parent.progress)?;
-        }
         let size = if size == 0 { DEFAULT_SIZE } else { size };
         if size > 1 << 30 {
             return Err(Error::INVAL);
@@ -296,7 +292,7 @@ impl Cq {
             count: AtomicUsize::new(0),
             size,
             format,
-            wait,
+            wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             owner: None,
             progress: parent.progress,
@@ -327,7 +323,7 @@ impl Cq {
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
-            wait: None,
+            wait: Lazy::none(),
             wait_set: None,
             owner: Some(owner),
             progress: parent.progress,
@@ -439,10 +435,10 @@ impl Cq {
 
     #[inline]
     fn written(&self) {
-        if let Some(wait) = &self.wait {
+        if self.wait.kind() != Kind::None {
             // Whoever is about to sleep either sees the entry or is seen.
             fence(Ordering::SeqCst);
-            wait.entry_written();
+            self.wait.entry_written();
             if let Some(set) = &self.wait_set {
                 set.entry_written();
             }
@@ -514,7 +510,7 @@ impl Cq {
         timeout: c_int,
     ) -> Result<usize> {
         wait::blocking(
-            self.wait.as_ref(),
+            self.wait()?,
             timeout,
             || self.progress.may_block(),
             // SAFETY: by this function's contract.
@@ -589,12 +585,16 @@ impl Cq {
     /// For `fi_trywait`: prepares the wait object for blocking; -FI_EAGAIN when
     /// there is something to do or to read first.
     pub fn try_wait(&self) -> Result {
-        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
-        wait.arm();
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
         if !self.has_entries() {
             self.progress.progress();
         }
         if self.has_entries() || !self.progress.may_block() { Err(Error::AGAIN) } else { Ok(()) }
+    }
+
+    /// What a caller blocks on, if that is possible at all.
+    fn wait(&self) -> Result<Option<&Wait>> {
+        self.wait.get(|wait| wait.add_source(&*self.progress))
     }
 
     /// Progresses, then says whether there is something to read: for poll sets.
@@ -717,16 +717,16 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         let cq = unsafe { Cq::from_c(fid.cast()) }?;
         match command {
             abi::FI_GETWAIT => {
-                let wait = cq.wait.as_ref().ok_or(Error::NODATA)?;
+                let wait = cq.wait()?.ok_or(Error::NODATA)?;
                 // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cq(3)).
                 unsafe { wait.get(arg) }
             }
             abi::FI_GETWAITOBJ => {
-                let kind = match cq.wait.as_ref().map(Wait::kind) {
-                    None | Some(Kind::None) => fi_wait_obj::FI_WAIT_NONE,
-                    Some(Kind::Fd) => fi_wait_obj::FI_WAIT_FD,
-                    Some(Kind::MutexCond) => fi_wait_obj::FI_WAIT_MUTEX_COND,
-                    Some(Kind::Yield) => fi_wait_obj::FI_WAIT_YIELD,
+                let kind = match cq.wait.kind() {
+                    Kind::None => fi_wait_obj::FI_WAIT_NONE,
+                    Kind::Fd => fi_wait_obj::FI_WAIT_FD,
+                    Kind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
+                    Kind::Yield => fi_wait_obj::FI_WAIT_YIELD,
                 };
                 if arg.is_null() {
                     return Err(Error::INVAL);
@@ -849,7 +849,7 @@ unsafe extern "C" fn sreadfrom(
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     answer("fi_cq_signal", || {
         // SAFETY: see above.
-        unsafe { Cq::from_c(cq) }?.wait.as_ref().ok_or(Error::NOSYS)?.signal();
+        unsafe { Cq::from_c(cq) }?.wait()?.ok_or(Error::NOSYS)?.signal();
         Ok(())
     })
 }

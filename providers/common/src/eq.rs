@@ -13,11 +13,11 @@ use crate::lock::Lock;
 use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Wait};
+use crate::wait::{self, Kind, Lazy, Wait};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, RwLock, Weak};
 
 /// A fid's address: what events name their object by.
@@ -96,7 +96,7 @@ pub struct Eq {
     queue: Lock<Queue>,
     count: AtomicUsize,
     may_write: bool,
-    wait: Option<Wait>,
+    wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     sources: RwLock<Vec<Weak<dyn Progress>>>,
     /// Who gets the events of a queue that was opened with FI_PEER, as far as
@@ -159,7 +159,7 @@ impl Eq {
             queue: Lock::new(Queue::default()),
             count: AtomicUsize::new(0),
             may_write: flags & abi::FI_WRITE != 0,
-            wait: if kind == Kind::None { None } else { Some(Wait::new(kind)?) },
+            wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             sources: RwLock::new(Vec::new()),
             owner,
@@ -195,7 +195,7 @@ impl Eq {
         };
         if !sources.iter().any(known) {
             sources.push(Arc::downgrade(source));
-            if let Some(wait) = &self.wait {
+            if let Some(wait) = self.wait.made() {
                 wait.add_source(&**source)?;
             }
             if let Some(set) = &self.wait_set {
@@ -207,7 +207,7 @@ impl Eq {
 
     /// Whether an application can block on the queue.
     pub fn can_block(&self) -> bool {
-        self.wait.is_some()
+        self.wait.kind() != Kind::None
     }
 
     /// An object starts to use the queue; it cannot be closed meanwhile.
@@ -233,8 +233,10 @@ impl Eq {
         queue.events.push_back(event);
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(queue);
-        if let Some(wait) = &self.wait {
-            wait.entry_written();
+        if self.can_block() {
+            // Whoever is about to sleep either sees the event or is seen.
+            fence(Ordering::SeqCst);
+            self.wait.entry_written();
             if let Some(set) = &self.wait_set {
                 set.entry_written();
             }
@@ -259,6 +261,17 @@ impl Eq {
             sources.iter().filter_map(Weak::upgrade).collect()
         };
         sources.iter().for_each(each);
+    }
+
+    /// What a caller blocks on, if that is possible at all.
+    fn wait(&self) -> Result<Option<&Wait>> {
+        // Held until the object is there: a source that comes meanwhile is added
+        // to it afterwards.
+        let sources = self.sources.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.wait.get(|wait| {
+            let mut sources = sources.iter().filter_map(Weak::upgrade);
+            sources.try_for_each(|source| wait.add_source(&*source))
+        })
     }
 
     fn progress(&self) {
@@ -410,8 +423,7 @@ impl Eq {
 
     /// For `fi_trywait`, as [`crate::cq::Cq::try_wait`].
     pub fn try_wait(&self) -> Result {
-        let wait = self.wait.as_ref().ok_or(Error::INVAL)?;
-        wait.arm();
+        self.wait()?.ok_or(Error::INVAL)?.arm()?;
         if !self.has_events() {
             self.progress();
         }
@@ -473,7 +485,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
         match command {
             abi::FI_GETWAIT => {
                 // SAFETY: FI_GETWAIT passes what the wait object needs (fi_eq(3)).
-                unsafe { eq.wait.as_ref().ok_or(Error::NODATA)?.get(arg) }
+                unsafe { eq.wait()?.ok_or(Error::NODATA)?.get(arg) }
             }
             _ => Err(Error::NOSYS),
         }
@@ -542,11 +554,11 @@ unsafe extern "C" fn sread(
     answer("fi_eq_sread", || {
         // SAFETY: see above.
         let eq = unsafe { Eq::from_c(eq) }?;
-        if eq.wait.is_none() {
+        if !eq.can_block() {
             return Err(Error::NOSYS);
         }
         wait::blocking(
-            eq.wait.as_ref(),
+            eq.wait()?,
             timeout,
             || eq.sources_may_block(),
             // SAFETY: the buffers are the caller's.

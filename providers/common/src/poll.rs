@@ -216,7 +216,7 @@ impl WaitSet {
     }
 
     fn try_wait(&self) -> Result {
-        self.wait.arm();
+        self.wait.arm()?;
         let members = self.members().clone();
         let busy = members.iter().any(Member::poll) || !members.iter().all(Member::may_block);
         if busy { Err(Error::AGAIN) } else { Ok(()) }

@@ -12,8 +12,8 @@ use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// The kinds of wait object an application can ask for (fi_eq(3), fi_cq(3)).
@@ -137,6 +137,9 @@ const APPLICATION: usize = 1 << (usize::BITS - 1);
 const OWN: u64 = 0;
 const SOURCE: u64 = 1;
 
+/// How long a blocking call sleeps at most whose sources cannot all wake it.
+const DEAF_PAUSE: Duration = Duration::from_millis(1);
+
 /// How the calls that block at the same time share one wait object.
 ///
 /// Only the one that waits on epoll takes the event back, and it wakes all
@@ -163,6 +166,9 @@ pub struct Wait {
     woken: Condvar,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
+    /// The kernel, which limits how many epoll instances hang on one another,
+    /// refused a source: a blocking call looks by itself every now and then.
+    deaf: AtomicBool,
 }
 
 impl std::fmt::Debug for Wait {
@@ -185,6 +191,7 @@ impl Wait {
             gate: Mutex::default(),
             woken: Condvar::new(),
             signalled: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
         })
     }
 
@@ -194,6 +201,9 @@ impl Wait {
         for fd in [Some(source.wait_fd()), source.wake_fd()].into_iter().flatten() {
             match self.epoll.add(fd, SOURCE, Interest::READ) {
                 Err(error) if error.code() == libc::EEXIST => {}
+                Err(error) if [libc::EINVAL, libc::ELOOP].contains(&error.code()) => {
+                    self.deaf.store(true, Ordering::SeqCst);
+                }
                 other => other?,
             }
         }
@@ -234,12 +244,14 @@ impl Wait {
 
     /// Prepares for the application to block on the object itself: from now on
     /// an entry signals. The caller then looks whether it has entries already.
-    pub fn arm(&self) {
+    /// -FI_EAGAIN if not everything would wake the application.
+    pub fn arm(&self) -> Result {
         self.event.drain();
         if self.armed.fetch_or(APPLICATION, Ordering::SeqCst) & !APPLICATION != 0 {
             // What was just drained may have been for a call that blocks.
             self.event.signal();
         }
+        if self.deaf.load(Ordering::SeqCst) { Err(Error::AGAIN) } else { Ok(()) }
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -251,6 +263,10 @@ impl Wait {
     fn sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Result {
         self.armed.fetch_add(1, Ordering::SeqCst);
         let seen = self.gate().turn;
+        let limit = match self.deaf.load(Ordering::SeqCst) {
+            true => Some(limit.map_or(DEAF_PAUSE, |limit| limit.min(DEAF_PAUSE))),
+            false => limit,
+        };
         let result = if may() { self.block(seen, limit) } else { Ok(()) };
         self.armed.fetch_sub(1, Ordering::SeqCst);
         result
@@ -310,7 +326,8 @@ impl Wait {
                 Ok(())
             }
             (Kind::MutexCond, Some(pair)) => {
-                self.arm();
+                // With a source that cannot wake it, its timeout is what helps.
+                let _ = self.arm();
                 let pair = fi_mutex_cond { mutex: pair.mutex.get(), cond: pair.cond.get() };
                 // SAFETY: by this function's contract.
                 unsafe { arg.cast::<fi_mutex_cond>().write(pair) };
@@ -326,6 +343,76 @@ impl Drop for Wait {
         if let Some(pair) = &self.mutex_cond {
             pair.helper().over = true;
             pair.asked.notify_one();
+        }
+    }
+}
+
+/// The wait object of a queue or counter. What wakes it is added when somebody
+/// first blocks on it: most are never blocked on, and every source adds to what
+/// the kernel lets hang together.
+#[derive(Debug)]
+pub struct Lazy {
+    kind: Kind,
+    wait: OnceLock<Wait>,
+    /// Its sources are added.
+    ready: AtomicBool,
+}
+
+impl Lazy {
+    /// An object of this kind; none ever with [`Kind::None`]. Its descriptors are
+    /// taken now, so that no blocking call lacks them, unless it is `in_set`:
+    /// then the wait set is what is blocked on, and they are taken if ever needed.
+    pub fn new(kind: Kind, in_set: bool) -> Result<Self> {
+        let wait = OnceLock::new();
+        if kind != Kind::None && !in_set {
+            let _ = wait.set(Wait::new(kind)?);
+        }
+        Ok(Self { kind, wait, ready: AtomicBool::new(false) })
+    }
+
+    /// An object that nobody can block on.
+    pub fn none() -> Self {
+        Self { kind: Kind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
+    }
+
+    /// What the application asked for.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The object, if its sources are added: later ones have to be as well.
+    pub fn made(&self) -> Option<&Wait> {
+        if self.ready.load(Ordering::SeqCst) { self.wait.get() } else { None }
+    }
+
+    /// The object, to block on; `None` with [`Kind::None`]. `sources` adds what
+    /// wakes it.
+    pub fn get(&self, sources: impl FnOnce(&Wait) -> Result) -> Result<Option<&Wait>> {
+        if self.kind == Kind::None {
+            return Ok(None);
+        }
+        let wait = match self.wait.get() {
+            Some(wait) => wait,
+            None => {
+                let wait = Wait::new(self.kind)?;
+                self.wait.get_or_init(|| wait)
+            }
+        };
+        if !self.ready.load(Ordering::SeqCst) {
+            sources(wait)?;
+            self.ready.store(true, Ordering::SeqCst);
+            // Whoever writes an entry either sees the object, or wrote it before
+            // the caller looks.
+            fence(Ordering::SeqCst);
+        }
+        Ok(Some(wait))
+    }
+
+    /// An entry was written. Cheap when nobody blocks.
+    #[inline]
+    pub fn entry_written(&self) {
+        if let Some(wait) = self.wait.get() {
+            wait.entry_written();
         }
     }
 }
@@ -476,7 +563,7 @@ mod tests {
     #[test]
     fn who_polls_the_descriptor_hears_of_what_a_blocking_call_left() {
         let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
-        wait.arm();
+        wait.arm().unwrap();
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| take(&wait, &left, -1));
             while wait.armed.load(Ordering::SeqCst) == APPLICATION {

@@ -39,7 +39,45 @@ pub(crate) struct Config {
     pub(crate) rescan: Option<bool>,
     /// Larger eager messages go from the application's buffer.
     pub(crate) direct_send: bool,
+    /// How many processes there are (FI_UNIVERSE_SIZE).
+    pub(crate) universe: Option<usize>,
+    /// The core's queues are waited for each by a descriptor of its own; of a
+    /// core named tcp, and of any other.
+    wait_by_fd: [bool; 2],
 }
+
+impl Config {
+    /// Entries of the core's completion queue for one endpoint.
+    ///
+    /// As many as all peers' transfers take, if it is known how many peers there
+    /// are; in any case receives have half of it at most.
+    pub(crate) fn core_cq_size(&self, shared: bool) -> usize {
+        let rx = self.rx_buffers(shared);
+        let rx = if shared { rx } else { rx.saturating_mul(self.universe.unwrap_or(256)) };
+        let tx = self.msg_tx_size.saturating_mul(self.universe.unwrap_or(0));
+        let least = if self.universe.is_some() { 0 } else { 8192 };
+        rx.saturating_mul(2).max(rx.saturating_add(tx)).clamp(least, MAX_CQ_SIZE)
+    }
+
+    /// Receive buffers of one connection, or of all that share them.
+    pub(crate) fn rx_buffers(&self, shared: bool) -> usize {
+        self.msg_rx_size.unwrap_or(if shared { 4096 } else { 128 })
+    }
+
+    /// Whether the queues of a core are waited for by a descriptor each.
+    pub(crate) fn waits_by_fd(&self, core: &str) -> bool {
+        self.wait_by_fd[usize::from(!core.eq_ignore_ascii_case("tcp"))]
+    }
+}
+
+/// What a wait object is by its name in the environment: a descriptor or the
+/// provider's choice.
+fn is_fd(name: &str) -> bool {
+    ["fd", "pollfd"].iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The largest core's completion queue to ask for.
+const MAX_CQ_SIZE: usize = 1 << 20;
 
 /// The parameters; declares them to the core at first use.
 pub(crate) fn config() -> &'static Config {
@@ -68,6 +106,35 @@ pub(crate) fn config() -> &'static Config {
         )
         .min(most_sar);
         let size = |name, default, help| param::size(prov, name, default, help).max(1);
+        let wait_obj = |name, help| param::string(prov, name, help).map(|name| is_fd(&name));
+        let any_wait = wait_obj(
+            c"def_wait_obj",
+            c"fd or pollfd: wait for each queue of the core provider by a descriptor of its own; \
+              default: for all of a domain by one wait set, if the core provider can",
+        );
+        let tcp_wait = wait_obj(
+            c"def_tcp_wait_obj",
+            c"the same, if the core provider is tcp; default: as def_wait_obj says",
+        );
+        // Known for programs that set them; there is nothing here that they could change.
+        boolean(
+            c"enable_passthru",
+            c"no effect: all transfers have the protocol of this provider, as their peers expect",
+        );
+        boolean(
+            c"detect_hmem_iface",
+            c"no effect: memory of devices is not supported, so none has to be detected",
+        );
+        boolean(
+            c"enable_dyn_rbuf",
+            c"no effect: messages come in packets, which are copied to where they belong",
+        );
+        param::size(
+            prov,
+            c"num_msg_eps",
+            1,
+            c"no effect: one connection carries all transfers to a peer",
+        );
         Config {
             eager_limit,
             sar_limit,
@@ -126,6 +193,11 @@ pub(crate) fn config() -> &'static Config {
                 c"send larger packets from the application's buffer, without a copy",
             )
             .unwrap_or(true),
+            universe: param::core_size(c"universe_size").filter(|size| *size > 0),
+            wait_by_fd: {
+                let any = any_wait.unwrap_or(false);
+                [tcp_wait.unwrap_or(any), any]
+            },
         }
     })
 }

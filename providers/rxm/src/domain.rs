@@ -77,6 +77,9 @@ impl Domain for RxmDomain {
         }
     }
 
+    /// A connection's transfers go by themselves: there is nothing to share.
+    const SHARED_TX: bool = true;
+
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
         if info.ep_type() != fi_ep_type::FI_EP_RDM {
             return Err(Error::INVAL);

@@ -133,8 +133,9 @@ pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
 
-/// What we offer over a core provider.
-fn offer(core: InfoRef<'_>) -> Result<Offer> {
+/// What we offer over a core provider. `shared_tx`: to endpoints that share a
+/// transmit context, which who does not ask for it does not see.
+fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
@@ -174,7 +175,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
         ep.max_order_war_size = core_ep.max_order_war_size;
         ep.max_order_waw_size = core_ep.max_order_waw_size;
         ep.mem_tag_format = TAG_FORMAT;
-        ep.tx_ctx_cnt = 1;
+        ep.tx_ctx_cnt = if shared_tx { FI_SHARED_CONTEXT } else { 1 };
         ep.rx_ctx_cnt = 1;
     });
     most.edit_domain(|domain| {
@@ -187,6 +188,7 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
         domain.cq_data_size = core_domain.cq_data_size.max(size_of::<u64>());
         domain.cq_cnt = 65536;
         domain.ep_cnt = 32768;
+        domain.max_ep_stx_ctx = if shared_tx { domain.ep_cnt } else { 0 };
         domain.tx_ctx_cnt = 1;
         domain.rx_ctx_cnt = 1;
         domain.max_ep_tx_ctx = 1;
@@ -207,7 +209,8 @@ fn default_inject(core: InfoRef<'_>) -> usize {
 
 /// The info for an application with these hints, over one core provider.
 fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
-    let offer = offer(core)?;
+    let counts = hints.and_then(InfoRef::ep).map(|ep| ep.tx_ctx_cnt);
+    let offer = offer(core, counts == Some(FI_SHARED_CONTEXT))?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

@@ -18,6 +18,7 @@ use ofi_provider::glue::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
     Tagged, WriteOp,
 };
+use ofi_provider::lower::OPT_SOURCE;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -203,6 +204,11 @@ impl Endpoint for TcpEp {
                     _ => return Err(Error::INVAL),
                 };
                 *self.engine.lock().firewalled(self.id) = behind;
+                Ok(())
+            }
+            OPT_SOURCE if self.kind == Kind::Msg => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                self.engine.lock().set_source(self.id, u64::from_ne_bytes(bytes));
                 Ok(())
             }
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {

@@ -114,7 +114,13 @@ pub enum Op {
     /// How it went, and the former values if the operation fetches them. Answers
     /// to these and to [`Op::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
+    /// A message with a tag, as connected endpoints of the original's 1.17 send
+    /// it: on the wire it is [`Op::Msg`] with a flag. We never send it.
+    TaggedMsg = 255,
 }
+
+/// The flag of [`Op::TaggedMsg`].
+const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
 pub const REMOTE_CQ_DATA: u16 = 1;
@@ -205,7 +211,7 @@ impl Op {
     /// operation does.
     #[inline]
     fn has_word(self) -> bool {
-        matches!(self, Self::Tag | Self::TagRts | Self::Atomic)
+        matches!(self, Self::Tag | Self::TagRts | Self::Atomic | Self::TaggedMsg)
     }
 }
 
@@ -218,7 +224,7 @@ impl Header {
             + data
             + match self.op {
                 Op::Msg | Op::Cts | Op::Data | Op::ReadRsp | Op::AtomicRsp => 0,
-                Op::Tag => 8,
+                Op::Tag | Op::TaggedMsg => 8,
                 Op::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
                 Op::TagRts => 16,
                 Op::ReadReq | Op::Write => SEGMENT_LEN * self.segments as usize,
@@ -261,9 +267,12 @@ impl Header {
             payload = 0;
         }
         let len = at + SEGMENT_LEN * self.segments as usize;
-        let [low, high] = order.put16(self.flags);
-        let start =
-            [VERSION, self.op as u8, low, high, self.op_data, self.segments, len as u8, self.id];
+        let (op, flags) = match self.op {
+            Op::TaggedMsg => (Op::Msg, self.flags | TAGGED_MSG),
+            op => (op, self.flags),
+        };
+        let [low, high] = order.put16(flags);
+        let start = [VERSION, op as u8, low, high, self.op_data, self.segments, len as u8, self.id];
         out[..8].copy_from_slice(&start);
         out[8..16].copy_from_slice(&order.put64(payload + len as u64));
         at
@@ -344,6 +353,10 @@ impl Header {
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
+        let (op, flags) = match op {
+            Op::Msg if flags & TAGGED_MSG != 0 => (Op::TaggedMsg, flags & !TAGGED_MSG),
+            op => (op, flags),
+        };
         if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }
@@ -877,6 +890,22 @@ mod tests {
         assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(refusal));
         bytes[15] = 17;
         assert!(Header::parse(&bytes, ByteOrder::Network).is_err());
+    }
+
+    #[test]
+    fn a_message_with_a_tag_of_a_connected_endpoint_is_these_bytes() {
+        let mut bytes = vec![3, 0, 0x81, 0, 0, 0, 32, 0, 41, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend_from_slice(&[0x11, 0, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa]);
+        bytes.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        let mut header = Header { len: 9, flags: REMOTE_CQ_DATA, ..Header::of(Op::TaggedMsg) };
+        (header.cq_data, header.tag) = (0xaabb_ccdd_eeff_0011, 0x1122_3344_5566_7788);
+        #[cfg(target_endian = "little")]
+        {
+            assert_eq!(Header::parse(&bytes, ByteOrder::Native), Ok(header));
+            assert_eq!(written(&header, ByteOrder::Native), bytes);
+        }
+        (bytes[2], bytes[3]) = (0x80 | 1, 0x40);
+        assert!(Header::parse(&bytes, ByteOrder::Native).is_err(), "another flag");
     }
 
     #[test]

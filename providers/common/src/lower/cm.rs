@@ -1,5 +1,5 @@
 //! Connection management of a core provider: event queues, passive endpoints.
-use super::{Fabric, bind, call, close, code, control, take_info};
+use super::{Fabric, WaitSet, bind, call, close, code, control, take_info};
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
 };
@@ -55,6 +55,8 @@ pub struct Eq {
     raw: NonNull<fid_eq>,
     /// Endpoints by their address as events name them.
     tokens: Mutex<HashMap<usize, u64>>,
+    /// Not to be closed before it.
+    _set: Option<Arc<WaitSet>>,
     _fabric: Arc<Fabric>,
 }
 
@@ -64,21 +66,27 @@ unsafe impl Send for Eq {}
 unsafe impl Sync for Eq {}
 
 impl Eq {
-    /// Opens a queue with a descriptor to wait on, if the core has that.
-    pub fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>> {
+    /// Opens a queue, in the wait set or else with a descriptor to wait on if the
+    /// core has that.
+    pub fn open(fabric: &Arc<Fabric>, set: Option<&Arc<WaitSet>>) -> Result<Arc<Self>> {
         let open = |wait: fi_wait_obj| {
             let mut raw: *mut fid_eq = ptr::null_mut();
             // SAFETY: all zeros is a valid attribute; it lives for the call.
             unsafe {
                 let mut attr = std::mem::zeroed::<fi_eq_attr>();
                 attr.wait_obj = wait.into();
+                attr.wait_set = set.map_or(ptr::null_mut(), |set| set.as_ptr());
                 let open = call!(fabric.0.as_ref().ops, eq_open);
                 code(open(fabric.0.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             }
             NonNull::new(raw).ok_or(Error::OTHER)
         };
-        let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
-        Ok(Arc::new(Self { raw, tokens: Mutex::default(), _fabric: fabric.clone() }))
+        let raw = match set {
+            Some(_) => open(fi_wait_obj::FI_WAIT_SET),
+            None => open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE)),
+        }?;
+        let (tokens, _set) = (Mutex::default(), set.cloned());
+        Ok(Arc::new(Self { raw, tokens, _set, _fabric: fabric.clone() }))
     }
 
     pub(super) fn fid(&self) -> *mut fid {

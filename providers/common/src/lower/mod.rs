@@ -12,9 +12,11 @@
 //! the endpoint is closed.
 mod cm;
 mod queue;
+mod wait;
 
 pub use cm::{Eq, Event, Passive};
 pub use queue::{Cq, Done, Endpoint, SharedRx};
+pub use wait::WaitSet;
 
 use crate::abi::{
     self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
@@ -30,6 +32,12 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
+
+/// An option of connected endpoints (fi_setopt(3), 8 bytes): what completions of
+/// their receives report as the source, which fi_cq_readfrom(3) gives. Who sets
+/// it also takes messages with a tag by receives without one, as the `tcp` of
+/// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
+pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
 
 /// In the flags of fi_getinfo: a utility provider asks, not an application.
 const GETINFO_INTERNAL: u64 = 1 << 58;
@@ -163,12 +171,19 @@ impl Fabric {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
         fids.push(eq.fid());
         // SAFETY: all are open objects of this fabric.
-        let answer = unsafe {
-            let table = self.0.as_ref().ops.as_ref();
-            let Some(trywait) = table.and_then(|table| table.trywait) else { return false };
-            trywait(self.0.as_ptr(), fids.as_mut_ptr(), fids.len() as c_int)
-        };
-        answer == 0
+        unsafe { self.try_wait(&mut fids) }.is_ok()
+    }
+
+    /// fi_trywait(3).
+    ///
+    /// # Safety
+    /// All are open objects of this fabric.
+    unsafe fn try_wait(&self, fids: &mut [*mut fid]) -> Result {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let trywait = call!(self.0.as_ref().ops, trywait);
+            code(trywait(self.0.as_ptr(), fids.as_mut_ptr(), fids.len() as c_int))
+        }
     }
 }
 

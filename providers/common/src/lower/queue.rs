@@ -1,9 +1,9 @@
 //! Transfers of a core provider: completion queues, endpoints, shared receive
 //! contexts.
-use super::{Buf, Cntr, Domain, Eq, Region, bind, call, close, code, control};
+use super::{Buf, Cntr, Domain, Eq, Region, WaitSet, bind, call, close, code, control};
 use crate::abi::{
-    self, FI_ADDR_UNSPEC, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_cq_format, fi_msg,
-    fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
+    self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
+    fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Entries read in one call.
 const BATCH: usize = 16;
 
+/// The fewest entries of a queue that it is opened with.
+const LEAST_ENTRIES: usize = 8;
+
 /// A transfer under way.
 #[derive(Debug)]
 struct Flight {
@@ -30,24 +33,58 @@ struct Flight {
     token: u64,
     /// The endpoint or shared context it was posted to.
     owner: u32,
+    kind: Kind,
     /// Tells it from earlier ones in the same place.
     number: u32,
 }
 
+/// What of a completion queue a transfer may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Anything but a receive: all that is left.
+    Transfer,
+    /// A receive without which nothing can come: up to half of the queue.
+    FirstRecv,
+    /// A receive beside others of its endpoint: up to a quarter.
+    MoreRecv,
+}
+
+/// Transfers under way, never more than the queue has entries: a core need not
+/// keep what does not fit.
 #[derive(Debug, Default)]
 struct Flights {
     slab: Slab<Flight>,
     numbers: u32,
+    /// Entries of the queue.
+    room: usize,
+    /// How many of the transfers are receives.
+    receives: usize,
 }
 
 impl Flights {
     #[inline]
-    fn add(&mut self, buf: Option<Buf>, token: u64, owner: u32) -> usize {
+    fn add(
+        &mut self,
+        buf: Option<Buf>,
+        token: u64,
+        owner: u32,
+        kind: Kind,
+    ) -> core::result::Result<usize, Option<Buf>> {
+        let fits = self.slab.len() < self.room
+            && match kind {
+                Kind::Transfer => true,
+                Kind::FirstRecv => self.receives < self.room / 2,
+                Kind::MoreRecv => self.receives < self.room / 4,
+            };
+        if !fits {
+            return Err(buf);
+        }
+        self.receives += usize::from(kind != Kind::Transfer);
         // Never 0, so that no context is null.
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let number = self.numbers;
-        let id = self.slab.insert(Flight { buf, token, owner, number });
-        (u64::from(number) << 32 | u64::from(id)) as usize
+        let id = self.slab.insert(Flight { buf, token, owner, kind, number });
+        Ok((u64::from(number) << 32 | u64::from(id)) as usize)
     }
 
     /// Takes out what a completion's context names.
@@ -57,7 +94,14 @@ impl Flights {
         if self.slab.get(id)?.number != number {
             return None;
         }
-        self.slab.remove(id)
+        self.remove(id)
+    }
+
+    #[inline]
+    fn remove(&mut self, id: u32) -> Option<Flight> {
+        let flight = self.slab.remove(id)?;
+        self.receives -= usize::from(flight.kind != Kind::Transfer);
+        Some(flight)
     }
 
     /// Takes out all of one owner, in the order of their posting.
@@ -69,7 +113,7 @@ impl Flights {
             .map(|(id, flight)| (flight.number, id))
             .collect();
         ids.sort_unstable();
-        ids.into_iter().filter_map(|(_, id)| self.slab.remove(id)).collect()
+        ids.into_iter().filter_map(|(_, id)| self.remove(id)).collect()
     }
 }
 
@@ -87,6 +131,10 @@ pub struct Done {
     pub len: usize,
     /// Remote CQ data.
     pub data: u64,
+    /// The tag, of what FI_TAGGED says it has one.
+    pub tag: u64,
+    /// The source, as [`Endpoint::set_source`] set it.
+    pub src: fi_addr_t,
     /// Why it failed.
     pub error: Option<Error>,
 }
@@ -97,6 +145,8 @@ pub struct Cq {
     raw: NonNull<fid_cq>,
     flights: Lock<Flights>,
     owners: AtomicU32,
+    /// Not to be closed before it.
+    _set: Option<Arc<WaitSet>>,
     domain: Arc<Domain>,
 }
 
@@ -106,27 +156,47 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Opens a queue for `size` entries, with a descriptor to wait on if the
-    /// core has that. `level`: what keeps calls apart.
-    pub fn open(domain: &Arc<Domain>, size: usize, level: Level) -> Result<Arc<Self>> {
-        let open = |wait: fi_wait_obj| {
+    /// Opens a queue for `size` entries, or as many as the core has, in the wait set or else with a
+    /// descriptor to wait on if the core has that. `level`: what keeps calls apart.
+    pub fn open(
+        domain: &Arc<Domain>,
+        size: usize,
+        level: Level,
+        set: Option<&Arc<WaitSet>>,
+    ) -> Result<Arc<Self>> {
+        let mut size = size.max(LEAST_ENTRIES);
+        let open = |wait: fi_wait_obj, size| {
             let mut raw: *mut fid_cq = ptr::null_mut();
             // SAFETY: all zeros is a valid attribute; it lives for the call.
             unsafe {
                 let mut attr = std::mem::zeroed::<fi_cq_attr>();
                 attr.size = size;
-                attr.format = fi_cq_format::FI_CQ_FORMAT_DATA.into();
+                attr.format = fi_cq_format::FI_CQ_FORMAT_TAGGED.into();
                 attr.wait_obj = wait.into();
+                attr.wait_set = set.map_or(ptr::null_mut(), |set| set.as_ptr());
                 let open = call!(domain.raw.as_ref().ops, cq_open);
                 code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             }
             NonNull::new(raw).ok_or(Error::OTHER)
         };
-        let raw = open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE))?;
+        let any = |size| match set {
+            Some(_) => open(fi_wait_obj::FI_WAIT_SET, size),
+            None => open(fi_wait_obj::FI_WAIT_FD, size)
+                .or_else(|_| open(fi_wait_obj::FI_WAIT_NONE, size)),
+        };
+        let raw = loop {
+            match any(size) {
+                // As much as the core has.
+                Err(_) if size / 2 >= LEAST_ENTRIES => size /= 2,
+                other => break other?,
+            }
+        };
+        let flights = Flights { room: size, ..Default::default() };
         Ok(Arc::new(Self {
             raw,
-            flights: Lock::with_level(Flights::default(), level),
+            flights: Lock::with_level(flights, level),
             owners: AtomicU32::new(0),
+            _set: set.cloned(),
             domain: domain.clone(),
         }))
     }
@@ -147,6 +217,11 @@ impl Cq {
         (fd >= 0).then_some(fd)
     }
 
+    /// How many transfers can be under way at a time; then it is -FI_EAGAIN.
+    pub fn size(&self) -> usize {
+        self.flights.lock().room
+    }
+
     /// Transfers under way.
     pub fn in_flight(&self) -> usize {
         self.flights.lock().slab.len()
@@ -156,12 +231,13 @@ impl Cq {
     /// were. An error is the core's, about the queue itself.
     #[inline]
     pub fn read(&self, max: usize, out: &mut Vec<Done>) -> Result<usize> {
-        let mut room = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; BATCH];
+        let mut room = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
+        let mut from = [abi::FI_ADDR_NOTAVAIL; BATCH];
         let max = max.min(BATCH);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
-            let read = call!(self.raw.as_ref().ops, read);
-            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max)
+            let read = call!(self.raw.as_ref().ops, readfrom);
+            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max, from.as_mut_ptr())
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
@@ -173,11 +249,17 @@ impl Cq {
         let room = &room[..(n as usize).min(max)];
         if !room.is_empty() {
             let mut flights = self.flights.lock();
-            for entry in room {
+            for (entry, src) in room.iter().zip(from) {
                 // SAFETY: the core wrote as many entries as it says.
                 let entry = unsafe { entry.assume_init_ref() };
                 let flight = flights.take(entry.op_context as usize);
-                out.extend(done(flight, entry.flags, entry.len, entry.data, None));
+                let mut done = done(flight, entry.flags, entry.len, entry.data, None);
+                if let Some(done) = &mut done
+                    && entry.flags & abi::FI_TAGGED != 0
+                {
+                    (done.tag, done.src) = (entry.tag, src);
+                }
+                out.extend(done);
             }
         }
         Ok(room.len())
@@ -200,6 +282,19 @@ impl Cq {
         let error = Some(Error::from_code(entry.err));
         out.extend(done(flight, entry.flags, entry.len, entry.data, error));
         Ok(1)
+    }
+
+    /// Takes note of a transfer; -FI_EAGAIN when the queue has no entry for it.
+    #[inline]
+    fn depart(
+        &self,
+        buf: Buf,
+        token: u64,
+        owner: u32,
+        kind: Kind,
+    ) -> core::result::Result<usize, (Error, Buf)> {
+        let added = self.flights.lock().add(Some(buf), token, owner, kind);
+        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(|| Buf::new(0))))
     }
 
     fn give_back(&self, context: usize) -> Option<Buf> {
@@ -238,12 +333,13 @@ fn done(
     data: u64,
     error: Option<Error>,
 ) -> Option<Done> {
+    let src = abi::FI_ADDR_NOTAVAIL;
     match flight {
         Some(Flight { buf, token, .. }) => {
-            Some(Done { token: Some(token), buf, flags, len, data, error })
+            Some(Done { token: Some(token), buf, flags, len, data, tag: 0, src, error })
         }
         None if flags & (abi::FI_REMOTE_WRITE | abi::FI_REMOTE_READ) != 0 => {
-            Some(Done { token: None, buf: None, flags, len, data, error })
+            Some(Done { token: None, buf: None, flags, len, data, tag: 0, src, error })
         }
         None => None,
     }
@@ -282,7 +378,7 @@ impl SharedRx {
     /// Posts a buffer for a message of any endpoint.
     pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
         // SAFETY: open.
-        unsafe { post(self.raw, &self.cq, self.owner, buf, token) }
+        unsafe { post(self.raw, &self.cq, self.owner, buf, token, Kind::FirstRecv) }
     }
 }
 
@@ -303,9 +399,10 @@ unsafe fn post(
     owner: u32,
     buf: Buf,
     token: u64,
+    kind: Kind,
 ) -> core::result::Result<(), (Error, Buf)> {
     let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
-    let context = cq.flights.lock().add(Some(buf), token, owner);
+    let context = cq.depart(buf, token, owner, kind)?;
     let posted = (|| {
         // SAFETY: by this function's contract; the memory stays with the queue
         // until the completion, or until the endpoint is closed.
@@ -406,6 +503,18 @@ impl Endpoint {
         self.raw.as_ptr().cast()
     }
 
+    /// Has receives report `source` ([`OPT_SOURCE`](super::OPT_SOURCE)), if the
+    /// core knows how.
+    pub fn set_source(&self, source: fi_addr_t) -> Result {
+        let value = (&raw const source).cast::<c_void>();
+        // SAFETY: open; the value lives for the call.
+        unsafe {
+            let setopt = call!(self.raw.as_ref().ops, setopt);
+            let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_SOURCE);
+            code(setopt(self.fid(), level, name, value, size_of_val(&source)))
+        }
+    }
+
     /// Starts connecting to `addr` (fi_connect(3)).
     pub fn connect(&self, addr: &[u8], data: &[u8]) -> Result {
         // SAFETY: open; address and data live for the call.
@@ -425,10 +534,16 @@ impl Endpoint {
         }
     }
 
-    /// Posts a buffer for a message.
-    pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
+    /// Posts a buffer for a message; `first` if nothing can come without it.
+    pub fn post(
+        &self,
+        buf: Buf,
+        token: u64,
+        first: bool,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        let kind = if first { Kind::FirstRecv } else { Kind::MoreRecv };
         // SAFETY: open.
-        unsafe { post(self.raw, &self.cq, self.owner, buf, token) }
+        unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
     }
 
     /// Sends a message that the core copies at once, without a completion.
@@ -447,7 +562,7 @@ impl Endpoint {
     pub fn send(&self, buf: Buf, len: usize, token: u64) -> core::result::Result<(), (Error, Buf)> {
         let (base, desc) = (buf.base.as_ptr(), buf.desc());
         let len = len.min(buf.len);
-        let context = self.cq.flights.lock().add(Some(buf), token, self.owner);
+        let context = self.cq.depart(buf, token, self.owner, Kind::Transfer)?;
         let sent = (|| {
             // SAFETY: open; the memory stays with the queue until the completion.
             unsafe {
@@ -480,7 +595,7 @@ impl Endpoint {
         for (desc, region) in desc[1..].iter_mut().zip(regions) {
             *desc = region.desc();
         }
-        let context = self.cq.flights.lock().add(Some(buf), token, self.owner);
+        let context = self.cq.depart(buf, token, self.owner, Kind::Transfer)?;
         let message = fi_msg {
             msg_iov: iov.as_ptr(),
             desc: desc.as_mut_ptr(),
@@ -568,7 +683,8 @@ impl Endpoint {
             let Ok(len) = usize::try_from(segment.len) else { return Err((Error::INVAL, buf)) };
             *place = fi_rma_iov { addr: segment.addr, len, key: segment.key };
         }
-        let context = self.cq.flights.lock().add(buf, what.token, self.owner);
+        let added = self.cq.flights.lock().add(buf, what.token, self.owner, Kind::Transfer);
+        let context = added.map_err(|buf| (Error::AGAIN, buf))?;
         let message = fi_msg_rma {
             msg_iov: iov.as_ptr(),
             desc: desc.as_ptr().cast_mut(),
@@ -611,5 +727,31 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_under_way_than_the_queue_has_entries_and_receives_leave_room_to_send() {
+        let mut flights = Flights { room: 16, ..Default::default() };
+        let mut add = |kind, most: usize| {
+            let taken: Vec<_> =
+                (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
+            (taken.len(), taken[0])
+        };
+        assert_eq!(add(Kind::MoreRecv, 100).0, 4);
+        let (first, one) = add(Kind::FirstRecv, 100);
+        assert_eq!(first, 4);
+        assert_eq!(add(Kind::Transfer, 100).0, 8);
+        assert!(flights.add(None, 0, 0, Kind::Transfer).is_err());
+        assert!(flights.take(one).is_some());
+        assert!(flights.add(None, 0, 0, Kind::MoreRecv).is_err());
+        assert!(flights.add(None, 0, 0, Kind::FirstRecv).is_ok());
+        assert!(flights.add(None, 0, 0, Kind::FirstRecv).is_err());
+        assert_eq!(flights.take_all(0).len(), 16);
+        assert_eq!(flights.receives, 0);
     }
 }

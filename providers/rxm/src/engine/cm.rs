@@ -51,6 +51,8 @@ pub(super) struct Conn {
     pub(super) link: Link,
     /// The core's endpoint; none while refused.
     pub(super) ep: Option<Endpoint>,
+    /// Receive buffers posted to it, if it has its own.
+    pub(super) rx_posted: usize,
     /// What packets must say beside the connection's index: with shared receive
     /// buffers nothing else tells whose a packet is, so a peer must not be able
     /// to guess another's, nor name a connection that is over.
@@ -78,6 +80,7 @@ impl Conn {
             peer,
             link,
             ep: None,
+            rx_posted: 0,
             secret: RandomState::new().hash_one(peer) as u32 & SECRET_MASK,
             remote_id: 0,
             pid: 0,
@@ -191,12 +194,15 @@ impl Ep {
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
         let ep = Endpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
+        // A core that does not know it has no peers that need it.
+        let _ = ep.set_source(u64::from(self.conns[id].secret << INDEX_BITS | id));
         let own = core.srx.is_none();
-        self.conns[id].ep = Some(ep);
+        (self.conns[id].ep, self.conns[id].rx_posted) = (Some(ep), 0);
         if own {
-            for _ in 0..self.common.rx_buffers(false) {
-                let buf = self.buffer()?;
-                self.post_own(id, buf);
+            self.post_own(id);
+            // Without a single receive nothing would ever come.
+            if self.conns[id].rx_posted == 0 {
+                return Err(Error::NOBUFS);
             }
         }
         Ok(())

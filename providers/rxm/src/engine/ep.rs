@@ -1,7 +1,7 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
 use super::cm::{Conn, Link, Peer};
-use super::rx::{Body, Fetch};
+use super::rx::{Body, Fetch, Packet};
 use super::tx::TxOp;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
@@ -24,9 +24,6 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Entries of the core's completion queue for one endpoint.
-const CORE_CQ_SIZE: usize = 8192;
 
 /// Room below which a multi-receive buffer is given back, if not set: the
 /// largest message that comes in one packet.
@@ -90,7 +87,7 @@ pub(crate) struct Ep {
     /// Packets came that nothing says whose they are, of which one warning tells.
     pub(super) strange: bool,
     /// Packets that came while the completion queue was full.
-    pub(super) parked: VecDeque<(Buf, usize, u32)>,
+    pub(super) parked: VecDeque<Packet>,
 
     pub(super) peers: Slab<Peer>,
     pub(super) by_addr: HashMap<SocketAddr, u32>,
@@ -165,7 +162,7 @@ impl Ep {
     }
 
     /// Opens what the endpoint stands on, and listens. The descriptors of its
-    /// queues come back.
+    /// queues come back, as far as they have their own.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
         self.tx_cq.clone_from(&bindings.tx_cq);
         self.tx_cntr.clone_from(&bindings.tx_cntr);
@@ -176,10 +173,19 @@ impl Ep {
 
         let common = self.common.clone();
         let fabric = common.domain.fabric();
-        let eq = lower::Eq::open(fabric)?;
-        let cq = lower::Cq::open(&common.domain, CORE_CQ_SIZE, common.level.clone())?;
+        let set = common.wait_set.as_ref();
+        let eq = lower::Eq::open(fabric, set)?;
+        let open = |shared| {
+            let size = common.config.core_cq_size(shared);
+            lower::Cq::open(&common.domain, size, common.level.clone(), set)
+        };
+        let mut cq = open(common.config.use_srx != Some(false))?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
+        if srx.is_none() && common.config.use_srx.is_none() {
+            // Connections have receives of their own after all.
+            cq = open(false)?;
+        }
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
         let pep = lower::Passive::listen(fabric, &info, &eq)?;
         self.identity.local = addr::from_bytes(&pep.name()?)?;
@@ -192,10 +198,13 @@ impl Ep {
             &RXM,
             INFO,
             EP_CTRL,
-            "up to {} receive buffers, {whose}; transmit size of the core {}; {} completions a turn",
+            "up to {} receive buffers, {whose}; transmit size of the core {}; {} completions a turn; \
+             {} entries in the core's completion queue; waiting by {}",
             common.rx_buffers(srx.is_some()),
             info.tx().size,
-            common.config.comp_per_progress
+            common.config.comp_per_progress,
+            cq.size(),
+            if common.wait_set.is_some() { "a wait set" } else { "descriptors" }
         );
         let mut cntrs = Vec::new();
         for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
@@ -231,9 +240,12 @@ impl Ep {
         }
     }
 
-    /// The descriptors of the core's queues.
+    /// The descriptors of the core's queues, where no wait set has them.
     pub(super) fn fds(&self) -> [Option<RawFd>; 2] {
-        self.core.as_ref().map_or([None; 2], |core| [core.cq.fd(), core.eq.fd()])
+        match &self.core {
+            Some(core) if self.common.wait_set.is_none() => [core.cq.fd(), core.eq.fd()],
+            _ => [None; 2],
+        }
     }
 
     /// The endpoint's own address.
@@ -414,7 +426,9 @@ impl Ep {
         if !self.refused.is_empty() || (!self.parked.is_empty() && self.inbox.has_room()) {
             return false;
         }
-        self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
+        // The engine asks the wait set, which is for all endpoints.
+        self.common.wait_set.is_some()
+            || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
     }
 
     /// Whether transfers wait for a connection to be made.

@@ -38,6 +38,8 @@ pub(crate) struct Common {
     pub(crate) info: InfoBuf,
     pub(crate) config: Config,
     pub(crate) level: Level,
+    /// What all queues of the core are waited for by, if the core has wait sets.
+    wait_set: Option<Arc<lower::WaitSet>>,
     /// The application's regions.
     regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
@@ -61,7 +63,15 @@ impl Common {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
         let keys = AtomicU32::new(0);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
-        Self { domain, info, config, level, regions, core_inject, core_iov, keys }
+        let core = info
+            .as_ref()
+            .prov_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let wait_set = match config.waits_by_fd(&core) {
+            true => None,
+            false => lower::WaitSet::open(domain.fabric()).ok(),
+        };
+        Self { domain, info, config, level, wait_set, regions, core_inject, core_iov, keys }
     }
 
     /// A key that no region of ours had for long.
@@ -76,7 +86,7 @@ impl Common {
 
     /// Receive buffers of one endpoint, or of all that share them.
     fn rx_buffers(&self, shared: bool) -> usize {
-        self.config.msg_rx_size.unwrap_or(if shared { 4096 } else { 128 })
+        self.config.rx_buffers(shared)
     }
 }
 
@@ -84,7 +94,8 @@ impl Common {
 pub(crate) struct Engine {
     state: Lock<State>,
     common: Arc<Common>,
-    epoll: Epoll,
+    /// Watches the core's queues, where the core has no wait sets.
+    epoll: Option<Epoll>,
     activity: AtomicU64,
     helper: Mutex<Option<Helper>>,
 }
@@ -125,10 +136,11 @@ impl Engine {
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         let state = State { eps: Slab::default(), helped: false, done: Vec::with_capacity(64) };
         let state = Lock::with_level(state, common.level.clone());
+        let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
             state,
             common,
-            epoll: Epoll::new()?,
+            epoll,
             activity: AtomicU64::new(0),
             helper: Mutex::default(),
         }))
@@ -180,8 +192,8 @@ impl Engine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let fds = state.ep(ep).enable(bindings)?;
-        for fd in fds.into_iter().flatten() {
-            self.epoll.add(fd, 0, Interest::READ)?;
+        if let Some(epoll) = &self.epoll {
+            fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
         }
         Ok(())
     }
@@ -190,8 +202,8 @@ impl Engine {
     pub(crate) fn close_ep(&self, ep: u32) {
         let ep = self.lock().eps.remove(ep);
         if let Some(mut ep) = ep {
-            for fd in ep.fds().into_iter().flatten() {
-                self.epoll.remove(fd);
+            if let Some(epoll) = &self.epoll {
+                ep.fds().into_iter().flatten().for_each(|fd| epoll.remove(fd));
             }
             ep.close();
         }
@@ -242,12 +254,14 @@ impl Progress for Engine {
     }
 
     fn wait_fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        let set = || self.common.wait_set.as_ref().map(|set| set.fd());
+        self.epoll.as_ref().map(|epoll| epoll.as_raw_fd()).or_else(set).unwrap_or(-1)
     }
 
     fn may_block(&self) -> bool {
         let mut state = self.lock();
-        state.eps.iter_mut().all(|(_, ep)| ep.may_block())
+        let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
+        all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block())
     }
 
     fn is_serialized(&self) -> bool {

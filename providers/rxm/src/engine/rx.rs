@@ -10,7 +10,7 @@ use super::tx::{Token, Waiting};
 use crate::info::RXM;
 use crate::wire::{Header, Kind, Malformed, Parsed, Part, read_places};
 use ofi_provider::abi::{
-    FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
+    FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
@@ -63,6 +63,27 @@ impl inbox::Body for Body {
             Self::Lost => 0,
         }
     }
+}
+
+/// What came in a receive buffer of the core's.
+#[derive(Debug)]
+pub(super) struct Packet {
+    buf: Buf,
+    len: usize,
+    /// Whose buffer it is; [`NONE`] if all connections share it.
+    conn: u32,
+    /// It is a tagged message and nothing else: the packets that version 1.17 of
+    /// the original sends tagged messages in have no header of this provider's.
+    bare: Option<Bare>,
+}
+
+/// What the core says of a message that comes without a header.
+#[derive(Debug)]
+struct Bare {
+    tag: u64,
+    cq_data: Option<u64>,
+    /// Names the connection.
+    conn_id: u64,
 }
 
 /// Where the segments of a message go.
@@ -118,15 +139,23 @@ impl Ep {
         }
     }
 
-    /// Posts a receive buffer of a connection's own.
-    pub(super) fn post_own(&mut self, id: u32, buf: Buf) {
-        let Some(ep) = self.conns.get(id).and_then(|conn| conn.ep.as_ref()) else {
-            self.release(Some(buf));
-            return;
-        };
-        if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64()) {
-            // The connection is ending.
-            self.release(Some(buf));
+    /// Posts receive buffers of a connection's own until it has enough, or as
+    /// many as fit the core's completion queue.
+    pub(super) fn post_own(&mut self, id: u32) {
+        let wanted = self.common.rx_buffers(false);
+        while let Some(Conn { ep: Some(_), rx_posted, .. }) = self.conns.get(id)
+            && *rx_posted < wanted
+        {
+            let first = *rx_posted == 0;
+            let Ok(buf) = self.buffer() else { return };
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let Some(ep) = &conn.ep else { return };
+            if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64(), first) {
+                // No room now, or the connection is ending.
+                self.release(Some(buf));
+                return;
+            }
+            conn.rx_posted += 1;
         }
     }
 
@@ -135,6 +164,8 @@ impl Ep {
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         if conn == NONE {
             self.rx_posted -= 1;
+        } else if let Some(conn) = self.conns.get_mut(conn) {
+            conn.rx_posted = conn.rx_posted.saturating_sub(1);
         }
         let Some(buf) = done.buf else { return };
         if done.error.is_some() {
@@ -151,12 +182,17 @@ impl Ep {
             return;
         }
         let len = done.len.min(buf.len());
+        let cq_data = (done.flags & FI_REMOTE_CQ_DATA != 0).then_some(done.data);
+        let bare = Bare { tag: done.tag, cq_data, conn_id: done.src };
+        let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
         // What ends a transfer needs no room, and may be what makes some.
-        if (!self.parked.is_empty() || !self.may_take()) && !Header::is_control(&buf[..len]) {
-            self.parked.push_back((buf, len, conn));
+        let waits = !self.parked.is_empty() || !self.may_take();
+        let packet = Packet { buf, len, conn, bare };
+        if waits && (packet.bare.is_some() || !Header::is_control(&packet.buf[..len])) {
+            self.parked.push_back(packet);
             return;
         }
-        self.take_packet(buf, len, conn);
+        self.take_packet(packet);
     }
 
     /// Whether a message can be reported, and kept.
@@ -168,16 +204,47 @@ impl Ep {
     /// Goes on with packets that waited for room.
     pub(super) fn unpark(&mut self) {
         while self.may_take()
-            && let Some((buf, len, conn)) = self.parked.pop_front()
+            && let Some(packet) = self.parked.pop_front()
         {
-            self.take_packet(buf, len, conn);
+            self.take_packet(packet);
         }
     }
 
     #[inline]
-    fn take_packet(&mut self, buf: Buf, len: usize, conn: u32) {
-        let left = self.packet(buf, len, conn);
+    fn take_packet(&mut self, packet: Packet) {
+        let Packet { buf, len, conn, bare } = packet;
+        let left = match bare {
+            None => self.packet(buf, len, conn),
+            Some(bare) => {
+                self.bare_message(&buf[..len], conn, &bare);
+                Some(buf)
+            }
+        };
         self.reuse(conn, left);
+    }
+
+    /// A tagged message came without a header.
+    #[cold]
+    fn bare_message(&mut self, bytes: &[u8], conn: u32, bare: &Bare) {
+        let Some(id) = self.named_conn(bare.conn_id).filter(|id| conn == NONE || conn == *id)
+        else {
+            // The connection is over.
+            return;
+        };
+        let about = About {
+            tagged: true,
+            collective: self.inbox.takes_aside(bare.tag),
+            tag: bare.tag,
+            len: bytes.len(),
+            cq_data: bare.cq_data,
+            peer: self.conns[id].peer,
+        };
+        if let Some(recv) = self.inbox.take_posted(&about) {
+            recv.buf.copy_from(0, bytes);
+            self.inbox.received(&recv, &about);
+        } else {
+            self.inbox.keep(about, Body::Whole(bytes.into()));
+        }
     }
 
     /// Gives the core a receive buffer again, this one if it is left.
@@ -190,12 +257,9 @@ impl Ep {
             }
             self.release(buf);
             self.post_shared();
-        } else if self.conns.get(conn).is_some() {
-            if let Some(buf) = buf.or_else(|| self.buffer().ok()) {
-                self.post_own(conn, buf);
-            }
         } else {
             self.release(buf);
+            self.post_own(conn);
         }
     }
 

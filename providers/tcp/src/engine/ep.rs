@@ -97,6 +97,8 @@ pub(crate) struct Ep {
     pub(super) av: Option<Arc<Av>>,
     /// Takes completions that are not the application's.
     pub(super) later: Option<Aside>,
+    /// What receives report as their source (`OPT_SOURCE`).
+    pub(super) source: Option<fi_addr_t>,
 
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
@@ -142,6 +144,7 @@ impl Ep {
             eq: None,
             av: None,
             later: None,
+            source: None,
             tx_pending: 0,
             inbox,
             listener: None,
@@ -377,6 +380,10 @@ impl State {
     }
 
     /// FI_OPT_MIN_MULTI_RECV.
+    pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
+        self.eps[ep].source = Some(source);
+    }
+
     pub(crate) fn min_multi_recv(&mut self, ep: u32) -> &mut usize {
         &mut self.inboxes[self.eps[ep].inbox].min_multi_recv
     }

@@ -33,6 +33,8 @@ pub(super) struct Recv {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub(super) tagged: bool,
+    /// The tag of a message that is received as what has none (`Op::TaggedMsg`).
+    pub(super) msg_tag: Option<u64>,
     /// It belongs to a collective operation.
     pub(super) collective: bool,
     pub(super) tag: u64,

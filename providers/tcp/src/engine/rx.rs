@@ -82,7 +82,8 @@ impl Ep {
         buf: usize,
         extra: u64,
     ) -> Completion {
-        let mut flags = FI_RECV | if about.tagged { FI_TAGGED } else { FI_MSG } | extra;
+        let tagged = about.tagged || about.msg_tag.is_some();
+        let mut flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG } | extra;
         if about.cq_data.is_some() {
             flags |= FI_REMOTE_CQ_DATA;
         }
@@ -92,8 +93,8 @@ impl Ep {
             len: about.len,
             buf,
             data: about.cq_data.unwrap_or(0),
-            tag: about.tag,
-            src: self.id_of(about.peer),
+            tag: about.msg_tag.unwrap_or(about.tag),
+            src: self.source.unwrap_or_else(|| self.id_of(about.peer)),
         }
     }
 
@@ -419,6 +420,7 @@ impl State {
         }
         let about = About {
             tagged: message.tag.is_some(),
+            msg_tag: None,
             collective: message.tag.is_some_and(|tag| ep.takes_aside(tag)),
             tag: message.tag.unwrap_or(0),
             len: message.body.len(),
@@ -491,7 +493,9 @@ impl State {
                 self.acknowledged(id)?;
                 Ok(Begun::Taken(0))
             }
-            Op::Msg | Op::Tag => self.begin_message(id, header, behind),
+            // Only who knows what to make of it gets such a message.
+            Op::TaggedMsg if self.eps[self.conns[id].ep].source.is_none() => Err(Error::PROTO),
+            Op::Msg | Op::Tag | Op::TaggedMsg => self.begin_message(id, header, behind),
             Op::TagRts => self.announced(id, header),
             Op::Cts => {
                 self.clear_to_send(id, header.op_data)?;
@@ -860,10 +864,12 @@ pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<Ab
         return Err(Error::PROTO);
     }
     let tagged = matches!(header.op, Op::Tag | Op::TagRts);
+    let bare = header.op == Op::TaggedMsg;
     Ok(About {
         tagged,
+        msg_tag: bare.then_some(header.tag),
         collective: tagged && ep.takes_aside(header.tag),
-        tag: header.tag,
+        tag: if bare { 0 } else { header.tag },
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
         ack: wants_ack(header),

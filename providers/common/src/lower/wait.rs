@@ -1,0 +1,74 @@
+//! A core provider's wait sets: one thing to block on for many queues.
+use super::{Fabric, call, close, code, control};
+use crate::abi::{self, fi_wait_attr, fi_wait_obj, fid_wait};
+use crate::error::{Error, Result};
+use core::ffi::c_void;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// A core provider's wait set, with a descriptor.
+#[derive(Debug)]
+pub struct WaitSet {
+    raw: NonNull<fid_wait>,
+    fd: RawFd,
+    fabric: Arc<Fabric>,
+}
+
+// SAFETY: as for the fabric.
+unsafe impl Send for WaitSet {}
+// SAFETY: as above.
+unsafe impl Sync for WaitSet {}
+
+impl WaitSet {
+    /// Opens a set (fi_poll(3)). An error if the core has none that can be slept
+    /// on by its descriptor.
+    pub fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>> {
+        let mut raw: *mut fid_wait = ptr::null_mut();
+        // SAFETY: the fabric is open; all zeros is a valid attribute, which lives
+        // for the call.
+        let raw = unsafe {
+            let mut attr = std::mem::zeroed::<fi_wait_attr>();
+            attr.wait_obj = fi_wait_obj::FI_WAIT_FD.into();
+            let open = call!(fabric.0.as_ref().ops, wait_open);
+            code(open(fabric.0.as_ptr(), &mut attr, &mut raw))?;
+            NonNull::new(raw).ok_or(Error::OTHER)?
+        };
+        let mut set = Self { raw, fd: -1, fabric: fabric.clone() };
+        // SAFETY: open; FI_GETWAIT of a set with FI_WAIT_FD fills an int.
+        unsafe {
+            let fd = (&raw mut set.fd).cast::<c_void>();
+            control(raw.as_ptr().cast(), abi::FI_GETWAIT, fd)?;
+        }
+        match set.try_wait() {
+            Ok(()) | Err(Error::AGAIN) if set.fd >= 0 => Ok(Arc::new(set)),
+            _ => Err(Error::NOSYS),
+        }
+    }
+
+    /// What becomes readable with an entry of any member.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut fid_wait {
+        self.raw.as_ptr()
+    }
+
+    fn try_wait(&self) -> Result {
+        // SAFETY: open, and of this fabric.
+        unsafe { self.fabric.try_wait(&mut [self.raw.as_ptr().cast()]) }
+    }
+
+    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    pub fn may_block(&self) -> bool {
+        self.try_wait().is_ok()
+    }
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        // SAFETY: its members hold a count on this, so none is left.
+        let _ = unsafe { close(self.raw.as_ptr().cast()) };
+    }
+}
