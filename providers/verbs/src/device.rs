@@ -181,9 +181,8 @@ fn fabric_name(device: Device, gid_idx: i32) -> Result<CString> {
         return Ok(c"Ethernet-iWARP".into());
     }
     let gid = device.gid(1, gid_idx)?;
-    let prefix = u64::from_be_bytes([
-        gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7],
-    ]);
+    let prefix =
+        u64::from_be_bytes([gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7]]);
     Ok(CString::new(format!("IB-{prefix:#x}")).unwrap_or_default())
 }
 

@@ -1,8 +1,7 @@
 //! Fabrics, domains and registered memory.
 use crate::config::config;
-use crate::cm::DATA_MAX;
 use crate::device::source_of;
-use crate::engine::{Engine, Limits};
+use crate::engine::{Connections, Engine, Limits};
 use crate::ep::VerbsEp;
 use crate::info::VERBS;
 use crate::pep::{Caller, VerbsPep};
@@ -18,11 +17,9 @@ use ofi_provider::glue::{
 use ofi_provider::info::InfoRef;
 use ofi_provider::mr::{Backed, Backing, Count, MrTable};
 use ofi_provider::mr_cache::{Cache, Cached, Registrar};
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Progress, Thread};
 use ofi_provider::wait::Kind;
-use std::sync::{Arc, Weak};
-
-const _: () = assert!(DATA_MAX == 55);
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A fabric: a network that some device is on. It has no state.
 #[derive(Debug)]
@@ -47,7 +44,8 @@ impl Fabric for VerbsFabric {
         let regions = Regions { pd: pd.clone(), cache: cache.clone() };
         settings.regions = Arc::new(MrTable::backed(mr_mode, Arc::new(regions)));
         let engine = Engine::new(device, pd, cache)?;
-        Ok(VerbsDomain { engine, settings })
+        let connections = Arc::new(Connections(engine.clone()));
+        Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings })
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<VerbsPep> {
@@ -61,8 +59,22 @@ impl Fabric for VerbsFabric {
 /// A domain: a device of which the application uses a part.
 #[derive(Debug)]
 pub(crate) struct VerbsDomain {
+    /// Looks after the connections, from the first endpoint on.
+    thread: Mutex<Option<Thread>>,
+    connections: Arc<Connections>,
     engine: Arc<Engine>,
     settings: DomainSettings,
+}
+
+impl VerbsDomain {
+    fn start_thread(&self) -> Result {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let connections: Weak<Connections> = Arc::downgrade(&self.connections);
+            *thread = Some(Thread::start("ofi-verbs-cm", connections)?);
+        }
+        Ok(())
+    }
 }
 
 impl Domain for VerbsDomain {
@@ -103,15 +115,13 @@ impl Domain for VerbsDomain {
             atomics: info.caps() & FI_ATOMIC != 0 && self.engine.atomics(),
         };
         let handle = info.handle();
-        if let Some(passive) = passive_name(handle) {
-            // Its address cannot be taken over: librdmacm has no such call.
-            return passive.and(Err(Error::NOSYS));
-        }
+        let passive = passive_name(handle).transpose()?;
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
-        let caller = match handle.is_null() {
+        let caller = match handle.is_null() || passive.is_some() {
             true => None,
             false => Some(take_request::<Caller>(handle)?),
         };
+        self.start_thread()?;
         let engine = &self.engine;
         let at = engine.add(limits);
         let id = (|| match caller {
@@ -125,7 +135,10 @@ impl Domain for VerbsDomain {
             }
             None => {
                 let id = CmId::new(&engine.channel, at as usize)?;
-                let local = match info.src_addr() {
+                if passive.is_some() {
+                    id.share_port()?;
+                }
+                let local = match passive.as_deref().or(info.src_addr()) {
                     Some(bytes) => addr::from_bytes(bytes)?,
                     None => source_of(engine.device, dest.as_ref()).ok_or(Error::ADDRNOTAVAIL)?,
                 };

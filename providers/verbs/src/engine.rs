@@ -33,7 +33,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// In a request's number: it is one that sends. The endpoint's index is in the
 /// upper half.
@@ -41,9 +40,6 @@ const SEND: u32 = 1 << 31;
 
 /// Entries of a completion queue of the device's, unless one endpoint needs more.
 const CQ_SIZE: usize = 8192;
-
-/// How often connections are looked after while completions are awaited.
-const CM_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Completion queues are read so often at most before others get their turn.
 const POLLS: usize = 8;
@@ -61,7 +57,7 @@ pub(crate) struct Engine {
     epoll: Epoll,
     state: Lock<State>,
     activity: AtomicU64,
-    /// Somebody may sleep until the device or a connection tells of something.
+    /// Somebody may sleep until the device tells of something.
     armed: AtomicBool,
     max_msg_size: usize,
     max_cqe: usize,
@@ -83,9 +79,6 @@ pub(crate) struct State {
     /// The endpoints that take receives from a shared context, by the number of
     /// their queue pair.
     sharers: HashMap<u32, u32>,
-    /// Connections that are being made.
-    pending: usize,
-    looked: Instant,
 }
 
 /// A completion queue of the device's.
@@ -217,8 +210,7 @@ pub(crate) struct Request<'a> {
 impl Engine {
     pub(crate) fn new(device: Device, pd: Arc<Pd>, cache: Arc<Cache<Memory>>) -> Result<Arc<Self>> {
         let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
-        epoll.add(channel.fd(), 0, Interest::READ)?;
-        epoll.add(comp.fd(), 1, Interest::READ)?;
+        epoll.add(comp.fd(), 0, Interest::READ)?;
         let (attr, port) = (device.attr()?, device.port(1)?);
         let size = |n: c_int| usize::try_from(n).unwrap_or(0);
         Ok(Arc::new(Self {
@@ -232,8 +224,6 @@ impl Engine {
                 eps: Slab::default(),
                 queues: Vec::new(),
                 sharers: HashMap::new(),
-                pending: 0,
-                looked: Instant::now(),
             }),
             activity: AtomicU64::new(0),
             armed: AtomicBool::new(false),
@@ -318,9 +308,6 @@ impl Engine {
         let mut state = self.lock();
         let state = &mut *state;
         let Some(mut ep) = state.eps.remove(at) else { return };
-        if ep.is_pending() {
-            state.pending -= 1;
-        }
         if let Some(number) = ep.id.as_ref().and_then(CmId::qp_number) {
             state.sharers.remove(&number);
         }
@@ -391,20 +378,9 @@ impl Progress for Engine {
     fn progress(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        let found = state.poll();
-        let armed = self.armed.swap(false, Ordering::Relaxed);
-        if armed {
+        state.poll();
+        if self.armed.swap(false, Ordering::Relaxed) {
             self.comp.drain();
-        }
-        if found && !armed {
-            return;
-        }
-        let now = Instant::now();
-        if armed || state.pending > 0 || now.duration_since(state.looked) >= CM_INTERVAL {
-            state.looked = now;
-            while let Some(event) = self.channel.next() {
-                state.hear(event);
-            }
         }
     }
 
@@ -426,6 +402,30 @@ impl Progress for Engine {
 
     fn error_text(&self, prov_errno: c_int) -> Option<&'static CStr> {
         status_text(prov_errno)
+    }
+}
+
+/// The connections of a domain: a thread looks after them, so that one is made,
+/// and what is posted is flushed when its peer goes, whatever the application
+/// waits for meanwhile.
+#[derive(Debug)]
+pub(crate) struct Connections(pub(crate) Arc<Engine>);
+
+impl Progress for Connections {
+    fn progress(&self) {
+        let mut state = self.0.lock();
+        while let Some(event) = self.0.channel.next() {
+            state.hear(event);
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.0.channel.fd()
+    }
+
+    /// No call of the application's does this.
+    fn activity(&self) -> u64 {
+        0
     }
 }
 
@@ -533,9 +533,13 @@ impl State {
             _ => return Err(Error::OPBADSTATE),
         }
         let packed = pack(param)?;
-        ep.id.as_ref().ok_or(Error::OPBADSTATE)?.resolve_addr(to)?;
+        let id = ep.id.as_ref().ok_or(if ep.srq.is_some() {
+            Error::NOSYS
+        } else {
+            Error::OPBADSTATE
+        })?;
+        id.resolve_addr(to)?;
         ep.conn = Conn::Resolving(packed);
-        self.pending += 1;
         Ok(())
     }
 
@@ -548,7 +552,6 @@ impl State {
         id.accept(&pack(param)?)?;
         ep.tune();
         ep.conn = Conn::Accepted;
-        self.pending += 1;
         Ok(())
     }
 
@@ -556,9 +559,6 @@ impl State {
         let ep = &mut self.eps[at];
         if !matches!(ep.conn, Conn::Up | Conn::Accepted) {
             return Err(Error::NOTCONN);
-        }
-        if ep.conn == Conn::Accepted {
-            self.pending -= 1;
         }
         ep.conn = Conn::Up;
         ep.id.as_ref().ok_or(Error::OPBADSTATE)?.disconnect()
@@ -604,7 +604,6 @@ impl State {
     fn hear(&mut self, event: CmEvent) {
         let CmEvent { kind, token, status, data, .. } = event;
         let Some(ep) = self.eps.get_mut(token as u32) else { return };
-        let was_pending = ep.is_pending();
         match kind {
             CmKind::AddrResolved | CmKind::RouteResolved => {
                 if let Err(error) = ep.go_on(kind) {
@@ -639,17 +638,10 @@ impl State {
             }
             CmKind::Request | CmKind::Other => {}
         }
-        if was_pending && !ep.is_pending() {
-            self.pending -= 1;
-        }
     }
 }
 
 impl Ep {
-    fn is_pending(&self) -> bool {
-        matches!(self.conn, Conn::Resolving(_) | Conn::Requested | Conn::Accepted)
-    }
-
     /// Completions that its queue has room for.
     fn reserved(&self) -> usize {
         self.limits.tx_size + self.limits.rx_size
@@ -738,7 +730,8 @@ impl Ep {
             }
         } else {
             let right = if read { Memory::WRITABLE } else { 0 };
-            (count, kept) = engine.segments(segments, &mut sges, inline, right)
+            (count, kept) = engine
+                .segments(segments, &mut sges, inline, right)
                 .map(|found| (count + found.0, found.1))?;
             let most = if read { engine.read_segments } else { self.limits.tx_iov };
             if count > most {
@@ -943,7 +936,8 @@ fn failure(of: Completion, done: &WorkDone) -> CompletionError {
     let receives = of.flags & FI_RECV != 0;
     let error = match done.status {
         IBV_WC_WR_FLUSH_ERR => Error::CANCELED,
-        IBV_WC_LOC_LEN_ERR if receives => Error::TRUNC,
+        // rxe says the second of a buffer that is too short.
+        IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR if receives => Error::TRUNC,
         IBV_WC_LOC_LEN_ERR => Error::MSGSIZE,
         IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => Error::ACCES,
         IBV_WC_REM_INV_REQ_ERR => Error::REMOTEIO,

@@ -79,11 +79,7 @@ impl Ends {
 }
 
 /// The info of a device for an application with these hints.
-fn info_of(
-    version: u32,
-    facts: &mut Facts,
-    hints: Option<InfoRef<'_>>,
-) -> Result<Option<InfoBuf>> {
+fn info_of(version: u32, facts: &mut Facts, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
     let wanted = hints.and_then(InfoRef::ep).map_or(0, |ep| ep.rx_ctx_cnt);
     // An endpoint takes its receives from a shared context when one is bound to it.
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };

@@ -59,14 +59,8 @@ struct State {
 impl VerbsPep {
     /// A passive endpoint for this address.
     pub(crate) fn new(info: InfoBuf, local: &SocketAddr) -> Result<Self> {
-        let state = State {
-            id: None,
-            backlog: BACKLOG,
-            listens: false,
-            to: None,
-            info,
-            local: *local,
-        };
+        let state =
+            State { id: None, backlog: BACKLOG, listens: false, to: None, info, local: *local };
         let shared = Shared {
             channel: Channel::new()?,
             state: Lock::new(state),
@@ -81,6 +75,8 @@ impl State {
     fn bind(&mut self, channel: &Arc<Channel>) -> Result<&CmId> {
         if self.id.is_none() {
             let id = CmId::new(channel, 0)?;
+            // An active endpoint may be opened with this address instead.
+            id.share_port()?;
             id.bind(&self.local)?;
             self.local = id.local().unwrap_or(self.local);
             self.id = Some(id);

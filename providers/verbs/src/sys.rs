@@ -307,9 +307,8 @@ impl HwCq {
                 is_write: wc.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
                 len: wc.byte_len,
                 // SAFETY: both views of the union are a 32-bit number.
-                data: with_data.then(|| unsafe {
-                    u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data)
-                }),
+                data: with_data
+                    .then(|| unsafe { u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data) }),
                 qp: wc.qp_num,
             });
         }
@@ -496,6 +495,16 @@ impl CmId {
         check(unsafe { raw::rdma_bind_addr(self.id.as_ptr(), name) })
     }
 
+    /// Lets other identifiers that say the same have its port, while none listens.
+    pub(crate) fn share_port(&self) -> Result {
+        // RDMA_OPTION_ID and RDMA_OPTION_ID_REUSEADDR (rdma_set_option(3)).
+        const OPTION: [c_int; 2] = [0, 1];
+        let mut on: c_int = 1;
+        let (at, len) = ((&raw mut on).cast(), size_of::<c_int>());
+        // SAFETY: the identifier is open; the value lives for the call.
+        check(unsafe { raw::rdma_set_option(self.id.as_ptr(), OPTION[0], OPTION[1], at, len) })
+    }
+
     pub(crate) fn listen(&self, backlog: c_int) -> Result {
         // SAFETY: the identifier is open.
         check(unsafe { raw::rdma_listen(self.id.as_ptr(), backlog) })
@@ -578,13 +587,7 @@ impl CmId {
     /// # Safety
     /// The memory of `from` stays the library's until the completion, or until
     /// the return if it is sent inline.
-    pub(crate) unsafe fn post(
-        &self,
-        wr_id: u64,
-        verb: Verb,
-        from: &mut [Sge],
-        how: How,
-    ) -> Result {
+    pub(crate) unsafe fn post(&self, wr_id: u64, verb: Verb, from: &mut [Sge], how: How) -> Result {
         use raw::ibv_send_flags as flags;
         use raw::ibv_wr_opcode::*;
         // SAFETY: numbers and null pointers, so all zeros is a value.

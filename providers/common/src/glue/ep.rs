@@ -1229,7 +1229,8 @@ unsafe extern "C" fn recv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_recv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
@@ -1245,7 +1246,8 @@ unsafe extern "C" fn recvv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_recvv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
@@ -1312,7 +1314,8 @@ unsafe extern "C" fn trecv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_trecv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
@@ -1330,7 +1333,8 @@ unsafe extern "C" fn trecvv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_trecvv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })

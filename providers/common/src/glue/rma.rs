@@ -87,7 +87,8 @@ unsafe extern "C" fn read<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_read", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         ep.read_op(buf, RemoteSegments::one(addr, len as u64, key), src, context, ep.tx())
     })
 }
@@ -104,7 +105,8 @@ unsafe extern "C" fn readv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_readv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.read_op(buf, remote, src, context, ep.tx())
     })
@@ -165,7 +167,8 @@ unsafe extern "C" fn write<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_write", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
         ep.write_op(buf, RemoteSegments::one(addr, len as u64, key), dest, context, 0, ep.tx())
     })
 }
@@ -182,7 +185,8 @@ unsafe extern "C" fn writev<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_writev", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?.with_descs(descs)) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.write_op(buf, remote, dest, context, 0, ep.tx())
     })
@@ -232,7 +236,8 @@ unsafe extern "C" fn writedata<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_writedata", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
         let remote = RemoteSegments::one(addr, len as u64, key);
         ep.write_op(buf, remote, dest, context, data, ep.tx() | abi::FI_REMOTE_CQ_DATA)
     })
