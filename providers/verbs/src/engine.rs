@@ -33,6 +33,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// In a request's number: it is one that sends. The endpoint's index is in the
 /// upper half.
@@ -40,6 +41,10 @@ const SEND: u32 = 1 << 31;
 
 /// Entries of a completion queue of the device's, unless one endpoint needs more.
 const CQ_SIZE: usize = 8192;
+
+/// The end of a connection may overtake the last messages, which have a way of
+/// their own: so long they are waited for.
+const LINGER: Duration = Duration::from_millis(5);
 
 /// Completion queues are read so often at most before others get their turn.
 const POLLS: usize = 8;
@@ -413,10 +418,18 @@ pub(crate) struct Connections(pub(crate) Arc<Engine>);
 
 impl Progress for Connections {
     fn progress(&self) {
+        let mut ended = Vec::new();
         let mut state = self.0.lock();
         while let Some(event) = self.0.channel.next() {
-            state.hear(event);
+            ended.extend(state.hear(event));
         }
+        if ended.is_empty() {
+            return;
+        }
+        drop(state);
+        std::thread::sleep(LINGER);
+        let mut state = self.0.lock();
+        ended.into_iter().for_each(|at| state.end(at));
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -601,9 +614,10 @@ impl State {
         }
     }
 
-    fn hear(&mut self, event: CmEvent) {
+    /// Takes in an event; the endpoint whose connection it ended.
+    fn hear(&mut self, event: CmEvent) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
-        let Some(ep) = self.eps.get_mut(token as u32) else { return };
+        let ep = self.eps.get_mut(token as u32)?;
         match kind {
             CmKind::AddrResolved | CmKind::RouteResolved => {
                 if let Err(error) = ep.go_on(kind) {
@@ -626,17 +640,23 @@ impl State {
             CmKind::Disconnected | CmKind::Removed => {
                 let was_up = matches!(ep.conn, Conn::Up | Conn::Accepted);
                 ep.conn = Conn::Down;
-                if let Some(id) = &ep.id {
-                    // Ends our half; what is posted is flushed.
-                    if id.disconnect().is_err() {
-                        let _ = id.fail_qp();
-                    }
-                }
                 if was_up {
                     ep.tell(FI_SHUTDOWN as u32, Vec::new());
                 }
+                return Some(token as u32);
             }
             CmKind::Request | CmKind::Other => {}
+        }
+        None
+    }
+
+    /// Ends our half of a connection that the peer has ended; what is posted is
+    /// flushed.
+    fn end(&mut self, at: u32) {
+        if let Some(Ep { conn: Conn::Down, id: Some(id), .. }) = self.eps.get(at)
+            && id.disconnect().is_err()
+        {
+            let _ = id.fail_qp();
         }
     }
 }

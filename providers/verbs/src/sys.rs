@@ -112,7 +112,9 @@ impl Device {
     pub(crate) fn of_address(addr: &SocketAddr) -> Option<Self> {
         let channel = Channel::new().ok()?;
         let id = CmId::new(&channel, 0).ok()?;
-        id.bind(&SocketAddr::new(addr.ip(), 0)).ok()?;
+        let mut any_port = *addr;
+        any_port.set_port(0);
+        id.bind(&any_port).ok()?;
         id.device()
     }
 }
