@@ -200,9 +200,13 @@ fn offer(core: InfoRef<'_>) -> Result<Offer> {
 }
 
 /// What can be injected without a copy of ours, which is what an application
-/// gets that names no size.
+/// gets that names no size; where that is nothing, what we copy.
 fn default_inject(core: InfoRef<'_>) -> usize {
-    core.tx().map_or(0, |tx| tx.inject_size.saturating_sub(HEADER_LEN)).min(config().eager_limit)
+    let most = config().eager_limit;
+    match core.tx().map_or(0, |tx| tx.inject_size.saturating_sub(HEADER_LEN)) {
+        0 => most,
+        size => size.min(most),
+    }
 }
 
 /// The info for an application with these hints, over one core provider.

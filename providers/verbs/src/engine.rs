@@ -1,10 +1,9 @@
 //! What a domain's endpoints do: post work requests, take completions from the
 //! device and give them to the application, make and end connections.
 //!
-//! Requests of a queue pair complete in the order of their posting, so what is
-//! known of each waits in a queue; its place there is in the request's number.
-//! A success that nobody wants to know of is not told by the device: it is known
-//! when one behind it is. All queue pairs share completion queues of the
+//! What is known of the requests of a queue pair waits in a queue, in the order of
+//! their posting; a request's place there is in its number. A success that nobody
+//! wants to know of is not told by the device: it is known when one behind it is. All queue pairs share completion queues of the
 //! device's that have room for everything that can be posted.
 use crate::cm::{pack, unpack};
 use crate::config::config;
@@ -132,6 +131,8 @@ struct Ep {
     shared: Slab<Posted>,
     /// Sends since the last one of which success is told.
     silent: usize,
+    /// Sends that are complete but for those before them.
+    told: usize,
     scratch: Option<Scratch>,
 }
 
@@ -180,6 +181,10 @@ struct Sent {
     /// FI_SEND | FI_MSG …
     flags: u64,
     len: usize,
+    /// The device tells of its success.
+    signalled: bool,
+    /// Status and vendor's error, once the device has told of it.
+    done: Option<(u32, u32)>,
     /// Its success gets an entry.
     report: bool,
     /// Its failure gets one.
@@ -263,6 +268,7 @@ impl Engine {
             posted: Fifo::default(),
             shared: Slab::default(),
             silent: 0,
+            told: 0,
             scratch: None,
         })
     }
@@ -316,11 +322,13 @@ impl Engine {
         if let Some(number) = ep.id.as_ref().and_then(CmId::qp_number) {
             state.sharers.remove(&number);
         }
-        if let Some(id) = ep.id.take() {
-            if matches!(ep.conn, Conn::Up | Conn::Accepted) {
-                let _ = id.disconnect();
-            }
+        let id = ep.id.take();
+        if matches!(ep.conn, Conn::Up | Conn::Accepted)
+            && let Some(id) = &id
+        {
+            let _ = id.disconnect();
         }
+        drop(id);
         // The pair is gone now, and what it left in the queue is taken out here.
         if let Some(queue) = ep.queue {
             state.poll();
@@ -599,7 +607,7 @@ impl State {
         let (at, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
         let Some(ep) = self.eps.get_mut(at) else { return };
         if number & SEND != 0 {
-            ep.sent_up_to(number & !SEND, done);
+            ep.sent_is_done(number & !SEND, done);
         } else if ep.srq.is_some() {
             let Some(posted) = ep.shared.remove(number) else { return };
             // The endpoint that took it tells of it.
@@ -723,7 +731,9 @@ impl Ep {
         match flags {
             f if f & FI_SEND != 0 => self.bindings.tx_cntr.as_ref(),
             f if f & FI_READ != 0 => read.as_ref(),
-            _ => write.as_ref(),
+            f if f & FI_WRITE != 0 => write.as_ref(),
+            // A part of something.
+            _ => None,
         }
     }
 
@@ -735,14 +745,13 @@ impl Ep {
         if len > engine.max_msg_size || (flags & FI_INJECT != 0 && len > self.limits.inject) {
             return Err(Error::MSGSIZE);
         }
-        let number = self.sent.next();
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
         let inline = !read && !atomic && len <= self.inline;
         let (mut count, mut kept) = (0, None);
         let mut fetch = fetch.map(|to| Box::new((to, 0)));
         if atomic {
             let scratch = self.scratch.as_ref().ok_or(Error::OPNOTSUPP)?;
-            let place = number as usize % scratch.words.len();
+            let place = self.sent.next() as usize % scratch.words.len();
             sges[0] = scratch.sge(place);
             count = 1;
             if let Some(fetch) = &mut fetch {
@@ -753,11 +762,25 @@ impl Ep {
             (count, kept) = engine
                 .segments(segments, &mut sges, inline, right)
                 .map(|found| (count + found.0, found.1))?;
-            let most = if read { engine.read_segments } else { self.limits.tx_iov };
-            if count > most {
+            if count > self.limits.tx_iov {
                 return Err(Error::INVAL);
             }
         }
+        let (mut verb, mut first) = (verb, 0);
+        if let Verb::Read { addr, key } = &mut verb
+            && count > engine.read_segments
+        {
+            // Each segment is a read of its own; the last one stands for all.
+            if self.sent.items.len() + count > self.limits.tx_size {
+                return Err(Error::AGAIN);
+            }
+            while first + 1 < count {
+                self.read_part(at, Verb::Read { addr: *addr, key: *key }, sges[first])?;
+                *addr += u64::from(sges[first].length);
+                first += 1;
+            }
+        }
+        let number = self.sent.next();
         if flags & FI_INJECT != 0 && !inline && !atomic && len > 0 {
             // The device turned out to copy less than it promised.
             return Err(Error::MSGSIZE);
@@ -780,17 +803,40 @@ impl Ep {
         // SAFETY: the application lends the memory until the completion, which is
         // when `Sent` goes and with it what keeps the memory registered; an
         // inlined message is copied.
-        unsafe { id.post(wr_id, verb, &mut sges[..count], how) }.map_err(post_error)?;
+        unsafe { id.post(wr_id, verb, &mut sges[first..count], how) }.map_err(post_error)?;
         self.silent = if signalled { 0 } else { self.silent + 1 };
         let report_error = report || flags & FI_INJECT == 0;
         self.sent.items.push_back(Sent {
             context,
             flags: kind,
             len,
+            signalled,
+            done: None,
             report,
             report_error,
             _kept: kept,
             fetch,
+        });
+        Ok(())
+    }
+
+    /// Posts a part of a read, of which only failure is told.
+    fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
+        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
+        // SAFETY: as in `send`: the last part completes after this one.
+        unsafe { id.post(wr_id, verb, &mut [to], How::default()) }.map_err(post_error)?;
+        self.silent += 1;
+        self.sent.items.push_back(Sent {
+            context: Context::NULL,
+            flags: 0,
+            len: 0,
+            signalled: false,
+            done: None,
+            report: false,
+            report_error: false,
+            _kept: None,
+            fetch: None,
         });
         Ok(())
     }
@@ -805,10 +851,14 @@ impl Ep {
             return Err(Error::NOTCONN);
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
-        let (count, kept) =
+        let (mut count, kept) =
             engine.segments(&mut op.buf.local(), &mut sges, false, Memory::WRITABLE)?;
         if count > self.limits.rx_iov {
             return Err(Error::INVAL);
+        }
+        if count == 0 && engine.device.is_iwarp() {
+            // siw takes no receive without a segment; an empty one does.
+            count = 1;
         }
         let (context, report) = (op.context, op.flags & FI_COMPLETION != 0);
         let item = Posted { context, report, buf: op.buf.address(), _kept: kept };
@@ -840,15 +890,30 @@ impl Ep {
         })
     }
 
-    /// Everything sent up to this number is complete; what `done` says is of the
-    /// last of them.
-    fn sent_up_to(&mut self, number: u32, done: &WorkDone) {
-        for left in (0..self.sent.up_to(number)).rev() {
+    /// A send is complete, and all before it of which success is not told. Others
+    /// before it may not be: on siw a message overtakes a read. They complete for
+    /// the application in the order of their posting all the same.
+    fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
+        let count = self.sent.up_to(number);
+        let Some(sent) = count.checked_sub(1).and_then(|at| self.sent.items.get_mut(at)) else {
+            return;
+        };
+        sent.done = Some((done.status, done.vendor_error));
+        self.told += 1;
+        while let Some(first) = self.sent.items.front() {
+            if first.done.is_none() && (first.signalled || self.told == 0) {
+                return;
+            }
             let Some(sent) = self.sent.pop() else { return };
-            if left == 0 && done.status != status::IBV_WC_SUCCESS {
-                self.send_failed(&sent, done);
-            } else {
-                self.send_succeeded(&sent);
+            match sent.done {
+                Some((status, vendor_error)) if status != status::IBV_WC_SUCCESS => {
+                    self.told -= 1;
+                    self.send_failed(&sent, status, vendor_error);
+                }
+                done => {
+                    self.told -= usize::from(done.is_some());
+                    self.send_succeeded(&sent);
+                }
             }
         }
     }
@@ -870,14 +935,14 @@ impl Ep {
     }
 
     #[cold]
-    fn send_failed(&mut self, sent: &Sent, done: &WorkDone) {
+    fn send_failed(&mut self, sent: &Sent, status: u32, vendor_error: u32) {
         if let Some(cntr) = self.tx_cntr(sent.flags) {
             cntr.failed();
         }
         if let Some(cq) = self.bindings.tx_cq.as_ref().filter(|_| sent.report_error) {
-            cq.write_error(failure(entry(sent.context, sent.flags), done));
-        } else if done.status != status::IBV_WC_WR_FLUSH_ERR {
-            let text = status_text(done.status as c_int).unwrap_or_default().to_string_lossy();
+            cq.write_error(failure(entry(sent.context, sent.flags), status, vendor_error));
+        } else if status != status::IBV_WC_WR_FLUSH_ERR {
+            let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
             ofi_provider::log!(
                 &VERBS,
                 WARN,
@@ -885,12 +950,12 @@ impl Ep {
                 "an injected message was lost: {text}; its failure is reported nowhere else"
             );
         }
-        self.broke(done);
+        self.broke(status);
     }
 
     /// A queue pair that failed does not work any more: the peer hears of it.
-    fn broke(&self, done: &WorkDone) {
-        if done.status != status::IBV_WC_WR_FLUSH_ERR
+    fn broke(&self, status: u32) {
+        if status != status::IBV_WC_WR_FLUSH_ERR
             && matches!(self.conn, Conn::Up | Conn::Accepted)
             && let Some(id) = &self.id
         {
@@ -908,9 +973,9 @@ impl Ep {
             }
             of.flags = FI_MSG | FI_RECV;
             if let Some(cq) = &self.bindings.rx_cq {
-                cq.write_error(failure(of, done));
+                cq.write_error(failure(of, done.status, done.vendor_error));
             }
-            return self.broke(done);
+            return self.broke(done.status);
         }
         of.len = done.len as usize;
         of.buf = if done.is_write { 0 } else { posted.buf };
@@ -951,10 +1016,10 @@ fn entry(context: Context, flags: u64) -> Completion {
 }
 
 /// The error entry of a request that failed.
-fn failure(of: Completion, done: &WorkDone) -> CompletionError {
+fn failure(of: Completion, status: u32, vendor_error: u32) -> CompletionError {
     use status::*;
     let receives = of.flags & FI_RECV != 0;
-    let error = match done.status {
+    let error = match status {
         IBV_WC_WR_FLUSH_ERR => Error::CANCELED,
         // rxe says the second of a buffer that is too short.
         IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR if receives => Error::TRUNC,
@@ -966,8 +1031,8 @@ fn failure(of: Completion, done: &WorkDone) -> CompletionError {
         _ => Error::IO,
     };
     CompletionError {
-        prov_errno: done.status as c_int,
-        data: done.vendor_error.to_ne_bytes().to_vec(),
+        prov_errno: status as c_int,
+        data: vendor_error.to_ne_bytes().to_vec(),
         ..CompletionError::new(of, error)
     }
 }
@@ -991,18 +1056,10 @@ mod tests {
 
     #[test]
     fn failures_say_what_the_device_said() {
-        let done = WorkDone {
-            wr_id: 0,
-            status: status::IBV_WC_LOC_LEN_ERR,
-            vendor_error: 7,
-            is_write: false,
-            len: 0,
-            data: None,
-            qp: 0,
-        };
-        let error = failure(entry(Context::NULL, FI_RECV | FI_MSG), &done);
+        let status = status::IBV_WC_LOC_LEN_ERR;
+        let error = failure(entry(Context::NULL, FI_RECV | FI_MSG), status, 7);
         assert_eq!((error.error, error.prov_errno), (Error::TRUNC, 1));
         assert_eq!(error.data, 7u32.to_ne_bytes());
-        assert_eq!(failure(entry(Context::NULL, FI_SEND), &done).error, Error::MSGSIZE);
+        assert_eq!(failure(entry(Context::NULL, FI_SEND), status, 7).error, Error::MSGSIZE);
     }
 }
