@@ -255,22 +255,7 @@ impl Engine {
 
     /// A new endpoint; its connection comes with [`State::set_id`].
     pub(crate) fn add(&self, limits: Limits) -> u32 {
-        self.lock().eps.insert(Ep {
-            limits,
-            fid: None,
-            bindings: Bindings::default(),
-            conn: Conn::None,
-            id: None,
-            srq: None,
-            queue: None,
-            inline: 0,
-            sent: Fifo::default(),
-            posted: Fifo::default(),
-            shared: Slab::default(),
-            silent: 0,
-            told: 0,
-            scratch: None,
-        })
+        self.lock().eps.insert(Ep::new(limits))
     }
 
     /// A new shared receive context.
@@ -670,6 +655,25 @@ impl State {
 }
 
 impl Ep {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            fid: None,
+            bindings: Bindings::default(),
+            conn: Conn::None,
+            id: None,
+            srq: None,
+            queue: None,
+            inline: 0,
+            sent: Fifo::default(),
+            posted: Fifo::default(),
+            shared: Slab::default(),
+            silent: 0,
+            told: 0,
+            scratch: None,
+        }
+    }
+
     /// Completions that its queue has room for.
     fn reserved(&self) -> usize {
         self.limits.tx_size + self.limits.rx_size
@@ -1052,6 +1056,44 @@ mod tests {
         assert_eq!((fifo.up_to(2), fifo.up_to(!SEND - 2)), (0, 0));
         assert_eq!((fifo.pop(), fifo.pop(), fifo.pop()), (Some(0), Some(1), Some(2)));
         assert_eq!((fifo.up_to(1), fifo.up_to(0), fifo.next()), (1, 0, 2));
+    }
+
+    #[test]
+    fn what_completes_before_an_earlier_request_waits_for_it() {
+        let limits =
+            Limits { tx_size: 8, rx_size: 1, tx_iov: 1, rx_iov: 1, inject: 0, atomics: false };
+        let mut ep = Ep::new(limits);
+        for signalled in [true, false, true, false] {
+            ep.sent.items.push_back(Sent {
+                context: Context::NULL,
+                flags: 0,
+                len: 0,
+                signalled,
+                done: None,
+                report: false,
+                report_error: false,
+                _kept: None,
+                fetch: None,
+            });
+        }
+        let done = |status| WorkDone {
+            wr_id: 0,
+            status,
+            vendor_error: 0,
+            is_write: false,
+            len: 0,
+            data: None,
+            qp: 0,
+        };
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (4, 1));
+        // The first takes the others along, but for the last, of which nothing is known.
+        ep.sent_is_done(0, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (1, 0));
+        // Told twice, or of nothing: no matter.
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        ep.sent_is_done(3, &done(status::IBV_WC_WR_FLUSH_ERR));
+        assert_eq!((ep.sent.items.len(), ep.told), (0, 0));
     }
 
     #[test]
