@@ -165,7 +165,11 @@ impl Domain for VerbsDomain {
             tx_size: 0,
             rx_size: if rx.size == 0 { config.rx_size } else { rx.size.min(1 << 24) },
             tx_iov: 0,
-            rx_iov: config.rx_iov_limit.clamp(1, IOV_LIMIT),
+            rx_iov: match rx.iov_limit {
+                0 => config.rx_iov_limit,
+                most => most,
+            }
+            .clamp(1, IOV_LIMIT),
             inject: 0,
             atomics: false,
         };

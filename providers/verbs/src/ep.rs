@@ -47,7 +47,7 @@ impl Endpoint for VerbsEp {
         self.engine.enable(self.at, bindings, srx.map(|srx| srx.at))
     }
 
-    fn cancel(&self, _context: Context) -> Result {
+    fn cancel(&self, _context: Context, _tx: bool) -> Result {
         // What a device has it does not give back.
         Err(Error::NOSYS)
     }

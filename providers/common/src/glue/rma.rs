@@ -119,7 +119,9 @@ unsafe extern "C" fn readv<E: Endpoint>(
 /// promises.
 pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
     // SAFETY: by this function's contract.
-    let (buf, remote) = unsafe { (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?) };
+    let (buf, remote) = unsafe {
+        (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+    };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
     }
@@ -132,7 +134,9 @@ pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
 /// As [`read_op`].
 pub(super) unsafe fn write_op(msg: &fi_msg_rma, flags: u64) -> Result<WriteOp> {
     // SAFETY: by this function's contract.
-    let (buf, remote) = unsafe { (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?) };
+    let (buf, remote) = unsafe {
+        (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+    };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
     }
