@@ -368,6 +368,7 @@ static void from_pep(int rank)
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 
 	memset(&c, 0, sizeof c);
+	inet_pton(AF_INET, ct_node(&c.o), &a.sin_addr);
 	if (rank == 0) {
 		struct cm_event x;
 

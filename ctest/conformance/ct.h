@@ -222,7 +222,10 @@ static inline void ct_idle(struct ct *c, int ms)
 static inline int ct_is_ip(void) { return strncmp(ct_prov, "shm", 3) && strncmp(ct_prov, "lnx", 3); }
 static inline const char *ct_node(const struct ct_opt *o)
 {
-	return !ct_is_ip() ? NULL : o->af == AF_INET6 ? "::1" : "127.0.0.1";
+	/* CT_NODE: for providers that have no loopback, an address of this host */
+	const char *node = getenv("CT_NODE");
+
+	return !ct_is_ip() ? NULL : o->af == AF_INET6 ? "::1" : node ? node : "127.0.0.1";
 }
 static inline struct fi_info *ct_hints(const struct ct_opt *o)
 {
@@ -461,8 +464,18 @@ static inline void ct_open(struct ct *c, const struct ct_opt *o)
 	}
 	ct_barrier(c);
 }
+static struct { char *p; size_t n; struct fid_mr *mr; struct fid_domain *of; } ct_mem[4096];
+static int ct_nmem;
 static inline void ct_close(struct ct *c)
 {
+	for (int i = 0; i < ct_nmem && !c->borrowed; i++)
+		if (ct_mem[i].of == c->domain && ct_mem[i].mr) {
+			if (c->ep)	/* before its memory */
+				OK(fi_close(&c->ep->fid));
+			c->ep = NULL;
+			OK(fi_close(&ct_mem[i].mr->fid));
+			ct_mem[i].mr = NULL;
+		}
 	if (c->ep)
 		OK(fi_close(&c->ep->fid));
 	if (c->pep)
@@ -551,9 +564,7 @@ static inline struct fi_cq_tagged_entry ct_recvd(struct ct *c, void *ctx, size_t
 static __attribute__((unused)) struct fi_context2 ct_ctx[4096];
 #define CTX(i) ((void *)&ct_ctx[i])
 
-/* Zeroed memory, registered when the provider wants FI_MR_LOCAL. */
-static struct { char *p; size_t n; struct fid_mr *mr; } ct_mem[4096];
-static int ct_nmem;
+/* Zeroed memory, registered when the provider wants FI_MR_LOCAL: until its domain closes. */
 static inline void *ct_alloc(struct ct *c, size_t n)
 {
 	char *p = mmap(NULL, n + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -563,6 +574,7 @@ static inline void *ct_alloc(struct ct *c, size_t n)
 		CHECK(ct_nmem < 4096);
 		ct_mem[ct_nmem].p = p;
 		ct_mem[ct_nmem].n = n + 4096;
+		ct_mem[ct_nmem].of = c->domain;
 		OK(fi_mr_reg(c->domain, p, n + 4096, FI_SEND | FI_RECV, 0, ct_nmem + 1, 0, &ct_mem[ct_nmem].mr, NULL));
 		ct_nmem++;
 	}
@@ -571,7 +583,7 @@ static inline void *ct_alloc(struct ct *c, size_t n)
 static inline void *ct_desc(const void *b)
 {
 	for (int i = 0; i < ct_nmem; i++)
-		if ((const char *)b >= ct_mem[i].p && (const char *)b < ct_mem[i].p + ct_mem[i].n)
+		if (ct_mem[i].mr && (const char *)b >= ct_mem[i].p && (const char *)b < ct_mem[i].p + ct_mem[i].n)
 			return fi_mr_desc(ct_mem[i].mr);
 	return NULL;
 }

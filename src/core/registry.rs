@@ -361,6 +361,13 @@ impl Registry {
             Err(Refused::Nothing) => {
                 log::info(format_args!("plug-in {} has nothing to offer here", file.display()));
             }
+            Err(Refused::Needs(library)) => {
+                // As with hardware that this machine does not have.
+                log::info(format_args!(
+                    "plug-in {} is left out: it needs {library}, which is not installed",
+                    file.display()
+                ));
+            }
             Err(Refused::Unusable(why)) => {
                 log::warn(format_args!("plug-in {} is left out: {why}", file.display()));
             }
@@ -418,6 +425,8 @@ fn parse_hooks(list: &str) -> Vec<String> {
 /// Why a plug-in is not used.
 #[derive(Debug)]
 enum Refused {
+    /// A library that it is linked to is not there: its name.
+    Needs(String),
     /// It found nothing on this host that it could work with.
     Nothing,
     /// Something is wrong with it.
@@ -434,7 +443,7 @@ fn open(file: &Path) -> core::result::Result<Provider, Refused> {
     // plug-ins come from is for the administrator and the user to say.
     unsafe {
         let library = Library::open(Some(file), RTLD_NOW | RTLD_LOCAL)
-            .map_err(|error| Refused::Unusable(root_cause(&error)))?;
+            .map_err(|error| Refused::by_loader(file, root_cause(&error)))?;
         let entry = match library.get::<Entry>(b"fi_prov_ini\0") {
             Ok(entry) => *entry,
             Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
@@ -489,6 +498,17 @@ fn is_cut_off(file: &Path) -> bool {
         Some(table.chunks_exact(entry.max(1)).any(|segment| beyond(segment) == Some(true)))
     };
     look() == Some(true)
+}
+
+impl Refused {
+    /// By what the loader says of a file.
+    fn by_loader(file: &Path, why: String) -> Self {
+        // Of what a plug-in is linked to it names the library, else the plug-in.
+        match why.split_once(": cannot open shared object file: No such file") {
+            Some((library, _)) if Path::new(library) != file => Self::Needs(library.to_owned()),
+            _ => Self::Unusable(why),
+        }
+    }
 }
 
 fn root_cause(error: &libloading::Error) -> String {
@@ -564,6 +584,19 @@ fn own_path() -> Option<PathBuf> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_is_not_installed_is_no_fault_of_the_plug_in() {
+        let by = |why: &str| Refused::by_loader(Path::new("/p/libverbs-fi.so"), why.to_owned());
+        let missing = ": cannot open shared object file: No such file or directory";
+        let needs = by(&format!("libibverbs.so.1{missing}"));
+        assert!(matches!(needs, Refused::Needs(library) if library == "libibverbs.so.1"));
+        for why in [&format!("/p/libverbs-fi.so{missing}"), "/p/libverbs-fi.so: invalid ELF header"]
+        {
+            assert!(matches!(by(why), Refused::Unusable(text) if text == *why));
+        }
+    }
+
     use crate::abi::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
     use core::ffi::{c_char, c_int, c_void};
 

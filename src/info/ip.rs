@@ -170,6 +170,13 @@ impl Ends {
     }
 }
 
+/// The addresses of interfaces that are up, each with its interface's name, in
+/// the order of the system.
+pub fn interfaces() -> Vec<(String, SocketAddr)> {
+    let all = Iface::all().into_iter();
+    all.filter_map(|iface| Some((iface.name, iface.addr?))).collect()
+}
+
 /// An address in hints: a socket address, or a string if they say so.
 fn read_addr(bytes: &[u8], format: u32) -> Option<SocketAddr> {
     if format == FI_ADDR_STR as u32 {

@@ -32,6 +32,8 @@ pub const IOV_LIMIT: usize = 4;
 struct Segments {
     /// The first segment.
     first: iovec,
+    /// What fi_mr_desc(3) gave for its memory.
+    desc: *mut c_void,
     /// All of them, unless there is just one.
     all: Option<Box<Many>>,
 }
@@ -39,8 +41,20 @@ struct Segments {
 #[derive(Clone)]
 struct Many {
     iov: [iovec; IOV_LIMIT],
+    descs: [*mut c_void; IOV_LIMIT],
     count: usize,
     len: usize,
+}
+
+/// A piece of the application's memory, for hardware to use in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalSegment {
+    /// Where it is.
+    pub addr: usize,
+    /// Its bytes.
+    pub len: usize,
+    /// What fi_mr_desc(3) gave for it, 0 if the application named nothing.
+    pub desc: usize,
 }
 
 const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -48,7 +62,8 @@ const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 impl Segments {
     #[inline]
     fn one(base: *mut c_void, len: usize) -> Self {
-        Self { first: iovec { iov_base: base, iov_len: len }, all: None }
+        let first = iovec { iov_base: base, iov_len: len };
+        Self { first, desc: std::ptr::null_mut(), all: None }
     }
 
     /// # Safety
@@ -57,7 +72,8 @@ impl Segments {
         if count > IOV_LIMIT || (count > 0 && iov.is_null()) {
             return Err(Error::INVAL);
         }
-        let mut all = Many { iov: [EMPTY; IOV_LIMIT], count, len: 0 };
+        let descs = [std::ptr::null_mut(); IOV_LIMIT];
+        let mut all = Many { iov: [EMPTY; IOV_LIMIT], descs, count, len: 0 };
         for (index, to) in all.iov[..count].iter_mut().enumerate() {
             // SAFETY: `index` is below `count`.
             *to = unsafe { *iov.add(index) };
@@ -67,7 +83,39 @@ impl Segments {
     }
 
     fn of(all: Many) -> Self {
-        Self { first: all.iov[0], all: (all.count != 1).then(|| Box::new(all)) }
+        let (first, desc) = (all.iov[0], all.descs[0]);
+        Self { first, desc, all: (all.count != 1).then(|| Box::new(all)) }
+    }
+
+    /// # Safety
+    /// `descs` is null or points to one for each segment.
+    unsafe fn with_descs(mut self, descs: *const *mut c_void) -> Self {
+        if descs.is_null() {
+            return self;
+        }
+        match &mut self.all {
+            // SAFETY: by this function's contract.
+            None => self.desc = unsafe { *descs },
+            Some(all) => {
+                for (index, to) in all.descs[..all.count].iter_mut().enumerate() {
+                    // SAFETY: as above, `index` is below the number of segments.
+                    *to = unsafe { *descs.add(index) };
+                }
+            }
+        }
+        self
+    }
+
+    fn local(&self) -> impl Iterator<Item = LocalSegment> {
+        let descs = match &self.all {
+            None => std::slice::from_ref(&self.desc),
+            Some(all) => &all.descs[..all.count],
+        };
+        self.as_slice().iter().zip(descs).map(|(iov, desc)| LocalSegment {
+            addr: iov.iov_base as usize,
+            len: iov.iov_len,
+            desc: *desc as usize,
+        })
     }
 
     #[inline]
@@ -113,7 +161,8 @@ impl Segments {
 
     /// The `len` bytes from `from` on, as segments of their own.
     fn part(&self, from: usize, len: usize) -> Self {
-        let mut part = Many { iov: [EMPTY; IOV_LIMIT], count: 0, len: 0 };
+        let descs = [std::ptr::null_mut(); IOV_LIMIT];
+        let mut part = Many { iov: [EMPTY; IOV_LIMIT], descs, count: 0, len: 0 };
         self.each(from, len, |base, len| {
             part.iov[part.count] = iovec { iov_base: base.cast(), iov_len: len };
             part.count += 1;
@@ -179,6 +228,30 @@ impl SendBuf {
     pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
         // SAFETY: by this function's contract.
         Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
+    }
+
+    /// With what fi_mr_desc(3) gave for its one segment.
+    #[inline]
+    #[must_use]
+    pub fn with_desc(mut self, desc: *mut c_void) -> Self {
+        self.0.desc = desc;
+        self
+    }
+
+    /// With what fi_mr_desc(3) gave for each segment.
+    ///
+    /// # Safety
+    /// `descs` is null or points to one for each segment.
+    #[must_use]
+    pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
+        // SAFETY: by this function's contract.
+        Self(unsafe { self.0.with_descs(descs) })
+    }
+
+    /// The segments and what they are registered as. The hardware uses them until
+    /// the transfer is complete, as the application lent them.
+    pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
+        self.0.local()
     }
 
     /// Bytes in all.
@@ -296,6 +369,30 @@ impl RecvBuf {
     /// No room at all, as a peek has.
     pub fn none() -> Self {
         Self(Segments::one(std::ptr::null_mut(), 0))
+    }
+
+    /// With what fi_mr_desc(3) gave for its one segment.
+    #[inline]
+    #[must_use]
+    pub fn with_desc(mut self, desc: *mut c_void) -> Self {
+        self.0.desc = desc;
+        self
+    }
+
+    /// With what fi_mr_desc(3) gave for each segment.
+    ///
+    /// # Safety
+    /// `descs` is null or points to one for each segment.
+    #[must_use]
+    pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
+        // SAFETY: by this function's contract.
+        Self(unsafe { self.0.with_descs(descs) })
+    }
+
+    /// The segments and what they are registered as. The hardware uses them until
+    /// the transfer is complete, as the application lent them.
+    pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
+        self.0.local()
     }
 
     /// Bytes in all.

@@ -855,14 +855,37 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
 }
 
 unsafe extern "C" fn cq_strerror(
-    _cq: *mut fid_cq,
+    cq: *mut fid_cq,
     prov_errno: c_int,
     _err_data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
+    // SAFETY: see above.
+    let cq = unsafe { Cq::from_c(cq) };
+    let own = cq.ok().and_then(|cq| cq.progress.error_text(prov_errno));
     // SAFETY: `buf` is null or has `len` bytes, as the caller says.
-    unsafe { error_text(prov_errno, buf, len) }
+    unsafe {
+        match own {
+            Some(text) if buf.is_null() || len == 0 => text.as_ptr(),
+            Some(text) => copy_text(text.to_bytes(), buf, len),
+            None => error_text(prov_errno, buf, len),
+        }
+    }
+}
+
+/// A text, cut to the caller's buffer.
+///
+/// # Safety
+/// `buf` has `len` bytes, which is not 0.
+unsafe fn copy_text(text: &[u8], buf: *mut c_char, len: usize) -> *const c_char {
+    let n = text.len().min(len - 1);
+    // SAFETY: `n + 1 <= len` bytes are written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, n);
+        buf.add(n).write(0);
+    }
+    buf
 }
 
 /// The text of an errno, in the caller's buffer when there is one.
@@ -871,14 +894,8 @@ unsafe extern "C" fn cq_strerror(
 /// `buf` is null or has `len` bytes.
 pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *const c_char {
     if !buf.is_null() && len > 0 {
-        let text = strerror(code);
-        let n = text.len().min(len - 1);
-        // SAFETY: `n + 1 <= len` bytes are written.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, n);
-            buf.add(n).write(0);
-        }
-        return buf;
+        // SAFETY: by this function's contract.
+        return unsafe { copy_text(strerror(code).as_bytes(), buf, len) };
     }
     match crate::error::ofi_text(code) {
         Some(text) => text.as_ptr(),

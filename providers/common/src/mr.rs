@@ -70,6 +70,10 @@ pub type Count = Box<dyn Fn() -> u64 + Send + Sync>;
 pub trait Backed: Send + Sync {
     /// From now on peers' writes to it are counted.
     fn count(&self) -> Result<Count>;
+    /// What transfers name it by (fi_mr_desc(3)); null if they need not.
+    fn desc(&self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
 }
 
 /// The regions of a domain.
@@ -429,7 +433,7 @@ impl Mr {
                     context: attr.context,
                     ops: (&raw const FID_OPS).cast_mut(),
                 },
-                mem_desc: std::ptr::null_mut(),
+                mem_desc: backing.as_ref().map_or(std::ptr::null_mut(), |backing| backing.desc()),
                 key,
             },
             table,

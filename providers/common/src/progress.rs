@@ -6,6 +6,7 @@
 //! and an object somebody may block on also has a [`Thread`].
 use crate::error::Result;
 use crate::sys::{Epoll, EventFd, Interest};
+use core::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -46,6 +47,11 @@ pub trait Progress: Send + Sync {
     /// a source alone.
     fn is_serialized(&self) -> bool {
         false
+    }
+
+    /// The text of a completion error's `prov_errno`, where that is no errno.
+    fn error_text(&self, _prov_errno: c_int) -> Option<&'static CStr> {
+        None
     }
 
     /// A count that changes with every call of `progress` that the application

@@ -499,8 +499,13 @@ unsafe extern "C" fn query_atomic<D: Domain>(
         if !<D::Endpoint as Atomic>::OFFERED {
             return Err(Error::NOSYS);
         }
-        if domain.is_null() || attr.is_null() {
+        // SAFETY: see above.
+        let domain = unsafe { DomainFid::<D>::from_c(domain) }?;
+        if attr.is_null() {
             return Err(Error::INVAL);
+        }
+        if !domain.inner.has_atomics() {
+            return Err(Error::OPNOTSUPP);
         }
         let found = atomic::query::<D::Endpoint>(kind, datatype.raw(), op.raw())?;
         // SAFETY: not null, and the caller's.

@@ -1063,7 +1063,7 @@ macro_rules! transmit {
             ep: *mut fid_ep,
             buf: *const c_void,
             len: usize,
-            _desc: *mut c_void,
+            desc: *mut c_void,
             dest: fi_addr_t,
             $($tag: $tag_ty,)?
             context: *mut c_void,
@@ -1072,7 +1072,7 @@ macro_rules! transmit {
                 let mut the_tag = 0;
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
-                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
                 ep.$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
@@ -1083,7 +1083,7 @@ macro_rules! transmit {
         unsafe extern "C" fn $sendv<E: Endpoint>(
             ep: *mut fid_ep,
             iov: *const iovec,
-            _desc: *mut *mut c_void,
+            descs: *mut *mut c_void,
             count: usize,
             dest: fi_addr_t,
             $($tag: $tag_ty,)?
@@ -1093,7 +1093,7 @@ macro_rules! transmit {
                 let mut the_tag = 0;
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
-                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?.with_descs(descs)) };
                 ep.$method(SendOp {
                     buf, dest, context: Context(context), data: 0, tag: the_tag, flags: ep.tx(),
                 })
@@ -1109,7 +1109,7 @@ macro_rules! transmit {
             let tag: fn(&$msg) -> u64 = $msg_tag;
             Ok(SendOp {
                 // SAFETY: by this function's contract.
-                buf: unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count) }?,
+                buf: unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) },
                 dest: msg.addr,
                 context: Context(msg.context),
                 data: msg.data,
@@ -1156,7 +1156,7 @@ macro_rules! transmit {
             ep: *mut fid_ep,
             buf: *const c_void,
             len: usize,
-            _desc: *mut c_void,
+            desc: *mut c_void,
             data: u64,
             dest: fi_addr_t,
             $($tag: $tag_ty,)?
@@ -1166,7 +1166,7 @@ macro_rules! transmit {
                 let mut the_tag = 0;
                 $(the_tag = $tag;)?
                 // SAFETY: see above.
-                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
                 ep.$method(SendOp {
                     buf, dest, context: Context(context), data, tag: the_tag,
                     flags: ep.tx() | abi::FI_REMOTE_CQ_DATA,
@@ -1223,13 +1223,14 @@ unsafe extern "C" fn recv<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_recv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
@@ -1238,14 +1239,15 @@ unsafe extern "C" fn recv<E: Endpoint>(
 unsafe extern "C" fn recvv<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const iovec,
-    _desc: *mut *mut c_void,
+    descs: *mut *mut c_void,
     count: usize,
     src: fi_addr_t,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_recvv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.recv(RecvOp { buf, src, tag: 0, ignore: 0, context, flags })
     })
@@ -1275,7 +1277,7 @@ pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
         RecvBuf::none()
     } else {
         // SAFETY: by this function's contract.
-        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) }
     };
     let context = Context(msg.context);
     Ok(RecvOp { buf, src: msg.addr, tag: 0, ignore: 0, context, flags })
@@ -1294,7 +1296,7 @@ pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp>
         RecvBuf::none()
     } else {
         // SAFETY: by this function's contract.
-        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count) }?
+        unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) }
     };
     let (context, src) = (Context(msg.context), msg.addr);
     Ok(RecvOp { buf, src, tag: msg.tag, ignore: msg.ignore, context, flags })
@@ -1304,7 +1306,7 @@ unsafe extern "C" fn trecv<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     tag: u64,
     ignore: u64,
@@ -1312,7 +1314,8 @@ unsafe extern "C" fn trecv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_trecv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })
@@ -1321,7 +1324,7 @@ unsafe extern "C" fn trecv<E: Endpoint>(
 unsafe extern "C" fn trecvv<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const iovec,
-    _desc: *mut *mut c_void,
+    descs: *mut *mut c_void,
     count: usize,
     src: fi_addr_t,
     tag: u64,
@@ -1330,7 +1333,8 @@ unsafe extern "C" fn trecvv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_trecvv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let (context, flags) = (Context(context), ep.rx());
         ep.trecv(RecvOp { buf, src, tag, ignore, context, flags })
     })

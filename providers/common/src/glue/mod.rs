@@ -90,6 +90,10 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
     fn blocking_opened(&self, kind: Kind) -> Result;
+    /// Whether this domain has the atomic operations that its endpoints may have.
+    fn has_atomics(&self) -> bool {
+        true
+    }
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
     /// Opens a shared receive context: an endpoint of which only the receive

@@ -79,7 +79,7 @@ unsafe extern "C" fn read<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     src: fi_addr_t,
     addr: u64,
     key: u64,
@@ -87,7 +87,8 @@ unsafe extern "C" fn read<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_read", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
         ep.read_op(buf, RemoteSegments::one(addr, len as u64, key), src, context, ep.tx())
     })
 }
@@ -95,7 +96,7 @@ unsafe extern "C" fn read<E: Endpoint>(
 unsafe extern "C" fn readv<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const iovec,
-    _desc: *mut *mut c_void,
+    descs: *mut *mut c_void,
     count: usize,
     src: fi_addr_t,
     addr: u64,
@@ -104,7 +105,8 @@ unsafe extern "C" fn readv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_readv", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.read_op(buf, remote, src, context, ep.tx())
     })
@@ -117,7 +119,9 @@ unsafe extern "C" fn readv<E: Endpoint>(
 /// promises.
 pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
     // SAFETY: by this function's contract.
-    let (buf, remote) = unsafe { (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?, remote(msg)?) };
+    let (buf, remote) = unsafe {
+        (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+    };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
     }
@@ -130,7 +134,9 @@ pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
 /// As [`read_op`].
 pub(super) unsafe fn write_op(msg: &fi_msg_rma, flags: u64) -> Result<WriteOp> {
     // SAFETY: by this function's contract.
-    let (buf, remote) = unsafe { (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?, remote(msg)?) };
+    let (buf, remote) = unsafe {
+        (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+    };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
     }
@@ -157,7 +163,7 @@ unsafe extern "C" fn write<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     dest: fi_addr_t,
     addr: u64,
     key: u64,
@@ -165,7 +171,8 @@ unsafe extern "C" fn write<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_write", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
         ep.write_op(buf, RemoteSegments::one(addr, len as u64, key), dest, context, 0, ep.tx())
     })
 }
@@ -173,7 +180,7 @@ unsafe extern "C" fn write<E: Endpoint>(
 unsafe extern "C" fn writev<E: Endpoint>(
     ep: *mut fid_ep,
     iov: *const iovec,
-    _desc: *mut *mut c_void,
+    descs: *mut *mut c_void,
     count: usize,
     dest: fi_addr_t,
     addr: u64,
@@ -182,7 +189,8 @@ unsafe extern "C" fn writev<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_writev", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?.with_descs(descs)) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.write_op(buf, remote, dest, context, 0, ep.tx())
     })
@@ -223,7 +231,7 @@ unsafe extern "C" fn writedata<E: Endpoint>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
-    _desc: *mut c_void,
+    desc: *mut c_void,
     data: u64,
     dest: fi_addr_t,
     addr: u64,
@@ -232,7 +240,8 @@ unsafe extern "C" fn writedata<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_writedata", || {
         // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let (ep, buf) =
+            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
         let remote = RemoteSegments::one(addr, len as u64, key);
         ep.write_op(buf, remote, dest, context, data, ep.tx() | abi::FI_REMOTE_CQ_DATA)
     })

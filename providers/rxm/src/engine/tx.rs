@@ -537,6 +537,15 @@ impl Ep {
         let Some(link) = &conn.ep else { return Err(Error::NOTCONN) };
         header.conn_id = conn.remote_id;
         header.write(&mut buf);
+        let total = HEADER_LEN + len;
+        let whole = matches!(token, Token::Message(_)) && !message.deliver;
+        if whole && total <= self.common.core_inject {
+            // As those do that need not wait: so none overtakes another.
+            message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
+            let result = link.inject(&buf[..total]);
+            self.release(Some(buf));
+            return result.map(|()| self.sent(id));
+        }
         let token = token.to_u64();
         let sent = if len >= DIRECT_MIN && self.may_go_direct(&message.buf) {
             ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes from where it is");
@@ -547,8 +556,8 @@ impl Ep {
             let flags = core_flags(FI_DELIVERY_COMPLETE);
             link.send_with(buf, HEADER_LEN, &none, &[], flags, token)
         } else {
-            message.buf.copy_to(from, &mut buf[HEADER_LEN..HEADER_LEN + len]);
-            link.send(buf, HEADER_LEN + len, token)
+            message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
+            link.send(buf, total, token)
         };
         sent.map_err(|(error, buf)| {
             self.release(Some(buf));

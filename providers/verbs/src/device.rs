@@ -1,0 +1,339 @@
+//! What a device can do, and its addresses.
+use crate::config::{Config, config};
+use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
+use ofi_provider::abi::*;
+use ofi_provider::buf::IOV_LIMIT;
+use ofi_provider::error::Result;
+use ofi_provider::info::nic::{self, Nic};
+use ofi_provider::info::{InfoBuf, Offer};
+use rdma_sys as raw;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Mutex, PoisonError};
+
+/// What an endpoint does, but for atomic operations.
+const MSG_CAPS: u64 =
+    FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const TX_CAPS: u64 = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND;
+const RX_CAPS: u64 = FI_MSG | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
+/// What a reliable connection keeps in order.
+const MSG_ORDER: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_RAS
+    | FI_ORDER_WAW
+    | FI_ORDER_WAS
+    | FI_ORDER_SAW
+    | FI_ORDER_SAS
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAW;
+const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+/// Bytes of immediate data.
+const CQ_DATA_SIZE: usize = 4;
+/// Contexts that a domain may have.
+const CONTEXTS: usize = 1024;
+/// Bytes of error data that are kept.
+const MAX_ERR_DATA: usize = 255;
+
+/// A device as fi_getinfo(3) shows it.
+pub(crate) struct Facts {
+    pub(crate) device: Device,
+    pub(crate) offer: Offer,
+    pub(crate) nic: Nic,
+    pub(crate) fabric: CString,
+}
+
+/// The devices that the user lets us use and that work; `report` hears of others.
+pub(crate) fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
+    let config = config();
+    let wanted = |device: &&Device| {
+        let name = device.name().to_string_lossy();
+        config.device_name.as_ref().is_none_or(|prefix| name.starts_with(prefix.as_str()))
+    };
+    let facts = |device: &Device| {
+        Facts::of(*device, config)
+            .inspect_err(|error| report(&format!("device {:?} left out: {error}", device.name())))
+            .ok()
+    };
+    Device::all().iter().filter(wanted).filter_map(facts).collect()
+}
+
+fn count(number: i32) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+impl Facts {
+    fn of(device: Device, config: &Config) -> Result<Self> {
+        let (attr, port) = (device.attr()?, device.port(1)?);
+        let iwarp = device.is_iwarp();
+        let atomics = has_atomics(&attr);
+        let caps = MSG_CAPS | DOMAIN_CAPS | if atomics { FI_ATOMIC } else { 0 };
+        let segments = |limit: usize| limit.min(count(attr.max_sge)).clamp(1, IOV_LIMIT);
+        let (tx_iov, rx_iov) = (segments(config.tx_iov_limit), segments(config.rx_iov_limit));
+        let (tx_size, rx_size) = (
+            config.tx_size.clamp(1, count(attr.max_qp_wr).max(1)),
+            config.rx_size.clamp(1, count(attr.max_qp_wr).max(1)),
+        );
+        let inline = inline_size(device, config.inline_size, tx_iov as u32)?;
+
+        let mut most = InfoBuf::new()?;
+        most.set_caps(caps);
+        let tx = most.tx_mut();
+        tx.caps = caps & TX_CAPS;
+        tx.op_flags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+        if !iwarp {
+            // A receiver's device acknowledges what it has placed.
+            tx.op_flags |= FI_DELIVERY_COMPLETE;
+        }
+        tx.msg_order = MSG_ORDER;
+        tx.inject_size = inline;
+        tx.size = count(attr.max_qp_wr);
+        tx.iov_limit = tx_iov;
+        tx.rma_iov_limit = 1;
+        let rx = most.rx_mut();
+        rx.caps = caps & RX_CAPS;
+        rx.op_flags = FI_COMPLETION;
+        rx.msg_order = MSG_ORDER;
+        rx.size = count(attr.max_qp_wr);
+        rx.iov_limit = rx_iov;
+        most.edit_ep(|ep| {
+            ep.r#type = fi_ep_type::FI_EP_MSG.into();
+            ep.protocol = if iwarp { FI_PROTO_IWARP } else { FI_PROTO_RDMA_CM_IB_RC } as u32;
+            ep.protocol_version = 1;
+            ep.max_msg_size = port.max_msg_sz as usize;
+            ep.max_order_raw_size = port.max_msg_sz as usize;
+            ep.max_order_waw_size = port.max_msg_sz as usize;
+            ep.tx_ctx_cnt = 1;
+            ep.rx_ctx_cnt = 1;
+        });
+        most.edit_domain(|domain| {
+            domain.threading = fi_threading::FI_THREAD_SAFE.into();
+            domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
+            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            domain.mr_mode = MR_MODE;
+            domain.mr_key_size = size_of::<u32>();
+            domain.cq_data_size = if iwarp { 0 } else { CQ_DATA_SIZE };
+            domain.cq_cnt = count(attr.max_cq);
+            domain.ep_cnt = count(attr.max_qp);
+            domain.tx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
+            domain.rx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
+            domain.max_ep_tx_ctx = 1;
+            domain.max_ep_rx_ctx = 1;
+            domain.max_ep_srx_ctx = count(attr.max_srq);
+            domain.mr_iov_limit = 1;
+            domain.caps = DOMAIN_CAPS;
+            domain.max_err_data = MAX_ERR_DATA;
+            domain.mr_cnt = count(attr.max_mr);
+            domain.max_cntr_value = u64::MAX;
+            domain.max_err_cntr_value = u64::MAX;
+        });
+        let offer = Offer { most, tx_size, rx_size };
+        let fabric = fabric_name(device, config.gid_idx)?;
+        Ok(Self { device, offer, nic: card(device, &attr, &port), fabric })
+    }
+}
+
+/// Whether the device's atomic operations are atomic for all of its users.
+pub(crate) fn has_atomics(attr: &raw::ibv_device_attr) -> bool {
+    attr.atomic_cap != raw::ibv_atomic_cap::IBV_ATOMIC_NONE
+}
+
+/// How many bytes a device copies from the request itself, up to `most`. It is
+/// found by asking for queue pairs, once for each device.
+fn inline_size(device: Device, most: usize, segments: u32) -> Result<usize> {
+    static KNOWN: Mutex<Option<HashMap<CString, usize>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(size) = known.get(device.name()) {
+        return Ok(*size);
+    }
+    let (pd, comp) = (Pd::new(device)?, CompChannel::new(device)?);
+    let cq = HwCq::new(device, 2, &comp)?;
+    let possible = |inline: usize| {
+        let spec = QpSpec {
+            cq: &cq,
+            srq: None,
+            sends: 1,
+            recvs: 1,
+            send_segments: segments,
+            recv_segments: 1,
+            inline: inline as u32,
+        };
+        spec.is_possible(&pd)
+    };
+    let mut size = most;
+    while size > 0 && !possible(size) {
+        size /= 2;
+    }
+    known.insert(device.name().to_owned(), size);
+    Ok(size)
+}
+
+/// A fabric is what peers can be reached on: a subnet, or anything on Ethernet.
+fn fabric_name(device: Device, gid_idx: i32) -> Result<CString> {
+    if device.is_iwarp() {
+        return Ok(c"Ethernet-iWARP".into());
+    }
+    let gid = device.gid(1, gid_idx)?;
+    let prefix =
+        u64::from_be_bytes([gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7]]);
+    Ok(CString::new(format!("IB-{prefix:#x}")).unwrap_or_default())
+}
+
+/// Bits per second of a port (InfiniBand's codes of speed and width).
+fn speed(port: &raw::ibv_port_attr) -> usize {
+    const GIGA: usize = 1_000_000_000;
+    let lanes = match port.active_width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let lane = match port.active_speed {
+        1 => 2,
+        2 => 4,
+        4 | 8 => 8,
+        16 => 14,
+        32 => 25,
+        64 => 50,
+        128 => 100,
+        _ => 0,
+    };
+    lanes * lane * GIGA
+}
+
+fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) -> Nic {
+    let text = |text: String| CString::new(text).ok();
+    // A link to it is what says on which bus a device is.
+    let bus = std::fs::canonicalize(
+        std::path::Path::new(&*device.path().to_string_lossy()).join("device"),
+    );
+    let firmware: Vec<u8> =
+        attr.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+    Nic {
+        device: nic::Device {
+            name: Some(device.name().to_owned()),
+            device_id: text(format!("{:#06x}", attr.vendor_part_id)),
+            device_version: text(attr.hw_ver.to_string()),
+            vendor_id: text(format!("{:#08x}", attr.vendor_id)),
+            driver: None,
+            firmware: CString::new(firmware).ok(),
+        },
+        pci: bus.ok().and_then(|path| pci(path.file_name()?.to_str()?)),
+        link: nic::Link {
+            address: None,
+            mtu: 128 << port.active_mtu.min(8),
+            speed: speed(port),
+            state: match port.state {
+                raw::ibv_port_state::IBV_PORT_ACTIVE => fi_link_state::FI_LINK_UP,
+                raw::ibv_port_state::IBV_PORT_NOP => fi_link_state::FI_LINK_UNKNOWN,
+                _ => fi_link_state::FI_LINK_DOWN,
+            },
+            network_type: Some(
+                match port.link_layer {
+                    ETHERNET => c"Ethernet",
+                    _ => c"InfiniBand",
+                }
+                .into(),
+            ),
+        },
+    }
+}
+
+/// IBV_LINK_LAYER_ETHERNET, which the bindings lack.
+const ETHERNET: u8 = 2;
+
+/// The place on the bus that a name like `0000:3b:00.1` says.
+fn pci(name: &str) -> Option<nic::Pci> {
+    let (domain, rest) = name.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let small = |text| u8::from_str_radix(text, 16).ok();
+    Some(nic::Pci {
+        domain_id: u16::from_str_radix(domain, 16).ok()?,
+        bus_id: small(bus)?,
+        device_id: small(device)?,
+        function_id: small(function)?,
+    })
+}
+
+/// A local address and the device that has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Local {
+    pub(crate) addr: SocketAddr,
+    pub(crate) device: Device,
+}
+
+/// The local addresses that devices have, in the system's order.
+pub(crate) fn locals() -> Vec<Local> {
+    let iface = config().iface.as_deref();
+    let wanted = |name: &str| iface.is_none_or(|prefix| name.starts_with(prefix));
+    let mut found: Vec<Local> = Vec::new();
+    for (name, addr) in ofi_provider::info::ip::interfaces() {
+        if addr.ip().is_loopback() || !wanted(&name) {
+            continue;
+        }
+        if let Some(device) = Device::of_address(&addr) {
+            found.push(Local { addr, device });
+        }
+    }
+    found
+}
+
+/// The address of a device's from which the system would reach `dest`, or one
+/// that it has.
+pub(crate) fn source_of(device: Device, dest: Option<&SocketAddr>) -> Option<SocketAddr> {
+    if let Some(source) = dest.and_then(route)
+        && Device::of_address(&source) == Some(device)
+    {
+        return Some(source);
+    }
+    let same = |local: &Local| {
+        local.device == device && dest.is_none_or(|dest| dest.is_ipv4() == local.addr.is_ipv4())
+    };
+    locals().into_iter().find(same).map(|local| local.addr)
+}
+
+/// The address from which the system would reach `dest`, with no port.
+pub(crate) fn route(dest: &SocketAddr) -> Option<SocketAddr> {
+    let any: IpAddr = match dest {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Sends nothing. A port is needed, whichever.
+    let port = if dest.port() == 0 { 9 } else { dest.port() };
+    let mut dest = *dest;
+    dest.set_port(port);
+    socket.connect(dest).ok()?;
+    let mut source = socket.local_addr().ok()?;
+    source.set_port(0);
+    Some(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_on_the_bus_is_read_and_other_names_are_none() {
+        let place = pci("0001:3b:1f.7").unwrap();
+        assert_eq!((place.domain_id, place.bus_id), (1, 0x3b));
+        assert_eq!((place.device_id, place.function_id), (0x1f, 7));
+        assert!(["", "rxe0", "0000:00", "0000:00:zz.0"].iter().all(|name| pci(name).is_none()));
+    }
+
+    #[test]
+    fn the_source_for_a_local_address_is_that_address() {
+        let addr: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        assert_eq!(route(&addr).map(|addr| addr.ip()), Some(addr.ip()));
+    }
+}

@@ -1,0 +1,1107 @@
+//! What a domain's endpoints do: post work requests, take completions from the
+//! device and give them to the application, make and end connections.
+//!
+//! What is known of the requests of a queue pair waits in a queue, in the order of
+//! their posting; a request's place there is in its number. A success that nobody
+//! wants to know of is not told by the device: it is known when one behind it is. All queue pairs share completion queues of the
+//! device's that have room for everything that can be posted.
+use crate::cm::{pack, unpack};
+use crate::config::config;
+use crate::device::has_atomics;
+use crate::domain::Memory;
+use crate::info::VERBS;
+use crate::sys::{
+    Channel, CmEvent, CmId, CmKind, CompChannel, Device, How, HwCq, Pd, QpSpec, Region, Sge, Srq,
+    Verb, WorkDone, access, status, status_text,
+};
+use core::ffi::{CStr, c_int};
+use ofi_provider::abi::*;
+use ofi_provider::buf::{IOV_LIMIT, LocalSegment, RecvBuf};
+use ofi_provider::cntr::Cntr;
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::eq::{Event, EventError, FidPtr};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Bindings, RecvOp};
+use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::mr_cache::{Cache, Cached};
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// In a request's number: it is one that sends. The endpoint's index is in the
+/// upper half.
+const SEND: u32 = 1 << 31;
+
+/// Entries of a completion queue of the device's, unless one endpoint needs more.
+const CQ_SIZE: usize = 8192;
+
+/// The end of a connection may overtake the last messages, which have a way of
+/// their own: so long they are waited for.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// Completion queues are read so often at most before others get their turn.
+const POLLS: usize = 8;
+
+/// Regions of the cache that a posted operation uses: the application named none.
+type Kept = Option<Box<[Cached<Memory>]>>;
+
+/// A domain's endpoints and what they share.
+pub(crate) struct Engine {
+    pub(crate) device: Device,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) cache: Arc<Cache<Memory>>,
+    pub(crate) channel: Arc<Channel>,
+    comp: Arc<CompChannel>,
+    epoll: Epoll,
+    state: Lock<State>,
+    activity: AtomicU64,
+    /// Somebody may sleep until the device tells of something.
+    armed: AtomicBool,
+    max_msg_size: usize,
+    max_cqe: usize,
+    /// Segments of a read.
+    read_segments: usize,
+    atomics: bool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({:?})", self.device.name())
+    }
+}
+
+/// What is behind the engine's lock. Endpoints go before their queues.
+pub(crate) struct State {
+    eps: Slab<Ep>,
+    queues: Vec<Queue>,
+    /// The endpoints that take receives from a shared context, by the number of
+    /// their queue pair.
+    sharers: HashMap<u32, u32>,
+}
+
+/// A completion queue of the device's.
+struct Queue {
+    cq: HwCq,
+    free: usize,
+}
+
+/// What an endpoint is opened with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) tx_size: usize,
+    pub(crate) rx_size: usize,
+    pub(crate) tx_iov: usize,
+    pub(crate) rx_iov: usize,
+    pub(crate) inject: usize,
+    pub(crate) atomics: bool,
+}
+
+/// How far an endpoint's connection is.
+#[derive(Debug, PartialEq, Eq)]
+enum Conn {
+    None,
+    /// The way to the peer is looked for; then this goes along with the request.
+    Resolving(Vec<u8>),
+    Requested,
+    Accepted,
+    Up,
+    Down,
+}
+
+/// An endpoint or a shared receive context.
+struct Ep {
+    limits: Limits,
+    fid: Option<FidPtr>,
+    bindings: Bindings,
+    conn: Conn,
+    id: Option<CmId>,
+    srq: Option<Srq>,
+    /// The queue of the device's that it has a part of.
+    queue: Option<usize>,
+    inline: usize,
+    sent: Fifo<Sent>,
+    posted: Fifo<Posted>,
+    /// Receives of a shared context, in any order.
+    shared: Slab<Posted>,
+    /// Sends since the last one of which success is told.
+    silent: usize,
+    /// Sends that are complete but for those before them.
+    told: usize,
+    scratch: Option<Scratch>,
+}
+
+/// Where the results of atomic operations come, one place for each send.
+struct Scratch {
+    // First, so that the device is done with the memory when it goes.
+    region: Region,
+    words: Box<[AtomicU64]>,
+}
+
+/// Operations in the order of their posting, by numbers that go round.
+struct Fifo<T> {
+    items: VecDeque<T>,
+    /// The number of the first.
+    first: u32,
+}
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), first: 0 }
+    }
+}
+
+impl<T> Fifo<T> {
+    /// The number of the next that is added.
+    fn next(&self) -> u32 {
+        self.first.wrapping_add(self.items.len() as u32) & !SEND
+    }
+
+    /// How many there are up to this number.
+    fn up_to(&self, number: u32) -> usize {
+        let count = (number.wrapping_sub(self.first) & !SEND) as usize + 1;
+        if count <= self.items.len() { count } else { 0 }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let item = self.items.pop_front()?;
+        self.first = self.first.wrapping_add(1) & !SEND;
+        Some(item)
+    }
+}
+
+/// A send, read, write or atomic operation under way.
+struct Sent {
+    context: Context,
+    /// FI_SEND | FI_MSG …
+    flags: u64,
+    len: usize,
+    /// The device tells of its success.
+    signalled: bool,
+    /// Status and vendor's error, once the device has told of it.
+    done: Option<(u32, u32)>,
+    /// Its success gets an entry.
+    report: bool,
+    /// Its failure gets one.
+    report_error: bool,
+    _kept: Kept,
+    /// Where the former value goes, and the place in the scratch memory it came to.
+    fetch: Option<Box<(RecvBuf, usize)>>,
+}
+
+/// A receive that waits.
+struct Posted {
+    context: Context,
+    report: bool,
+    buf: usize,
+    _kept: Kept,
+}
+
+/// A request that sends, as the engine takes it.
+pub(crate) struct Request<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) segments: &'a mut dyn Iterator<Item = LocalSegment>,
+    pub(crate) len: usize,
+    /// FI_SEND | FI_MSG …
+    pub(crate) kind: u64,
+    /// Those of the call.
+    pub(crate) flags: u64,
+    pub(crate) data: u64,
+    pub(crate) context: Context,
+    /// Where an atomic operation's former value goes.
+    pub(crate) fetch: Option<RecvBuf>,
+}
+
+impl Engine {
+    pub(crate) fn new(device: Device, pd: Arc<Pd>, cache: Arc<Cache<Memory>>) -> Result<Arc<Self>> {
+        let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
+        epoll.add(comp.fd(), 0, Interest::READ)?;
+        let (attr, port) = (device.attr()?, device.port(1)?);
+        let size = |n: c_int| usize::try_from(n).unwrap_or(0);
+        Ok(Arc::new(Self {
+            device,
+            pd,
+            cache,
+            channel,
+            comp,
+            epoll,
+            state: Lock::new(State {
+                eps: Slab::default(),
+                queues: Vec::new(),
+                sharers: HashMap::new(),
+            }),
+            activity: AtomicU64::new(0),
+            armed: AtomicBool::new(false),
+            max_msg_size: port.max_msg_sz as usize,
+            max_cqe: size(attr.max_cqe),
+            atomics: has_atomics(&attr),
+            read_segments: size(attr.max_sge_rd).clamp(1, IOV_LIMIT),
+        }))
+    }
+
+    /// Whether the device has atomic operations.
+    pub(crate) fn atomics(&self) -> bool {
+        self.atomics
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// A new endpoint; its connection comes with [`State::set_id`].
+    pub(crate) fn add(&self, limits: Limits) -> u32 {
+        self.lock().eps.insert(Ep::new(limits))
+    }
+
+    /// A new shared receive context.
+    pub(crate) fn add_shared(&self, limits: Limits) -> Result<u32> {
+        let srq = Srq::new(&self.pd, limits.rx_size as u32, limits.rx_iov as u32)?;
+        let at = self.add(limits);
+        self.lock().eps[at].srq = Some(srq);
+        Ok(at)
+    }
+
+    /// Makes the endpoint's queue pair.
+    pub(crate) fn enable(&self, at: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.eps[at].bindings = bindings.clone();
+        if state.eps[at].srq.is_some() {
+            return Ok(());
+        }
+        let limits = state.eps[at].limits;
+        // Every receive of a shared context may be taken by one endpoint.
+        let recvs = srx.map_or(limits.rx_size, |srx| state.eps[srx].limits.rx_size);
+        let room = limits.tx_size + recvs;
+        let queue = state.reserve(room, self)?;
+        let made = state.make_pair(at, queue, srx, &self.pd);
+        let scratch = made.and_then(|number| {
+            if let (Some(_), Some(number)) = (srx, number) {
+                state.sharers.insert(number, at);
+            }
+            if limits.atomics { Scratch::new(&self.pd, limits.tx_size).map(Some) } else { Ok(None) }
+        });
+        match scratch {
+            Ok(scratch) => {
+                let ep = &mut state.eps[at];
+                (ep.queue, ep.scratch) = (Some(queue), scratch);
+                Ok(())
+            }
+            Err(error) => {
+                state.queues[queue].free += room;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends an endpoint and all it has posted; no completion follows.
+    pub(crate) fn close(&self, at: u32) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(mut ep) = state.eps.remove(at) else { return };
+        if let Some(number) = ep.id.as_ref().and_then(CmId::qp_number) {
+            state.sharers.remove(&number);
+        }
+        let id = ep.id.take();
+        if matches!(ep.conn, Conn::Up | Conn::Accepted)
+            && let Some(id) = &id
+        {
+            let _ = id.disconnect();
+        }
+        drop(id);
+        // The pair is gone now, and what it left in the queue is taken out here.
+        if let Some(queue) = ep.queue {
+            state.poll();
+            state.queues[queue].free += ep.reserved();
+        }
+    }
+
+    /// Posts a request that sends; -FI_EAGAIN when there is no room, after progress.
+    #[inline]
+    pub(crate) fn send(&self, at: u32, request: Request<'_>) -> Result {
+        let mut state = self.lock();
+        if !state.eps[at].has_room()? {
+            drop(state);
+            self.progress();
+            state = self.lock();
+            if !state.eps[at].has_room()? {
+                return Err(Error::AGAIN);
+            }
+        }
+        state.eps[at].send(at, request, self)
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn recv(&self, at: u32, op: RecvOp) -> Result {
+        let mut state = self.lock();
+        state.eps[at].recv(at, &op, self)
+    }
+
+    /// Fills `sges` with the segments; how many, and what of them is registered
+    /// for as long as the operation lasts.
+    fn segments(
+        &self,
+        segments: &mut dyn Iterator<Item = LocalSegment>,
+        sges: &mut [Sge; IOV_LIMIT],
+        inline: bool,
+        right: u32,
+    ) -> Result<(usize, Kept)> {
+        let (mut count, mut kept) = (0, Vec::new());
+        for segment in segments.filter(|segment| segment.len > 0) {
+            let lkey = match segment.desc {
+                _ if inline => 0,
+                0 => {
+                    let region = self.cache.get(segment.addr, segment.len, right)?;
+                    let lkey = region.lkey();
+                    kept.push(region);
+                    lkey
+                }
+                desc => desc as u32,
+            };
+            let sge = sges.get_mut(count).ok_or(Error::INVAL)?;
+            *sge = Sge { addr: segment.addr as u64, length: segment.len as u32, lkey };
+            count += 1;
+        }
+        Ok((count, (!kept.is_empty()).then(|| kept.into_boxed_slice())))
+    }
+}
+
+impl Progress for Engine {
+    fn progress(&self) {
+        self.activity.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.poll();
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.comp.drain();
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        let mut state = self.lock();
+        self.armed.store(true, Ordering::Relaxed);
+        let armed = state.queues.iter().all(|queue| queue.cq.arm().is_ok());
+        // What came before that tells nobody.
+        armed && !state.poll()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+
+    fn error_text(&self, prov_errno: c_int) -> Option<&'static CStr> {
+        status_text(prov_errno)
+    }
+}
+
+/// The connections of a domain: a thread looks after them, so that one is made,
+/// and what is posted is flushed when its peer goes, whatever the application
+/// waits for meanwhile.
+#[derive(Debug)]
+pub(crate) struct Connections(pub(crate) Arc<Engine>);
+
+impl Progress for Connections {
+    fn progress(&self) {
+        let mut ended = Vec::new();
+        let mut state = self.0.lock();
+        while let Some(event) = self.0.channel.next() {
+            ended.extend(state.hear(event));
+        }
+        if ended.is_empty() {
+            return;
+        }
+        drop(state);
+        std::thread::sleep(LINGER);
+        let mut state = self.0.lock();
+        ended.into_iter().for_each(|at| state.end(at));
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.0.channel.fd()
+    }
+
+    /// No call of the application's does this.
+    fn activity(&self) -> u64 {
+        0
+    }
+}
+
+impl State {
+    /// Room for so many completions in a queue of the device's.
+    fn reserve(&mut self, room: usize, engine: &Engine) -> Result<usize> {
+        let found = self.queues.iter().position(|queue| queue.free >= room);
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let size = CQ_SIZE.min(engine.max_cqe).max(room);
+                let cq = HwCq::new(engine.device, size, &engine.comp)?;
+                if engine.armed.load(Ordering::Relaxed) {
+                    cq.arm()?;
+                }
+                self.queues.push(Queue { cq, free: size });
+                self.queues.len() - 1
+            }
+        };
+        self.queues[at].free -= room;
+        Ok(at)
+    }
+
+    fn make_pair(
+        &mut self,
+        at: u32,
+        queue: usize,
+        srx: Option<u32>,
+        pd: &Arc<Pd>,
+    ) -> Result<Option<u32>> {
+        let limits = self.eps[at].limits;
+        let mut id = self.eps[at].id.take().ok_or(Error::OPBADSTATE)?;
+        let srq = srx.and_then(|srx| self.eps[srx].srq.as_ref());
+        let mut spec = QpSpec {
+            cq: &self.queues[queue].cq,
+            srq,
+            sends: limits.tx_size as u32,
+            recvs: limits.rx_size as u32,
+            send_segments: limits.tx_iov as u32,
+            recv_segments: limits.rx_iov as u32,
+            inline: limits.inject as u32,
+        };
+        let made = id.create_qp(pd, &spec).or_else(|_| {
+            // What it can copy may depend on the other limits.
+            spec.inline = 0;
+            id.create_qp(pd, &spec)
+        });
+        let number = id.qp_number();
+        let ep = &mut self.eps[at];
+        ep.id = Some(id);
+        ep.inline = made? as usize;
+        if let Some(srx) = srx {
+            // What is reserved is counted by it.
+            let recvs = self.eps[srx].limits.rx_size;
+            self.eps[at].limits.rx_size = recvs;
+        }
+        Ok(number)
+    }
+
+    pub(crate) fn set_fid(&mut self, at: u32, fid: FidPtr) {
+        self.eps[at].fid = Some(fid);
+    }
+
+    pub(crate) fn set_id(&mut self, at: u32, id: CmId) {
+        self.eps[at].id = Some(id);
+    }
+
+    /// Another address for an endpoint that has no queue pair yet.
+    pub(crate) fn rename(&mut self, at: u32, id: CmId) -> Result {
+        let ep = &mut self.eps[at];
+        if ep.queue.is_some() || ep.srq.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        ep.id = Some(id);
+        Ok(())
+    }
+
+    /// Ends what an endpoint that could not be opened left.
+    pub(crate) fn forget(&mut self, at: u32) {
+        self.eps.remove(at);
+    }
+
+    pub(crate) fn id(&self, at: u32) -> Result<&CmId> {
+        self.eps[at].id.as_ref().ok_or(Error::OPBADSTATE)
+    }
+
+    pub(crate) fn is_connected(&self, at: u32) -> bool {
+        self.eps[at].conn == Conn::Up
+    }
+
+    /// Sends, or receives, that would still be taken.
+    pub(crate) fn size_left(&self, at: u32, tx: bool) -> usize {
+        let Ep { limits, sent, posted, .. } = &self.eps[at];
+        match tx {
+            true => limits.tx_size.saturating_sub(sent.items.len()),
+            false => limits.rx_size.saturating_sub(posted.items.len()),
+        }
+    }
+
+    pub(crate) fn connect(&mut self, at: u32, to: &SocketAddr, param: &[u8]) -> Result {
+        let ep = &mut self.eps[at];
+        match ep.conn {
+            Conn::None => {}
+            Conn::Up => return Err(Error::ISCONN),
+            _ => return Err(Error::OPBADSTATE),
+        }
+        let packed = pack(param)?;
+        let id = ep.id.as_ref().ok_or(if ep.srq.is_some() {
+            Error::NOSYS
+        } else {
+            Error::OPBADSTATE
+        })?;
+        id.resolve_addr(to)?;
+        ep.conn = Conn::Resolving(packed);
+        Ok(())
+    }
+
+    pub(crate) fn accept(&mut self, at: u32, param: &[u8]) -> Result {
+        let ep = &mut self.eps[at];
+        if ep.conn != Conn::None {
+            return Err(Error::OPBADSTATE);
+        }
+        let id = ep.id.as_ref().ok_or(Error::OPBADSTATE)?;
+        id.accept(&pack(param)?)?;
+        ep.tune();
+        ep.conn = Conn::Accepted;
+        Ok(())
+    }
+
+    pub(crate) fn shutdown(&mut self, at: u32) -> Result {
+        let ep = &mut self.eps[at];
+        if !matches!(ep.conn, Conn::Up | Conn::Accepted) {
+            return Err(Error::NOTCONN);
+        }
+        ep.conn = Conn::Up;
+        ep.id.as_ref().ok_or(Error::OPBADSTATE)?.disconnect()
+    }
+
+    /// Takes completions from the device; whether there were any.
+    fn poll(&mut self) -> bool {
+        let (mut found, queues) = (false, std::mem::take(&mut self.queues));
+        for queue in &queues {
+            for _ in 0..POLLS {
+                let more = queue.cq.poll(|done| {
+                    found = true;
+                    self.done(&done);
+                });
+                if !more {
+                    break;
+                }
+            }
+        }
+        self.queues = queues;
+        found
+    }
+
+    fn done(&mut self, done: &WorkDone) {
+        let (at, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
+        let Some(ep) = self.eps.get_mut(at) else { return };
+        if number & SEND != 0 {
+            ep.sent_is_done(number & !SEND, done);
+        } else if ep.srq.is_some() {
+            let Some(posted) = ep.shared.remove(number) else { return };
+            // The endpoint that took it tells of it.
+            let taker = self.sharers.get(&done.qp).copied().unwrap_or(at);
+            if let Some(ep) = self.eps.get(taker) {
+                ep.received(&posted, done);
+            }
+        } else if ep.posted.up_to(number) == 1
+            && let Some(posted) = ep.posted.pop()
+        {
+            ep.received(&posted, done);
+        }
+    }
+
+    /// Takes in an event; the endpoint whose connection it ended.
+    fn hear(&mut self, event: CmEvent) -> Option<u32> {
+        let CmEvent { kind, token, status, data, .. } = event;
+        let ep = self.eps.get_mut(token as u32)?;
+        match kind {
+            CmKind::AddrResolved | CmKind::RouteResolved => {
+                if let Err(error) = ep.go_on(kind) {
+                    ep.fail(error, status, Vec::new());
+                }
+            }
+            CmKind::Established => {
+                ep.tune();
+                ep.conn = Conn::Up;
+                ep.tell(FI_CONNECTED as u32, unpack(&data));
+            }
+            CmKind::Rejected => ep.fail(Error::CONNREFUSED, status, unpack(&data)),
+            CmKind::Failed => {
+                let error = match -status {
+                    0 => Error::CONNREFUSED,
+                    code => Error::from_code(code),
+                };
+                ep.fail(error, status, Vec::new());
+            }
+            CmKind::Disconnected | CmKind::Removed => {
+                let was_up = matches!(ep.conn, Conn::Up | Conn::Accepted);
+                ep.conn = Conn::Down;
+                if was_up {
+                    ep.tell(FI_SHUTDOWN as u32, Vec::new());
+                }
+                return Some(token as u32);
+            }
+            CmKind::Request | CmKind::Other => {}
+        }
+        None
+    }
+
+    /// Ends our half of a connection that the peer has ended; what is posted is
+    /// flushed.
+    fn end(&mut self, at: u32) {
+        if let Some(Ep { conn: Conn::Down, id: Some(id), .. }) = self.eps.get(at)
+            && id.disconnect().is_err()
+        {
+            let _ = id.fail_qp();
+        }
+    }
+}
+
+impl Ep {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            fid: None,
+            bindings: Bindings::default(),
+            conn: Conn::None,
+            id: None,
+            srq: None,
+            queue: None,
+            inline: 0,
+            sent: Fifo::default(),
+            posted: Fifo::default(),
+            shared: Slab::default(),
+            silent: 0,
+            told: 0,
+            scratch: None,
+        }
+    }
+
+    /// Completions that its queue has room for.
+    fn reserved(&self) -> usize {
+        self.limits.tx_size + self.limits.rx_size
+    }
+
+    /// The next step of connecting.
+    fn go_on(&mut self, done: CmKind) -> Result {
+        let id = self.id.as_ref().ok_or(Error::OPBADSTATE)?;
+        match &self.conn {
+            Conn::Resolving(_) if done == CmKind::AddrResolved => id.resolve_route(),
+            Conn::Resolving(data) => {
+                id.connect(data)?;
+                self.conn = Conn::Requested;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What librdmacm leaves to us when a queue pair works.
+    fn tune(&self) {
+        if let Some(id) = &self.id
+            && id.device().is_some_and(|device| !device.is_iwarp())
+        {
+            // Without it a peer waits longer than need be: no failure.
+            let _ = id.set_rnr_timer(config().min_rnr_timer);
+        }
+    }
+
+    /// The connection could not be made.
+    fn fail(&mut self, error: Error, status: c_int, err_data: Vec<u8>) {
+        self.conn = Conn::Down;
+        if let Some(id) = &self.id {
+            let _ = id.fail_qp();
+        }
+        let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) else { return };
+        let (context, prov_errno) = (Context::NULL, status);
+        eq.write(Event::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
+    }
+
+    fn tell(&self, event: u32, data: Vec<u8>) {
+        if let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) {
+            eq.write(Event::Cm { event, fid, info: None, data });
+        }
+    }
+
+    /// Whether another send would be taken.
+    #[inline]
+    fn has_room(&self) -> Result<bool> {
+        if !matches!(self.conn, Conn::Up | Conn::Accepted) {
+            return Err(Error::NOTCONN);
+        }
+        let cq_room = self.bindings.tx_cq.as_ref().is_none_or(|cq| cq.has_room());
+        Ok(cq_room && self.sent.items.len() < self.limits.tx_size)
+    }
+
+    fn tx_cntr(&self, flags: u64) -> Option<&Arc<Cntr>> {
+        let [read, write, ..] = &self.bindings.rma_cntrs;
+        match flags {
+            f if f & FI_SEND != 0 => self.bindings.tx_cntr.as_ref(),
+            f if f & FI_READ != 0 => read.as_ref(),
+            f if f & FI_WRITE != 0 => write.as_ref(),
+            // A part of something.
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, at: u32, request: Request<'_>, engine: &Engine) -> Result {
+        let Request { verb, segments, len, kind, flags, data, context, fetch } = request;
+        let atomic = matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. });
+        let read = matches!(verb, Verb::Read { .. });
+        if len > engine.max_msg_size || (flags & FI_INJECT != 0 && len > self.limits.inject) {
+            return Err(Error::MSGSIZE);
+        }
+        let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+        let inline = !read && !atomic && len <= self.inline;
+        let (mut count, mut kept) = (0, None);
+        let mut fetch = fetch.map(|to| Box::new((to, 0)));
+        if atomic {
+            let scratch = self.scratch.as_ref().ok_or(Error::OPNOTSUPP)?;
+            let place = self.sent.next() as usize % scratch.words.len();
+            sges[0] = scratch.sge(place);
+            count = 1;
+            if let Some(fetch) = &mut fetch {
+                fetch.1 = place;
+            }
+        } else {
+            let right = if read { Memory::WRITABLE } else { 0 };
+            (count, kept) = engine
+                .segments(segments, &mut sges, inline, right)
+                .map(|found| (count + found.0, found.1))?;
+            if count > self.limits.tx_iov {
+                return Err(Error::INVAL);
+            }
+        }
+        let (mut verb, mut first) = (verb, 0);
+        if let Verb::Read { addr, key } = &mut verb
+            && count > engine.read_segments
+        {
+            // Each segment is a read of its own; the last one stands for all.
+            if self.sent.items.len() + count > self.limits.tx_size {
+                return Err(Error::AGAIN);
+            }
+            while first + 1 < count {
+                self.read_part(at, Verb::Read { addr: *addr, key: *key }, sges[first])?;
+                *addr += u64::from(sges[first].length);
+                first += 1;
+            }
+        }
+        let number = self.sent.next();
+        if flags & FI_INJECT != 0 && !inline && !atomic && len > 0 {
+            // The device turned out to copy less than it promised.
+            return Err(Error::MSGSIZE);
+        }
+        let report = flags & FI_COMPLETION != 0;
+        let counted = self.tx_cntr(kind).is_some();
+        let signalled = report
+            || counted
+            || kept.is_some()
+            || fetch.is_some()
+            || self.silent + 1 >= self.limits.tx_size.div_ceil(2);
+        let how = How {
+            data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32),
+            inline,
+            signalled,
+            fence: flags & FI_FENCE != 0,
+        };
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | number);
+        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
+        // SAFETY: the application lends the memory until the completion, which is
+        // when `Sent` goes and with it what keeps the memory registered; an
+        // inlined message is copied.
+        unsafe { id.post(wr_id, verb, &mut sges[first..count], how) }.map_err(post_error)?;
+        self.silent = if signalled { 0 } else { self.silent + 1 };
+        let report_error = report || flags & FI_INJECT == 0;
+        self.sent.items.push_back(Sent {
+            context,
+            flags: kind,
+            len,
+            signalled,
+            done: None,
+            report,
+            report_error,
+            _kept: kept,
+            fetch,
+        });
+        Ok(())
+    }
+
+    /// Posts a part of a read, of which only failure is told.
+    fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
+        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
+        // SAFETY: as in `send`: the last part completes after this one.
+        unsafe { id.post(wr_id, verb, &mut [to], How::default()) }.map_err(post_error)?;
+        self.silent += 1;
+        self.sent.items.push_back(Sent {
+            context: Context::NULL,
+            flags: 0,
+            len: 0,
+            signalled: false,
+            done: None,
+            report: false,
+            report_error: false,
+            _kept: None,
+            fetch: None,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn recv(&mut self, at: u32, op: &RecvOp, engine: &Engine) -> Result {
+        let posted = if self.srq.is_some() { self.shared.len() } else { self.posted.items.len() };
+        if posted >= self.limits.rx_size {
+            return Err(Error::AGAIN);
+        }
+        if self.conn == Conn::Down {
+            return Err(Error::NOTCONN);
+        }
+        let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+        let (mut count, kept) =
+            engine.segments(&mut op.buf.local(), &mut sges, false, Memory::WRITABLE)?;
+        if count > self.limits.rx_iov {
+            return Err(Error::INVAL);
+        }
+        if count == 0 && engine.device.is_iwarp() {
+            // siw takes no receive without a segment; an empty one does.
+            count = 1;
+        }
+        let (context, report) = (op.context, op.flags & FI_COMPLETION != 0);
+        let item = Posted { context, report, buf: op.buf.address(), _kept: kept };
+        let number = match &self.srq {
+            Some(_) => self.shared.insert(item),
+            None => {
+                let number = self.posted.next();
+                self.posted.items.push_back(item);
+                number
+            }
+        };
+        let wr_id = u64::from(at) << 32 | u64::from(number);
+        let to = &mut sges[..count];
+        // SAFETY: the application lends the memory until the completion, which is
+        // when `Posted` goes and with it what keeps the memory registered.
+        let result = unsafe {
+            match (&self.srq, &self.id) {
+                (Some(srq), _) => srq.recv(wr_id, to),
+                (None, Some(id)) => id.recv(wr_id, to),
+                (None, None) => Err(Error::OPBADSTATE),
+            }
+        };
+        result.map_err(|error| {
+            match &self.srq {
+                Some(_) => drop(self.shared.remove(number)),
+                None => drop(self.posted.items.pop_back()),
+            }
+            post_error(error)
+        })
+    }
+
+    /// A send is complete, and all before it of which success is not told. Others
+    /// before it may not be: on siw a message overtakes a read. They complete for
+    /// the application in the order of their posting all the same.
+    fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
+        let count = self.sent.up_to(number);
+        let Some(sent) = count.checked_sub(1).and_then(|at| self.sent.items.get_mut(at)) else {
+            return;
+        };
+        sent.done = Some((done.status, done.vendor_error));
+        self.told += 1;
+        while let Some(first) = self.sent.items.front() {
+            if first.done.is_none() && (first.signalled || self.told == 0) {
+                return;
+            }
+            let Some(sent) = self.sent.pop() else { return };
+            match sent.done {
+                Some((status, vendor_error)) if status != status::IBV_WC_SUCCESS => {
+                    self.told -= 1;
+                    self.send_failed(&sent, status, vendor_error);
+                }
+                done => {
+                    self.told -= usize::from(done.is_some());
+                    self.send_succeeded(&sent);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn send_succeeded(&self, sent: &Sent) {
+        if let (Some(fetch), Some(scratch)) = (&sent.fetch, &self.scratch) {
+            let value = scratch.words[fetch.1].load(Ordering::Acquire);
+            fetch.0.copy_from(0, &value.to_ne_bytes());
+        }
+        if let Some(cntr) = self.tx_cntr(sent.flags) {
+            cntr.completed(sent.len);
+        }
+        if sent.report
+            && let Some(cq) = &self.bindings.tx_cq
+        {
+            cq.write(entry(sent.context, sent.flags));
+        }
+    }
+
+    #[cold]
+    fn send_failed(&mut self, sent: &Sent, status: u32, vendor_error: u32) {
+        if let Some(cntr) = self.tx_cntr(sent.flags) {
+            cntr.failed();
+        }
+        if let Some(cq) = self.bindings.tx_cq.as_ref().filter(|_| sent.report_error) {
+            cq.write_error(failure(entry(sent.context, sent.flags), status, vendor_error));
+        } else if status != status::IBV_WC_WR_FLUSH_ERR {
+            let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
+            ofi_provider::log!(
+                &VERBS,
+                WARN,
+                EP_DATA,
+                "an injected message was lost: {text}; its failure is reported nowhere else"
+            );
+        }
+        self.broke(status);
+    }
+
+    /// A queue pair that failed does not work any more: the peer hears of it.
+    fn broke(&self, status: u32) {
+        if status != status::IBV_WC_WR_FLUSH_ERR
+            && matches!(self.conn, Conn::Up | Conn::Accepted)
+            && let Some(id) = &self.id
+        {
+            let _ = id.disconnect();
+        }
+    }
+
+    #[inline]
+    fn received(&self, posted: &Posted, done: &WorkDone) {
+        let kind = if done.is_write { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
+        let mut of = entry(posted.context, kind);
+        if done.status != status::IBV_WC_SUCCESS {
+            if let Some(cntr) = &self.bindings.rx_cntr {
+                cntr.failed();
+            }
+            of.flags = FI_MSG | FI_RECV;
+            if let Some(cq) = &self.bindings.rx_cq {
+                cq.write_error(failure(of, done.status, done.vendor_error));
+            }
+            return self.broke(done.status);
+        }
+        of.len = done.len as usize;
+        of.buf = if done.is_write { 0 } else { posted.buf };
+        if let Some(data) = done.data {
+            of.flags |= FI_REMOTE_CQ_DATA;
+            of.data = u64::from(data);
+        }
+        if let Some(cntr) = &self.bindings.rx_cntr {
+            cntr.completed(of.len);
+        }
+        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| posted.report || done.is_write) {
+            cq.write(of);
+        }
+    }
+}
+
+impl Scratch {
+    fn new(pd: &Arc<Pd>, count: usize) -> Result<Self> {
+        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let bytes = size_of_val(&words[..]);
+        let region = Region::new(pd, words.as_ptr() as usize, bytes, access::LOCAL_WRITE)?;
+        Ok(Self { region, words })
+    }
+
+    fn sge(&self, place: usize) -> Sge {
+        let addr = (&raw const self.words[place]) as u64;
+        Sge { addr, length: size_of::<u64>() as u32, lkey: self.region.lkey() }
+    }
+}
+
+/// A queue of the device's that is full has room again soon.
+fn post_error(error: Error) -> Error {
+    if error == Error::NOMEM { Error::AGAIN } else { error }
+}
+
+fn entry(context: Context, flags: u64) -> Completion {
+    Completion { context, flags, len: 0, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
+}
+
+/// The error entry of a request that failed.
+fn failure(of: Completion, status: u32, vendor_error: u32) -> CompletionError {
+    use status::*;
+    let receives = of.flags & FI_RECV != 0;
+    let error = match status {
+        IBV_WC_WR_FLUSH_ERR => Error::CANCELED,
+        // rxe says the second of a buffer that is too short.
+        IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR if receives => Error::TRUNC,
+        IBV_WC_LOC_LEN_ERR => Error::MSGSIZE,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => Error::ACCES,
+        IBV_WC_REM_INV_REQ_ERR => Error::REMOTEIO,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Error::TIMEDOUT,
+        IBV_WC_RNR_RETRY_EXC_ERR => Error::NORX,
+        _ => Error::IO,
+    };
+    CompletionError {
+        prov_errno: status as c_int,
+        data: vendor_error.to_ne_bytes().to_vec(),
+        ..CompletionError::new(of, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_fifo_go_round_and_name_what_is_in_it() {
+        let mut fifo = Fifo { items: VecDeque::new(), first: !SEND - 1 };
+        for item in 0..4 {
+            assert_eq!(fifo.next(), (!SEND - 1).wrapping_add(item) & !SEND);
+            fifo.items.push_back(item);
+        }
+        assert_eq!((fifo.up_to(!SEND - 1), fifo.up_to(!SEND), fifo.up_to(1)), (1, 2, 4));
+        assert_eq!((fifo.up_to(2), fifo.up_to(!SEND - 2)), (0, 0));
+        assert_eq!((fifo.pop(), fifo.pop(), fifo.pop()), (Some(0), Some(1), Some(2)));
+        assert_eq!((fifo.up_to(1), fifo.up_to(0), fifo.next()), (1, 0, 2));
+    }
+
+    #[test]
+    fn what_completes_before_an_earlier_request_waits_for_it() {
+        let limits =
+            Limits { tx_size: 8, rx_size: 1, tx_iov: 1, rx_iov: 1, inject: 0, atomics: false };
+        let mut ep = Ep::new(limits);
+        for signalled in [true, false, true, false] {
+            ep.sent.items.push_back(Sent {
+                context: Context::NULL,
+                flags: 0,
+                len: 0,
+                signalled,
+                done: None,
+                report: false,
+                report_error: false,
+                _kept: None,
+                fetch: None,
+            });
+        }
+        let done = |status| WorkDone {
+            wr_id: 0,
+            status,
+            vendor_error: 0,
+            is_write: false,
+            len: 0,
+            data: None,
+            qp: 0,
+        };
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (4, 1));
+        // The first takes the others along, but for the last, of which nothing is known.
+        ep.sent_is_done(0, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (1, 0));
+        // Told twice, or of nothing: no matter.
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        ep.sent_is_done(3, &done(status::IBV_WC_WR_FLUSH_ERR));
+        assert_eq!((ep.sent.items.len(), ep.told), (0, 0));
+    }
+
+    #[test]
+    fn failures_say_what_the_device_said() {
+        let status = status::IBV_WC_LOC_LEN_ERR;
+        let error = failure(entry(Context::NULL, FI_RECV | FI_MSG), status, 7);
+        assert_eq!((error.error, error.prov_errno), (Error::TRUNC, 1));
+        assert_eq!(error.data, 7u32.to_ne_bytes());
+        assert_eq!(failure(entry(Context::NULL, FI_SEND), status, 7).error, Error::MSGSIZE);
+    }
+}

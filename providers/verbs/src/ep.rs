@@ -1,0 +1,239 @@
+//! The provider's endpoints.
+use crate::cm::DATA_MAX;
+use crate::engine::{Engine, Request};
+use crate::sys::{CmId, Verb};
+use core::ffi::c_int;
+use ofi_provider::abi::*;
+use ofi_provider::addr;
+use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::buf::SendBuf;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{
+    Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
+    Tagged, WriteOp,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Bytes of an atomic operation.
+const ATOMIC_SIZE: usize = size_of::<u64>();
+
+/// An endpoint, or a shared receive context; what it does happens in the engine.
+#[derive(Debug)]
+pub(crate) struct VerbsEp {
+    engine: Arc<Engine>,
+    at: u32,
+    /// Where fi_connect goes without an address.
+    dest: Option<SocketAddr>,
+}
+
+impl VerbsEp {
+    pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<SocketAddr>) -> Self {
+        Self { engine, at, dest }
+    }
+}
+
+impl Endpoint for VerbsEp {
+    fn opened(&self, fid: FidPtr) {
+        self.engine.lock().set_fid(self.at, fid);
+    }
+
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        if srx.is_some_and(|srx| !Arc::ptr_eq(&self.engine, &srx.engine)) {
+            return Err(Error::INVAL);
+        }
+        self.engine.enable(self.at, bindings, srx.map(|srx| srx.at))
+    }
+
+    fn cancel(&self, _context: Context, _tx: bool) -> Result {
+        // What a device has it does not give back.
+        Err(Error::NOSYS)
+    }
+
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        let size = match name {
+            FI_OPT_CM_DATA_SIZE => DATA_MAX,
+            FI_OPT_MAX_ATOMIC_SIZE if self.engine.atomics() => ATOMIC_SIZE,
+            _ => return Err(Error::NOPROTOOPT),
+        };
+        let bytes = size.to_ne_bytes();
+        value[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn setopt(&self, _name: c_int, _value: &[u8]) -> Result {
+        Err(Error::NOPROTOOPT)
+    }
+
+    fn close(&self) {
+        self.engine.close(self.at);
+    }
+
+    fn size_left(&self, tx: bool) -> Result<usize> {
+        Ok(self.engine.lock().size_left(self.at, tx))
+    }
+}
+
+impl Msg for VerbsEp {
+    #[inline]
+    fn send(&self, op: SendOp) -> Result {
+        let request = Request {
+            verb: Verb::Send,
+            segments: &mut op.buf.local(),
+            len: op.buf.len(),
+            kind: FI_SEND | FI_MSG,
+            flags: op.flags,
+            data: op.data,
+            context: op.context,
+            fetch: None,
+        };
+        self.engine.send(self.at, request)
+    }
+
+    #[inline]
+    fn recv(&self, op: RecvOp) -> Result {
+        self.engine.recv(self.at, op)
+    }
+}
+
+impl Tagged for VerbsEp {}
+
+/// The one place in a peer's memory that a device can name.
+fn place(remote: &RemoteSegments) -> Result<(u64, u32)> {
+    match remote.as_slice() {
+        [] => Ok((0, 0)),
+        [one] => Ok((one.addr, u32::try_from(one.key).map_err(|_| Error::INVAL)?)),
+        _ => Err(Error::INVAL),
+    }
+}
+
+impl Rma for VerbsEp {
+    fn read(&self, op: ReadOp) -> Result {
+        let (addr, key) = place(&op.remote)?;
+        let request = Request {
+            verb: Verb::Read { addr, key },
+            segments: &mut op.buf.local(),
+            len: op.buf.len(),
+            kind: FI_READ | FI_RMA,
+            flags: op.flags & !(FI_INJECT | FI_REMOTE_CQ_DATA),
+            data: 0,
+            context: op.context,
+            fetch: None,
+        };
+        self.engine.send(self.at, request)
+    }
+
+    fn write(&self, op: WriteOp) -> Result {
+        let (addr, key) = place(&op.remote)?;
+        let request = Request {
+            verb: Verb::Write { addr, key },
+            segments: &mut op.buf.local(),
+            len: op.buf.len(),
+            kind: FI_WRITE | FI_RMA,
+            flags: op.flags,
+            data: op.data,
+            context: op.context,
+            fetch: None,
+        };
+        self.engine.send(self.at, request)
+    }
+}
+
+/// An operand of eight bytes; 0 if there is none.
+fn operand(buf: &SendBuf) -> u64 {
+    let mut bytes = [0; ATOMIC_SIZE];
+    let len = buf.len().min(ATOMIC_SIZE);
+    buf.copy_to(0, &mut bytes[..len]);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Whether devices have this operation: they add and compare whole words.
+fn has(operation: Operation) -> bool {
+    let integer = [fi_datatype::FI_INT64 as u8, fi_datatype::FI_UINT64 as u8];
+    let op = operation.op();
+    integer.contains(&operation.datatype())
+        && match operation.kind() {
+            Kind::Base => op == fi_op::FI_SUM as u8,
+            // Reading is adding nothing.
+            Kind::Fetch => op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8,
+            Kind::Compare => op == fi_op::FI_CSWAP as u8,
+        }
+}
+
+impl Atomic for VerbsEp {
+    const OFFERED: bool = true;
+
+    fn max_bytes(operation: Operation) -> usize {
+        if has(operation) { ATOMIC_SIZE } else { 0 }
+    }
+
+    fn atomic(&self, op: AtomicOp) -> Result {
+        let (addr, key) = place(&op.remote)?;
+        let operation = op.operation;
+        let verb = match operation.kind() {
+            Kind::Compare => Verb::CompareSwap {
+                addr,
+                key,
+                compare: operand(&op.compare),
+                swap: operand(&op.source),
+            },
+            _ => Verb::FetchAdd { addr, key, add: operand(&op.source) },
+        };
+        let way = if operation.fetches() { FI_READ } else { FI_WRITE };
+        let request = Request {
+            verb,
+            segments: &mut std::iter::empty(),
+            len: op.remote.total()?,
+            kind: way | FI_ATOMIC,
+            // A device has no immediate data for these.
+            flags: op.flags & !FI_REMOTE_CQ_DATA,
+            data: 0,
+            context: op.context,
+            fetch: operation.fetches().then_some(op.result),
+        };
+        self.engine.send(self.at, request)
+    }
+}
+
+impl Cm for VerbsEp {
+    fn getname(&self) -> Result<Vec<u8>> {
+        let state = self.engine.lock();
+        let local = state.id(self.at)?.local().ok_or(Error::ADDRNOTAVAIL)?;
+        Ok(addr::to_raw(&local).as_bytes().to_vec())
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        let local = addr::from_bytes(name)?;
+        // What is bound stays so; another identifier takes the new address.
+        let id = CmId::new(&self.engine.channel, self.at as usize)?;
+        id.bind(&local)?;
+        self.engine.lock().rename(self.at, id)
+    }
+
+    fn getpeer(&self) -> Result<Vec<u8>> {
+        let state = self.engine.lock();
+        if !state.is_connected(self.at) {
+            return Err(Error::NOTCONN);
+        }
+        let peer = state.id(self.at)?.peer().ok_or(Error::NOTCONN)?;
+        Ok(addr::to_raw(&peer).as_bytes().to_vec())
+    }
+
+    fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
+        let to = match to {
+            Some(bytes) => addr::from_bytes(bytes)?,
+            None => self.dest.ok_or(Error::INVAL)?,
+        };
+        self.engine.lock().connect(self.at, &to, param)
+    }
+
+    fn accept(&self, param: &[u8]) -> Result {
+        self.engine.lock().accept(self.at, param)
+    }
+
+    fn shutdown(&self) -> Result {
+        self.engine.lock().shutdown(self.at)
+    }
+}

@@ -1,0 +1,174 @@
+//! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
+use crate::config::config;
+use crate::device::{self, Facts, Local};
+use crate::domain::VerbsFabric;
+use core::ffi::CStr;
+use ofi_provider::abi::*;
+use ofi_provider::addr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
+use ofi_provider::info::{
+    API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, addr as text, alter, check, resolve,
+};
+use ofi_provider::provider::Provider;
+use std::net::SocketAddr;
+
+/// The addresses that an application named.
+#[derive(Debug)]
+struct Ends {
+    src: Option<SocketAddr>,
+    dest: Option<SocketAddr>,
+}
+
+impl Ends {
+    fn find(
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<Self> {
+        let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+        let read = |bytes: Option<&[u8]>| match bytes {
+            Some(bytes) => addr::from_bytes(bytes).map(Some).map_err(|_| Error::NODATA),
+            None => Ok(None),
+        };
+        let mut src = read(hints.and_then(InfoRef::src_addr))?;
+        let mut dest = read(hints.and_then(InfoRef::dest_addr))?;
+        if node.is_some() || service.is_some() {
+            let found = resolve(node, service, flags, format).map_err(|why| {
+                report(&format!("refused: {why}"));
+                Error::NODATA
+            })?;
+            if flags & FI_SOURCE != 0 {
+                src = Some(found);
+            } else {
+                dest = Some(found);
+            }
+        } else if flags & FI_SOURCE != 0 {
+            report("refused: FI_SOURCE needs a node or a service");
+            return Err(Error::INVAL);
+        }
+        for end in [&src, &dest].into_iter().flatten() {
+            if !text::format_takes(format, end) {
+                report("refused: addr_format: it is not that of an address");
+                return Err(Error::NODATA);
+            }
+        }
+        Ok(Self { src, dest })
+    }
+
+    /// The local addresses to make infos of.
+    fn locals(&self, format: u32) -> Vec<Local> {
+        let takes = |local: &Local| text::format_takes(format, &local.addr);
+        // An address that says only the port stands for all.
+        let port = self.src.filter(|src| src.ip().is_unspecified()).map(|src| src.port());
+        let named = self.src.filter(|src| !src.ip().is_unspecified());
+        if let Some(addr) = named.or_else(|| device::route(self.dest.as_ref()?)) {
+            let device = crate::sys::Device::of_address(&addr);
+            return device.map(|device| Local { addr, device }).into_iter().collect();
+        }
+        if self.dest.is_some() {
+            return Vec::new();
+        }
+        let mut locals: Vec<Local> = device::locals().into_iter().filter(takes).collect();
+        for local in &mut locals {
+            local.addr.set_port(port.unwrap_or(0));
+        }
+        locals
+    }
+}
+
+/// The info of a device for an application with these hints.
+fn info_of(version: u32, facts: &mut Facts, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
+    let wanted = hints.and_then(InfoRef::ep).map_or(0, |ep| ep.rx_ctx_cnt);
+    // An endpoint takes its receives from a shared context when one is bound to it.
+    let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
+    facts.offer.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
+    let device = facts.device.name().to_string_lossy();
+    if let Some(hints) = hints {
+        let refusals = check(version, &facts.offer, hints);
+        for refusal in &refusals {
+            report(&format!("{device} refused: {refusal}"));
+        }
+        if !refusals.is_empty() {
+            return Ok(None);
+        }
+    }
+    let mut info = alter(version, &facts.offer, hints)?;
+    info.rx_mut().mode = FI_RX_CQ_DATA;
+    if hints.is_none_or(|hints| hints.mode() & FI_RX_CQ_DATA != 0) {
+        // Data that comes with a write takes a receive.
+        info.set_mode(FI_RX_CQ_DATA);
+    } else {
+        info.edit_domain(|domain| domain.cq_data_size = 0);
+    }
+    info.set_domain_name(facts.device.name())?;
+    info.set_fabric_name(&facts.fabric)?;
+    info.set_nic(facts.nic.clone());
+    Ok(Some(info))
+}
+
+impl Getinfo for VerbsFabric {
+    fn getinfo(
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain> {
+        let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
+        if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_MSG {
+            report("refused: ep_attr->type: only FI_EP_MSG");
+            return Err(Error::NODATA);
+        }
+        let mut devices = device::all(&report);
+        if devices.is_empty() {
+            report("refused: no RDMA device");
+            return Err(Error::NODATA);
+        }
+        let ends = Ends::find(node, service, flags, hints)?;
+        let locals = ends.locals(hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format));
+        let mut chain = InfoChain::new();
+        for facts in &mut devices {
+            let own = locals.iter().filter(|local| local.device == facts.device).cloned();
+            for local in own.collect::<Vec<_>>() {
+                let Some(mut info) = info_of(version, facts, hints)? else { break };
+                info.set_addr_format(text::format_of(&local.addr));
+                info.set_src_addr(Some(addr::to_raw(&local.addr).as_bytes()))?;
+                let dest = ends.dest.as_ref().map(addr::to_raw);
+                info.set_dest_addr(dest.as_ref().map(|addr| addr.as_bytes()))?;
+                if let Some(hints) = hints {
+                    info.set_handle(hints.handle());
+                }
+                chain.push(info);
+            }
+        }
+        if chain.is_empty() {
+            report("refused: no device has an address that does");
+            return Err(Error::NODATA);
+        }
+        Ok(chain)
+    }
+}
+
+/// Tells the core why something is not in the answer.
+fn report(line: &str) {
+    ofi_provider::log!(&VERBS, INFO, FABRIC, "{line}");
+}
+
+/// The provider, as the core knows it.
+pub static VERBS: Provider = Provider::new(
+    c"verbs",
+    PROV_VERSION,
+    API_VERSION,
+    getinfo_entry::<VerbsFabric>,
+    open_fabric::<VerbsFabric>,
+);
+
+/// The entry point of the plug-in (fi_provider(7)).
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    // Declares the parameters, so that fi_getparams lists them.
+    config();
+    VERBS.as_ptr()
+}

@@ -1,0 +1,17 @@
+//! The verbs provider: FI_EP_MSG endpoints over RDMA devices, by libibverbs and
+//! librdmacm.
+//!
+//! [`info`] says what the devices offer, [`domain`], [`ep`] and [`pep`] are its
+//! objects behind the common glue, [`engine`] does the work, [`sys`] wraps the two
+//! libraries. There is no protocol of our own: what goes over the wire is what
+//! the devices speak, but for one byte before the data of a connection request
+//! or answer, which says how long that is ([`cm`]).
+mod cm;
+mod config;
+mod device;
+mod domain;
+mod engine;
+mod ep;
+pub mod info;
+mod pep;
+mod sys;

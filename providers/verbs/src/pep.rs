@@ -1,0 +1,183 @@
+//! Passive endpoints: listening for connections.
+use crate::cm::{DATA_MAX, pack, unpack};
+use crate::info::VERBS;
+use crate::sys::{Channel, CmEvent, CmId, CmKind};
+use core::ffi::c_int;
+use ofi_provider::abi::FI_CONNREQ;
+use ofi_provider::addr;
+use ofi_provider::eq::{Eq, Event, FidPtr};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{PassiveEp, Reject, Request};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Lock;
+use ofi_provider::progress::Progress;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Requests that may wait, unless the application says otherwise.
+const BACKLOG: c_int = 1024;
+
+/// A connection request between FI_CONNREQ and its answer.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) id: CmId,
+}
+
+impl Reject for Caller {
+    fn reject(self, param: &[u8]) -> Result {
+        self.id.reject(&pack(param)?)
+    }
+}
+
+/// A listening endpoint.
+#[derive(Debug)]
+pub(crate) struct VerbsPep {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    channel: Arc<Channel>,
+    state: Lock<State>,
+    activity: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The address; also that of the requests' infos.
+    id: Option<CmId>,
+    backlog: c_int,
+    listens: bool,
+    to: Option<(Arc<Eq>, FidPtr)>,
+    /// What the application gets with a request, but for the addresses.
+    info: InfoBuf,
+    local: SocketAddr,
+}
+
+impl VerbsPep {
+    /// A passive endpoint for this address.
+    pub(crate) fn new(info: InfoBuf, local: &SocketAddr) -> Result<Self> {
+        let state =
+            State { id: None, backlog: BACKLOG, listens: false, to: None, info, local: *local };
+        let shared = Shared {
+            channel: Channel::new()?,
+            state: Lock::new(state),
+            activity: AtomicU64::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl State {
+    /// Takes the address, so that it can be told.
+    fn bind(&mut self, channel: &Arc<Channel>) -> Result<&CmId> {
+        if self.id.is_none() {
+            let id = CmId::new(channel, 0)?;
+            // An active endpoint may be opened with this address instead.
+            id.share_port()?;
+            id.bind(&self.local)?;
+            self.local = id.local().unwrap_or(self.local);
+            self.id = Some(id);
+        }
+        self.id.as_ref().ok_or(Error::OPBADSTATE)
+    }
+}
+
+impl PassiveEp for VerbsPep {
+    type Request = Caller;
+
+    fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
+        let mut state = self.shared.state.lock();
+        if state.listens {
+            return Err(Error::OPBADSTATE);
+        }
+        let backlog = state.backlog;
+        state.bind(&self.shared.channel)?.listen(backlog)?;
+        state.listens = true;
+        state.to = Some((eq, fid));
+        Ok(())
+    }
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.shared.clone()
+    }
+
+    fn getname(&self) -> Result<Vec<u8>> {
+        Ok(addr::to_raw(&self.shared.state.lock().local).as_bytes().to_vec())
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        let local = addr::from_bytes(name)?;
+        let mut state = self.shared.state.lock();
+        if state.listens {
+            return Err(Error::OPBADSTATE);
+        }
+        (state.id, state.local) = (None, local);
+        state.bind(&self.shared.channel).map(drop)
+    }
+
+    fn set_backlog(&self, backlog: c_int) -> Result {
+        let mut state = self.shared.state.lock();
+        if state.listens {
+            return Err(Error::OPBADSTATE);
+        }
+        state.backlog = backlog;
+        Ok(())
+    }
+
+    fn cm_data_size(&self) -> usize {
+        DATA_MAX
+    }
+
+    fn close(&self) {
+        let mut state = self.shared.state.lock();
+        state.id = None;
+        if let Some((_, fid)) = state.to.take() {
+            Request::drop_all_of(fid.0 as usize);
+        }
+    }
+}
+
+impl Progress for Shared {
+    fn progress(&self) {
+        self.activity.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock();
+        while let Some(event) = self.channel.next() {
+            if let Err(error) = state.announce(event) {
+                ofi_provider::log!(&VERBS, WARN, EP_CTRL, "dropping a connection request: {error}");
+            }
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// The application hears of a request.
+    fn announce(&self, event: CmEvent) -> Result {
+        let CmEvent { kind: CmKind::Request, request: Some(id), data, .. } = event else {
+            return Ok(());
+        };
+        let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
+        let mut info = self.info.as_ref().to_owned()?;
+        if let Some(device) = id.device() {
+            info.set_domain_name(device.name())?;
+        }
+        let bytes = |addr: Option<SocketAddr>| addr.map(|addr| addr::to_raw(&addr));
+        let (local, peer) = (bytes(id.local()), bytes(id.peer()));
+        info.set_src_addr(local.as_ref().map(|addr| addr.as_bytes()))?;
+        info.set_dest_addr(peer.as_ref().map(|addr| addr.as_bytes()))?;
+        info.set_handle(Request::keep(Caller { id }, fid.0 as usize));
+        let event = FI_CONNREQ as u32;
+        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: unpack(&data) });
+        Ok(())
+    }
+}

@@ -1,0 +1,816 @@
+//! libibverbs and librdmacm, wrapped: the one place of this provider that calls
+//! them. Objects close when they are dropped, and each keeps what it was opened on.
+use core::ffi::{CStr, c_int, c_void};
+use ofi_provider::addr;
+use ofi_provider::error::{Error, Result};
+use rdma_sys as raw;
+use rdma_sys::rdma_cm_event_type as cm_event;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, OnceLock};
+
+/// How long librdmacm looks for an address or a route, in milliseconds.
+const RESOLVE_TIMEOUT: c_int = 2000;
+
+/// What a call answered that returns -1 and sets errno.
+fn check(ret: c_int) -> Result {
+    if ret == 0 { Ok(()) } else { Err(Error::last_os()) }
+}
+
+/// What a call answered that returns an errno.
+fn check_code(ret: c_int) -> Result {
+    if ret == 0 { Ok(()) } else { Err(Error::from_code(ret.abs())) }
+}
+
+/// An object of the library's, or errno.
+fn object<T>(ptr: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(ptr).ok_or_else(Error::last_os)
+}
+
+/// A device that librdmacm has opened. It stays open until the program ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Device(NonNull<raw::ibv_context>);
+
+// SAFETY: libibverbs may be called from any thread (ibv_fork_init(3) aside).
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// All devices there are.
+    pub(crate) fn all() -> &'static [Self] {
+        static ALL: OnceLock<Vec<Device>> = OnceLock::new();
+        ALL.get_or_init(|| {
+            let mut count = 0;
+            // SAFETY: the answer is null or has `count` contexts; the list is never
+            // freed, so they stay open.
+            unsafe {
+                let list = raw::rdma_get_devices(&raw mut count);
+                if list.is_null() {
+                    return Vec::new();
+                }
+                let count = usize::try_from(count).unwrap_or(0);
+                (0..count).filter_map(|at| NonNull::new(*list.add(at)).map(Self)).collect()
+            }
+        })
+    }
+
+    fn device(&self) -> &raw::ibv_device {
+        // SAFETY: an open context has a device for as long as it is open.
+        unsafe { &*self.0.as_ref().device }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &'static CStr {
+        // SAFETY: a C string that lives as long as the device, which stays open.
+        unsafe { CStr::from_ptr(raw::ibv_get_device_name(self.0.as_ref().device)) }
+    }
+
+    /// Its directory in sysfs.
+    pub(crate) fn path(&self) -> &CStr {
+        // SAFETY: the library ends the text with a zero byte.
+        unsafe { CStr::from_ptr(self.device().ibdev_path.as_ptr()) }
+    }
+
+    /// Whether it speaks iWARP, and not InfiniBand or RoCE.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.device().transport_type == raw::ibv_transport_type::IBV_TRANSPORT_IWARP
+    }
+
+    /// What it can do (ibv_query_device(3)).
+    pub(crate) fn attr(&self) -> Result<raw::ibv_device_attr> {
+        // SAFETY: numbers only, so all zeros is a value; the call fills it.
+        unsafe {
+            let mut attr = std::mem::zeroed();
+            check_code(raw::ibv_query_device(self.0.as_ptr(), &raw mut attr))?;
+            Ok(attr)
+        }
+    }
+
+    /// How one of its ports is (ibv_query_port(3)).
+    pub(crate) fn port(&self, port: u8) -> Result<raw::ibv_port_attr> {
+        // SAFETY: numbers only, so all zeros is a value; the call fills it.
+        unsafe {
+            let mut attr = std::mem::zeroed();
+            check_code(raw::___ibv_query_port(self.0.as_ptr(), port, &raw mut attr))?;
+            Ok(attr)
+        }
+    }
+
+    /// An entry of a port's table of GIDs (ibv_query_gid(3)).
+    pub(crate) fn gid(&self, port: u8, index: c_int) -> Result<[u8; 16]> {
+        let mut gid = raw::ibv_gid { raw: [0; 16] };
+        // SAFETY: the call fills 16 bytes, which any view of the union has.
+        unsafe {
+            check(raw::ibv_query_gid(self.0.as_ptr(), port, index, &raw mut gid))?;
+            Ok(gid.raw)
+        }
+    }
+
+    /// The device that has this local address, if one does.
+    pub(crate) fn of_address(addr: &SocketAddr) -> Option<Self> {
+        let channel = Channel::new().ok()?;
+        let id = CmId::new(&channel, 0).ok()?;
+        let mut any_port = *addr;
+        any_port.set_port(0);
+        id.bind(&any_port).ok()?;
+        id.device()
+    }
+}
+
+/// A protection domain (ibv_alloc_pd(3)).
+#[derive(Debug)]
+pub(crate) struct Pd(NonNull<raw::ibv_pd>, pub(crate) Device);
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(crate) fn new(device: Device) -> Result<Arc<Self>> {
+        // SAFETY: the device is open.
+        let pd = object(unsafe { raw::ibv_alloc_pd(device.0.as_ptr()) })?;
+        Ok(Arc::new(Self(pd, device)))
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: everything opened on it holds a count on it, so nothing is left.
+        unsafe { raw::ibv_dealloc_pd(self.0.as_ptr()) };
+    }
+}
+
+/// Access rights of memory, as in `enum ibv_access_flags`.
+pub(crate) mod access {
+    use rdma_sys::ibv_access_flags as flags;
+    pub(crate) const LOCAL_WRITE: u32 = flags::IBV_ACCESS_LOCAL_WRITE.0;
+    pub(crate) const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
+    pub(crate) const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
+    pub(crate) const REMOTE_ATOMIC: u32 = flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+}
+
+/// Registered memory (ibv_reg_mr(3)).
+#[derive(Debug)]
+pub(crate) struct Region {
+    mr: NonNull<raw::ibv_mr>,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Registers `len` bytes at `addr`. The system checks that they are there; the
+    /// device uses them only for transfers that name this region.
+    pub(crate) fn new(pd: &Arc<Pd>, addr: usize, len: usize, access: u32) -> Result<Self> {
+        let at = addr as *mut c_void;
+        // SAFETY: the call only pins pages; memory that is not there is an error.
+        let mr = object(unsafe { raw::ibv_reg_mr(pd.0.as_ptr(), at, len, access as c_int) })?;
+        Ok(Self { mr, _pd: pd.clone() })
+    }
+
+    /// What our own work requests name it by.
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: registered until this is dropped.
+        unsafe { self.mr.as_ref().lkey }
+    }
+
+    /// What peers name it by.
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.mr.as_ref().rkey }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered, and nobody has its keys from us any more.
+        unsafe { raw::ibv_dereg_mr(self.mr.as_ptr()) };
+    }
+}
+
+/// Where completion queues tell that they have something (ibv_create_comp_channel(3)).
+#[derive(Debug)]
+pub(crate) struct CompChannel(NonNull<raw::ibv_comp_channel>);
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for CompChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompChannel {}
+
+impl CompChannel {
+    pub(crate) fn new(device: Device) -> Result<Arc<Self>> {
+        // SAFETY: the device is open.
+        let channel = object(unsafe { raw::ibv_create_comp_channel(device.0.as_ptr()) })?;
+        let channel = Arc::new(Self(channel));
+        set_nonblocking(channel.fd())?;
+        Ok(channel)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: open until this is dropped.
+        unsafe { self.0.as_ref().fd }
+    }
+
+    /// Takes what queues have told so far.
+    pub(crate) fn drain(&self) {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel does not block; the queue it names has not been
+        // destroyed, since that waits for its events to be acknowledged, as here.
+        unsafe {
+            while raw::ibv_get_cq_event(self.0.as_ptr(), &raw mut cq, &raw mut context) == 0 {
+                raw::ibv_ack_cq_events(cq, 1);
+            }
+        }
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        // SAFETY: its queues hold counts on it, so none is left.
+        unsafe { raw::ibv_destroy_comp_channel(self.0.as_ptr()) };
+    }
+}
+
+fn set_nonblocking(fd: RawFd) -> Result {
+    // SAFETY: no memory is involved.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
+            return Err(Error::last_os());
+        }
+    }
+    Ok(())
+}
+
+/// One work completion (struct ibv_wc).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkDone {
+    pub(crate) wr_id: u64,
+    /// 0, or an `enum ibv_wc_status`.
+    pub(crate) status: u32,
+    pub(crate) vendor_error: u32,
+    /// A peer's RDMA write told of itself.
+    pub(crate) is_write: bool,
+    pub(crate) len: u32,
+    /// The peer's immediate data.
+    pub(crate) data: Option<u32>,
+    pub(crate) qp: u32,
+}
+
+/// Work completions taken at once.
+const BATCH: usize = 16;
+
+/// A device's completion queue (ibv_create_cq(3)).
+#[derive(Debug)]
+pub(crate) struct HwCq {
+    cq: NonNull<raw::ibv_cq>,
+    _channel: Arc<CompChannel>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for HwCq {}
+// SAFETY: as above.
+unsafe impl Sync for HwCq {}
+
+impl HwCq {
+    pub(crate) fn new(device: Device, size: usize, channel: &Arc<CompChannel>) -> Result<Self> {
+        let size = c_int::try_from(size).map_err(|_| Error::INVAL)?;
+        let ch = channel.0.as_ptr();
+        // SAFETY: device and channel are open.
+        let cq = unsafe { raw::ibv_create_cq(device.0.as_ptr(), size, ptr::null_mut(), ch, 0) };
+        Ok(Self { cq: object(cq)?, _channel: channel.clone() })
+    }
+
+    /// The next completion makes the channel readable.
+    pub(crate) fn arm(&self) -> Result {
+        // SAFETY: the queue is open.
+        check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
+    }
+
+    /// Hands some completions to `each`; whether there may be more.
+    pub(crate) fn poll(&self, mut each: impl FnMut(WorkDone)) -> bool {
+        // SAFETY: numbers only, so all zeros is a value.
+        let mut done: [raw::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open and writes at most as many entries as it is told.
+        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, done.as_mut_ptr()) };
+        let n = usize::try_from(n).unwrap_or(0);
+        for wc in &done[..n] {
+            let with_data = wc.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+            each(WorkDone {
+                wr_id: wc.wr_id,
+                status: wc.status,
+                vendor_error: wc.vendor_err,
+                is_write: wc.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+                len: wc.byte_len,
+                // SAFETY: both views of the union are a 32-bit number.
+                data: with_data
+                    .then(|| unsafe { u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data) }),
+                qp: wc.qp_num,
+            });
+        }
+        n == BATCH
+    }
+}
+
+impl Drop for HwCq {
+    fn drop(&mut self) {
+        // SAFETY: endpoints let go of their queue pairs before the engine does of this.
+        unsafe { raw::ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+/// The text of a work completion's status.
+pub(crate) fn status_text(status: c_int) -> Option<&'static CStr> {
+    let status = u32::try_from(status).ok()?;
+    // SAFETY: answers a constant string for any number.
+    let text = unsafe { raw::ibv_wc_status_str(status) };
+    // SAFETY: as above.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+pub(crate) use raw::ibv_wc_status as status;
+
+/// A piece of registered memory (struct ibv_sge).
+pub(crate) type Sge = raw::ibv_sge;
+
+/// Receives that queue pairs share (ibv_create_srq(3)).
+#[derive(Debug)]
+pub(crate) struct Srq {
+    srq: NonNull<raw::ibv_srq>,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Srq {}
+// SAFETY: as above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    pub(crate) fn new(pd: &Arc<Pd>, size: u32, segments: u32) -> Result<Self> {
+        let mut attr = raw::ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: raw::ibv_srq_attr { max_wr: size, max_sge: segments, srq_limit: 0 },
+        };
+        // SAFETY: the domain is open, the attributes live for the call.
+        let srq = object(unsafe { raw::ibv_create_srq(pd.0.as_ptr(), &raw mut attr) })?;
+        Ok(Self { srq, _pd: pd.clone() })
+    }
+
+    /// Posts a receive (ibv_post_srq_recv(3)).
+    ///
+    /// # Safety
+    /// The memory of `to` stays the library's until the completion.
+    pub(crate) unsafe fn recv(&self, wr_id: u64, to: &mut [Sge]) -> Result {
+        let mut wr = recv_wr(wr_id, to);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is open; the request lives for the call.
+        check_code(unsafe { raw::ibv_post_srq_recv(self.srq.as_ptr(), &raw mut wr, &raw mut bad) })
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: the queue pairs on it are gone: endpoints hold the context open.
+        unsafe { raw::ibv_destroy_srq(self.srq.as_ptr()) };
+    }
+}
+
+fn recv_wr(wr_id: u64, to: &mut [Sge]) -> raw::ibv_recv_wr {
+    let sg_list = to.as_mut_ptr();
+    raw::ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list, num_sge: to.len() as c_int }
+}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Send,
+    Write { addr: u64, key: u32 },
+    Read { addr: u64, key: u32 },
+    FetchAdd { addr: u64, key: u32, add: u64 },
+    CompareSwap { addr: u64, key: u32, compare: u64, swap: u64 },
+}
+
+/// How a work request is done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct How {
+    /// Immediate data for the peer.
+    pub(crate) data: Option<u32>,
+    /// The bytes are copied by the call.
+    pub(crate) inline: bool,
+    /// Success is told as well as failure.
+    pub(crate) signalled: bool,
+    /// After all reads and atomic operations before it.
+    pub(crate) fence: bool,
+}
+
+/// What a queue pair is to be like.
+#[derive(Debug)]
+pub(crate) struct QpSpec<'a> {
+    pub(crate) cq: &'a HwCq,
+    pub(crate) srq: Option<&'a Srq>,
+    pub(crate) sends: u32,
+    pub(crate) recvs: u32,
+    pub(crate) send_segments: u32,
+    pub(crate) recv_segments: u32,
+    pub(crate) inline: u32,
+}
+
+impl QpSpec<'_> {
+    fn attr(&self) -> raw::ibv_qp_init_attr {
+        let cq = self.cq.cq.as_ptr();
+        raw::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: self.srq.map_or(ptr::null_mut(), |srq| srq.srq.as_ptr()),
+            cap: raw::ibv_qp_cap {
+                max_send_wr: self.sends,
+                max_recv_wr: if self.srq.is_some() { 0 } else { self.recvs },
+                max_send_sge: self.send_segments,
+                max_recv_sge: self.recv_segments,
+                max_inline_data: self.inline,
+            },
+            qp_type: raw::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        }
+    }
+
+    /// Whether the device makes a queue pair like this.
+    pub(crate) fn is_possible(&self, pd: &Arc<Pd>) -> bool {
+        let mut attr = self.attr();
+        // SAFETY: domain and queues are open; a pair that was made is destroyed.
+        unsafe {
+            let qp = raw::ibv_create_qp(pd.0.as_ptr(), &raw mut attr);
+            !qp.is_null() && raw::ibv_destroy_qp(qp) == 0
+        }
+    }
+}
+
+/// A connection's identifier (rdma_create_id(3)), with its queue pair once it
+/// has one.
+#[derive(Debug)]
+pub(crate) struct CmId {
+    id: NonNull<raw::rdma_cm_id>,
+    channel: Arc<Channel>,
+    pd: Option<Arc<Pd>>,
+}
+
+// SAFETY: librdmacm and libibverbs may be called from any thread.
+unsafe impl Send for CmId {}
+// SAFETY: what changes it behind a shared reference are the calls of the
+// libraries, which lock by themselves.
+unsafe impl Sync for CmId {}
+
+impl CmId {
+    /// One whose events come to `channel` with `token`.
+    pub(crate) fn new(channel: &Arc<Channel>, token: usize) -> Result<Self> {
+        let mut id = ptr::null_mut();
+        let (space, token) = (raw::rdma_port_space::RDMA_PS_TCP, token as *mut c_void);
+        // SAFETY: the channel is open.
+        check(unsafe { raw::rdma_create_id(channel.0.as_ptr(), &raw mut id, token, space) })?;
+        Ok(Self { id: object(id)?, channel: channel.clone(), pd: None })
+    }
+
+    /// From now on events come to `channel` with `token`.
+    pub(crate) fn migrate(&mut self, channel: &Arc<Channel>, token: usize) -> Result {
+        // SAFETY: both are open; all events were acknowledged when they were read.
+        unsafe {
+            (*self.id.as_ptr()).context = token as *mut c_void;
+            check(raw::rdma_migrate_id(self.id.as_ptr(), channel.0.as_ptr()))?;
+        }
+        self.channel = channel.clone();
+        Ok(())
+    }
+
+    /// Takes this local address; port 0 stands for any.
+    pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
+        let to = addr::to_raw(to);
+        let name = addr::as_sockaddr(&to).0.cast_mut();
+        // SAFETY: the identifier is open; the address, which is only read, lives
+        // for the call.
+        check(unsafe { raw::rdma_bind_addr(self.id.as_ptr(), name) })
+    }
+
+    /// Lets other identifiers that say the same have its port, while none listens.
+    pub(crate) fn share_port(&self) -> Result {
+        // RDMA_OPTION_ID and RDMA_OPTION_ID_REUSEADDR (rdma_set_option(3)).
+        const OPTION: [c_int; 2] = [0, 1];
+        let mut on: c_int = 1;
+        let (at, len) = ((&raw mut on).cast(), size_of::<c_int>());
+        // SAFETY: the identifier is open; the value lives for the call.
+        check(unsafe { raw::rdma_set_option(self.id.as_ptr(), OPTION[0], OPTION[1], at, len) })
+    }
+
+    pub(crate) fn listen(&self, backlog: c_int) -> Result {
+        // SAFETY: the identifier is open.
+        check(unsafe { raw::rdma_listen(self.id.as_ptr(), backlog) })
+    }
+
+    /// Starts to look for the way to an address.
+    pub(crate) fn resolve_addr(&self, to: &SocketAddr) -> Result {
+        let to = addr::to_raw(to);
+        let name = addr::as_sockaddr(&to).0.cast_mut();
+        // SAFETY: as in `bind`.
+        check(unsafe {
+            raw::rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), name, RESOLVE_TIMEOUT)
+        })
+    }
+
+    /// Goes on with that, after the address was resolved.
+    pub(crate) fn resolve_route(&self) -> Result {
+        // SAFETY: the identifier is open.
+        check(unsafe { raw::rdma_resolve_route(self.id.as_ptr(), RESOLVE_TIMEOUT) })
+    }
+
+    /// The device it is bound to.
+    pub(crate) fn device(&self) -> Option<Device> {
+        // SAFETY: the identifier is open.
+        NonNull::new(unsafe { self.id.as_ref().verbs }).map(Device)
+    }
+
+    /// Its own address, if it is bound to one.
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        // SAFETY: every view of the union starts with the family, and the storage
+        // is as long as any address.
+        unsafe {
+            let at = &raw const self.id.as_ref().route.addr.src_addr_union;
+            addr::from_ptr(at.cast()).ok()
+        }
+    }
+
+    /// The peer's address, if there is one.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        // SAFETY: as in `local`.
+        unsafe {
+            let at = &raw const self.id.as_ref().route.addr.dst_addr_union;
+            addr::from_ptr(at.cast()).ok()
+        }
+    }
+
+    /// Makes its queue pair (rdma_create_qp(3)); the bytes that can be sent inline.
+    pub(crate) fn create_qp(&mut self, pd: &Arc<Pd>, spec: &QpSpec<'_>) -> Result<u32> {
+        let mut attr = spec.attr();
+        // SAFETY: all is open; the attributes live for the call.
+        check(unsafe { raw::rdma_create_qp(self.id.as_ptr(), pd.0.as_ptr(), &raw mut attr) })?;
+        self.pd = Some(pd.clone());
+        Ok(attr.cap.max_inline_data)
+    }
+
+    fn qp(&self) -> Result<NonNull<raw::ibv_qp>> {
+        // SAFETY: the identifier is open; its queue pair lives as long.
+        NonNull::new(unsafe { self.id.as_ref().qp }).ok_or(Error::NOTCONN)
+    }
+
+    /// The number of its queue pair.
+    pub(crate) fn qp_number(&self) -> Option<u32> {
+        // SAFETY: as above.
+        self.qp().ok().map(|qp| unsafe { qp.as_ref().qp_num })
+    }
+
+    /// Posts a receive (ibv_post_recv(3)).
+    ///
+    /// # Safety
+    /// The memory of `to` stays the library's until the completion.
+    pub(crate) unsafe fn recv(&self, wr_id: u64, to: &mut [Sge]) -> Result {
+        let mut wr = recv_wr(wr_id, to);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is open; the request lives for the call.
+        check_code(unsafe { raw::ibv_post_recv(self.qp()?.as_ptr(), &raw mut wr, &raw mut bad) })
+    }
+
+    /// Posts a work request (ibv_post_send(3)).
+    ///
+    /// # Safety
+    /// The memory of `from` stays the library's until the completion, or until
+    /// the return if it is sent inline.
+    pub(crate) unsafe fn post(&self, wr_id: u64, verb: Verb, from: &mut [Sge], how: How) -> Result {
+        use raw::ibv_send_flags as flags;
+        use raw::ibv_wr_opcode::*;
+        // SAFETY: numbers and null pointers, so all zeros is a value.
+        let mut wr: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
+        wr.wr_id = wr_id;
+        wr.sg_list = from.as_mut_ptr();
+        wr.num_sge = from.len() as c_int;
+        let on = |on: bool, flag: flags| if on { flag.0 } else { 0 };
+        wr.send_flags = on(how.inline, flags::IBV_SEND_INLINE)
+            | on(how.signalled, flags::IBV_SEND_SIGNALED)
+            | on(how.fence, flags::IBV_SEND_FENCE);
+        if let Some(data) = how.data {
+            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+        }
+        let with_data = how.data.is_some();
+        wr.opcode = match verb {
+            Verb::Send if with_data => IBV_WR_SEND_WITH_IMM,
+            Verb::Send => IBV_WR_SEND,
+            Verb::Write { addr, key } => {
+                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
+                if with_data { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE }
+            }
+            Verb::Read { addr, key } => {
+                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
+                IBV_WR_RDMA_READ
+            }
+            Verb::FetchAdd { addr, key, add } => {
+                wr.wr.atomic =
+                    raw::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
+                IBV_WR_ATOMIC_FETCH_AND_ADD
+            }
+            Verb::CompareSwap { addr, key, compare, swap } => {
+                wr.wr.atomic =
+                    raw::atomic_t { remote_addr: addr, compare_add: compare, swap, rkey: key };
+                IBV_WR_ATOMIC_CMP_AND_SWP
+            }
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is open; the request lives for the call.
+        check_code(unsafe { raw::ibv_post_send(self.qp()?.as_ptr(), &raw mut wr, &raw mut bad) })
+    }
+
+    /// What goes along with a request or its acceptance.
+    fn param(data: &[u8]) -> raw::rdma_conn_param {
+        raw::rdma_conn_param {
+            private_data: data.as_ptr().cast(),
+            private_data_len: data.len() as u8,
+            // As much as the devices on both sides have.
+            responder_resources: u8::MAX,
+            initiator_depth: u8::MAX,
+            flow_control: 1,
+            retry_count: 15,
+            // For ever: the receiver decides when it posts.
+            rnr_retry_count: 7,
+            srq: 0,
+            qp_num: 0,
+        }
+    }
+
+    pub(crate) fn connect(&self, data: &[u8]) -> Result {
+        let mut param = Self::param(data);
+        // SAFETY: the identifier is open; parameters and data live for the call.
+        check(unsafe { raw::rdma_connect(self.id.as_ptr(), &raw mut param) })
+    }
+
+    pub(crate) fn accept(&self, data: &[u8]) -> Result {
+        let mut param = Self::param(data);
+        // SAFETY: as above.
+        check(unsafe { raw::rdma_accept(self.id.as_ptr(), &raw mut param) })
+    }
+
+    pub(crate) fn reject(&self, data: &[u8]) -> Result {
+        let (at, len) = (data.as_ptr().cast(), data.len() as u8);
+        // SAFETY: as above.
+        check(unsafe { raw::rdma_reject(self.id.as_ptr(), at, len) })
+    }
+
+    /// Ends the connection; what is posted is flushed.
+    pub(crate) fn disconnect(&self) -> Result {
+        // SAFETY: the identifier is open.
+        check(unsafe { raw::rdma_disconnect(self.id.as_ptr()) })
+    }
+
+    /// Sets how soon a peer may try again that found no receive posted.
+    pub(crate) fn set_rnr_timer(&self, timer: u8) -> Result {
+        // SAFETY: numbers and plain structures, so all zeros is a value; the queue
+        // pair is open.
+        unsafe {
+            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
+            attr.min_rnr_timer = timer;
+            let mask = raw::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as c_int;
+            check_code(raw::ibv_modify_qp(self.qp()?.as_ptr(), &raw mut attr, mask))
+        }
+    }
+
+    /// Flushes what is posted although there is no connection to end.
+    pub(crate) fn fail_qp(&self) -> Result {
+        // SAFETY: as above.
+        unsafe {
+            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
+            attr.qp_state = raw::ibv_qp_state::IBV_QPS_ERR;
+            let mask = raw::ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
+            check_code(raw::ibv_modify_qp(self.qp()?.as_ptr(), &raw mut attr, mask))
+        }
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        // SAFETY: open, and ours; all its events are acknowledged, so the call
+        // does not wait.
+        unsafe {
+            if !self.id.as_ref().qp.is_null() {
+                raw::rdma_destroy_qp(self.id.as_ptr());
+            }
+            raw::rdma_destroy_id(self.id.as_ptr());
+        }
+    }
+}
+
+/// What happened to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CmKind {
+    AddrResolved,
+    RouteResolved,
+    Request,
+    Established,
+    Rejected,
+    /// It could not be made: nobody there, no way, no answer.
+    Failed,
+    Disconnected,
+    /// The device goes away.
+    Removed,
+    Other,
+}
+
+/// An event of a connection.
+#[derive(Debug)]
+pub(crate) struct CmEvent {
+    pub(crate) kind: CmKind,
+    /// Whose it is: that of the listener, for a request.
+    pub(crate) token: usize,
+    /// The new connection, for a request.
+    pub(crate) request: Option<CmId>,
+    /// 0, a negative errno, or the reason of a rejection.
+    pub(crate) status: c_int,
+    /// What the peer sent along.
+    pub(crate) data: Vec<u8>,
+}
+
+/// Where connections tell their events (rdma_create_event_channel(3)).
+#[derive(Debug)]
+pub(crate) struct Channel(NonNull<raw::rdma_event_channel>);
+
+// SAFETY: librdmacm may be called from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        // SAFETY: no memory is passed.
+        let channel = object(unsafe { raw::rdma_create_event_channel() })?;
+        let channel = Arc::new(Self(channel));
+        set_nonblocking(channel.fd())?;
+        Ok(channel)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: open until this is dropped.
+        unsafe { self.0.as_ref().fd }
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next(self: &Arc<Self>) -> Option<CmEvent> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is open and does not block; what it answers is an
+        // event until it is acknowledged, and its private data is as long as it says.
+        unsafe {
+            if raw::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) != 0 || event.is_null() {
+                return None;
+            }
+            let of = &*event;
+            let conn = of.param.conn;
+            let data = match conn.private_data.is_null() {
+                true => Vec::new(),
+                false => {
+                    let len = usize::from(conn.private_data_len);
+                    std::slice::from_raw_parts(conn.private_data.cast::<u8>(), len).to_vec()
+                }
+            };
+            let kind = match of.event {
+                cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => CmKind::AddrResolved,
+                cm_event::RDMA_CM_EVENT_ROUTE_RESOLVED => CmKind::RouteResolved,
+                cm_event::RDMA_CM_EVENT_CONNECT_REQUEST => CmKind::Request,
+                cm_event::RDMA_CM_EVENT_ESTABLISHED => CmKind::Established,
+                cm_event::RDMA_CM_EVENT_REJECTED => CmKind::Rejected,
+                cm_event::RDMA_CM_EVENT_DISCONNECTED => CmKind::Disconnected,
+                cm_event::RDMA_CM_EVENT_DEVICE_REMOVAL => CmKind::Removed,
+                cm_event::RDMA_CM_EVENT_ADDR_ERROR
+                | cm_event::RDMA_CM_EVENT_ROUTE_ERROR
+                | cm_event::RDMA_CM_EVENT_CONNECT_ERROR
+                | cm_event::RDMA_CM_EVENT_UNREACHABLE => CmKind::Failed,
+                _ => CmKind::Other,
+            };
+            let (status, id) = (of.status, NonNull::new(of.id));
+            let token = id.map_or(0, |id| id.as_ref().context as usize);
+            raw::rdma_ack_cm_event(event);
+            // Only after that may the new identifier move to another channel.
+            let request = match (kind, id) {
+                (CmKind::Request, Some(id)) => Some(CmId { id, channel: self.clone(), pd: None }),
+                _ => None,
+            };
+            Some(CmEvent { kind, token, request, status, data })
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: its identifiers hold counts on it, so none is left.
+        unsafe { raw::rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
