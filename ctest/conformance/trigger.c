@@ -100,6 +100,8 @@ static void by_alias(int rank)
 	struct fid_ep *alias = NULL;
 	struct ct c;
 
+	if (getenv("FI_HOOK"))
+		SKIP("a hook sees no flag in the call, and leaves the counter in its context alone");
 	open_it(&c, 0, 0);
 	ct_fill(buf, 64, 1);
 	if (rank == 0) {

@@ -296,6 +296,9 @@ table! {
                 && !arg.is_null()
                 && object.shared.api_version >= version(2, 0))
                 .then(|| Swap::new((&raw mut (*base).attr.base_mr).cast::<*mut fid_mr>()));
+            // What is to be flushed may be a counter's; a work structure stays as it is.
+            let flushed = command == FI_FLUSH_WORK;
+            let arg = if flushed { crate::fids::inner(arg.cast::<fid>()).cast() } else { arg };
             let ret = call(inner, command, arg);
             match command {
                 FI_ALIAS if !arg.is_null() => {
