@@ -428,11 +428,12 @@ impl Aside {
     }
 }
 
-/// The task of a request whose time has come. What it uses it uses until it ran.
+/// The task of a request whose time has come. Its counters are in use until it
+/// runs and no longer: whoever sees what it did may close them.
 fn fire(request: Request) -> Task {
-    let Request { task: Task { lane, mut run }, counters, .. } = request;
+    let Request { task: Task { lane, mut run }, mut counters, .. } = request;
     Task::new(lane, move || {
-        let _in_use = &counters;
+        counters.clear();
         run()
     })
 }

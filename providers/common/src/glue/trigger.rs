@@ -379,7 +379,7 @@ impl Work {
         if needed & shared.caps == 0 {
             return Err(Error::NOSYS);
         }
-        let to = match completion.is_null() {
+        let mut to = match completion.is_null() {
             true => None,
             // SAFETY: an open counter of the application's.
             false => Some(Arc::new(InUse::new(unsafe { counter(completion, later) }?))),
@@ -396,14 +396,14 @@ impl Work {
                 }
                 Err(error) => {
                     let failed = CompletionError::new(entry(Context::NULL, kind), error);
-                    shared.finish(asked, to.as_deref(), Err(failed));
+                    shared.finish(asked, to.take(), Err(failed));
                     return Ok(());
                 }
             };
             let (of, counts) = (shared.clone(), to.clone());
             let expected = later.expect(lane, move |outcome| {
                 let outcome = renamed(outcome, context);
-                of.finish(asked, counts.as_deref(), outcome);
+                of.finish(asked, counts, outcome);
             });
             *op.parts().0 = expected;
             match shared.post(op) {
@@ -465,13 +465,15 @@ fn renamed(outcome: Outcome, context: Context) -> Outcome {
 impl<E: Endpoint> Shared<E> {
     /// Deferred work is done: counts it, and says so to the endpoint's queue and
     /// counter if the flags of the work asked for that.
-    fn finish(&self, asked: u64, to: Option<&InUse>, outcome: Outcome) {
+    fn finish(&self, asked: u64, to: Option<Arc<InUse>>, outcome: Outcome) {
+        // In use no more: whoever sees the count may close it.
+        let to = to.map(|in_use| in_use.0.clone());
         let reported = asked & FI_COMPLETION != 0;
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
         let own = self
             .counter_of(flags)
-            .filter(|own| reported && to.is_none_or(|to| !Arc::ptr_eq(own, &to.0)));
-        for cntr in own.iter().chain(to.map(|to| &to.0)) {
+            .filter(|own| reported && to.as_ref().is_none_or(|to| !Arc::ptr_eq(own, to)));
+        for cntr in own.iter().chain(&to) {
             match &outcome {
                 Ok(of) => cntr.completed(of.len),
                 Err(_) => cntr.failed(),
