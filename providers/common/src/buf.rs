@@ -172,15 +172,18 @@ impl Segments {
     }
 
     /// Calls `each` with the segments of bytes `from..from + len`.
-    #[inline]
-    fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        if self.all.is_none() {
-            if from < self.first.iov_len {
-                let part = (self.first.iov_len - from).min(len);
-                each(self.first.iov_base.cast::<u8>().wrapping_add(from), part);
-            }
-            return;
+    #[inline(always)]
+    fn each(&self, from: usize, len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        if self.all.is_some() {
+            self.each_of_many(from, len, each);
+        } else if from < self.first.iov_len {
+            let part = (self.first.iov_len - from).min(len);
+            each(self.first.iov_base.cast::<u8>().wrapping_add(from), part);
         }
+    }
+
+    #[inline(never)]
+    fn each_of_many(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
         for segment in self.as_slice() {
             if len == 0 {
                 return;
@@ -266,7 +269,7 @@ impl SendBuf {
     }
 
     /// Copies the bytes from `from` on into `to`, which is filled.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {
         debug_assert!(from + to.len() <= self.len());
         let mut done = 0;
@@ -434,7 +437,7 @@ impl RecvBuf {
 
     /// Copies `from` into the buffer at byte `at`; what does not fit is left
     /// out. The number of bytes copied.
-    #[inline]
+    #[inline(always)]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let len = from.len().min(self.len().saturating_sub(at));
         let mut done = 0;

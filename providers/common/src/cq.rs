@@ -77,6 +77,14 @@ pub struct CompletionError {
     pub data: Vec<u8>,
 }
 
+impl Completion {
+    /// Of an operation that reports nothing but what it was and its bytes.
+    #[inline]
+    pub const fn of(context: Context, flags: u64, len: usize) -> Self {
+        Self { context, flags, len, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
+    }
+}
+
 impl CompletionError {
     /// A failure with nothing more to say than its code.
     pub fn new(of: Completion, error: Error) -> Self {
@@ -105,15 +113,7 @@ struct Ring {
 impl Ring {
     /// `size` is a power of two, or 0 for a ring that is always full.
     fn new(size: usize) -> Self {
-        let empty = Completion {
-            context: Context::NULL,
-            flags: 0,
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FI_ADDR_NOTAVAIL,
-        };
+        let empty = Completion::of(Context::NULL, 0, 0);
         Self {
             slots: vec![empty; size].into_boxed_slice(),
             read: 0,
@@ -135,11 +135,10 @@ impl Ring {
         self.written - self.read + self.behind.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, entry: Completion) {
         if self.is_full() {
-            self.behind.push_back(entry);
-            return;
+            return self.behind.push_back(entry);
         }
         let place = self.written & (self.slots.len() - 1);
         self.slots[place] = entry;
@@ -154,10 +153,16 @@ impl Ring {
     #[inline]
     fn pop(&mut self) {
         self.read += 1;
+        if !self.behind.is_empty() {
+            self.move_up();
+        }
+    }
+
+    /// There is room for the next of those behind.
+    #[cold]
+    fn move_up(&mut self) {
         if let Some(entry) = self.behind.pop_front() {
-            let place = self.written & (self.slots.len() - 1);
-            self.slots[place] = entry;
-            self.written += 1;
+            self.push(entry);
         }
     }
 }
@@ -383,7 +388,7 @@ impl Cq {
     }
 
     /// Writes a success.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
         let mut ring = self.ring.lock_within();
@@ -433,15 +438,20 @@ impl Cq {
         self.written();
     }
 
-    #[inline]
+    #[inline(always)]
     fn written(&self) {
         if self.wait.kind() != Kind::None {
-            // Whoever is about to sleep either sees the entry or is seen.
-            fence(Ordering::SeqCst);
-            self.wait.entry_written();
-            if let Some(set) = &self.wait_set {
-                set.entry_written();
-            }
+            self.wake();
+        }
+    }
+
+    #[inline(never)]
+    fn wake(&self) {
+        // Whoever is about to sleep either sees the entry or is seen.
+        fence(Ordering::SeqCst);
+        self.wait.entry_written();
+        if let Some(set) = &self.wait_set {
+            set.entry_written();
         }
     }
 
@@ -490,9 +500,9 @@ impl Cq {
             return Err(Error::AGAIN);
         }
         self.publish(&ring);
-        let awaited = std::mem::take(&mut ring.awaited);
-        drop(ring);
-        if awaited {
+        if ring.awaited {
+            ring.awaited = false;
+            drop(ring);
             self.progress.progress();
         }
         Ok(n)

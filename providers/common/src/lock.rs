@@ -161,12 +161,12 @@ impl<T> Lock<T> {
     }
 
     /// The lock for somebody who holds another lock of the same domain already,
-    /// through whose gate he came.
-    #[inline]
+    /// whose mark or gate keeps others away.
+    #[inline(always)]
     pub fn lock_within(&self) -> Within<'_, T> {
         match &self.level {
             Level::Shared => self.acquire(),
-            Level::Serialized => self.mark(),
+            Level::Serialized => self.expect_free(),
             Level::Gated(_) => {}
         }
         Within { lock: self }
@@ -212,9 +212,14 @@ impl<T> Lock<T> {
         }
     }
 
-    #[inline]
-    fn mark(&self) {
+    #[inline(always)]
+    fn expect_free(&self) {
         assert!(self.state.load(Ordering::Relaxed) == FREE, "{OVERLAP}");
+    }
+
+    #[inline(always)]
+    fn mark(&self) {
+        self.expect_free();
         self.state.store(HELD, Ordering::Relaxed);
     }
 
@@ -241,8 +246,22 @@ impl<T> Lock<T> {
     #[inline]
     fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            self.futex(libc::FUTEX_WAKE, 1);
+            self.wake_one();
         }
+    }
+
+    /// The end of what was serialized.
+    #[inline(always)]
+    fn leave(&self) {
+        match &self.level {
+            Level::Gated(gate) => gate.leave(),
+            _ => self.state.store(FREE, Ordering::Relaxed),
+        }
+    }
+
+    #[cold]
+    fn wake_one(&self) {
+        self.futex(libc::FUTEX_WAKE, 1);
     }
 
     #[cold]
@@ -274,7 +293,7 @@ pub struct Within<'a, T> {
 }
 
 macro_rules! gives_the_value {
-    ($guard:ident, $gate:ident => $leave:expr) => {
+    ($guard:ident, $lock:ident => $leave:expr) => {
         impl<T> Deref for $guard<'_, T> {
             type Target = T;
             #[inline]
@@ -294,20 +313,20 @@ macro_rules! gives_the_value {
         }
 
         impl<T> Drop for $guard<'_, T> {
-            #[inline]
+            #[inline(always)]
             fn drop(&mut self) {
-                match &self.lock.level {
-                    Level::Shared => self.lock.release(),
-                    Level::Serialized => self.lock.state.store(FREE, Ordering::Relaxed),
-                    Level::Gated($gate) => $leave,
+                let $lock = self.lock;
+                match $lock.level {
+                    Level::Shared => $lock.release(),
+                    _ => $leave,
                 }
             }
         }
     };
 }
 
-gives_the_value!(Guard, gate => gate.leave());
-gives_the_value!(Within, _gate => ());
+gives_the_value!(Guard, lock => lock.leave());
+gives_the_value!(Within, _lock => ());
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@
 //! The cost does not depend on how many receives are posted. A few receives are
 //! just searched, which is cheaper than any index.
 use crate::slab::{NONE, Slab};
+use std::collections::VecDeque;
 
 /// Up to this many receives are searched; more are indexed.
 const SEARCHED: usize = 16;
@@ -38,31 +39,48 @@ struct Class {
     count: usize,
 }
 
-#[derive(Debug)]
-struct Entry<R> {
-    value: R,
-    /// Age: smaller is older.
-    seq: u64,
+/// What a receive matches, as it is compared.
+#[derive(Clone, Copy, Debug)]
+struct Key {
     /// The only source; `src_mask` is 0 when any will do, else all ones.
     src: u64,
     src_mask: u64,
     tag: u64,
     ignore: u64,
-    class: u32,
-    prev: u32,
-    next: u32,
 }
 
-impl<R> Entry<R> {
+impl Key {
     #[inline]
     fn fits(&self, src: u64, tag: u64) -> bool {
         ((tag ^ self.tag) & !self.ignore) | ((src ^ self.src) & self.src_mask) == 0
     }
+}
 
-    fn pattern(&self) -> Pattern {
-        let src = (self.src_mask != 0).then_some(self.src);
-        Pattern { src, tag: self.tag, ignore: self.ignore }
+impl From<Pattern> for Key {
+    #[inline]
+    fn from(Pattern { src, tag, ignore }: Pattern) -> Self {
+        let src_mask = if src.is_some() { u64::MAX } else { 0 };
+        Self { src: src.unwrap_or(0), src_mask, tag, ignore }
     }
+}
+
+/// A receive taken out for good or to be put back ([`Posted::put_back`]).
+#[derive(Debug)]
+pub struct Taken<R> {
+    /// What was posted.
+    pub value: R,
+    /// Age: smaller is older.
+    seq: u64,
+    key: Key,
+}
+
+/// A receive in the index.
+#[derive(Debug)]
+struct Entry<R> {
+    of: Taken<R>,
+    class: u32,
+    prev: u32,
+    next: u32,
 }
 
 /// What a receive matches.
@@ -84,24 +102,17 @@ impl Pattern {
     }
 }
 
-/// A receive taken out for good or to be put back ([`Posted::put_back`]).
-#[derive(Debug)]
-pub struct Taken<R> {
-    /// What was posted.
-    pub value: R,
-    seq: u64,
-    pattern: Pattern,
-}
-
 /// The receives that wait for a message.
 #[derive(Debug)]
 pub struct Posted<R> {
+    /// All receives by age, while they are few.
+    few: VecDeque<Taken<R>>,
+    /// All receives, once they are many and until none is left.
     entries: Slab<Entry<R>>,
-    /// All receives by age while they are few; the searched ones later.
+    /// Those of them that are searched, by age.
     searched: List,
-    /// The others, by what they match, once there are many.
+    /// The others, by what they match.
     buckets: Box<[List]>,
-    indexed: bool,
     classes: Vec<Class>,
     next_seq: u64,
 }
@@ -109,10 +120,10 @@ pub struct Posted<R> {
 impl<R> Default for Posted<R> {
     fn default() -> Self {
         Self {
+            few: VecDeque::new(),
             entries: Slab::default(),
             searched: List::EMPTY,
             buckets: Box::default(),
-            indexed: false,
             classes: Vec::new(),
             next_seq: 0,
         }
@@ -129,71 +140,70 @@ fn hash(class: u32, src: u64, key: u64) -> usize {
 
 impl<R> Posted<R> {
     /// Posts a receive behind all others.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, pattern: Pattern, value: R) {
-        let seq = self.next_seq;
+        let taken = Taken { value, seq: self.next_seq, key: pattern.into() };
         self.next_seq += 1;
-        let id = self.insert(pattern, value, seq);
-        if self.indexed {
-            self.index(id, false);
+        if self.few.len() < SEARCHED && self.entries.is_empty() {
+            self.few.push_back(taken);
         } else {
-            self.searched = self.append(self.searched, id);
+            self.insert(taken, false);
         }
     }
 
     /// Gives a receive back its place before all that are younger, as a
     /// multi-receive buffer with room left needs.
     pub fn put_back(&mut self, taken: Taken<R>) {
-        let id = self.insert(taken.pattern, taken.value, taken.seq);
-        if self.indexed {
-            self.index(id, true);
+        if self.few.len() < SEARCHED && self.entries.is_empty() {
+            let younger = |other: &Taken<R>| other.seq > taken.seq;
+            let place = self.few.iter().position(younger).unwrap_or(self.few.len());
+            self.few.insert(place, taken);
         } else {
-            self.searched = self.insert_by_age(self.searched, id);
+            self.insert(taken, true);
         }
     }
 
-    #[inline(always)]
-    fn insert(&mut self, pattern: Pattern, value: R, seq: u64) -> u32 {
-        let len = self.entries.len();
-        if len >= SEARCHED && (!self.indexed || len >= self.buckets.len() * 2) {
+    /// Adds a receive to the index, `by_age` or behind all others.
+    #[inline(never)]
+    fn insert(&mut self, taken: Taken<R>, by_age: bool) {
+        if self.entries.is_empty() || self.entries.len() >= self.buckets.len() * 2 {
             self.rebuild();
         }
-        self.entries.insert(Entry {
-            value,
-            seq,
-            src: pattern.src.unwrap_or(0),
-            src_mask: if pattern.src.is_some() { u64::MAX } else { 0 },
-            tag: pattern.tag,
-            ignore: pattern.ignore,
-            class: WILD,
-            prev: NONE,
-            next: NONE,
-        })
+        let id = self.entries.insert(Entry { of: taken, class: WILD, prev: NONE, next: NONE });
+        self.index(id, by_age);
     }
 
     /// Indexes all receives, with room for more.
     #[cold]
     fn rebuild(&mut self) {
-        let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.seq, id)).collect();
-        ids.sort_unstable();
+        for of in std::mem::take(&mut self.few) {
+            self.entries.insert(Entry { of, class: WILD, prev: NONE, next: NONE });
+        }
+        let ids = self.by_age();
         if self.buckets.len() < ids.len() {
             let room = (ids.len() * 4).next_power_of_two();
             self.buckets = vec![List::EMPTY; room].into_boxed_slice();
         } else {
             self.buckets.fill(List::EMPTY);
         }
-        self.indexed = true;
         self.searched = List::EMPTY;
         self.classes.clear();
-        for (_, id) in ids {
+        for id in ids {
             self.index(id, false);
         }
     }
 
+    /// What is in the index, oldest first.
+    fn by_age(&self) -> Vec<u32> {
+        let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.of.seq, id)).collect();
+        ids.sort_unstable();
+        ids.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Puts a receive into the index, `by_age` or behind all others.
     fn index(&mut self, id: u32, by_age: bool) {
-        let entry = &self.entries[id];
-        let class = self.class(entry.ignore, entry.src_mask);
+        let key = self.entries[id].of.key;
+        let class = self.class(key.ignore, key.src_mask);
         self.entries[id].class = class;
         if class != WILD {
             self.classes[class as usize].count += 1;
@@ -232,9 +242,9 @@ impl<R> Posted<R> {
     #[inline]
     fn bucket_of(&self, id: u32) -> Option<usize> {
         let entry = &self.entries[id];
-        (entry.class != WILD).then(|| {
-            hash(entry.class, entry.src, entry.tag & !entry.ignore) & (self.buckets.len() - 1)
-        })
+        let key = &entry.of.key;
+        (entry.class != WILD)
+            .then(|| hash(entry.class, key.src, key.tag & !key.ignore) & (self.buckets.len() - 1))
     }
 
     #[inline]
@@ -250,9 +260,9 @@ impl<R> Posted<R> {
     }
 
     fn insert_by_age(&mut self, list: List, id: u32) -> List {
-        let seq = self.entries[id].seq;
+        let seq = self.entries[id].of.seq;
         let (mut prev, mut next) = (NONE, list.head);
-        while next != NONE && self.entries[next].seq < seq {
+        while next != NONE && self.entries[next].of.seq < seq {
             (prev, next) = (next, self.entries[next].next);
         }
         self.entries[id].prev = prev;
@@ -276,7 +286,6 @@ impl<R> Posted<R> {
         }
     }
 
-    #[inline(always)]
     fn unlink(&mut self, id: u32) -> Option<Taken<R>> {
         let bucket = self.bucket_of(id);
         let entry = self.entries.remove(id)?;
@@ -298,28 +307,38 @@ impl<R> Posted<R> {
         }
         if entry.class != WILD {
             self.classes[entry.class as usize].count -= 1;
-            if self.entries.is_empty() {
-                // Few again: back to searching. The room is kept.
-                self.indexed = false;
-            }
         }
-        Some(Taken { pattern: entry.pattern(), value: entry.value, seq: entry.seq })
+        Some(entry.of)
+    }
+
+    /// The oldest receive of all, if there are few and it fits a message: nearly
+    /// always, since messages come mostly in the order they are waited for.
+    /// [`drop_first`](Self::drop_first) takes it out.
+    #[inline(always)]
+    pub fn first(&self, src: u64, tag: u64) -> Option<&R> {
+        self.few.front().filter(|first| first.key.fits(src, tag)).map(|first| &first.value)
+    }
+
+    /// The [`first`](Self::first) receive is done with.
+    #[inline(always)]
+    pub fn drop_first(&mut self) {
+        self.few.pop_front();
     }
 
     /// Takes the oldest receive that fits a message.
-    #[inline]
     pub fn take(&mut self, src: u64, tag: u64) -> Option<Taken<R>> {
-        let (mut best, mut best_seq) = (NONE, u64::MAX);
-        if self.indexed {
-            (best, best_seq) = self.oldest_indexed(src, tag);
+        if self.entries.is_empty() {
+            let place = self.few.iter().position(|one| one.key.fits(src, tag))?;
+            return self.few.remove(place);
         }
+        let (mut best, best_seq) = self.oldest_indexed(src, tag);
         let mut id = self.searched.head;
         while id != NONE {
             let entry = &self.entries[id];
-            if entry.seq > best_seq {
+            if entry.of.seq > best_seq {
                 break;
             }
-            if entry.fits(src, tag) {
+            if entry.of.key.fits(src, tag) {
                 best = id;
                 break;
             }
@@ -341,9 +360,9 @@ impl<R> Posted<R> {
             let mut id = self.buckets[bucket].head;
             while id != NONE {
                 let entry = &self.entries[id];
-                if entry.class == number && entry.fits(src, tag) {
-                    if entry.seq < best_seq {
-                        (best, best_seq) = (id, entry.seq);
+                if entry.class == number && entry.of.key.fits(src, tag) {
+                    if entry.of.seq < best_seq {
+                        (best, best_seq) = (id, entry.of.seq);
                     }
                     break;
                 }
@@ -355,26 +374,30 @@ impl<R> Posted<R> {
 
     /// Takes the oldest receive for which `wanted` says so.
     pub fn take_if(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
-        let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.value));
-        let (_, id) = found.map(|(id, entry)| (entry.seq, id)).min()?;
+        if self.entries.is_empty() {
+            let place = self.few.iter().position(|one| wanted(&one.value))?;
+            return self.few.remove(place).map(|taken| taken.value);
+        }
+        let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.of.value));
+        let (_, id) = found.map(|(id, entry)| (entry.of.seq, id)).min()?;
         self.unlink(id).map(|taken| taken.value)
     }
 
     /// Takes all, oldest first.
     pub fn drain(&mut self) -> Vec<R> {
-        let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.seq, id)).collect();
-        ids.sort_unstable();
-        ids.into_iter().filter_map(|(_, id)| self.unlink(id)).map(|taken| taken.value).collect()
+        let indexed =
+            self.by_age().into_iter().filter_map(|id| self.unlink(id)).collect::<Vec<_>>();
+        self.few.drain(..).chain(indexed).map(|taken| taken.value).collect()
     }
 
     /// How many receives wait.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.few.len() + self.entries.len()
     }
 
     /// Whether none does.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 }
 

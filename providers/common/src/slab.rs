@@ -28,6 +28,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Stores a value; its index.
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         if self.free == NONE {
@@ -43,6 +44,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes the value out, `None` if there is none.
+    #[inline(always)]
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let slot = self.slots.get_mut(index as usize)?;
         if matches!(slot, Slot::Free(_)) {

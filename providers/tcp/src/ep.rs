@@ -239,22 +239,22 @@ impl Endpoint for TcpEp {
 }
 
 impl Msg for TcpEp {
-    #[inline]
+    #[inline(always)]
     fn send(&self, op: SendOp) -> Result {
-        self.engine.lock().send(self.id, op, false)
+        self.engine.lock().send(self.id, &op, false)
     }
-    #[inline]
+    #[inline(always)]
     fn recv(&self, op: RecvOp) -> Result {
         self.engine.lock().post(self.id, op, false)
     }
 }
 
 impl Tagged for TcpEp {
-    #[inline]
+    #[inline(always)]
     fn tsend(&self, op: SendOp) -> Result {
-        self.engine.lock().send(self.id, op, true)
+        self.engine.lock().send(self.id, &op, true)
     }
-    #[inline]
+    #[inline(always)]
     fn trecv(&self, op: RecvOp) -> Result {
         self.engine.lock().post(self.id, op, true)
     }

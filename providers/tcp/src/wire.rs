@@ -84,7 +84,7 @@ impl ByteOrder {
 
     /// Whether numbers are stored as ours.
     #[inline]
-    fn is_native(self) -> bool {
+    pub fn is_native(self) -> bool {
         self == Self::Native
     }
 }
@@ -188,6 +188,15 @@ impl AtomicWord {
         Ok(Self { kind, datatype, op })
     }
 }
+
+/// How the headers of messages with nothing special to them start, as a number.
+const PLAIN_UNTAGGED: u64 =
+    u64::from_ne_bytes([VERSION, Op::Msg as u8, 0, 0, 0, 0, BASE_LEN as u8, 0]);
+const PLAIN_TAGGED: u64 =
+    u64::from_ne_bytes([VERSION, Op::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
+
+/// What counts of it on the other side.
+const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
 /// A message with nothing special to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -313,20 +322,42 @@ impl Header {
         }
     }
 
-    /// What the header at the start of `bytes` says if it is that of a plain
-    /// message, with all of it behind the header: none if it is anything else,
-    /// or from a peer whose numbers are not as ours.
+    /// What the header at the start of `bytes`, of a peer whose numbers are as
+    /// ours, says if it is that of a plain message, with all of it behind the
+    /// header; none if it is anything else.
     #[inline]
-    pub fn plain(bytes: &[u8], order: ByteOrder) -> Option<Plain<'_>> {
-        let [_, op, f0, f1, op_data, _, head, _, size @ ..] = *bytes.first_chunk::<BASE_LEN>()?;
-        let (tag, len) = match [op, f0, f1, op_data, head] {
-            [0, 0, 0, 0, 16] => (None, 16),
-            [1, 0, 0, 0, 24] => (Some(u64::from_ne_bytes(*bytes[16..].first_chunk()?)), 24),
-            _ => return None,
+    pub fn plain(bytes: &[u8]) -> Option<Plain<'_>> {
+        let (start, rest) = bytes.split_first_chunk::<8>()?;
+        let (size, rest) = rest.split_first_chunk::<8>()?;
+        // All of the header's start but its version, its segments and its number.
+        let kind = u64::from_ne_bytes(*start) & PLAIN_MASK;
+        let (tag, rest, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
+            let (tag, rest) = rest.split_first_chunk::<8>()?;
+            (Some(u64::from_ne_bytes(*tag)), rest, BASE_LEN + 8)
+        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
+            (None, rest, BASE_LEN)
+        } else {
+            return None;
         };
-        let all = usize::try_from(u64::from_ne_bytes(size)).ok()?;
-        let body = if order == ByteOrder::Native { bytes.get(len..all)? } else { return None };
-        Some(Plain { tag, body })
+        let len = usize::try_from(u64::from_ne_bytes(*size)).ok()?.checked_sub(head)?;
+        Some(Plain { tag, body: rest.get(..len)? })
+    }
+
+    /// Writes the header with this number of a message of `len` bytes, with
+    /// nothing special to it, for a peer whose numbers are as ours; its length.
+    #[inline]
+    pub fn write_plain(id: u8, tag: Option<u64>, len: usize, out: &mut [u8; 40]) -> usize {
+        let (start, head) = match tag {
+            Some(tag) => {
+                out[16..24].copy_from_slice(&tag.to_ne_bytes());
+                (PLAIN_TAGGED, BASE_LEN + 8)
+            }
+            None => (PLAIN_UNTAGGED, BASE_LEN),
+        };
+        let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
+        out[..8].copy_from_slice(&numbered.to_ne_bytes());
+        out[8..16].copy_from_slice(&((len + head) as u64).to_ne_bytes());
+        head
     }
 
     /// Reads the header that is all of `bytes`.
@@ -737,29 +768,38 @@ mod tests {
 
     #[test]
     fn the_short_way_for_plain_messages_says_what_the_long_one_does() {
-        let plain = |header: Header, order| {
-            let mut bytes = written(&header, order);
+        let plain = |header: Header| {
+            let mut bytes = written(&header, ByteOrder::Native);
             bytes.extend([7; 9]);
             let all = bytes.len();
-            assert_eq!(Header::plain(&bytes[..all - 1], order), None, "part of it is missing");
-            let found = Header::plain(&bytes, order)?;
+            assert_eq!(Header::plain(&bytes[..all - 1]), None, "part of it is missing");
+            let found = Header::plain(&bytes)?;
             assert_eq!((found.wire_len(), found.body), (all, &[7; 9][..]));
             Some(found.tag)
         };
         let message = Header { len: 9, ..Header::of(Op::Msg) };
         let tagged = Header { tag: 5, len: 9, ..Header::of(Op::Tag) };
-        assert_eq!(plain(message, ByteOrder::Native), Some(None));
-        assert_eq!(plain(tagged, ByteOrder::Native), Some(Some(5)));
-        assert_eq!(plain(tagged, ByteOrder::Network), None);
-        assert_eq!(plain(Header { op_data: ACK, ..message }, ByteOrder::Native), None);
+        assert_eq!(plain(message), Some(None));
+        assert_eq!(plain(tagged), Some(Some(5)));
+        assert_eq!(plain(Header { op_data: ACK, ..message }), None);
         for flags in [REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE] {
-            assert_eq!(plain(Header { flags, ..tagged }, ByteOrder::Native), None);
+            assert_eq!(plain(Header { flags, ..tagged }), None);
         }
-        assert_eq!(plain(Header { len: 9, ..Header::of(Op::Data) }, ByteOrder::Native), None);
+        assert_eq!(plain(Header { len: 9, ..Header::of(Op::Data) }), None);
         // A size that is smaller than its header.
         let mut bytes = written(&message, ByteOrder::Native);
         bytes[8] = 15;
-        assert_eq!(Header::plain(&bytes, ByteOrder::Native), None);
+        assert_eq!(Header::plain(&bytes), None);
+    }
+
+    #[test]
+    fn the_short_way_writes_the_header_that_the_long_one_does() {
+        for (tag, op) in [(None, Op::Msg), (Some(5), Op::Tag)] {
+            let header = Header { id: 200, tag: tag.unwrap_or(0), len: 300, ..Header::of(op) };
+            let mut out = [0; 40];
+            let len = Header::write_plain(200, tag, 300, &mut out);
+            assert_eq!(out[..len], written(&header, ByteOrder::Native));
+        }
     }
 
     #[test]

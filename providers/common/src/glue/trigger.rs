@@ -88,8 +88,7 @@ impl Op {
 
 /// An entry of an operation that was of this kind.
 pub(super) fn entry(context: Context, kind: u64) -> Completion {
-    let src = abi::FI_ADDR_NOTAVAIL;
-    Completion { context, flags: kind, len: 0, buf: 0, data: 0, tag: 0, src }
+    Completion::of(context, kind, 0)
 }
 
 /// Hands transfers to the provider, or keeps those that wait for a counter, be it
@@ -98,7 +97,7 @@ macro_rules! start {
     ($($name:ident $variant:ident $op:ty),*) => {
         impl<E: Endpoint> EpFid<E> {
             $(
-                #[inline]
+                #[inline(always)]
                 pub(super) fn $name(&self, op: $op) -> Result {
                     if op.flags & FI_TRIGGER != 0 {
                         return self.trigger(Op::$variant(op));

@@ -7,7 +7,6 @@
 use super::conn::{Conn, Stage};
 use super::ep::{Ep, Kind};
 use super::tx::Outgoing;
-use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
@@ -216,10 +215,9 @@ impl State {
             return Err(Error::ISCONN);
         }
         request.socket.send(&CmMessage::encode(CmType::Response, request.atomics, param))?;
-        request.socket.set_peer_timeout(config().peer_timeout);
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         (conn.order, conn.atomics) = (request.order, request.atomics);
-        conn.zerocopy = Zerocopy::new(&conn.socket);
+        conn.connected();
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -436,13 +434,11 @@ impl State {
     /// Messages may flow; those that waited go first.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        conn.stage = Stage::Connected;
+        conn.connected();
         if conn.order == ByteOrder::Network {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
-        conn.socket.set_peer_timeout(config().peer_timeout);
-        conn.zerocopy = Zerocopy::new(&conn.socket);
         self.refuse_atomics(id);
         self.watch(id);
         self.flush(id);

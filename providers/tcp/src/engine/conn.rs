@@ -1,8 +1,9 @@
 //! One TCP connection.
 use super::batch::Batch;
 use super::rx::Incoming;
-use super::tx::{Finish, Outgoing, trace};
+use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
+use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header};
 use ofi_provider::buf::RecvBuf;
@@ -60,6 +61,9 @@ pub(crate) struct Conn {
     /// connected endpoints).
     pub(super) peer: u32,
     pub(super) order: ByteOrder,
+    /// Messages with nothing special to them may take the short ways: those that
+    /// come, and those smaller than this that leave; 0 for none.
+    pub(super) plain_below: usize,
     /// What epoll watches for.
     pub(super) interest: Interest,
     /// Reading stopped: a message has nowhere to go.
@@ -118,6 +122,7 @@ impl Conn {
             ep,
             peer: NONE,
             order: ByteOrder::Native,
+            plain_below: 0,
             interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
             blocked: false,
             misses: 0,
@@ -138,6 +143,17 @@ impl Conn {
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
+        }
+    }
+
+    /// Messages may flow; the peer's byte order is known.
+    pub(super) fn connected(&mut self) {
+        self.stage = Stage::Connected;
+        self.socket.set_peer_timeout(config().peer_timeout);
+        self.zerocopy = Zerocopy::new(&self.socket);
+        if self.order.is_native() && self.zerocopy.is_none() && !config().trace {
+            let max = if self.rendezvous { config().max_saved_size } else { usize::MAX };
+            self.plain_below = max.min(COPY_MAX) + 1;
         }
     }
 

@@ -159,10 +159,32 @@ impl Ep {
         }
     }
 
+    /// Whether the application has read of all sends that are complete.
+    #[inline]
+    pub(super) fn tx_is_read(&self) -> bool {
+        self.tx_cq.as_ref().is_some_and(|cq| !cq.has_entries())
+    }
+
     /// Whether another receive can be reported.
     #[inline]
     pub(super) fn rx_has_room(&self) -> bool {
         self.rx_cq.as_ref().is_none_or(|cq| cq.has_room())
+    }
+
+    /// The connection to whom an operation names, if it is known and has one.
+    #[inline]
+    pub(super) fn conn_to(&self, dest: fi_addr_t) -> Option<u32> {
+        if self.identity.kind == Kind::Msg {
+            return Some(self.conn);
+        }
+        Some(self.peers.get(self.peer_named(dest)?)?.conn)
+    }
+
+    /// The peer of this name, if it is known.
+    #[inline]
+    pub(super) fn peer_named(&self, dest: fi_addr_t) -> Option<u32> {
+        let peer = *self.by_name.get(usize::try_from(dest).ok()?)?;
+        (peer != NONE).then_some(peer)
     }
 
     /// The peer's name, by which receives choose.
@@ -200,7 +222,7 @@ impl Ep {
     }
 
     /// Reports a successful receive.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rx_done(&self, entry: Completion, report: bool) {
         if entry.flags & ASIDE != 0 {
             return self.done_aside(Ok(entry));
@@ -252,7 +274,7 @@ impl Ep {
     }
 
     /// Reports a successful send.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tx_done(&self, entry: Completion, report: bool) {
         if entry.flags & ASIDE != 0 {
             return self.done_aside(Ok(entry));

@@ -1,10 +1,11 @@
 //! Where receives and messages meet: an endpoint's own, or one that several
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
 use super::buffered::Announced;
+use super::conn::Conn;
 use ofi_provider::abi::{FI_MULTI_RECV, fi_addr_t};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::cq::Context;
-use ofi_provider::matching::{Posted, Unexpected};
+use ofi_provider::matching::{Posted, Taken, Unexpected};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::HashMap;
 
@@ -56,6 +57,24 @@ pub(super) struct About {
 }
 
 impl About {
+    /// Of a message with nothing special to it, which came on connection `id`.
+    pub(super) fn plain(tagged: bool, tag: u64, len: usize, conn: &Conn, id: u32) -> Self {
+        Self {
+            tagged,
+            msg_tag: None,
+            collective: false,
+            tag,
+            len,
+            cq_data: None,
+            ack: false,
+            commit: false,
+            ep: conn.ep,
+            peer: conn.peer,
+            conn: id,
+            serial: conn.serial,
+        }
+    }
+
     /// Which of the inbox's pairs it belongs to.
     #[inline]
     pub(super) fn queue(&self) -> usize {
@@ -142,12 +161,16 @@ impl Inbox {
 
     /// The posted receive for a message from `src`, oldest first. Of a
     /// multi-receive buffer it gives the part the message needs.
-    #[inline(always)]
     pub(super) fn take_posted(&mut self, src: fi_addr_t, about: &About) -> Option<Recv> {
-        let queue = about.queue();
-        let mut taken = self.posted[queue].take(src, about.tag)?;
+        let taken = self.posted[about.queue()].take(src, about.tag)?;
+        Some(self.part_of(taken, about))
+    }
+
+    /// What a message needs of the receive that was taken for it: all, or a part
+    /// if it is a multi-receive buffer, of which the rest is put back.
+    pub(super) fn part_of(&mut self, mut taken: Taken<Recv>, about: &About) -> Recv {
         if taken.value.flags & FI_MULTI_RECV == 0 {
-            return Some(taken.value);
+            return taken.value;
         }
         if taken.value.multi == NONE {
             taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
@@ -160,9 +183,9 @@ impl Inbox {
             multi.exhausted = true;
         } else {
             taken.value.buf = rest;
-            self.posted[queue].put_back(taken);
+            self.posted[about.queue()].put_back(taken);
         }
-        Some(recv)
+        recv
     }
 
     /// A part of a multi-receive buffer is filled, or never will be:

@@ -220,7 +220,7 @@ impl Progress for Engine {
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Whoever holds the lock is making progress, or about to let go of it.
         let Some(mut state) = self.state.lock_if_idle() else { return };
-        state.turn();
+        state.look_around();
         if state.idle >= PATIENT_AFTER && state.idle.is_multiple_of(OFFER_EVERY) {
             drop(state);
             if ENGINES.load(Ordering::Relaxed) > processors() {
@@ -257,6 +257,12 @@ impl Progress for Engine {
 impl State {
     /// One turn of progress.
     pub(crate) fn turn(&mut self) {
+        self.look_around();
+    }
+
+    /// The same, in the place of its caller.
+    #[inline(always)]
+    fn look_around(&mut self) {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
         if !self.starved.is_empty() {
@@ -276,16 +282,16 @@ impl State {
             if self.hot.get(index) != Some(&id) {
                 continue;
             }
-            let conn = &mut self.conns[id];
+            index += 1;
             if moved {
-                (conn.misses, self.idle) = (0, 0);
-            } else {
-                conn.misses += 1;
+                self.idle = 0;
+                continue;
             }
+            let conn = &mut self.conns[id];
+            conn.misses += 1;
             if conn.misses > COLD_AFTER {
                 self.cool(id);
-            } else {
-                index += 1;
+                index -= 1;
             }
         }
         self.since_epoll += 1;
@@ -333,7 +339,13 @@ impl State {
 
     /// Gives one connection a turn: connecting, writing what waits, reading.
     /// Whether anything moved.
+    #[inline(always)]
     fn service(&mut self, id: u32) -> bool {
+        self.read_plain(id).unwrap_or_else(|| self.service_any(id))
+    }
+
+    #[inline(never)]
+    fn service_any(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get(id) else { return false };
         if !conn.is_connected() {
             return self.handshake(id);
@@ -347,6 +359,9 @@ impl State {
         }
         if self.conns.get(id).is_some_and(|conn| !conn.blocked) {
             moved |= self.read(id);
+        }
+        if moved && let Some(conn) = self.conns.get_mut(id) {
+            conn.misses = 0;
         }
         moved
     }

@@ -19,6 +19,9 @@ use ofi_provider::slab::{NONE, Slab};
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).
 const TAGGED: usize = 1;
 
+/// What a receive that is nothing but that does not ask for.
+const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE;
+
 /// The oldest kept message that fits.
 #[inline]
 fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option<u32> {
@@ -30,6 +33,22 @@ impl State {
     /// fi_recv and its kin.
     #[inline(always)]
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
+        let ep = &self.eps[ep_id];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let queue = usize::from(tagged);
+        // By far the commonest case: no message waits, and there may be some to come.
+        if op.flags & SPECIAL == 0 && inbox.unexpected[queue].is_empty() && !ep.ended {
+            let src = ep.wanted_source(op.src);
+            let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
+            let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+            inbox.posted[queue].push(pattern, recv);
+            return Ok(());
+        }
+        self.post_any(ep_id, op, tagged)
+    }
+
+    #[inline(never)]
+    fn post_any(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
         let collective = op.flags & ASIDE != 0 && tagged && ep.takes_aside(op.tag);

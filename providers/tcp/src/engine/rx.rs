@@ -17,14 +17,16 @@ use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_COMPLETION, FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_RMA, FI_TAGGED,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_COMPLETION, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
 use ofi_provider::later::ASIDE;
+use ofi_provider::slab::Slab;
+use std::ops::Range;
 
 /// From how much on the rest of a message is read straight to its place.
 const DIRECT_MIN: usize = 4096;
@@ -120,7 +122,6 @@ impl Ep {
     }
 
     /// A receive has its message: reports it.
-    #[inline(always)]
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
         let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
@@ -157,11 +158,15 @@ impl Ep {
     }
 
     /// The posted receive for a message.
-    #[inline(always)]
     pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
+        inbox.take_posted(self.matched_source(about.peer), about)
+    }
+
+    /// What receives that choose their source see as a peer's.
+    #[inline]
+    fn matched_source(&self, peer: u32) -> fi_addr_t {
         // Nobody asks for it otherwise.
-        let src = if self.identity.directed { self.name_of(about.peer) } else { 0 };
-        inbox.take_posted(src, about)
+        if self.identity.directed { self.name_of(peer) } else { 0 }
     }
 
     /// Takes a kept message out for good.
@@ -200,6 +205,52 @@ impl Ep {
     }
 }
 
+/// A message of which nothing is missing goes to the receive that waits for it. How
+/// many bytes it took; none if it is any other case, and then nothing has happened
+/// yet.
+#[inline(always)]
+fn plain_message(
+    conn: &Conn,
+    id: u32,
+    eps: &Slab<Ep>,
+    inboxes: &mut Slab<Inbox>,
+    bytes: &[u8],
+) -> Option<usize> {
+    let message = Header::plain(bytes)?;
+    let ep = &eps[conn.ep];
+    let tagged = message.tag.is_some();
+    let tag = message.tag.unwrap_or(0);
+    if !ep.rx_has_room() || (tagged && ep.takes_aside(tag)) {
+        return None;
+    }
+    let inbox = &mut inboxes[ep.inbox];
+    let posted = &mut inbox.posted[usize::from(tagged)];
+    let (src, len) = (ep.matched_source(conn.peer), message.body.len());
+    if let Some(recv) = posted.first(src, tag)
+        && recv.flags & (FI_MULTI_RECV | ASIDE) == 0
+        && recv.buf.len() >= len
+        && !ep.identity.source_err
+    {
+        recv.buf.copy_from(0, message.body);
+        let entry = Completion {
+            buf: recv.buf.address(),
+            tag,
+            src: ep.source.unwrap_or_else(|| ep.id_of(conn.peer)),
+            ..Completion::of(recv.context, FI_RECV | if tagged { FI_TAGGED } else { FI_MSG }, len)
+        };
+        let report = recv.flags & FI_COMPLETION != 0;
+        posted.drop_first();
+        ep.rx_done(entry, report);
+    } else {
+        let taken = posted.take(src, tag)?;
+        let about = About::plain(tagged, tag, len, conn, id);
+        let recv = inbox.part_of(taken, &about);
+        recv.buf.copy_from(0, message.body);
+        ep.received(inbox, &recv, &about);
+    }
+    Some(message.wire_len())
+}
+
 impl State {
     /// Reads a connection until it has nothing more, or had its share. Whether
     /// anything came.
@@ -208,6 +259,48 @@ impl State {
         let moved = self.read_with(id, &mut staging);
         self.staging = staging;
         moved
+    }
+
+    /// By far the commonest case, in short: one call brings all there is, and that
+    /// is messages for which receives wait. None if a message is under way,
+    /// blocked, or waits to be sent; then nothing was read.
+    #[inline(always)]
+    pub(super) fn read_plain(&mut self, id: u32) -> Option<bool> {
+        let Self { conns, eps, inboxes, staging, .. } = self;
+        let conn = conns.get_mut(id)?;
+        let between = conn.incoming.is_none() && conn.stash.is_empty() && !conn.blocked;
+        if conn.plain_below == 0 || !between || !conn.tx.is_empty() || !conn.batch.is_empty() {
+            return None;
+        }
+        let n = match conn.socket.recv(staging) {
+            Ok(n) if n > 0 => n,
+            Err(Error::AGAIN | Error::INTR) => return Some(false),
+            end => {
+                self.fail(id, end.err().unwrap_or(Error::CONNRESET));
+                return Some(true);
+            }
+        };
+        conn.misses = 0;
+        let mut at = 0;
+        while at < n
+            && let Some(taken) = plain_message(conn, id, eps, inboxes, &staging[at..n])
+        {
+            at += taken;
+        }
+        // The socket is empty if the call brought less than it might have.
+        let all = n < staging.len();
+        if (at == n || self.parse_staged(id, at..n)) && !all {
+            self.read(id);
+        }
+        Some(true)
+    }
+
+    #[inline(never)]
+    fn parse_staged(&mut self, id: u32, part: Range<usize>) -> bool {
+        let staging = std::mem::take(&mut self.staging);
+        let goes_on = self.parse(id, &staging[part]);
+        self.staging = staging;
+        goes_on
     }
 
     fn read_with(&mut self, id: u32, staging: &mut [u8]) -> bool {
@@ -351,11 +444,12 @@ impl State {
                 }
                 continue;
             }
-            if let Some(n) = self.plain_message(id, rest) {
+            if conn.plain_below > 0
+                && let Some(n) = plain_message(conn, id, &self.eps, &mut self.inboxes, rest)
+            {
                 at += n;
                 continue;
             }
-            let conn = &mut self.conns[id];
             let (header, len) = match next_header(conn, rest) {
                 Ok(Some(found)) => found,
                 Ok(None) => {
@@ -405,38 +499,6 @@ impl State {
             }
         }
         self.conns.get(id).is_some()
-    }
-
-    /// By far the commonest case, in short: a message of which nothing is missing
-    /// goes to the receive that waits for it. How many bytes it took; none if it
-    /// is any other case, and then nothing has happened yet.
-    #[inline(always)]
-    fn plain_message(&mut self, id: u32, bytes: &[u8]) -> Option<usize> {
-        let conn = &self.conns[id];
-        let message = Header::plain(bytes, conn.order)?;
-        let ep = &self.eps[conn.ep];
-        if config().trace || !ep.rx_has_room() {
-            return None;
-        }
-        let about = About {
-            tagged: message.tag.is_some(),
-            msg_tag: None,
-            collective: message.tag.is_some_and(|tag| ep.takes_aside(tag)),
-            tag: message.tag.unwrap_or(0),
-            len: message.body.len(),
-            cq_data: None,
-            ack: false,
-            commit: false,
-            ep: conn.ep,
-            peer: conn.peer,
-            conn: id,
-            serial: conn.serial,
-        };
-        let inbox = &mut self.inboxes[ep.inbox];
-        let recv = ep.take_posted(inbox, &about)?;
-        recv.buf.copy_from(0, message.body);
-        ep.received(inbox, &recv, &about);
-        Some(message.wire_len())
     }
 
     /// A peer sent what is not a message: this one connection ends.

@@ -8,7 +8,7 @@ use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
+    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
@@ -23,7 +23,14 @@ use ofi_provider::sys::Interest;
 
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
-const COPY_MAX: usize = 1024;
+pub(super) const COPY_MAX: usize = 1024;
+
+/// What a message cannot ask for and still take the short way.
+const SPECIAL: u64 = FI_MORE | FI_FENCE | FI_REMOTE_CQ_DATA | ACKED | ASIDE;
+
+/// What an operation asks for that is complete when the peer says so.
+const ACKED: u64 =
+    FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 /// Room for a header and a message that is copied behind it.
 pub(super) type Packet = [u8; 40 + COPY_MAX];
@@ -62,15 +69,7 @@ impl Finish {
 
     #[inline]
     fn entry(&self) -> Completion {
-        Completion {
-            context: self.context,
-            flags: self.flags,
-            len: self.len,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FI_ADDR_NOTAVAIL,
-        }
+        Completion::of(self.context, self.flags, self.len)
     }
 }
 
@@ -301,7 +300,56 @@ impl State {
 
     /// fi_send and fi_tsend, in all their forms.
     #[inline(always)]
-    pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+    pub(crate) fn send(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
+        match self.send_plain(ep_id, op, tagged) {
+            true => Ok(()),
+            false => self.send_any(ep_id, op, tagged),
+        }
+    }
+
+    /// By far the commonest case, in short: a small message with nothing special
+    /// to it leaves at once, since nothing waits before it. False if it is any
+    /// other case, and then nothing has happened yet.
+    #[inline(always)]
+    fn send_plain(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> bool {
+        let Self { eps, conns, packet, turns, courier, .. } = self;
+        let ep = &mut eps[ep_id];
+        let len = op.buf.len();
+        let inject = op.flags & FI_INJECT != 0;
+        let report = op.flags & FI_COMPLETION != 0;
+        if op.flags & SPECIAL != 0
+            || (inject && len > ep.identity.inject_size)
+            || ep.tx_pending >= ep.identity.tx_size
+            || (report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+        {
+            return false;
+        }
+        let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
+        // Nothing left just before, or the application knows already that it did.
+        let alone = conn.sent_in != *turns || courier.is_none() || (report && ep.tx_is_read());
+        if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
+            return false;
+        }
+        let head = packet.first_chunk_mut().expect("a packet has room for a header");
+        let wire_len = Header::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head) + len;
+        op.buf.copy_to(0, &mut packet[wire_len - len..wire_len]);
+        let result = conn.socket.send(&packet[..wire_len]);
+        conn.sent_in = *turns;
+        conn.tx_id = conn.tx_id.wrapping_add(1);
+        if matches!(result, Ok(sent) if sent == wire_len) {
+            let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+            ep.tx_done(Completion::of(Context(op.context.0), flags, len), report);
+        } else {
+            let (header, finish) = Self::header_and_finish(op, tagged);
+            let header = Header { id: conn.tx_id.wrapping_sub(1), ..header };
+            let id = ep.conn_to(op.dest).unwrap_or(NONE);
+            self.sent_in_part(ep_id, id, op, header, finish, result);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn send_any(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
         let mut waits = false;
@@ -316,11 +364,11 @@ impl State {
                 let alone = conn.sent_in != self.turns || self.courier.is_none();
                 let small = op.buf.len() <= COPY_MAX;
                 if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
-                    self.send_together(ep_id, id, &op, tagged);
+                    self.send_together(ep_id, id, op, tagged);
                     return Ok(());
                 }
                 if free && !more && !batched {
-                    self.send_now(ep_id, id, &op, tagged);
+                    self.send_now(ep_id, id, op, tagged);
                     if !alone {
                         self.batch_has_left(id);
                     }
@@ -328,7 +376,7 @@ impl State {
                 }
             }
         }
-        self.send_later(ep_id, route, &op, tagged, waits);
+        self.send_later(ep_id, route, op, tagged, waits);
         Ok(())
     }
 
@@ -403,15 +451,12 @@ impl State {
     }
 
     /// The peer of this name, with or without a connection.
-    #[inline(always)]
     fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
         let ep = &mut self.eps[ep_id];
-        if let Some(&peer) = usize::try_from(dest).ok().and_then(|dest| ep.by_name.get(dest))
-            && peer != NONE
-        {
-            return Ok(peer);
+        match ep.peer_named(dest) {
+            Some(peer) => Ok(peer),
+            None => ep.look_up(dest),
         }
-        ep.look_up(dest)
     }
 
     #[inline(always)]
@@ -807,8 +852,6 @@ pub(super) enum Route {
 /// peer acknowledges it.
 #[inline]
 pub(super) fn level(op_flags: u64) -> (u16, bool) {
-    const ACKED: u64 =
-        FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
     let mut flags = 0;
     if op_flags & FI_REMOTE_CQ_DATA != 0 {
         flags |= REMOTE_CQ_DATA;
