@@ -927,7 +927,51 @@ static void ring(int n, int own)
 static void many_endpoints(int rank) { (void)rank; ring(200, 0); }
 static void many_queues(int rank) { (void)rank; ring(150, 1); }
 
+/*
+ * Rank 1 sends and ends its endpoint before rank 0, whose thread makes no
+ * progress meanwhile, sends to it in vain.
+ */
+static void ended_with_messages_unread(int rank)
+{
+	enum { COUNT = 8, LEN = 64 };
+	struct ct c;
+	char *b, x;
+
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_open(&c, &(struct ct_opt){ .threading = FI_THREAD_DOMAIN });
+	b = ct_alloc(&c, LEN * COUNT);
+	if (rank == 0)
+		for (int i = 0; i < COUNT; i++)
+			POST(&c, fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+	/* the first makes the connection */
+	if (rank == 1) {
+		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+	} else {
+		ct_recvd(&c, CTX(0), LEN);
+	}
+	ct_barrier(&c);
+	if (rank == 1) {
+		for (int i = 1; i < COUNT; i++) {
+			POST(&c, fi_send(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+			ct_sent(&c, CTX(i));
+		}
+		EQ(fi_close(&c.ep->fid), 0);
+		c.ep = NULL;
+		ct_send_oob("x", 1);
+		return;
+	}
+	CHECK(read(ct_sync, &x, 1) == 1);
+	for (int i = 0; i < 3; i++) {
+		(void)fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(100 + i));
+		ct_nap(20);
+	}
+	for (int i = 1; i < COUNT; i++)
+		ct_recvd(&c, CTX(i), LEN);
+	ct_close(&c);
+}
 static const struct ct_test tests[] = {
+	{ "what a peer sent before it ended is received though sends to it fail first", ended_with_messages_unread, CT_REL },
 	{ "callers that say nothing keep no honest one out", silent_callers, CT_REL },
 	{ "a listener without descriptors costs no time and hears its caller later", listen_without_descriptors, CT_MSG },
 	{ "a message without room holds up others only until there is room", crowded, CT_RDM | CT_REL },

@@ -580,7 +580,7 @@ impl State {
             Err(error) => {
                 // The message shares the fate of all on this connection.
                 conn.tx.push_back(Outgoing::new(header, Body::Empty, finish));
-                return self.fail(conn_id, error);
+                return self.sent_in_vain(conn_id, error);
             }
         };
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
@@ -589,6 +589,18 @@ impl State {
         conn.tx.push_back(outgoing);
         self.heat(conn_id);
         self.watch_unsent(conn_id);
+    }
+
+    /// The socket takes nothing any more: the connection is over, but not before
+    /// what the peer sent on it is received.
+    #[cold]
+    fn sent_in_vain(&mut self, id: u32, error: Error) {
+        if self.staging.is_empty() {
+            // It is being read just now, and that comes to the end by itself.
+            return;
+        }
+        while self.conns.get(id).is_some_and(|conn| !conn.blocked) && self.read(id) {}
+        self.fail(id, error);
     }
 
     /// Sends what waits on a connection, several messages in a call, until the
@@ -659,7 +671,10 @@ impl State {
                 Ok(sent) => sent,
                 Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
                 Err(error) => {
-                    self.fail(id, error);
+                    match gathered {
+                        Ok(()) => self.sent_in_vain(id, error),
+                        Err(_) => self.fail(id, error),
+                    }
                     return true;
                 }
             };
