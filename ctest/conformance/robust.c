@@ -541,6 +541,48 @@ static void forked(int rank)
 	ct_done(&c);
 }
 
+/* A child of the program that closes all it finds open closes nothing of its parent's. */
+static void forked_and_closed(int rank)
+{
+	struct ct c;
+	char *b;
+	pid_t p;
+	int st;
+
+	/* with threads of the library's beside the program's own */
+	ct_open(&c, &(struct ct_opt){ .wait = FI_WAIT_FD });
+	b = ct_alloc(&c, 64);
+	for (int round = 0; round < 2; round++) {
+		/* each way, so that connections are there before the child is */
+		for (int to = 0; to < 2; to++) {
+			struct fi_cq_tagged_entry e;
+
+			if (rank != to) {
+				POST(&c, fi_send(c.ep, b, 64, ct_desc(b), c.peer, CTX(0)));
+				ct_sent(&c, CTX(0));
+				continue;
+			}
+			OK(fi_recv(c.ep, b, 64, ct_desc(b), FI_ADDR_UNSPEC, CTX(0)));
+			EQ(fi_cq_sread(c.rx, &e, 1, NULL, -1), 1);
+		}
+		ct_barrier(&c);
+		if (round)
+			break;
+		p = fork();
+		if (p == 0) {
+			alarm(10);
+			/* nothing of the harness's is the child's */
+			ct_sync = -1;
+			ct_close(&c);
+			_exit(0);
+		}
+		CHECK(waitpid(p, &st, 0) == p);
+		EQ(st, 0);
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
 static void *reads_for_ever(void *cq)
 {
 	for (;;)
@@ -989,6 +1031,7 @@ static const struct ct_test tests[] = {
 	{ "a peer that is busy for long is not taken for gone", busy_peer, CT_REL },
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
 	{ "a forked child that ends leaves messages alone", forked, CT_REL },
+	{ "a forked child that closes everything closes nothing of its parent's", forked_and_closed, CT_REL },
 	{ "a program may end while a thread reads a queue of its own domain", ends_while_reading, CT_RDM | CT_SOLO | CT_REL },
 	{ "two hundred endpoints of one domain each talk to their neighbour", many_endpoints, CT_SOLO | CT_RDM | CT_REL },
 	{ "a hundred and fifty endpoints have queues of their own to block on", many_queues, CT_SOLO | CT_RDM | CT_REL },

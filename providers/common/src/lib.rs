@@ -37,5 +37,6 @@ pub mod slab;
 pub mod sys;
 mod uffd;
 pub mod wait;
+pub mod worker;
 
 pub use ofi::{abi, boundary, error, fid, info};

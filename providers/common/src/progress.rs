@@ -6,6 +6,7 @@
 //! and an object somebody may block on also has a [`Thread`].
 use crate::error::Result;
 use crate::sys::{Epoll, EventFd, Interest};
+use crate::worker::Worker;
 use core::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,7 +68,7 @@ pub trait Progress: Send + Sync {
 #[derive(Debug)]
 pub struct Thread {
     shared: Arc<Shared>,
-    handle: Option<std::thread::JoinHandle<()>>,
+    worker: Worker,
 }
 
 #[derive(Debug)]
@@ -102,15 +103,12 @@ impl Thread {
             }
         }
         let of_thread = shared.clone();
-        let handle = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || run(&of_thread, &epoll, &engine))?;
-        Ok(Self { shared, handle: Some(handle) })
+        let worker = Worker::start(name, move || run(&of_thread, &epoll, &engine))?;
+        Ok(Self { shared, worker })
     }
 }
 
 fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
-    block_signals();
     let mut seen = 0;
     let mut stand_back = STAND_BACK;
     while !shared.stop.load(Ordering::Acquire) {
@@ -142,26 +140,12 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     }
 }
 
-/// Signals are the application's: its handlers must not run on our thread.
-pub fn block_signals() {
-    // SAFETY: the set is initialised by sigfillset before it is used, and only
-    // this thread's mask changes.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut set);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-    }
-}
-
 impl Drop for Thread {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake.signal();
-        if let Some(handle) = self.handle.take() {
-            // The last count of an engine may be dropped by the thread itself.
-            if handle.thread().id() != std::thread::current().id() {
-                let _ = handle.join();
-            }
-        }
+        let Self { shared, worker } = self;
+        worker.end(|| {
+            shared.stop.store(true, Ordering::Release);
+            shared.wake.signal();
+        });
     }
 }

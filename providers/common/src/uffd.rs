@@ -10,13 +10,12 @@
 //! find the old region: the interface of the kernel leaves that open.
 use crate::error::{Error, Result};
 use crate::mem_monitor::{Notices, Source};
-use crate::progress::block_signals;
 use crate::sys::{Epoll, EventFd, Interest, check};
+use crate::worker::Worker;
 use core::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 const API: u64 = 0xaa;
 const USER_MODE_ONLY: c_int = 1;
@@ -67,7 +66,7 @@ const UFFDIO_UNREGISTER: libc::Ioctl = libc::_IOR::<UffdRange>(0xaa, 0x01);
 pub(crate) struct Uffd {
     fd: Arc<OwnedFd>,
     stop: Arc<EventFd>,
-    reader: Option<JoinHandle<()>>,
+    reader: Worker,
 }
 
 impl Uffd {
@@ -80,10 +79,8 @@ impl Uffd {
         epoll.add(fd.as_raw_fd(), 0, Interest::READ)?;
         epoll.add(stop.as_raw_fd(), 1, Interest::READ)?;
         let of_thread = fd.clone();
-        let reader = std::thread::Builder::new()
-            .name("ofi-uffd".to_owned())
-            .spawn(move || read_events(&of_thread, &epoll, &notices))?;
-        Ok(Self { fd, stop, reader: Some(reader) })
+        let reader = Worker::start("ofi-uffd", move || read_events(&of_thread, &epoll, &notices))?;
+        Ok(Self { fd, stop, reader })
     }
 }
 
@@ -106,7 +103,6 @@ fn open(more: u64) -> Result<OwnedFd> {
 
 /// Reads events until told to stop.
 fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &Notices) {
-    block_signals();
     loop {
         let (mut events, mut stop) = (false, false);
         let waited = epoll.wait(None, |event| match event.token {
@@ -166,10 +162,7 @@ impl Source for Uffd {
 
 impl Drop for Uffd {
     fn drop(&mut self) {
-        self.stop.signal();
-        if let Some(reader) = self.reader.take() {
-            // A reader that panicked has ended, too.
-            let _ = reader.join();
-        }
+        let Self { stop, reader, .. } = self;
+        reader.end(|| stop.signal());
     }
 }

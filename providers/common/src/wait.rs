@@ -7,8 +7,9 @@
 //! condition variable for the application to sleep on.
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
 use crate::error::{Error, Result};
-use crate::progress::{Progress, block_signals};
+use crate::progress::Progress;
 use crate::sys::{Deadline, Epoll, EventFd, Interest};
+use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
@@ -97,8 +98,8 @@ impl MutexCond {
         helper.asked = true;
         if !helper.runs {
             let own = self.clone();
-            let thread = std::thread::Builder::new().name("ofi-cond".to_owned());
-            helper.runs = thread.spawn(move || own.help()).is_ok();
+            // It ends by itself when it is not needed any more.
+            helper.runs = Worker::start("ofi-cond", move || own.help()).is_ok();
         }
         self.asked.notify_one();
     }
@@ -108,7 +109,6 @@ impl MutexCond {
     }
 
     fn help(&self) {
-        block_signals();
         loop {
             let mut helper = self.helper();
             while !helper.asked && !helper.over {

@@ -225,6 +225,10 @@ impl Endpoint for TcpEp {
     }
 
     fn close(&self) {
+        if self.engine.is_copy() {
+            // Its descriptors are closed with the domain.
+            return;
+        }
         match &self.part {
             Part::Whole => self.engine.lock().close_ep(self.id),
             Part::Scalable(group) => group.close(&self.engine),

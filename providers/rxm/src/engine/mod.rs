@@ -21,13 +21,13 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::mr::MrTable;
-use ofi_provider::progress::{Progress, block_signals};
+use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::worker::Worker;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What the endpoints of a domain have in common.
@@ -108,7 +108,7 @@ pub(crate) struct Engine {
 /// of an application that is at it itself, and ends when nothing waits.
 #[derive(Debug)]
 struct Helper {
-    handle: JoinHandle<()>,
+    worker: Worker,
     stop: Arc<AtomicBool>,
 }
 
@@ -158,10 +158,9 @@ impl Engine {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (engine, stopped) = (Arc::downgrade(self), stop.clone());
-        let thread = std::thread::Builder::new().name("ofi-rxm-cm".to_owned());
-        match thread.spawn(move || help(&engine, &stopped)) {
+        match Worker::start("ofi-rxm-cm", move || help(&engine, &stopped)) {
             // The one before has nothing left to do.
-            Ok(handle) => *self.helper() = Some(Helper { handle, stop }),
+            Ok(worker) => *self.helper() = Some(Helper { worker, stop }),
             Err(_) => self.lock().helped = false,
         }
     }
@@ -212,7 +211,6 @@ impl Engine {
 
 /// What the helper does.
 fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
-    block_signals();
     let mut seen = None;
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(HELPER_PAUSE);
@@ -233,12 +231,8 @@ fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let Some(helper) = self.helper().take() {
-            helper.stop.store(true, Ordering::Release);
-            // The last count may be dropped by the helper itself.
-            if helper.handle.thread().id() != std::thread::current().id() {
-                let _ = helper.handle.join();
-            }
+        if let Some(Helper { mut worker, stop }) = self.helper().take() {
+            worker.end(|| stop.store(true, Ordering::Release));
         }
     }
 }

@@ -11,10 +11,9 @@ use super::cm::Timer;
 use super::tx::Finish;
 use crate::config::config;
 use ofi_provider::error::Result;
-use ofi_provider::progress::block_signals;
+use ofi_provider::worker::Worker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Messages that leave together at most.
@@ -100,7 +99,7 @@ impl Batch {
 pub(super) struct Courier {
     shared: Arc<Shared>,
     engine: Weak<Engine>,
-    thread: Option<JoinHandle<()>>,
+    worker: Option<Worker>,
 }
 
 #[derive(Debug)]
@@ -114,18 +113,17 @@ impl Courier {
     pub(super) fn new(engine: Weak<Engine>) -> Result<Self> {
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
-        Ok(Self { shared, engine, thread: None })
+        Ok(Self { shared, engine, worker: None })
     }
 
     /// Orders a visit within [`PATIENCE`]; false when nobody can come.
     pub(super) fn order(&mut self) -> bool {
-        if self.thread.is_none() {
+        if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
-            let thread = std::thread::Builder::new().name("ofi-tcp-late".to_owned());
-            self.thread = thread.spawn(move || shared.run(&engine)).ok();
+            self.worker = Worker::start("ofi-tcp-late", move || shared.run(&engine)).ok();
         }
         self.shared.order();
-        self.thread.is_some()
+        self.worker.is_some()
     }
 }
 
@@ -137,7 +135,6 @@ impl Shared {
     }
 
     fn run(&self, engine: &Weak<Engine>) {
-        block_signals();
         loop {
             self.timer.wait();
             if self.stop.load(Ordering::Acquire) {
@@ -156,13 +153,10 @@ impl Shared {
 
 impl Drop for Courier {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.timer.set(Duration::from_nanos(1));
-        if let Some(thread) = self.thread.take() {
-            // The last count of an engine may be dropped by the thread itself.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        let Some(worker) = &mut self.worker else { return };
+        worker.end(|| {
+            self.shared.stop.store(true, Ordering::Release);
+            self.shared.timer.set(Duration::from_nanos(1));
+        });
     }
 }

@@ -205,6 +205,12 @@ impl Engine {
         self.state.visit(State::flush_held).is_some()
     }
 
+    /// Whether this is a forked process's copy of an engine, of which closing must
+    /// leave alone what both processes share: connections, and what epoll watches.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
     /// Waits for the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {

@@ -1,0 +1,81 @@
+//! Threads of the library's own.
+use crate::error::Result;
+use std::thread::{Builder, JoinHandle};
+
+/// A thread that works beside the application until it is told to end.
+///
+/// Signals are the application's: its handlers do not run on it. A forked process
+/// has a copy of this, but no such thread.
+#[derive(Debug)]
+pub struct Worker {
+    thread: Option<JoinHandle<()>>,
+    /// The process it runs in.
+    process: u32,
+}
+
+impl Worker {
+    /// Starts a thread with this name.
+    pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let thread = Builder::new().name(name.to_owned()).spawn(move || {
+            block_signals();
+            work();
+        })?;
+        Ok(Self { thread: Some(thread), process: std::process::id() })
+    }
+
+    /// `tell` tells the thread to end; waits until it has. In a fork of its process
+    /// it is neither told, because what tells it may be shared with that process,
+    /// nor waited for.
+    pub fn end(&mut self, tell: impl FnOnce()) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            // Its stack is the system's in this process: nothing to give back.
+            return std::mem::forget(thread);
+        }
+        tell();
+        // The last count of what it works for may be dropped by the thread itself.
+        if thread.thread().id() != std::thread::current().id() {
+            // One that panicked has ended, too.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// One that was not ended goes on by itself.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            self.end(|| ());
+        }
+    }
+}
+
+fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used, and only
+    // this thread's mask changes.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_worker_ends_when_it_is_told_and_not_before() {
+        let (tell, told) = channel::<()>();
+        let (say, said) = channel();
+        let mut worker = Worker::start("test", move || {
+            say.send(told.recv()).unwrap();
+        })
+        .unwrap();
+        assert!(said.try_recv().is_err());
+        worker.end(|| tell.send(()).unwrap());
+        assert_eq!(said.try_recv(), Ok(Ok(())));
+        worker.end(|| panic!("it has ended"));
+    }
+}
