@@ -12,6 +12,7 @@ use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -36,7 +37,23 @@ struct Keys {
     cntrs: HashMap<u64, Arc<Cntr>>,
     /// What the backing counts of them, and how much of it was passed on.
     counts: HashMap<u64, (Count, u64)>,
-    next: u64,
+    /// Keys of ours so far.
+    drawn: u64,
+    /// Makes them numbers that a peer who was not told one does not guess.
+    secret: RandomState,
+}
+
+impl Keys {
+    /// A key that no region has.
+    fn draw(&mut self) -> u64 {
+        loop {
+            self.drawn += 1;
+            let key = self.secret.hash_one(self.drawn);
+            if key != FI_KEY_NOTAVAIL && !self.regions.contains_key(&key) {
+                return key;
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Keys {
@@ -97,12 +114,7 @@ impl MrTable {
             abi::FI_MR_SCALABLE => 0,
             mode => mode,
         };
-        Self {
-            mode,
-            counted: AtomicBool::new(false),
-            backing: None,
-            keys: Mutex::new(Keys { next: 1, ..Keys::default() }),
-        }
+        Self { mode, counted: AtomicBool::new(false), backing: None, keys: Mutex::default() }
     }
 
     /// A table whose regions are registered there as well, which chooses their
@@ -132,9 +144,7 @@ impl MrTable {
                 // Nobody remote needs to name it.
                 return Ok(FI_KEY_NOTAVAIL);
             }
-            let key = keys.next;
-            keys.next += 1;
-            key
+            keys.draw()
         } else {
             wanted
         };
@@ -523,6 +533,15 @@ mod tests {
         assert_eq!(check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
         table.remove(7);
         assert_eq!(check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn keys_of_ours_cannot_be_guessed() {
+        let key = |table: &MrTable| table.insert(0x1000, 64, FI_REMOTE_READ, 0, 0).unwrap();
+        let tables = [MrTable::new(abi::FI_MR_PROV_KEY), MrTable::new(abi::FI_MR_PROV_KEY)];
+        let keys: Vec<u64> = (0..100).map(|n| key(&tables[n % 2])).collect();
+        let distances = keys.windows(2).map(|pair| pair[0].abs_diff(pair[1]));
+        assert!(distances.min() > Some(1 << 32), "{keys:?}");
     }
 
     #[test]
