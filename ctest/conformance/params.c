@@ -1,8 +1,12 @@
 /* The run-time parameters of tcp: each changes what fi_tcp(7) says. */
 #include "ct.h"
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 static void tcp_only(void)
 {
@@ -306,7 +310,7 @@ static size_t logged(const char *what)
 	int err = dup(2);
 	size_t n, hits = 0;
 
-	setenv("FI_LOG_LEVEL", "trace", 1);
+	setenv("FI_LOG_LEVEL", "info", 1);	/* and trace, which is less */
 	setenv("FI_LOG_PROV", "tcp", 1);
 	CHECK(f && dup2(fileno(f), 2) == 2);
 	ct_open(&c, NULL);
@@ -500,6 +504,202 @@ static void firewall_flag(int rank)
 	ct_done(&c);
 }
 
+/* From now on these calls fail in this process, but for those on one descriptor. */
+static void forbid(int but_fd, const int *calls, int n)
+{
+	struct sock_filter f[16] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)but_fd, n + 1, 0),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	};
+	struct sock_fprog p = { n + 5, f };
+
+	for (int i = 0; i < n; i++)
+		f[3 + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], n - i, 0);
+	f[3 + n] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	f[4 + n] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &p));
+}
+/* The io_urings of this process. */
+static int rings(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d);
+	while ((e = readdir(d))) {
+		char to[100] = "";
+
+		if (readlinkat(dirfd(d), e->d_name, to, sizeof to - 1) > 0)
+			n += !strcmp(to, "anon_inode:[io_uring]");
+	}
+	closedir(d);
+	return n;
+}
+/* FI_TCP_IO_URING=1, where this system has that. */
+static void want_ring(void)
+{
+	char params[120] = { 0 };	/* struct io_uring_params */
+	int fd;
+
+	tcp_only();
+	fd = syscall(SYS_io_uring_setup, 1, params);
+	if (fd < 0)
+		SKIP("no io_uring here: %s", strerror(errno));
+	close(fd);
+	setenv("FI_TCP_IO_URING", "1", 1);
+}
+/* Messages of many sizes both ways, some to be received before they come and some after. */
+static void many_sizes(struct ct *c)
+{
+	static const size_t sizes[] = { 0, 8, 1000, 1025, 5000, 70000, 1 << 20, 3 << 20, 16 };
+	enum { N = sizeof sizes / sizeof *sizes };
+	char *in[N], *out[N];
+
+	for (int i = 0; i < N; i++) {
+		in[i] = ct_alloc(c, sizes[i] + 1);
+		out[i] = ct_alloc(c, sizes[i] + 1);
+		ct_fill(out[i], sizes[i], 10 * ct_rank + i);
+	}
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < N && !round; i++)
+			OK(fi_recv(c->ep, in[i], sizes[i], ct_desc(in[i]), c->peer, CTX(i)));
+		ct_barrier(c);
+		for (int i = 0; i < N; i++)
+			POST(c, fi_send(c->ep, out[i], sizes[i], ct_desc(out[i]), c->peer, CTX(N + i)));
+		for (int i = 0; i < N && round; i++) {
+			memset(in[i], 0, sizes[i]);
+			OK(fi_recv(c->ep, in[i], sizes[i], ct_desc(in[i]), c->peer, CTX(i)));
+		}
+		for (int got = 0, sent = 0; got + sent < 2 * N;) {
+			struct fi_cq_tagged_entry e;
+			int i;
+
+			if (c->tx != c->rx && sent < N && fi_cq_read(c->tx, &e, 1) == 1)
+				sent++;
+			if (fi_cq_read(c->rx, &e, 1) != 1)
+				continue;
+			i = (struct fi_context2 *)e.op_context - ct_ctx;
+			if (i >= N) {
+				sent++;
+				continue;
+			}
+			EQ(i, got++);
+			EQ(e.len, sizes[i]);
+			CHECK(ct_same(in[i], sizes[i], 10 * !ct_rank + i));
+		}
+		ct_barrier(c);
+	}
+}
+static void io_uring(int rank)
+{
+	static const int calls[] = { SYS_sendto, SYS_sendmsg, SYS_recvfrom, SYS_recvmsg };
+	struct ct c;
+
+	(void)rank;
+	want_ring();
+	ct_open(&c, NULL);
+	EQ(rings(), 1);
+	hello(&c);
+	/* whatever is sent and received goes through the ring now */
+	forbid(ct_sync, calls, sizeof calls / sizeof *calls);
+	many_sizes(&c);
+	ct_done(&c);
+	EQ(rings(), 0);
+}
+static void no_io_uring(int rank)
+{
+	struct ct c;
+
+	(void)rank;
+	tcp_only();
+	unsetenv("FI_TCP_IO_URING");
+	ct_open(&c, NULL);
+	EQ(rings(), 0);
+	ct_done(&c);
+}
+static void io_uring_refused(int rank)
+{
+	static const int setup = SYS_io_uring_setup;
+
+	(void)rank;
+	tcp_only();
+	if (getenv("FI_HOOK"))
+		SKIP("the log goes elsewhere when hooks are tested");
+	setenv("FI_TCP_IO_URING", "1", 1);
+	forbid(-1, &setup, 1);
+	EQ(logged("<info> the system lets us have no io_uring"), 1);
+}
+static void io_uring_broken(int rank)
+{
+	static const int enter = SYS_io_uring_enter;
+	struct ct c;
+
+	(void)rank;
+	want_ring();
+	ct_open(&c, NULL);
+	hello(&c);
+	forbid(-1, &enter, 1);
+	many_sizes(&c);
+	EQ(rings(), 0);
+	ct_done(&c);
+}
+
+/* More peers than one call has room for; at the end some go with what was sent to them. */
+static void io_uring_peers(int rank)
+{
+	enum { N = 40, M = 3, LEN = 64, ROUNDS = 20 };
+	static struct ct hub, peer[N];
+	static char in[N][M][LEN], out[M][N][LEN];
+	fi_addr_t to[N];
+
+	(void)rank;
+	want_ring();
+	ct_open_rdm(&hub, NULL);
+	for (int i = 0; i < N; i++) {
+		struct ct_name name = ct_open_rdm(&peer[i], i ? peer : NULL);
+
+		to[i] = ct_insert(&hub, &name);
+	}
+	EQ(rings(), 2);
+	for (int round = 0; round < ROUNDS; round++) {
+		int last = round == ROUNDS - 1;
+
+		for (int i = 0; i < N * M; i++)
+			OK(fi_recv(peer[i / M].ep, in[i / M][i % M], LEN, NULL, FI_ADDR_UNSPEC, CTX(i)));
+		for (int i = 0; i < N * M; i++) {
+			ct_fill(out[i / N][i % N], LEN, i + round);
+			POST(&hub, fi_send(hub.ep, out[i / N][i % N], LEN, NULL, to[i % N], CTX(N * M + i)));
+		}
+		for (int i = 0; i < N && last; i += 3) {
+			OK(fi_close(&peer[i].ep->fid));
+			peer[i].ep = NULL;
+		}
+		for (int done = 0; done < N * M;) {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry x = { 0 };
+			ssize_t r = fi_cq_read(hub.tx, &e, 1);
+
+			if (r == -FI_EAVAIL) {
+				EQ(fi_cq_readerr(hub.tx, &x, 0), 1);
+				CHECK(last && ((struct fi_context2 *)x.op_context - ct_ctx) % N % 3 == 0);
+			}
+			done += r == 1 || r == -FI_EAVAIL;
+			ct_progress(peer);
+		}
+		for (int i = 0; i < N; i++)
+			for (int m = 0; peer[i].ep && m < M; m++) {
+				ct_recvd(&peer[i], CTX(i * M + m), LEN);
+				CHECK(ct_same(in[i][m], LEN, m * N + i + round));
+			}
+	}
+	for (int i = N; i-- > 0;)
+		ct_close(&peer[i]);
+	ct_close(&hub);
+}
+
 static const struct ct_test tests[] = {
 	{ "FI_TCP_IFACE leaves one interface", iface, CT_SOLO },
 	{ "FI_TCP_IFACE with a name that no interface has changes nothing", no_iface, CT_SOLO },
@@ -521,5 +721,10 @@ static const struct ct_test tests[] = {
 	{ "FI_TCP_FIREWALL_ADDR: peers do not call, and are called", firewall_env, CT_RDM | CT_REL },
 	{ "FI_OPT_FIREWALL_ADDR does the same for one endpoint", firewall_opt, CT_RDM | CT_REL },
 	{ "an address with FI_FIREWALL_ADDR is not called, and may call", firewall_flag, CT_RDM | CT_REL },
+	{ "without FI_TCP_IO_URING there is no io_uring", no_io_uring, CT_REL },
+	{ "FI_TCP_IO_URING: all data goes through an io_uring", io_uring, CT_REL },
+	{ "one io_uring serves many peers, and some of them go", io_uring_peers, CT_SOLO | CT_RDM | CT_REL },
+	{ "where the system refuses an io_uring, data goes without, and one line says so", io_uring_refused, CT_REL },
+	{ "an io_uring that the system takes away is done without", io_uring_broken, CT_REL },
 };
 CT_MAIN("params", tests)

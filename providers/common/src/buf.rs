@@ -23,6 +23,19 @@ pub enum Way {
     Uncopied,
 }
 
+impl Way {
+    /// The flags of a send call that does not block, nor raise SIGPIPE.
+    #[inline]
+    pub fn flags(self) -> libc::c_int {
+        let how = match self {
+            Self::Copied => 0,
+            Self::MoreFollows => libc::MSG_MORE,
+            Self::Uncopied => libc::MSG_ZEROCOPY,
+        };
+        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | how
+    }
+}
+
 /// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
 pub const IOV_LIMIT: usize = 4;
 
@@ -617,16 +630,9 @@ impl IoVecs {
     /// until the system says on the socket's error queue that it is done.
     pub unsafe fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
         let message = self.message();
-        let flags = libc::MSG_DONTWAIT
-            | libc::MSG_NOSIGNAL
-            | match way {
-                Way::Copied => 0,
-                Way::MoreFollows => libc::MSG_MORE,
-                Way::Uncopied => libc::MSG_ZEROCOPY,
-            };
         // SAFETY: `message` points into `self`, whose memory is alive by this
         // function's contract; the kernel only reads it.
-        let n = unsafe { libc::sendmsg(socket, &raw const message, flags) };
+        let n = unsafe { libc::sendmsg(socket, &raw const message, way.flags()) };
         usize::try_from(n).map_err(|_| Error::last_os())
     }
 
@@ -641,7 +647,8 @@ impl IoVecs {
         usize::try_from(n).map_err(|_| Error::last_os())
     }
 
-    fn message(&mut self) -> libc::msghdr {
+    /// The list as system calls want it. It points into `self`.
+    pub fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
         let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
         message.msg_iov = self.iov.as_mut_ptr().cast();

@@ -26,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) zerocopy_size: usize,
     /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
     pub(crate) trace: bool,
+    /// Data goes through an io_uring, where the system lets us have one.
+    pub(crate) io_uring: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
     /// This machine cannot be called, it calls.
@@ -101,6 +103,12 @@ pub(crate) fn config() -> &'static Config {
                 prov,
                 c"trace_msg",
                 c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
+            )
+            .unwrap_or(false),
+            io_uring: param::boolean(
+                prov,
+                c"io_uring",
+                c"send and receive through an io_uring, where the system has it; default no",
             )
             .unwrap_or(false),
             peer_timeout: count(

@@ -9,6 +9,7 @@ mod engine;
 mod ep;
 pub mod info;
 mod pep;
+mod ring;
 mod sep;
 mod sock;
 pub mod wire;

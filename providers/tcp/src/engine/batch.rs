@@ -33,8 +33,24 @@ pub(super) struct Batch {
     finishes: Vec<Finish>,
     /// Some are held because the application announced more (FI_MORE).
     pub(super) more: bool,
-    /// When the last message left that others had left shortly before.
-    left: Option<Instant>,
+    /// The last message that others had left shortly before.
+    left: Burst,
+}
+
+/// Whether messages follow each other closely.
+#[derive(Debug, Default)]
+pub(super) struct Burst(Option<Instant>);
+
+impl Burst {
+    /// A message has left.
+    pub(super) fn has_left(&mut self) {
+        self.0 = Some(Instant::now());
+    }
+
+    /// Whether a message that comes now belongs to it.
+    pub(super) fn is_on(&self) -> bool {
+        self.0.is_some_and(|left| left.elapsed() < BURST)
+    }
 }
 
 impl Batch {
@@ -45,12 +61,12 @@ impl Batch {
     /// Whether a message that comes now, and before which others have left since
     /// the last progress, belongs to a burst.
     pub(super) fn is_burst(&self) -> bool {
-        self.left.is_some_and(|left| left.elapsed() < BURST)
+        self.left.is_on()
     }
 
     /// A message that others left shortly before, or the batch, has left.
     pub(super) fn has_left(&mut self) {
-        self.left = Some(Instant::now());
+        self.left.has_left();
     }
 
     /// Enough to be worth a call.

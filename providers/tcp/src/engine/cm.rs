@@ -217,7 +217,7 @@ impl State {
         request.socket.send(&CmMessage::encode(CmType::Response, request.atomics, param))?;
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         (conn.order, conn.atomics) = (request.order, request.atomics);
-        conn.connected();
+        conn.connected(self.transport.is_ring());
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -434,7 +434,7 @@ impl State {
     /// Messages may flow; those that waited go first.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        conn.connected();
+        conn.connected(self.transport.is_ring());
         if conn.order == ByteOrder::Network {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);

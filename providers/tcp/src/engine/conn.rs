@@ -61,9 +61,11 @@ pub(crate) struct Conn {
     /// connected endpoints).
     pub(super) peer: u32,
     pub(super) order: ByteOrder,
-    /// Messages with nothing special to them may take the short ways: those that
-    /// come, and those smaller than this that leave; 0 for none.
+    /// Messages with nothing special to them may take the short ways from the socket
+    /// and, if they are smaller than this, to it; 0 for none.
     pub(super) plain_below: usize,
+    /// Those that were read another way may take the short one from there.
+    pub(super) hears_plain: bool,
     /// What epoll watches for.
     pub(super) interest: Interest,
     /// Reading stopped: a message has nowhere to go.
@@ -123,6 +125,7 @@ impl Conn {
             peer: NONE,
             order: ByteOrder::Native,
             plain_below: 0,
+            hears_plain: false,
             interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
             blocked: false,
             misses: 0,
@@ -146,12 +149,14 @@ impl Conn {
         }
     }
 
-    /// Messages may flow; the peer's byte order is known.
-    pub(super) fn connected(&mut self) {
+    /// Messages may flow, `by_ring` or by a call for each; the peer's byte order is
+    /// known.
+    pub(super) fn connected(&mut self, by_ring: bool) {
         self.stage = Stage::Connected;
         self.socket.set_peer_timeout(config().peer_timeout);
         self.zerocopy = Zerocopy::new(&self.socket);
-        if self.order.is_native() && self.zerocopy.is_none() && !config().trace {
+        self.hears_plain = self.order.is_native() && !config().trace;
+        if self.hears_plain && self.zerocopy.is_none() && !by_ring {
             let max = if self.rendezvous { config().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;
         }
@@ -173,6 +178,22 @@ impl Conn {
     pub(super) fn is_settled(&self) -> bool {
         let answering = matches!(&self.incoming, Some(incoming) if incoming.is_answer());
         self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty() && !answering
+    }
+
+    /// Bytes to come of the message that is being received.
+    #[inline]
+    pub(super) fn left(&self) -> usize {
+        self.incoming.as_ref().map_or(0, Incoming::left)
+    }
+
+    /// Copies the stash to where what is read next goes behind it; its length.
+    #[inline]
+    pub(super) fn stash_to(&self, room: &mut [u8]) -> usize {
+        let len = self.stash.len();
+        if len > 0 {
+            room[..len].copy_from_slice(&self.stash);
+        }
+        len
     }
 
     pub(super) fn is_connecting(&self) -> bool {

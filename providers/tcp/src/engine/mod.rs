@@ -10,7 +10,8 @@
 //!
 //! Progress looks at few sockets: the *hot* ones, which moved lately, are read
 //! directly; epoll tells of all others, and is asked less often the longer it
-//! has nothing to tell. Idle connections cost nothing.
+//! has nothing to tell. Idle connections cost nothing. With an io_uring all is up
+//! to epoll, and many sockets are read and written in one call ([`uring`]).
 mod atomic;
 mod batch;
 mod buffered;
@@ -22,6 +23,7 @@ mod inbox;
 mod post;
 mod rx;
 mod tx;
+mod uring;
 mod zerocopy;
 
 pub(crate) use cm::{
@@ -46,6 +48,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 use tx::Packet;
+use uring::Transport;
 
 /// How many connections may be hot at a time.
 const MAX_HOT: usize = 4;
@@ -109,6 +112,7 @@ impl std::fmt::Debug for Engine {
 /// What the engine's lock guards.
 pub(crate) struct State {
     epoll: Arc<Epoll>,
+    transport: Transport,
     conns: Slab<Conn>,
     eps: Slab<Ep>,
     inboxes: Slab<Inbox>,
@@ -153,6 +157,7 @@ impl Engine {
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
         let state = State {
             epoll: epoll.clone(),
+            transport: Transport::new(),
             conns: Slab::default(),
             eps: Slab::default(),
             inboxes: Slab::default(),
@@ -312,6 +317,7 @@ impl State {
         let epoll = self.epoll.clone();
         let _ = epoll.wait(Some(Duration::ZERO), |event| events.push(event));
         let mut news = false;
+        let mut ready = Vec::new();
         for event in events.drain(..) {
             let id = event.token as u32;
             match event.token & !u64::from(u32::MAX) {
@@ -320,7 +326,9 @@ impl State {
                     // The connection may be gone since the event was reported.
                     if self.conns.get(id).is_some() {
                         news = true;
-                        if self.service(id) {
+                        if self.transport.is_ring() {
+                            ready.push(id);
+                        } else if self.service(id) {
                             self.heat(id);
                         }
                     }
@@ -334,6 +342,9 @@ impl State {
                     self.retry_refused();
                 }
             }
+        }
+        if !ready.is_empty() {
+            self.serve_together(&ready);
         }
         self.events = events;
         if news {
@@ -352,6 +363,19 @@ impl State {
 
     #[inline(never)]
     fn service_any(&mut self, id: u32) -> bool {
+        let was_connected = self.conns.get(id).is_some_and(Conn::is_connected);
+        let mut moved = self.advance(id);
+        if was_connected && self.conns.get(id).is_some_and(|conn| !conn.blocked) {
+            moved |= self.read(id);
+        }
+        if moved && let Some(conn) = self.conns.get_mut(id) {
+            conn.misses = 0;
+        }
+        moved
+    }
+
+    /// All of a turn but reading. Whether anything moved.
+    fn advance(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get(id) else { return false };
         if !conn.is_connected() {
             return self.handshake(id);
@@ -363,20 +387,15 @@ impl State {
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
             moved |= self.flush(id);
         }
-        if self.conns.get(id).is_some_and(|conn| !conn.blocked) {
-            moved |= self.read(id);
-        }
-        if moved && let Some(conn) = self.conns.get_mut(id) {
-            conn.misses = 0;
-        }
         moved
     }
 
-    /// From now on the connection is looked at in every turn, if there is room.
+    /// From now on the connection is looked at in every turn, if there is room. With
+    /// a ring none is: in one call epoll tells of all, in another all are read.
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
-        if self.hot.len() < MAX_HOT {
+        if self.hot.len() < MAX_HOT && !self.transport.is_ring() {
             if !self.hot.contains(&id) {
                 self.hot.push(id);
             }
@@ -455,7 +474,11 @@ impl State {
     }
 
     fn flush_held(&mut self) {
-        for id in std::mem::take(&mut self.held) {
+        let held = std::mem::take(&mut self.held);
+        if self.transport.is_ring() {
+            self.send_batches(&held);
+        }
+        for id in held {
             if self.conns.get(id).is_some_and(|conn| conn.is_connected()) {
                 self.flush(id);
                 self.heat(id);

@@ -29,7 +29,7 @@ use ofi_provider::slab::Slab;
 use std::ops::Range;
 
 /// From how much on the rest of a message is read straight to its place.
-const DIRECT_MIN: usize = 4096;
+pub(super) const DIRECT_MIN: usize = 4096;
 
 /// Bytes read ahead behind a large message: enough for the next header.
 const TAIL_AFTER_LARGE: usize = 256;
@@ -74,6 +74,16 @@ pub(super) enum Begun {
     Short,
     /// The connection is gone.
     Gone,
+}
+
+/// What came of reading.
+pub(super) enum Got {
+    /// There was nothing.
+    Nothing,
+    /// Something, and there may be more.
+    More,
+    /// All there is, or the connection is gone or blocked.
+    Last,
 }
 
 impl Ep {
@@ -310,64 +320,78 @@ impl State {
             if conn.blocked {
                 return moved;
             }
-            let left = conn.incoming.as_ref().map_or(0, |incoming| incoming.left());
-            let (result, start, wanted) = if left >= DIRECT_MIN {
+            let left = conn.left();
+            let (result, wanted) = if left >= DIRECT_MIN {
                 self.read_direct(id, staging)
             } else {
-                let start = conn.stash.len();
-                if start > 0 {
-                    staging[..start].copy_from_slice(&conn.stash);
-                }
+                let start = conn.stash_to(staging);
                 let room = &mut staging[start..];
                 let wanted = room.len();
-                (conn.socket.recv(room), start, wanted)
+                (self.transport.receive(&conn.socket, room), wanted)
             };
-            let n = match result {
-                Ok(0) => {
-                    self.fail(id, Error::CONNRESET);
-                    return true;
-                }
-                Ok(n) => n,
-                Err(Error::AGAIN | Error::INTR) => return moved,
-                Err(error) => {
-                    self.fail(id, error);
-                    return true;
-                }
-            };
-            moved = true;
-            let conn = &mut self.conns[id];
-            let ahead = if left >= DIRECT_MIN {
-                // What went to the message itself is not looked at again.
-                let direct = n.min(left);
-                if let Some(incoming) = &mut conn.incoming {
-                    incoming.done += direct;
-                    if incoming.left() == 0 && !self.complete_incoming(id) {
-                        return true;
-                    }
-                }
-                n - direct
-            } else {
-                conn.stash.clear();
-                start + n
-            };
-            if ahead > 0 && !self.parse(id, &staging[..ahead]) {
-                return true;
-            }
-            if n < wanted {
-                // The socket is empty: asking again would only say so.
-                return true;
+            match self.take_in(id, staging, wanted, result) {
+                Got::Nothing => return moved,
+                Got::More => moved = true,
+                Got::Last => return true,
             }
         }
         moved
     }
 
+    /// Understands what one read of at most `wanted` bytes brought: the rest of a
+    /// large message, which is in its place, and else what is in `staging`, behind
+    /// the stash.
+    #[inline(always)]
+    pub(super) fn take_in(
+        &mut self,
+        id: u32,
+        staging: &[u8],
+        wanted: usize,
+        result: Result<usize>,
+    ) -> Got {
+        let n = match result {
+            Ok(0) => {
+                self.fail(id, Error::CONNRESET);
+                return Got::Last;
+            }
+            Ok(n) => n,
+            Err(Error::AGAIN | Error::INTR) => return Got::Nothing,
+            Err(error) => {
+                self.fail(id, error);
+                return Got::Last;
+            }
+        };
+        let conn = &mut self.conns[id];
+        let left = conn.left();
+        let ahead = if left >= DIRECT_MIN {
+            // What went to the message itself is not looked at again.
+            let direct = n.min(left);
+            if let Some(incoming) = &mut conn.incoming {
+                incoming.done += direct;
+                if incoming.left() == 0 && !self.complete_incoming(id) {
+                    return Got::Last;
+                }
+            }
+            n - direct
+        } else {
+            let start = conn.stash.len();
+            conn.stash.clear();
+            start + n
+        };
+        if ahead > 0 && !self.parse(id, &staging[..ahead]) {
+            return Got::Last;
+        }
+        // The socket is empty if it gave less: asking again would only say so.
+        if n < wanted { Got::Last } else { Got::More }
+    }
+
     /// One read whose first bytes are the rest of the message under way.
-    fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize, usize) {
+    fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
         let mut list = IoVecs::default();
         // Open until the call is made, if a peer writes to our memory.
         let mut opened = None;
-        let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0, 0) };
+        let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
         let left = incoming.left();
         let placed = match &mut incoming.target {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
@@ -387,7 +411,7 @@ impl State {
                 let opened = opened.insert(self.regions.open());
                 match opened.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
-                    Err(error) => return (Err(error), 0, 1),
+                    Err(error) => return (Err(error), 1),
                 }
             }
             Target::Atomic(request) => {
@@ -412,9 +436,9 @@ impl State {
         // SAFETY: the application lends its buffer until the receive completes;
         // a kept message and `staging` outlive the call; regions stay while their
         // table is open.
-        let result = unsafe { list.receive(conn.socket.fd()) };
+        let result = unsafe { self.transport.receive_list(&conn.socket, &mut list) };
         drop(opened);
-        (result, 0, wanted)
+        (result, wanted)
     }
 
     /// Understands bytes that came on a connection. False when the connection
@@ -444,7 +468,7 @@ impl State {
                 }
                 continue;
             }
-            if conn.plain_below > 0
+            if conn.hears_plain
                 && let Some(n) = plain_message(conn, id, &self.eps, &mut self.inboxes, rest)
             {
                 at += n;

@@ -362,12 +362,16 @@ impl State {
                 let free = (op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
                     && !conn.leaves_uncopied(op.buf.len());
                 let alone = conn.sent_in != self.turns || self.courier.is_none();
-                let small = op.buf.len() <= COPY_MAX;
-                if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
-                    self.send_together(ep_id, id, op, tagged);
+                let (small, ring) = (op.buf.len() <= COPY_MAX, self.transport.is_ring());
+                if free && small && ring {
+                    self.send_by_ring(ep_id, id, op, tagged);
                     return Ok(());
                 }
-                if free && !more && !batched {
+                if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
+                    self.send_together(ep_id, id, op, tagged, false);
+                    return Ok(());
+                }
+                if free && !more && !batched && !ring {
                     self.send_now(ep_id, id, op, tagged);
                     if !alone {
                         self.batch_has_left(id);
@@ -496,8 +500,15 @@ impl State {
     }
 
     /// A small message that others have just gone before, or are to follow: they
-    /// leave together.
-    fn send_together(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
+    /// leave together, `at_once` or when there is reason to.
+    pub(super) fn send_together(
+        &mut self,
+        ep_id: u32,
+        conn_id: u32,
+        op: &SendOp,
+        tagged: bool,
+        at_once: bool,
+    ) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
         let mut wire = [0; 40];
@@ -507,7 +518,7 @@ impl State {
         self.eps[ep_id].tx_pending += 1;
         let more = op.flags & FI_MORE != 0;
         // The message that others were held back for takes them along.
-        let leave = conn.batch.is_full() || (conn.batch.more && !more);
+        let leave = at_once || conn.batch.is_full() || (conn.batch.more && !more);
         conn.batch.more |= more;
         if leave {
             self.send_off(conn_id);
@@ -594,7 +605,7 @@ impl State {
     /// The socket takes nothing any more: the connection is over, but not before
     /// what the peer sent on it is received.
     #[cold]
-    fn sent_in_vain(&mut self, id: u32, error: Error) {
+    pub(super) fn sent_in_vain(&mut self, id: u32, error: Error) {
         if self.staging.is_empty() {
             // It is being read just now, and that comes to the end by itself.
             return;
@@ -655,7 +666,7 @@ impl State {
                 // touched meanwhile; lent buffers are the library's until
                 // completion, which waits for the system if it does not copy
                 // them; regions stay while their table is open.
-                Ok(()) => unsafe { list.send_by(conn.socket.fd(), way) },
+                Ok(()) => unsafe { self.transport.send_list(&conn.socket, &mut list, way) },
                 // A region was closed while a peer was reading it: the rest of
                 // the answer is gone, and with it the stream.
                 Err(error) => Err(error),
@@ -664,7 +675,7 @@ impl State {
                 // The system keeps no more accounts of that kind just now.
                 way = Way::Copied;
                 // SAFETY: as above.
-                result = unsafe { list.send(conn.socket.fd()) };
+                result = unsafe { self.transport.send_list(&conn.socket, &mut list, way) };
             }
             drop(opened);
             let mut sent = match result {
@@ -698,7 +709,7 @@ impl State {
     }
 
     /// Takes what was sent off the queue.
-    fn account(&mut self, id: u32, sent: &mut usize) {
+    pub(super) fn account(&mut self, id: u32, sent: &mut usize) {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         if !conn.batch.account(sent) {

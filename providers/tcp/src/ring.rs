@@ -1,0 +1,255 @@
+//! Sends and receives on many sockets in one system call: an io_uring.
+//!
+//! No operation outlives the call that submits it. All are of the kind that never
+//! waits (MSG_DONTWAIT), and the kernel carries those out, or refuses them with
+//! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
+//! kernel's behind our back: a connection may be closed and a buffer given back at
+//! any time, and it does not matter which thread submitted what, or that it ends.
+use crate::sock::Socket;
+use io_uring::types::Fd;
+use io_uring::{IoUring, Probe, opcode, squeue};
+use ofi_provider::buf::Way;
+use ofi_provider::error::{Error, Result};
+use std::marker::PhantomData;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Operations that one call takes at most.
+pub(crate) const BATCH: usize = 16;
+
+/// A send or a receive, and what became of it.
+pub(crate) struct Op<'a> {
+    entry: squeue::Entry,
+    /// Bytes that were sent or have come; -FI_EAGAIN until it is run.
+    pub(crate) result: Result<usize>,
+    /// The socket and the memory.
+    uses: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Op<'a> {
+    fn new(entry: squeue::Entry) -> Self {
+        Self { entry, result: Err(Error::AGAIN), uses: PhantomData }
+    }
+
+    /// Places for operations, which do nothing yet.
+    pub(crate) fn nothing() -> [Self; BATCH] {
+        std::array::from_fn(|_| Self::new(opcode::Nop::new().build()))
+    }
+
+    /// As [`Socket::send`].
+    pub(crate) fn send(socket: &'a Socket, bytes: &'a [u8]) -> Self {
+        let send = opcode::Send::new(Fd(socket.fd()), bytes.as_ptr(), short(bytes.len()));
+        Self::new(send.flags(Way::Copied.flags()).build())
+    }
+
+    /// As [`Socket::recv`].
+    pub(crate) fn receive(socket: &'a Socket, room: &'a mut [u8]) -> Self {
+        let recv = opcode::Recv::new(Fd(socket.fd()), room.as_mut_ptr(), short(room.len()));
+        Self::new(recv.flags(libc::MSG_DONTWAIT).build())
+    }
+
+    /// Sends what a list names.
+    ///
+    /// # Safety
+    /// The memory that `list` names is alive when the operation is run, and as
+    /// long afterwards as [`Way::Uncopied`] asks for.
+    pub(crate) unsafe fn send_list(socket: &'a Socket, list: &'a libc::msghdr, way: Way) -> Self {
+        let send = opcode::SendMsg::new(Fd(socket.fd()), list);
+        Self::new(send.flags(way.flags() as u32).build())
+    }
+
+    /// Receives to where a list says.
+    ///
+    /// # Safety
+    /// The memory that `list` names is alive, and nobody else uses it, when the
+    /// operation is run.
+    pub(crate) unsafe fn receive_list(socket: &'a Socket, list: &'a mut libc::msghdr) -> Self {
+        let recv = opcode::RecvMsg::new(Fd(socket.fd()), list);
+        Self::new(recv.flags(libc::MSG_DONTWAIT as u32).build())
+    }
+}
+
+/// Part of what is asked for is as good as all of it on a stream.
+fn short(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(1 << 30)
+}
+
+/// How many forks there are between this process and the one that loaded us.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A ring for up to [`BATCH`] operations at a time.
+pub(crate) struct Ring {
+    uring: IoUring,
+    /// [`FORKS`] in the process that made it. A fork shares its memory, and has no
+    /// share in the connections.
+    forks: u32,
+}
+
+impl Ring {
+    /// A new ring; an error where the system has none for us, or one that lacks
+    /// what we need.
+    pub(crate) fn new() -> Result<Self> {
+        let uring = IoUring::new(BATCH as u32)?;
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        let needed =
+            [opcode::Send::CODE, opcode::Recv::CODE, opcode::SendMsg::CODE, opcode::RecvMsg::CODE];
+        if !needed.into_iter().all(|code| probe.is_supported(code)) {
+            return Err(Error::NOSYS);
+        }
+        static COUNT_FORKS: Once = Once::new();
+        // SAFETY: what is called in a fork touches one atomic number and nothing else.
+        // It cannot fail but for memory, and then a fork is taken for its parent.
+        COUNT_FORKS.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(forked));
+        });
+        Ok(Self { uring, forks: FORKS.load(Ordering::Relaxed) })
+    }
+
+    /// Runs operations, at most [`BATCH`], in this order. On an error the ring is
+    /// of no use any more; what was not run then says -FI_EAGAIN.
+    pub(crate) fn run(&mut self, ops: &mut [Op<'_>]) -> Result {
+        if self.forks != FORKS.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut queue = self.uring.submission();
+        for (index, op) in ops.iter_mut().enumerate() {
+            let entry = op.entry.clone().user_data(index as u64);
+            // SAFETY: what the entry points to is borrowed by the operation, or
+            // alive by the contract of the function that made it; it is not used
+            // when this function returns, because that waits for all that the
+            // kernel has taken and leaves nothing for it to take later.
+            unsafe { queue.push(&entry) }.expect("the queue has room for a batch");
+        }
+        drop(queue);
+        let mut missing = ops.len();
+        let mut wait = 0;
+        loop {
+            let entered = self.uring.submit_and_wait(wait);
+            for done in self.uring.completion() {
+                let op = &mut ops[done.user_data() as usize];
+                let result = done.result();
+                op.result = usize::try_from(result).map_err(|_| Error::from_code(-result));
+                missing -= 1;
+            }
+            if missing == 0 {
+                return Ok(());
+            }
+            // By what is said above all is done at once, unless it was not taken.
+            wait = 1;
+            match entered.map_err(Error::from) {
+                Ok(_) | Err(Error::INTR | Error::AGAIN | Error::BUSY) => {}
+                // Nothing of what was taken may be left with the kernel. The rest
+                // is forgotten with the ring.
+                Err(error) if self.uring.submission().len() == missing => return Err(error),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ring")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring, unless this system has none for us.
+    fn ring() -> Option<Ring> {
+        Ring::new().inspect_err(|error| eprintln!("not tested: {error}")).ok()
+    }
+
+    /// Two ends of a connection.
+    fn pair() -> (Socket, Socket) {
+        let listener = Socket::new(&([127, 0, 0, 1], 0).into()).unwrap();
+        listener.bind(&([127, 0, 0, 1], 0).into()).unwrap();
+        listener.listen(1).unwrap();
+        let to = listener.local_addr().unwrap();
+        let caller = Socket::new(&to).unwrap();
+        caller.connect(&to).unwrap();
+        loop {
+            if let Ok((called, _)) = listener.accept() {
+                caller.take_error().unwrap();
+                return (caller, called);
+            }
+        }
+    }
+
+    #[test]
+    fn sends_and_receives_on_many_sockets_are_done_when_the_call_returns() {
+        let Some(mut ring) = ring() else { return };
+        let pairs: [_; BATCH] = std::array::from_fn(|_| pair());
+        for round in 0..3u8 {
+            let bytes: [_; BATCH] = std::array::from_fn(|i| vec![round + i as u8; 100 + i]);
+            let mut ops = Op::nothing();
+            for ((op, (from, _)), bytes) in ops.iter_mut().zip(&pairs).zip(&bytes) {
+                *op = Op::send(from, bytes);
+            }
+            ring.run(&mut ops).unwrap();
+            assert!(ops.iter().zip(&bytes).all(|(op, bytes)| op.result == Ok(bytes.len())));
+            let mut rooms = [[0; 200]; BATCH];
+            let mut ops = Op::nothing();
+            for ((op, (_, to)), room) in ops.iter_mut().zip(&pairs).zip(&mut rooms) {
+                *op = Op::receive(to, room);
+            }
+            ring.run(&mut ops).unwrap();
+            let results = ops.map(|op| op.result);
+            for ((result, room), bytes) in results.into_iter().zip(&rooms).zip(&bytes) {
+                assert_eq!(result, Ok(bytes.len()));
+                assert_eq!(&room[..bytes.len()], bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn what_would_wait_is_refused_and_what_failed_says_why() {
+        let Some(mut ring) = ring() else { return };
+        let [(a, b), (c, d), (e, f)] = std::array::from_fn(|_| pair());
+        d.shutdown();
+        f.reset_when_closed();
+        drop(f);
+        let (full, mut room) = (vec![0; 64 << 20], [[0; 8]; 3]);
+        let [one, two, three] = &mut room;
+        let mut ops = [
+            Op::receive(&a, one),
+            Op::send(&a, &full),
+            Op::receive(&c, two),
+            Op::receive(&e, three),
+            Op::send(&e, b"x"),
+        ];
+        ring.run(&mut ops).unwrap();
+        assert_eq!(ops[0].result, Err(Error::AGAIN), "nothing came");
+        assert!(ops[1].result.unwrap() < full.len(), "so much has no room");
+        assert_eq!(ops[2].result, Ok(0), "the end of the stream");
+        assert_eq!(ops[3].result, Err(Error::CONNRESET));
+        assert_eq!(ops[4].result, Err(Error::from_code(libc::EPIPE)), "and no signal");
+        // The system makes more room for a while.
+        loop {
+            let mut again = [Op::send(&a, &full)];
+            ring.run(&mut again).unwrap();
+            if again[0].result == Err(Error::AGAIN) {
+                break;
+            }
+        }
+        drop(b);
+    }
+
+    #[test]
+    fn a_fork_leaves_the_ring_alone() {
+        let Some(mut ring) = ring() else { return };
+        let (a, b) = pair();
+        ring.forks += 1;
+        let mut ops = [Op::send(&a, b"x")];
+        ring.run(&mut ops).unwrap();
+        assert_eq!(ops[0].result, Err(Error::AGAIN));
+        assert_eq!(b.recv(&mut [0; 8]), Err(Error::AGAIN));
+    }
+}
