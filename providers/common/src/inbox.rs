@@ -8,28 +8,16 @@ use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
-use crate::buf::RecvBuf;
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::error::{Error, Result};
 use crate::glue::{Bindings, RecvOp};
 use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
-use crate::slab::{NONE, Slab};
+use crate::multi_recv::MultiBufs;
+pub use crate::multi_recv::Recv;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A posted receive.
-#[derive(Clone, Debug)]
-pub struct Recv {
-    /// Where the message goes.
-    pub buf: RecvBuf,
-    /// Comes back with the completion.
-    pub context: Context,
-    flags: u64,
-    /// The multi-receive buffer it is part of.
-    multi: u32,
-}
 
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +72,6 @@ pub struct Meeting {
     pub recv: Option<Recv>,
 }
 
-#[derive(Debug)]
-struct MultiBuf {
-    /// Parts that are being filled.
-    filling: usize,
-    /// No further message goes to it.
-    exhausted: bool,
-}
-
 /// What a message costs beside its bytes.
 const MESSAGE_COST: usize = 128;
 
@@ -115,7 +95,7 @@ pub struct Inbox<B> {
     unexpected: [Unexpected<Message<B>>; QUEUES],
     /// Messages claimed by FI_PEEK, by the context that claimed them.
     claimed: HashMap<usize, u32>,
-    multi: Slab<MultiBuf>,
+    multi: MultiBufs,
     /// Below so many bytes of room a multi-receive buffer is given back
     /// (FI_OPT_MIN_MULTI_RECV).
     pub min_multi_recv: usize,
@@ -140,7 +120,7 @@ impl<B: Body> Inbox<B> {
             posted: Default::default(),
             unexpected: std::array::from_fn(|_| Unexpected::default()),
             claimed: HashMap::new(),
-            multi: Slab::default(),
+            multi: MultiBufs::default(),
             min_multi_recv,
             names: Vec::new(),
             addrs: source_err.then(HashMap::new),
@@ -269,24 +249,10 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// A part of a multi-receive buffer is filled, or never will be:
-    /// FI_MULTI_RECV for the entry if it was the last one, which gives the
-    /// buffer back. Other receives have no parts.
-    #[inline]
-    fn part_filled(&mut self, recv: &Recv) -> u64 {
-        let Some(multi) = self.multi.get_mut(recv.multi) else { return 0 };
-        multi.filling -= 1;
-        if multi.filling > 0 || !multi.exhausted {
-            return 0;
-        }
-        self.multi.remove(recv.multi);
-        FI_MULTI_RECV
-    }
-
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.multi.filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -308,7 +274,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.multi.filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -318,24 +284,10 @@ impl<B: Body> Inbox<B> {
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
         let queue = about.queue();
-        let mut taken = self.posted[queue].take(self.name_of(about.peer), about.tag)?;
-        if taken.value.flags & FI_MULTI_RECV == 0 {
-            return Some(taken.value);
-        }
-        if taken.value.multi == NONE {
-            taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
-        }
-        let (part, rest) = taken.value.buf.split(about.len);
-        let recv = Recv { buf: part, ..taken.value };
-        let multi = &mut self.multi[recv.multi];
-        multi.filling += 1;
-        if rest.len() < self.min_multi_recv.max(1) {
-            multi.exhausted = true;
-        } else {
-            taken.value.buf = rest;
-            self.posted[queue].put_back(taken);
-        }
-        Some(recv)
+        let src = self.name_of(about.peer);
+        let posted = &mut self.posted[queue];
+        let taken = posted.take(src, about.tag)?;
+        Some(self.multi.part_of(posted, taken, about.len, self.min_multi_recv))
     }
 
     /// Keeps a message for a receive that is still to come; its number.
@@ -404,7 +356,7 @@ impl<B: Body> Inbox<B> {
             // Its parts are given out front to back of one piece.
             return Err(Error::INVAL);
         }
-        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        let recv = Recv::new(op.buf, op.context, op.flags);
         if self.unexpected[queue].is_empty() {
             self.posted[queue].push(pattern, recv);
             return Ok(());
@@ -436,7 +388,7 @@ impl<B: Body> Inbox<B> {
         let (peek, claim) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
         let discard = op.flags & FI_DISCARD != 0;
         let report = op.flags & FI_COMPLETION != 0;
-        let recv = Recv { buf: op.buf.clone(), context: op.context, flags: op.flags, multi: NONE };
+        let recv = Recv::new(op.buf.clone(), op.context, op.flags);
         let discarded = |message| Meeting { queue: TAGGED, message, recv: None };
         if peek {
             if claim && discard {
@@ -515,18 +467,7 @@ impl<B: Body> Inbox<B> {
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
         let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
-        flags |= recv.flags & ASIDE;
-        if recv.flags & FI_MULTI_RECV != 0 {
-            match self.multi.get_mut(recv.multi) {
-                // Messages are still being written to earlier parts; the last
-                // of them gives the buffer back.
-                Some(multi) if multi.filling > 0 => multi.exhausted = true,
-                _ => {
-                    flags |= FI_MULTI_RECV;
-                    self.multi.remove(recv.multi);
-                }
-            }
-        }
+        flags |= self.multi.cancelled(recv) | (recv.flags & ASIDE);
         let of = nothing(recv.context, flags, recv.buf.address(), 0);
         self.report_error(CompletionError::new(of, Error::CANCELED));
     }

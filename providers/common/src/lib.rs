@@ -28,6 +28,7 @@ pub mod matching;
 pub mod mem_monitor;
 pub mod mr;
 pub mod mr_cache;
+pub mod multi_recv;
 pub mod param;
 mod peer;
 pub mod poll;

@@ -6,13 +6,13 @@
 //! until the application says where it is to go.
 use super::State;
 use super::ep::Ep;
-use super::inbox::{Body, Inbox, MAX_UNEXPECTED, Recv};
+use super::inbox::{Body, Inbox, MAX_UNEXPECTED};
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_DISCARD, FI_MORE, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN};
 use ofi_provider::buffered::RecvContext;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
-use ofi_provider::slab::NONE;
+use ofi_provider::multi_recv::Recv;
 
 /// The limit of an endpoint whose application sets none, as the original's.
 const DEFAULT_LIMIT: usize = 16384;
@@ -121,8 +121,7 @@ impl State {
             return Err(Error::INVAL);
         };
         if op.flags & FI_DISCARD == 0 {
-            let recv =
-                Recv { buf: op.buf, context: context.into_context(), flags: op.flags, multi: NONE };
+            let recv = Recv::new(op.buf, context.into_context(), op.flags);
             self.take_message(ep_id, queue, id, Some(recv));
             return Ok(());
         }

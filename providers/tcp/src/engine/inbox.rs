@@ -2,11 +2,9 @@
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
 use super::buffered::Announced;
 use super::conn::Conn;
-use ofi_provider::abi::{FI_MULTI_RECV, fi_addr_t};
-use ofi_provider::buf::RecvBuf;
-use ofi_provider::cq::Context;
+use ofi_provider::abi::fi_addr_t;
 use ofi_provider::matching::{Posted, Taken, Unexpected};
-use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::multi_recv::{MultiBufs, Recv};
 use std::collections::HashMap;
 
 /// Memory that unexpected messages in one inbox may take before reading from
@@ -19,16 +17,6 @@ const MESSAGE_COST: usize = 128;
 /// Room below which a multi-receive buffer is given back, if not set
 /// (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 16384;
-
-/// A posted receive.
-#[derive(Debug)]
-pub(super) struct Recv {
-    pub(super) buf: RecvBuf,
-    pub(super) context: Context,
-    pub(super) flags: u64,
-    /// The multi-receive buffer it is part of.
-    pub(super) multi: u32,
-}
 
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
@@ -117,15 +105,6 @@ pub(super) struct Message {
     pub(super) body: Body,
 }
 
-/// A multi-receive buffer of which parts are being filled.
-#[derive(Debug)]
-struct MultiBuf {
-    /// Parts that are being filled.
-    filling: usize,
-    /// No further message goes to it.
-    exhausted: bool,
-}
-
 /// Receives that wait for messages, and messages that wait for receives. All
 /// pairs are untagged, tagged, and those of collective operations.
 #[derive(Debug)]
@@ -142,7 +121,7 @@ pub(super) struct Inbox {
     pub(super) min_multi_recv: usize,
     /// What the kept messages take.
     bytes: usize,
-    multi: Slab<MultiBuf>,
+    pub(super) multi: MultiBufs,
 }
 
 impl Inbox {
@@ -155,7 +134,7 @@ impl Inbox {
             announced: HashMap::new(),
             min_multi_recv: MIN_MULTI_RECV,
             bytes: 0,
-            multi: Slab::default(),
+            multi: MultiBufs::default(),
         }
     }
 
@@ -168,58 +147,9 @@ impl Inbox {
 
     /// What a message needs of the receive that was taken for it: all, or a part
     /// if it is a multi-receive buffer, of which the rest is put back.
-    pub(super) fn part_of(&mut self, mut taken: Taken<Recv>, about: &About) -> Recv {
-        if taken.value.flags & FI_MULTI_RECV == 0 {
-            return taken.value;
-        }
-        if taken.value.multi == NONE {
-            taken.value.multi = self.multi.insert(MultiBuf { filling: 0, exhausted: false });
-        }
-        let (part, rest) = taken.value.buf.split(about.len);
-        let recv = Recv { buf: part, ..taken.value };
-        let multi = &mut self.multi[recv.multi];
-        multi.filling += 1;
-        if rest.len() < self.min_multi_recv.max(1) {
-            multi.exhausted = true;
-        } else {
-            taken.value.buf = rest;
-            self.posted[about.queue()].put_back(taken);
-        }
-        recv
-    }
-
-    /// A part of a multi-receive buffer is filled, or never will be:
-    /// FI_MULTI_RECV for the entry if it was the last one, which gives the
-    /// buffer back. Other receives have no parts.
-    #[inline]
-    pub(super) fn part_filled(&mut self, recv: &Recv) -> u64 {
-        let Some(multi) = self.multi.get_mut(recv.multi) else { return 0 };
-        multi.filling -= 1;
-        if multi.filling > 0 || !multi.exhausted {
-            return 0;
-        }
-        self.multi.remove(recv.multi);
-        FI_MULTI_RECV
-    }
-
-    /// A posted receive is taken back: FI_MULTI_RECV if that gives a
-    /// multi-receive buffer back.
-    pub(super) fn part_cancelled(&mut self, recv: &Recv) -> u64 {
-        if recv.flags & FI_MULTI_RECV == 0 {
-            return 0;
-        }
-        match self.multi.get_mut(recv.multi) {
-            // Messages are still being written to earlier parts; the last of
-            // them gives the buffer back.
-            Some(multi) if multi.filling > 0 => {
-                multi.exhausted = true;
-                0
-            }
-            _ => {
-                self.multi.remove(recv.multi);
-                FI_MULTI_RECV
-            }
-        }
+    pub(super) fn part_of(&mut self, taken: Taken<Recv>, about: &About) -> Recv {
+        let posted = &mut self.posted[about.queue()];
+        self.multi.part_of(posted, taken, about.len, self.min_multi_recv)
     }
 
     /// Whether another message of `len` bytes may be kept.

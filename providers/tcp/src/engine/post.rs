@@ -2,7 +2,7 @@
 //! claim, discard, take back.
 use super::State;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, QUEUES, Recv};
+use super::inbox::{About, Body, Inbox, Message, QUEUES};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{
@@ -14,7 +14,8 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
 use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
-use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::multi_recv::Recv;
+use ofi_provider::slab::Slab;
 
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).
 const TAGGED: usize = 1;
@@ -40,7 +41,7 @@ impl State {
         if op.flags & SPECIAL == 0 && inbox.unexpected[queue].is_empty() && !ep.ended {
             let src = ep.wanted_source(op.src);
             let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
-            let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+            let recv = Recv::new(op.buf, op.context, op.flags);
             inbox.posted[queue].push(pattern, recv);
             return Ok(());
         }
@@ -61,7 +62,7 @@ impl State {
             // Its parts are given out front to back of one piece.
             return Err(Error::INVAL);
         }
-        let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+        let recv = Recv::new(op.buf, op.context, op.flags);
         if inbox.unexpected[queue].is_empty() {
             if ep.ended {
                 // No message can come any more. Posting stays possible, because
@@ -192,7 +193,7 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         let id = inbox.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            let recv = Recv { buf: op.buf, context: op.context, flags: op.flags, multi: NONE };
+            let recv = Recv::new(op.buf, op.context, op.flags);
             self.take_message(ep_id, TAGGED, id, Some(recv));
             return Ok(());
         }
@@ -261,7 +262,7 @@ impl State {
 
     fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
-        let extra = self.inboxes[ep.inbox].part_cancelled(recv) | (recv.flags & ASIDE);
+        let extra = self.inboxes[ep.inbox].multi.cancelled(recv) | (recv.flags & ASIDE);
         let of = Completion {
             context: recv.context,
             flags: FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra,

@@ -9,7 +9,7 @@ use super::State;
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, QUEUES, Recv};
+use super::inbox::{About, Body, Inbox, Message, QUEUES};
 use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::sock::to_bytes;
@@ -25,6 +25,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
 use ofi_provider::later::ASIDE;
+use ofi_provider::multi_recv::Recv;
 use ofi_provider::slab::Slab;
 use std::ops::Range;
 
@@ -133,7 +134,7 @@ impl Ep {
 
     /// A receive has its message: reports it.
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -162,7 +163,7 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }

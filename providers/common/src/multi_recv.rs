@@ -1,0 +1,107 @@
+//! Posted receives, and those that take many messages (FI_MULTI_RECV, fi_msg(3)).
+use crate::abi::FI_MULTI_RECV;
+use crate::buf::RecvBuf;
+use crate::cq::Context;
+use crate::matching::{Posted, Taken};
+use crate::slab::{NONE, Slab};
+
+/// A posted receive.
+#[derive(Clone, Debug)]
+pub struct Recv {
+    /// Where the message goes.
+    pub buf: RecvBuf,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// As of the call that posted it.
+    pub flags: u64,
+    /// The multi-receive buffer it is part of.
+    multi: u32,
+}
+
+impl Recv {
+    /// A receive that was just posted.
+    #[inline]
+    pub fn new(buf: RecvBuf, context: Context, flags: u64) -> Self {
+        Self { buf, context, flags, multi: NONE }
+    }
+}
+
+/// A multi-receive buffer of which parts were given out.
+#[derive(Debug)]
+struct MultiBuf {
+    /// Parts that are being filled.
+    filling: usize,
+    /// No further message goes to it.
+    exhausted: bool,
+}
+
+/// The multi-receive buffers of an inbox. Each is given back with an entry of its
+/// last part, or of its own if it is taken back before.
+#[derive(Debug, Default)]
+pub struct MultiBufs(Slab<MultiBuf>);
+
+impl MultiBufs {
+    /// What a message of `len` bytes needs of the receive that was taken for it from
+    /// `posted`: all, or a part if it is a multi-receive buffer. The rest is put
+    /// back if that is at least `min` bytes (FI_OPT_MIN_MULTI_RECV).
+    #[inline]
+    pub fn part_of(
+        &mut self,
+        posted: &mut Posted<Recv>,
+        mut taken: Taken<Recv>,
+        len: usize,
+        min: usize,
+    ) -> Recv {
+        if taken.value.flags & FI_MULTI_RECV == 0 {
+            return taken.value;
+        }
+        if taken.value.multi == NONE {
+            taken.value.multi = self.0.insert(MultiBuf { filling: 0, exhausted: false });
+        }
+        let (part, rest) = taken.value.buf.split(len);
+        let recv = Recv { buf: part, ..taken.value };
+        let multi = &mut self.0[recv.multi];
+        multi.filling += 1;
+        if rest.len() < min.max(1) {
+            multi.exhausted = true;
+        } else {
+            taken.value.buf = rest;
+            posted.put_back(taken);
+        }
+        recv
+    }
+
+    /// A part of a multi-receive buffer is filled, or never will be: FI_MULTI_RECV
+    /// for the entry if it was the last one, which gives the buffer back. Other
+    /// receives have no parts.
+    #[inline]
+    pub fn filled(&mut self, recv: &Recv) -> u64 {
+        let Some(multi) = self.0.get_mut(recv.multi) else { return 0 };
+        multi.filling -= 1;
+        if multi.filling > 0 || !multi.exhausted {
+            return 0;
+        }
+        self.0.remove(recv.multi);
+        FI_MULTI_RECV
+    }
+
+    /// A posted receive is taken back: FI_MULTI_RECV if that gives a multi-receive
+    /// buffer back.
+    pub fn cancelled(&mut self, recv: &Recv) -> u64 {
+        if recv.flags & FI_MULTI_RECV == 0 {
+            return 0;
+        }
+        match self.0.get_mut(recv.multi) {
+            // Messages are still being written to earlier parts; the last of them
+            // gives the buffer back.
+            Some(multi) if multi.filling > 0 => {
+                multi.exhausted = true;
+                0
+            }
+            _ => {
+                self.0.remove(recv.multi);
+                FI_MULTI_RECV
+            }
+        }
+    }
+}
