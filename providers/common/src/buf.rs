@@ -236,51 +236,6 @@ impl SendBuf {
         Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
     }
 
-    /// Up to [`IOV_LIMIT`] segments.
-    ///
-    /// # Safety
-    /// `iov` points to `count` iovecs, whose memory stays readable until the
-    /// transfer is complete (the iovecs themselves only during this call).
-    pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
-        // SAFETY: by this function's contract.
-        Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
-    }
-
-    /// With what fi_mr_desc(3) gave for its one segment.
-    #[inline]
-    #[must_use]
-    pub fn with_desc(mut self, desc: *mut c_void) -> Self {
-        self.0.desc = desc;
-        self
-    }
-
-    /// With what fi_mr_desc(3) gave for each segment.
-    ///
-    /// # Safety
-    /// `descs` is null or points to one for each segment.
-    #[must_use]
-    pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
-        // SAFETY: by this function's contract.
-        Self(unsafe { self.0.with_descs(descs) })
-    }
-
-    /// The segments and what they are registered as. The hardware uses them until
-    /// the transfer is complete, as the application lent them.
-    pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
-        self.0.local()
-    }
-
-    /// Bytes in all.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is nothing to send.
-    pub fn is_empty(&self) -> bool {
-        self.0.len() == 0
-    }
-
     /// Copies the bytes from `from` on into `to`, which is filled.
     #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {
@@ -293,21 +248,6 @@ impl SendBuf {
             unsafe { std::ptr::copy_nonoverlapping(part, to.as_mut_ptr().add(done), len) };
             done += len;
         });
-    }
-
-    /// The `len` bytes from `from` on, as a buffer of their own.
-    pub fn part(&self, from: usize, len: usize) -> Self {
-        Self(self.0.part(from, len))
-    }
-
-    /// How many segments it has.
-    pub fn segments(&self) -> usize {
-        self.0.as_slice().len()
-    }
-
-    /// The segments, for a core provider's vectors.
-    pub(crate) fn iov(&self) -> &[iovec] {
-        self.0.as_slice()
     }
 
     /// A copy of all bytes, for when the application keeps its buffer.
@@ -373,68 +313,9 @@ impl RecvBuf {
         Ok(Self(Segments::one(buf, len)))
     }
 
-    /// Up to [`IOV_LIMIT`] segments.
-    ///
-    /// # Safety
-    /// As [`RecvBuf::new`] for the memory of all `count` iovecs at `iov`.
-    pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
-        // SAFETY: by this function's contract.
-        Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
-    }
-
     /// No room at all, as a peek has.
     pub fn none() -> Self {
         Self(Segments::one(std::ptr::null_mut(), 0))
-    }
-
-    /// With what fi_mr_desc(3) gave for its one segment.
-    #[inline]
-    #[must_use]
-    pub fn with_desc(mut self, desc: *mut c_void) -> Self {
-        self.0.desc = desc;
-        self
-    }
-
-    /// With what fi_mr_desc(3) gave for each segment.
-    ///
-    /// # Safety
-    /// `descs` is null or points to one for each segment.
-    #[must_use]
-    pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
-        // SAFETY: by this function's contract.
-        Self(unsafe { self.0.with_descs(descs) })
-    }
-
-    /// The segments and what they are registered as. The hardware uses them until
-    /// the transfer is complete, as the application lent them.
-    pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
-        self.0.local()
-    }
-
-    /// Bytes in all.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is no room.
-    pub fn is_empty(&self) -> bool {
-        self.0.len() == 0
-    }
-
-    /// The `len` bytes from `from` on, as a buffer of their own.
-    pub fn part(&self, from: usize, len: usize) -> Self {
-        Self(self.0.part(from, len))
-    }
-
-    /// How many segments it has.
-    pub fn segments(&self) -> usize {
-        self.0.as_slice().len()
-    }
-
-    /// The segments, for a core provider's vectors.
-    pub(crate) fn iov(&self) -> &[iovec] {
-        self.0.as_slice()
     }
 
     /// Whether all of it lies in one piece, as [`split`](Self::split) needs.
@@ -483,6 +364,75 @@ impl RecvBuf {
         )
     }
 }
+
+/// What both kinds of buffer can.
+macro_rules! lent {
+    ($($buffer:ident)*) => {$(
+        impl $buffer {
+            /// Up to [`IOV_LIMIT`] segments.
+            ///
+            /// # Safety
+            /// `iov` points to `count` iovecs, whose memory is lent as [`new`](Self::new)
+            /// says (the iovecs themselves only during this call).
+            pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
+                // SAFETY: by this function's contract.
+                Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
+            }
+
+            /// With what fi_mr_desc(3) gave for its one segment.
+            #[inline]
+            #[must_use]
+            pub fn with_desc(mut self, desc: *mut c_void) -> Self {
+                self.0.desc = desc;
+                self
+            }
+
+            /// With what fi_mr_desc(3) gave for each segment.
+            ///
+            /// # Safety
+            /// `descs` is null or points to one for each segment.
+            #[must_use]
+            pub unsafe fn with_descs(self, descs: *const *mut c_void) -> Self {
+                // SAFETY: by this function's contract.
+                Self(unsafe { self.0.with_descs(descs) })
+            }
+
+            /// The segments and what they are registered as. The hardware uses them until
+            /// the transfer is complete, as the application lent them.
+            pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
+                self.0.local()
+            }
+
+            /// Bytes in all.
+            #[inline]
+            pub fn len(&self) -> usize {
+                self.0.len()
+            }
+
+            /// Whether there is none.
+            pub fn is_empty(&self) -> bool {
+                self.0.len() == 0
+            }
+
+            /// The `len` bytes from `from` on, as a buffer of their own.
+            pub fn part(&self, from: usize, len: usize) -> Self {
+                Self(self.0.part(from, len))
+            }
+
+            /// How many segments it has.
+            pub fn segments(&self) -> usize {
+                self.0.as_slice().len()
+            }
+
+            /// The segments, for a core provider's vectors.
+            pub(crate) fn iov(&self) -> &[iovec] {
+                self.0.as_slice()
+            }
+        }
+    )*};
+}
+
+lent!(SendBuf RecvBuf);
 
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug)]
