@@ -1,6 +1,6 @@
 //! One TCP connection.
 use super::batch::Batch;
-use super::rx::Incoming;
+use super::rx::{AHEAD_OF_LARGE, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
@@ -100,6 +100,9 @@ pub(crate) struct Conn {
     /// Bytes of former values that the peer fetched and has not taken yet.
     pub(super) fetched: usize,
 
+    /// The last message was large, and so will be the next: its beginning is enough
+    /// to find the place that the rest can be read to.
+    pub(super) large: bool,
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
     /// Numbers of messages that wait, or waited until asked for, at the peer.
@@ -141,6 +144,7 @@ impl Conn {
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,
+            large: false,
             incoming: None,
             announced: Numbers::default(),
             expected: HashMap::new(),
@@ -186,14 +190,14 @@ impl Conn {
         self.incoming.as_ref().map_or(0, Incoming::left)
     }
 
-    /// Copies the stash to where what is read next goes behind it; its length.
+    /// Copies the stash to the start of `staging`; the room behind it for what is
+    /// read next, as much of it as is worth reading.
     #[inline]
-    pub(super) fn stash_to(&self, room: &mut [u8]) -> usize {
-        let len = self.stash.len();
-        if len > 0 {
-            room[..len].copy_from_slice(&self.stash);
-        }
-        len
+    pub(super) fn room_in<'r>(&self, staging: &'r mut [u8]) -> &'r mut [u8] {
+        let (stash, room) = staging.split_at_mut(self.stash.len());
+        stash.copy_from_slice(&self.stash);
+        let worth = if self.large { room.len().min(AHEAD_OF_LARGE) } else { room.len() };
+        &mut room[..worth]
     }
 
     pub(super) fn is_connecting(&self) -> bool {

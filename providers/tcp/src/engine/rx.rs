@@ -32,8 +32,11 @@ use std::ops::Range;
 /// From how much on the rest of a message is read straight to its place.
 pub(super) const DIRECT_MIN: usize = 4096;
 
-/// Bytes read ahead behind a large message: enough for the next header.
-const TAIL_AFTER_LARGE: usize = 256;
+/// From how much on it costs less to read a message in two calls than to copy it.
+const LARGE: usize = 16 << 10;
+
+/// Bytes read of what comes behind a large message: enough for the next header.
+pub(super) const AHEAD_OF_LARGE: usize = 256;
 
 /// Reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
@@ -280,7 +283,12 @@ impl State {
         let Self { conns, eps, inboxes, staging, .. } = self;
         let conn = conns.get_mut(id)?;
         let between = conn.incoming.is_none() && conn.stash.is_empty() && !conn.blocked;
-        if conn.plain_below == 0 || !between || !conn.tx.is_empty() || !conn.batch.is_empty() {
+        if conn.plain_below == 0
+            || !between
+            || conn.large
+            || !conn.tx.is_empty()
+            || !conn.batch.is_empty()
+        {
             return None;
         }
         let n = match conn.socket.recv(staging) {
@@ -292,12 +300,13 @@ impl State {
             }
         };
         conn.misses = 0;
-        let mut at = 0;
+        let (mut at, mut last) = (0, 0);
         while at < n
             && let Some(taken) = plain_message(conn, id, eps, inboxes, &staging[at..n])
         {
-            at += taken;
+            (at, last) = (at + taken, taken);
         }
+        conn.large = last >= LARGE;
         // The socket is empty if the call brought less than it might have.
         let all = n < staging.len();
         if (at == n || self.parse_staged(id, at..n)) && !all {
@@ -325,8 +334,7 @@ impl State {
             let (result, wanted) = if left >= DIRECT_MIN {
                 self.read_direct(id, staging)
             } else {
-                let start = conn.stash_to(staging);
-                let room = &mut staging[start..];
+                let room = conn.room_in(staging);
                 let wanted = room.len();
                 (self.transport.receive(&conn.socket, room), wanted)
             };
@@ -430,7 +438,7 @@ impl State {
                 list.push_room(&mut staging[..n]);
             }
         } else {
-            let tail = TAIL_AFTER_LARGE.min(staging.len());
+            let tail = AHEAD_OF_LARGE.min(staging.len());
             list.push_room(&mut staging[..tail]);
         }
         let wanted = list.len();
@@ -472,6 +480,7 @@ impl State {
             if conn.hears_plain
                 && let Some(n) = plain_message(conn, id, &self.eps, &mut self.inboxes, rest)
             {
+                conn.large = n >= LARGE;
                 at += n;
                 continue;
             }
@@ -487,6 +496,7 @@ impl State {
                 }
             };
             trace("from", &conn.socket, &header);
+            conn.large = header.op != Op::TagRts && header.len >= LARGE as u64;
             match self.begin(id, &header, &rest[..len], &rest[len..]) {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {

@@ -191,8 +191,7 @@ impl State {
             let Some(conn) = self.conns.get(id) else { continue };
             // The rest of a large message goes where it belongs, by a call of its own.
             if conn.is_connected() && !conn.blocked && conn.left() < DIRECT_MIN {
-                let start = conn.stash_to(room);
-                let room = &mut room[start..];
+                let room = conn.room_in(room);
                 *asked = Some((count, conn.serial, room.len()));
                 ops[count] = Op::receive(&conn.socket, room);
                 count += 1;
