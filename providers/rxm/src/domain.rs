@@ -1,17 +1,18 @@
 //! Fabrics and domains.
 use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
-use crate::ep::RxmEp;
+use crate::ep::{Kind, RxmEp};
 use crate::info::{core_hints, core_version};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
 use ofi_provider::info::{InfoBuf, InfoRef};
 use ofi_provider::lower;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::Kind;
+use ofi_provider::wait::Kind as WaitKind;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 
 /// A fabric. The core's is opened with a domain, which says which core.
@@ -69,10 +70,10 @@ impl Domain for RxmDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, kind: Kind) -> Result {
+    fn blocking_opened(&self, kind: WaitKind) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         match kind {
-            Kind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
+            WaitKind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
             _ => self.settings.start_thread("ofi-rxm", engine),
         }
     }
@@ -94,6 +95,18 @@ impl Domain for RxmDomain {
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
         };
-        Ok(RxmEp::new(self.engine.clone(), identity))
+        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, identity))
+    }
+
+    fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
+        let identity = Identity {
+            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            directed: rx.caps & FI_DIRECTED_RECV != 0,
+            source_err: false,
+            collective: false,
+            tx_size: 0,
+            inject_size: 0,
+        };
+        Ok(RxmEp::new(self.engine.clone(), Kind::Srx, identity))
     }
 }

@@ -22,8 +22,18 @@ use std::sync::{Arc, OnceLock, Weak};
 pub(crate) struct RxmEp {
     engine: Arc<Engine>,
     id: u32,
+    kind: Kind,
     /// Hears of insertions into the address vector.
     names: OnceLock<Arc<Names>>,
+}
+
+/// The kinds of endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// FI_EP_RDM.
+    Rdm,
+    /// A shared receive context: an inbox, which reaches nobody itself.
+    Srx,
 }
 
 /// Passes news of the address vector to the engine.
@@ -54,9 +64,9 @@ impl Listener for Names {
 }
 
 impl RxmEp {
-    pub(crate) fn new(engine: Arc<Engine>, identity: Identity) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, kind: Kind, identity: Identity) -> Self {
         let id = engine.add_ep(identity);
-        Self { engine, id, names: OnceLock::new() }
+        Self { engine, id, kind, names: OnceLock::new() }
     }
 
     /// Starts a transfer.
@@ -78,7 +88,14 @@ impl Endpoint for RxmEp {
 
     fn opened(&self, _fid: FidPtr) {}
 
-    fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        if self.kind == Kind::Srx {
+            self.engine.lock().ep(self.id).inbox.bind(bindings);
+            return Ok(());
+        }
+        if srx.is_some_and(|srx| !Arc::ptr_eq(&self.engine, &srx.engine)) {
+            return Err(Error::INVAL);
+        }
         // Before any peer can call: what is inserted after its name was looked
         // up must be heard of.
         if let Some(av) = &bindings.av {
@@ -88,7 +105,7 @@ impl Endpoint for RxmEp {
                 av.listen(weak);
             }
         }
-        self.engine.enable(self.id, bindings)
+        self.engine.enable(self.id, bindings, srx.map(|srx| srx.id))
     }
 
     fn cancel(&self, context: Context, aside: bool) -> Result {
@@ -99,7 +116,7 @@ impl Endpoint for RxmEp {
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
-                let size = self.engine.lock().ep(self.id).inbox.min_multi_recv.to_ne_bytes();
+                let size = self.engine.lock().ep(self.id).inbox.min_multi_recv().to_ne_bytes();
                 value[..size.len()].copy_from_slice(&size);
                 Ok(size.len())
             }
@@ -117,7 +134,7 @@ impl Endpoint for RxmEp {
             FI_OPT_MIN_MULTI_RECV => {
                 let bytes = value.try_into().map_err(|_| Error::INVAL)?;
                 let size = usize::from_ne_bytes(bytes);
-                self.engine.lock().ep(self.id).inbox.min_multi_recv = size;
+                self.engine.lock().ep(self.id).inbox.set_min_multi_recv(size);
                 Ok(())
             }
             _ => Err(Error::NOPROTOOPT),
@@ -140,7 +157,7 @@ impl Msg for RxmEp {
     }
     #[inline]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.lock().ep(self.id).post(op, false)
+        self.engine.lock().post(self.id, op, false)
     }
 }
 
@@ -153,13 +170,9 @@ impl Tagged for RxmEp {
     fn trecv(&self, op: RecvOp) -> Result {
         let mut state = self.engine.lock();
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            if op.flags & FI_PEEK != 0 {
-                // The message asked for may be on its way to us already.
-                state.turn();
-            }
-            return state.ep(self.id).special(op);
+            return state.special(self.id, op);
         }
-        state.ep(self.id).post(op, true)
+        state.post(self.id, op, true)
     }
 }
 
@@ -184,6 +197,9 @@ impl Atomic for RxmEp {
 
 impl Cm for RxmEp {
     fn getname(&self) -> Result<Vec<u8>> {
+        if self.kind == Kind::Srx {
+            return Err(Error::NOSYS);
+        }
         self.engine.lock().ep(self.id).name()
     }
 

@@ -133,9 +133,9 @@ pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
 
-/// What we offer over a core provider. `shared_tx`: to endpoints that share a
-/// transmit context, which who does not ask for it does not see.
-fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
+/// What we offer over a core provider. `shared`: to endpoints that share a
+/// transmit, or a receive, context, which who does not ask for it does not see.
+fn offer(core: InfoRef<'_>, shared: [bool; 2]) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
@@ -175,8 +175,8 @@ fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
         ep.max_order_war_size = core_ep.max_order_war_size;
         ep.max_order_waw_size = core_ep.max_order_waw_size;
         ep.mem_tag_format = TAG_FORMAT;
-        ep.tx_ctx_cnt = if shared_tx { FI_SHARED_CONTEXT } else { 1 };
-        ep.rx_ctx_cnt = 1;
+        [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
+            shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
     });
     most.edit_domain(|domain| {
         domain.threading = fi_threading::FI_THREAD_SAFE.into();
@@ -188,7 +188,8 @@ fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
         domain.cq_data_size = core_domain.cq_data_size.max(size_of::<u64>());
         domain.cq_cnt = 65536;
         domain.ep_cnt = 32768;
-        domain.max_ep_stx_ctx = if shared_tx { domain.ep_cnt } else { 0 };
+        [domain.max_ep_stx_ctx, domain.max_ep_srx_ctx] =
+            shared.map(|shared| if shared { domain.ep_cnt } else { 0 });
         domain.tx_ctx_cnt = 1;
         domain.rx_ctx_cnt = 1;
         domain.max_ep_tx_ctx = 1;
@@ -213,8 +214,9 @@ fn default_inject(core: InfoRef<'_>) -> usize {
 
 /// The info for an application with these hints, over one core provider.
 fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
-    let counts = hints.and_then(InfoRef::ep).map(|ep| ep.tx_ctx_cnt);
-    let offer = offer(core, counts == Some(FI_SHARED_CONTEXT))?;
+    let asked = hints.and_then(InfoRef::ep);
+    let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
+    let offer = offer(core, counts.map(|count| count == FI_SHARED_CONTEXT))?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

@@ -14,8 +14,8 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, RecvOp};
-use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::glue::Bindings;
+use ofi_provider::inbox::Inbox;
 use ofi_provider::later::{ASIDE, Aside};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::slab::{NONE, Slab};
@@ -80,8 +80,6 @@ pub(crate) struct Ep {
     pub(super) later: Option<Aside>,
 
     pub(crate) inbox: Inbox<Body>,
-    /// Room for what a post finds, used again and again.
-    meetings: Vec<Meeting>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
     /// Packets came that nothing says whose they are, of which one warning tells.
@@ -123,7 +121,7 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let mut inbox = Inbox::new(identity.directed, identity.source_err, least);
+        let mut inbox = Inbox::new(NONE, identity.directed, identity.source_err, least);
         if identity.collective {
             inbox.set_collective();
         }
@@ -138,7 +136,6 @@ impl Ep {
             av: None,
             later: None,
             inbox,
-            meetings: Vec::new(),
             fetches: Slab::default(),
             strange: false,
             parked: VecDeque::new(),
@@ -369,6 +366,7 @@ impl Ep {
         if !self.stalled.is_empty() {
             self.retry_stalled();
         }
+        self.go_on();
         if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
             self.pass_counts_on();
         }
@@ -435,24 +433,6 @@ impl Ep {
     pub(super) fn has_waiting(&self) -> bool {
         self.unready > 0
             && self.conns.iter().any(|(_, c)| c.link != Link::Connected && !c.waiting.is_empty())
-    }
-
-    /// fi_recv and its kin.
-    #[inline]
-    pub(crate) fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
-        let mut meetings = std::mem::take(&mut self.meetings);
-        let result = self.inbox.post(op, tagged, &mut meetings);
-        self.meet(&mut meetings);
-        self.meetings = meetings;
-        result
-    }
-
-    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
-    pub(crate) fn special(&mut self, op: RecvOp) -> Result {
-        let mut meetings = Vec::new();
-        let result = self.inbox.special(op, &mut meetings);
-        self.meet(&mut meetings);
-        result
     }
 
     /// The peer with this address, made if it is new.
@@ -549,6 +529,7 @@ impl Ep {
             self.ended(id, Error::CANCELED);
         }
         self.core = None;
+        self.inbox.leave();
         // What nobody will send to is reported as well: every operation completes.
         self.inbox.cancel_all();
     }

@@ -15,8 +15,10 @@ pub(crate) use ep::{Ep, Identity};
 
 use crate::config::Config;
 use crate::wire::HEADER_LEN;
+use ofi_provider::abi::FI_PEEK;
 use ofi_provider::error::Result;
-use ofi_provider::glue::{Bindings, DomainSettings};
+use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
+use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::lower::{self, Buf, Done};
@@ -128,13 +130,20 @@ pub(crate) struct State {
     helped: bool,
     /// Room for completions of the core's, used again and again.
     done: Vec<Done>,
+    /// Room for what a receive finds, used again and again.
+    meetings: Vec<Meeting>,
 }
 
 impl Engine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State { eps: Slab::default(), helped: false, done: Vec::with_capacity(64) };
+        let state = State {
+            eps: Slab::default(),
+            helped: false,
+            done: Vec::with_capacity(64),
+            meetings: Vec::new(),
+        };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -177,7 +186,10 @@ impl Engine {
 
     /// Adds an endpoint; its number.
     pub(crate) fn add_ep(&self, identity: Identity) -> u32 {
-        self.lock().eps.insert(Box::new(Ep::new(self.common.clone(), identity)))
+        let mut state = self.lock();
+        let id = state.eps.insert(Box::new(Ep::new(self.common.clone(), identity)));
+        state.eps[id].inbox.set_owner(id);
+        id
     }
 
     /// Does something with an endpoint, if it is still open.
@@ -187,9 +199,14 @@ impl Engine {
         }
     }
 
-    /// Starts an endpoint; its core's queues are watched from then on.
-    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
+    /// Starts an endpoint, whose receives are those of `srx` if that is given; its
+    /// core's queues are watched from then on.
+    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
+        if let Some(srx) = srx {
+            let queues = state.ep(srx).inbox.lend(bindings.rx_cq.as_ref());
+            state.ep(ep).inbox.join(queues);
+        }
         let fds = state.ep(ep).enable(bindings)?;
         if let Some(epoll) = &self.epoll {
             fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
@@ -272,6 +289,47 @@ impl State {
     #[inline]
     pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
         &mut self.eps[id]
+    }
+
+    /// fi_recv and its kin.
+    #[inline]
+    pub(crate) fn post(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
+        let inbox = &mut self.eps[id].inbox;
+        inbox.post(op, tagged, &mut self.meetings)?;
+        if !self.meetings.is_empty() {
+            self.meet();
+        }
+        Ok(())
+    }
+
+    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub(crate) fn special(&mut self, id: u32, op: RecvOp) -> Result {
+        if op.flags & FI_PEEK != 0 {
+            // The message asked for may be on its way to us already.
+            self.turn();
+        }
+        let seen = self.eps[id].inbox.special(op, &mut self.meetings)?;
+        if let Some(seen) = seen
+            && let Some(ep) = self.eps.get(seen.owner)
+        {
+            ep.inbox.report_seen(&seen);
+        }
+        self.meet();
+        Ok(())
+    }
+
+    /// Messages that waited, and their receives: each is the business of the
+    /// endpoint the message came to.
+    fn meet(&mut self) {
+        let mut meetings = std::mem::take(&mut self.meetings);
+        for meeting in meetings.drain(..) {
+            if let Some(ep) = self.eps.get_mut(meeting.owner) {
+                ep.meet(meeting);
+            }
+        }
+        self.meetings = meetings;
+        // That made room for others, where they had to stop for want of it.
+        self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
     }
 
     /// One turn of progress.

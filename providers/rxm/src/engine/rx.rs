@@ -15,12 +15,12 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
-use ofi_provider::inbox::{self, About, Meeting, Message, QUEUES, Recv};
+use ofi_provider::inbox::{self, About, Meeting, QUEUES, Recv};
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
-/// Memory that waiting messages of one endpoint may take before no more are
-/// taken from the core.
+/// Memory that waiting messages of one endpoint, or of all that share their
+/// receives, may take before no more are taken from the core.
 const MAX_KEPT: usize = 256 << 20;
 
 /// Messages up to this length are copied out of the buffer they came in while
@@ -199,6 +199,14 @@ impl Ep {
     #[inline]
     fn may_take(&self) -> bool {
         self.inbox.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
+    }
+
+    /// Takes from the core again what it had to leave for want of room.
+    #[inline]
+    pub(super) fn go_on(&mut self) {
+        if self.rx_posted < self.rx_wanted && self.parked.is_empty() {
+            self.post_shared();
+        }
     }
 
     /// Goes on with packets that waited for room.
@@ -584,19 +592,10 @@ impl Ep {
         Ok(())
     }
 
-    /// Messages that waited, and their receives.
-    pub(super) fn meet(&mut self, meetings: &mut Vec<Meeting>) {
-        for Meeting { queue, message, recv } in meetings.drain(..) {
-            if let Some(kept) = self.inbox.take_kept(queue, message) {
-                self.meet_one(kept, message, recv);
-            }
-        }
-        if self.core.is_some() && self.rx_posted < self.rx_wanted && self.parked.is_empty() {
-            self.post_shared();
-        }
-    }
-
-    fn meet_one(&mut self, kept: Message<Body>, number: u32, recv: Option<Recv>) {
+    /// A message that waited, and its receive.
+    pub(super) fn meet(&mut self, meeting: Meeting) {
+        let Meeting { queue, message: number, recv, .. } = meeting;
+        let Some(kept) = self.inbox.take_kept(queue, number) else { return };
         let about = kept.about;
         match kept.body {
             Body::Whole(bytes) => {
@@ -678,15 +677,11 @@ impl Ep {
             self.fetch_failed(fetch, error);
         }
         for queue in 0..QUEUES {
-            for number in self.inbox.all_kept(queue) {
-                let Some(message) = self.inbox.kept(queue, number) else { continue };
-                let lost = match &message.body {
-                    Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
-                    _ => false,
-                };
-                if !lost {
-                    continue;
-                }
+            let lost = |body: &Body| match body {
+                Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
+                _ => false,
+            };
+            for number in self.inbox.kept_as(queue, lost) {
                 if queue == 1 && self.inbox.is_claimed(number) {
                     // Somebody counts on it: the claim fails when it is used.
                     self.inbox.change(queue, number, |body| *body = Body::Lost);
