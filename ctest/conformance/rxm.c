@@ -123,8 +123,8 @@ static void bad_calls(int rank)
 	struct ct_name to = start(&c);
 
 	honest(&c, rank, 0);
-	for (int i = 0; rank == 1 && i < 8; i++) {
-		unsigned char data[CALL], answer[256];
+	for (int i = 0; rank == 1 && i < 10; i++) {
+		unsigned char data[CALL + 4], answer[256];
 		size_t n = CALL;
 		int type, fd;
 
@@ -138,6 +138,8 @@ static void bad_calls(int rank)
 		case 5: put(data + 4, 0, 2); break;	/* no name */
 		case 6: n = CALL - 1; break;
 		case 7: n = 0; break;
+		case 8: data[0] = 0x81; break;		/* contexts that it does not name */
+		case 9: data[0] = 0x81; put(data + CALL, 1ull << 16, 4); n += 4; break;	/* one that is not there */
 		}
 		fd = dial(&c, &to, data, n, &type, answer);
 		EQ(type, 6);	/* refused */

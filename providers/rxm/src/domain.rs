@@ -59,6 +59,25 @@ pub(crate) struct RxmDomain {
     settings: DomainSettings,
 }
 
+impl RxmDomain {
+    /// What an endpoint is to be.
+    fn identity(info: InfoRef<'_>) -> Result<Identity> {
+        if info.ep_type() != fi_ep_type::FI_EP_RDM {
+            return Err(Error::INVAL);
+        }
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        let Config { eager_limit, .. } = *config();
+        Ok(Identity {
+            local: local_addr(info)?,
+            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
+            source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
+            collective: info.caps() & FI_COLLECTIVE != 0,
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size.min(eager_limit),
+        })
+    }
+}
+
 impl Domain for RxmDomain {
     type Endpoint = RxmEp;
 
@@ -82,20 +101,13 @@ impl Domain for RxmDomain {
     const SHARED_TX: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        if info.ep_type() != fi_ep_type::FI_EP_RDM {
-            return Err(Error::INVAL);
-        }
-        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-        let Config { eager_limit, .. } = *config();
-        let identity = Identity {
-            local: local_addr(info)?,
-            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: info.caps() & FI_COLLECTIVE != 0,
-            tx_size: tx.size.max(1),
-            inject_size: tx.inject_size.min(eager_limit),
-        };
-        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, identity))
+        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, Self::identity(info)?))
+    }
+
+    fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
+        let identity = Self::identity(info)?;
+        let ep = info.ep().ok_or(Error::INVAL)?;
+        RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {

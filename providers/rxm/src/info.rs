@@ -12,6 +12,7 @@ use ofi_provider::info::{
 };
 use ofi_provider::lower;
 use ofi_provider::provider::Provider;
+use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -25,7 +26,8 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_FENCE
     | FI_SOURCE_ERR
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_NAMED_RX_CTX;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -39,7 +41,8 @@ const TX_CAPS: u64 = FI_ATOMIC
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_NAMED_RX_CTX;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
     | FI_TAGGED
@@ -134,13 +137,17 @@ pub(crate) fn core_version(api: u32) -> u32 {
 }
 
 /// What we offer over a core provider. `shared`: to endpoints that share a
-/// transmit, or a receive, context, which who does not ask for it does not see.
-fn offer(core: InfoRef<'_>, shared: [bool; 2]) -> Result<Offer> {
+/// transmit, or a receive, context; `contexts`: so many to a scalable endpoint.
+/// Who does not ask for them does not see them.
+fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
     let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
+    // What is done later, and by several together, takes endpoints that both send
+    // and receive.
+    caps &= !if contexts > 1 { FI_TRIGGER | FI_COLLECTIVE } else { FI_NAMED_RX_CTX };
     // Whoever has atomics has the modifiers that go with them.
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
@@ -192,8 +199,8 @@ fn offer(core: InfoRef<'_>, shared: [bool; 2]) -> Result<Offer> {
             shared.map(|shared| if shared { domain.ep_cnt } else { 0 });
         domain.tx_ctx_cnt = 1;
         domain.rx_ctx_cnt = 1;
-        domain.max_ep_tx_ctx = 1;
-        domain.max_ep_rx_ctx = 1;
+        domain.max_ep_tx_ctx = contexts;
+        domain.max_ep_rx_ctx = contexts;
         domain.mr_iov_limit = 1;
         domain.caps = COMM_CAPS | FI_AV_USER_ID;
         domain.max_cntr_value = u64::MAX;
@@ -216,7 +223,11 @@ fn default_inject(core: InfoRef<'_>) -> usize {
 fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
     let asked = hints.and_then(InfoRef::ep);
     let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
-    let offer = offer(core, counts.map(|count| count == FI_SHARED_CONTEXT))?;
+    let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
+    let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
+    let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
+    let contexts = if several || named { MAX_CONTEXTS } else { 1 };
+    let offer = offer(core, shared, contexts)?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

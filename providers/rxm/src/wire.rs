@@ -9,6 +9,9 @@ use std::fmt;
 
 /// Version of the connection data.
 pub const CM_VERSION: u8 = 1;
+/// Version of those that only this library knows: they begin as the others do,
+/// and name contexts. Any other peer refuses them.
+pub const OWN_CM_VERSION: u8 = 0x81;
 /// Version of the control header.
 pub const CTRL_VERSION: u8 = 4;
 /// Version of the operations, as connection data has it.
@@ -20,6 +23,8 @@ pub const OP_HEADER_VERSION: u8 = 2;
 pub const HEADER_LEN: usize = 64;
 /// Bytes of connection data.
 pub const CALL_LEN: usize = 24;
+/// Bytes of connection data of [`OWN_CM_VERSION`].
+pub const OWN_CALL_LEN: usize = CALL_LEN + 4;
 /// Bytes of the data of an acceptance.
 pub const ACCEPT_LEN: usize = 16;
 /// Bytes of the data of a refusal.
@@ -88,6 +93,23 @@ impl FlowControl {
     }
 }
 
+/// Which contexts of scalable endpoints a connection is between; 0 is also an
+/// endpoint that is not scalable.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Contexts {
+    /// The caller's transmit context.
+    pub tx: u16,
+    /// The receive context that is called.
+    pub rx: u16,
+}
+
+impl Contexts {
+    /// Whether messages go both ways, as between endpoints that are not scalable.
+    pub fn are_first(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// What a caller sends along.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
@@ -101,18 +123,25 @@ pub struct Call {
     pub rx_size: u32,
     /// How packets to it name the connection.
     pub conn_id: u64,
+    /// What the connection is between.
+    pub contexts: Contexts,
 }
 
 impl Call {
     /// The bytes.
-    pub fn write(&self) -> [u8; CALL_LEN] {
-        let mut bytes = [0; CALL_LEN];
+    pub fn write(&self) -> Vec<u8> {
+        let mut bytes = vec![0; CALL_LEN];
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
+        if !self.contexts.are_first() {
+            bytes[0] = OWN_CM_VERSION;
+            bytes.extend_from_slice(&self.contexts.tx.to_ne_bytes());
+            bytes.extend_from_slice(&self.contexts.rx.to_ne_bytes());
+        }
         bytes
     }
 
@@ -122,9 +151,13 @@ impl Call {
         if bytes.len() < CALL_LEN {
             return Err(Malformed("connection data that are too short"));
         }
-        if bytes[0] != CM_VERSION {
-            return Err(Malformed("connection data of another version"));
-        }
+        let contexts = match bytes[0] {
+            CM_VERSION => Contexts::default(),
+            OWN_CM_VERSION if bytes.len() >= OWN_CALL_LEN => {
+                Contexts { tx: u16_at(bytes, CALL_LEN), rx: u16_at(bytes, CALL_LEN + 2) }
+            }
+            _ => return Err(Malformed("connection data of another version")),
+        };
         if bytes[1] != ENDIANNESS {
             return Err(Malformed("a peer of the other byte order"));
         }
@@ -137,6 +170,7 @@ impl Call {
             eager_limit: u32_at(bytes, 8),
             rx_size: u32_at(bytes, 12),
             conn_id: u64_at(bytes, 16),
+            contexts,
         })
     }
 }
@@ -525,9 +559,20 @@ mod tests {
             eager_limit: 16384,
             rx_size: 4096,
             conn_id: 0x2fc3 << 32,
+            contexts: Contexts::default(),
         };
         assert_eq!(Call::read(&bytes), Ok(call));
         assert_eq!(call.write()[..], bytes);
+        let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
+        let call = Call { contexts, ..call };
+        let mut bytes = call.write();
+        assert_eq!(
+            bytes[..],
+            hex("81020403 b996 02 00 00400000 00100000 00000000c32f0000 02010403")
+        );
+        assert_eq!(Call::read(&bytes), Ok(call));
+        bytes.pop();
+        assert!(Call::read(&bytes).is_err());
         let bytes = hex("010000007f390000 00100000 02000000");
         let accept =
             Accept { conn_id: 0x397f << 32 | 1, rx_size: 4096, flow_control: FlowControl::Off };
@@ -546,6 +591,7 @@ mod tests {
             eager_limit: 1,
             rx_size: 1,
             conn_id: 1,
+            contexts: Contexts::default(),
         };
         for at in 0..4 {
             let mut bytes = call.write();

@@ -27,6 +27,8 @@ const MAX_REFUSALS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: SocketAddr,
+    /// Which of its receive contexts; 0 if it is not scalable.
+    pub(super) rx: u16,
     /// The connection to send on.
     pub(super) conn: u32,
 }
@@ -122,7 +124,7 @@ impl Ep {
     }
 
     /// A new connection, -FI_ENOBUFS when there are as many as have names.
-    fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
+    pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
         let id = self.conns.insert(Conn::new(peer, link));
         if id >= 1 << INDEX_BITS {
             self.conns.remove(id);
@@ -177,6 +179,7 @@ impl Ep {
             eager_limit: self.common.config.eager_limit as u32,
             rx_size: self.rx_size(),
             conn_id: self.conn_id(id),
+            contexts: self.contexts_to(self.conns[id].peer),
         };
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
@@ -218,7 +221,7 @@ impl Ep {
                 Ok(None) | Err(_) => break,
             };
             match event {
-                Event::Request { info, data } => self.called(&info, &data),
+                Event::Request { info, data } => self.called(info, &data),
                 Event::Connected { token, data } => self.connected(token as u32, &data),
                 Event::Ended { token } => self.ended(token as u32, Error::CONNRESET),
                 Event::Failed { token, error, data } => {
@@ -233,7 +236,7 @@ impl Ep {
     }
 
     /// A peer calls.
-    fn called(&mut self, info: &InfoBuf, data: &[u8]) {
+    fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| addr::from_bytes(addr).ok());
         let read = Call::read(data).map_err(|why| why.to_string()).and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
@@ -256,7 +259,7 @@ impl Ep {
                     "refused the call of {}: {why}",
                     from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
                 );
-                self.refuse(info, Refusal::Refused);
+                self.refuse(&info, Refusal::Refused);
                 return;
             }
         };
@@ -264,39 +267,43 @@ impl Ep {
         if let SocketAddr::V6(v6) = &mut addr {
             v6.set_flowinfo(0);
         }
+        if !call.contexts.are_first() {
+            self.context_called(info, addr, call);
+            return;
+        }
         let peer = self.peer_at(addr);
         let pid = (call.conn_id >> 32) as u32;
         let id = self.peers[peer].conn;
         let Some(conn) = self.conns.get(id) else {
-            self.called_anew(peer, info, &call);
+            self.called_anew(peer, &info, &call);
             return;
         };
         match conn.link {
-            Link::Refused(_) => self.accept(id, info, &call),
-            Link::Calling => match connect_order(&addr, &self.own_addr(info)) {
-                Ordering::Less => self.refuse(info, Refusal::Already),
+            Link::Refused(_) => self.accept(id, &info, &call),
+            Link::Calling => match connect_order(&addr, &self.own_addr(&info)) {
+                Ordering::Less => self.refuse(&info, Refusal::Already),
                 Ordering::Greater => {
                     // Ours is dropped for the peer's; what waits stays.
                     self.drop_link(id);
-                    self.accept(id, info, &call);
+                    self.accept(id, &info, &call);
                 }
                 Ordering::Equal => {
                     // It is ourselves: one connection for each direction.
                     match self.new_conn(peer, Link::Accepting) {
-                        Ok(id) => self.accept(id, info, &call),
-                        Err(_) => self.refuse(info, Refusal::Unspecified),
+                        Ok(id) => self.accept(id, &info, &call),
+                        Err(_) => self.refuse(&info, Refusal::Unspecified),
                     }
                 }
             },
             Link::Accepting | Link::Connected if pid == 0 || conn.pid == pid || conn.pid == 0 => {
-                self.refuse(info, Refusal::Already);
+                self.refuse(&info, Refusal::Already);
             }
             Link::Accepting | Link::Connected => {
                 // The peer was started anew.
                 self.ended(id, Error::CONNRESET);
                 // That may have forgotten a peer without a name.
                 let peer = self.peer_at(addr);
-                self.called_anew(peer, info, &call);
+                self.called_anew(peer, &info, &call);
             }
         }
     }
@@ -322,14 +329,14 @@ impl Ep {
         own
     }
 
-    fn refuse(&self, info: &InfoBuf, why: Refusal) {
-        if let Some(core) = &self.core {
+    pub(super) fn refuse(&self, info: &InfoBuf, why: Refusal) {
+        if let Some(pep) = self.core.as_ref().and_then(|core| core.pep.as_ref()) {
             // The caller may be gone already.
-            let _ = core.pep.reject(info, &why.write());
+            let _ = pep.reject(info, &why.write());
         }
     }
 
-    fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
+    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
@@ -469,9 +476,9 @@ impl Ep {
             || self.conns.iter().any(|(_, conn)| conn.peer == peer)
             || self.inbox.keeps_from(peer);
         if !named && !talks {
-            let addr = entry.addr;
+            let key = (entry.addr, entry.rx);
             self.peers.remove(peer);
-            self.by_addr.remove(&addr);
+            self.by_addr.remove(&key);
             self.inbox.forget(peer);
         }
     }

@@ -1,6 +1,7 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
 use super::cm::{Conn, Link, Peer};
+use super::contexts::Handed;
 use super::rx::{Body, Fetch, Packet};
 use super::tx::TxOp;
 use crate::info::RXM;
@@ -56,7 +57,8 @@ pub(crate) struct Identity {
 /// What of the core provider an endpoint stands on. Fields close in this order.
 #[derive(Debug)]
 pub(super) struct Core {
-    pub(super) pep: lower::Passive,
+    /// Only the first of a scalable endpoint's contexts listens.
+    pub(super) pep: Option<lower::Passive>,
     pub(super) srx: Option<Arc<lower::SharedRx>>,
     /// Count what peers read and wrote, if the application wants to know.
     pub(super) cntrs: Vec<(Arc<lower::Cntr>, u64)>,
@@ -88,9 +90,18 @@ pub(crate) struct Ep {
     pub(super) parked: VecDeque<Packet>,
 
     pub(super) peers: Slab<Peer>,
-    pub(super) by_addr: HashMap<SocketAddr, u32>,
+    /// Peers by address and receive context.
+    pub(super) by_addr: HashMap<(SocketAddr, u16), u32>,
     /// Peers by their name in the address vector.
     by_name: Vec<u32>,
+    /// The same for other receive contexts of theirs than the first.
+    pub(super) by_context: Vec<Vec<u32>>,
+    /// Which of a scalable endpoint's contexts this is; 0 is also its listener and
+    /// its talk with endpoints that are not scalable.
+    pub(super) index: u16,
+    /// The first one knows all that receive, and gives them the calls for them.
+    pub(super) receivers: Vec<u32>,
+    pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<Conn>,
     /// Connections that are not made yet.
     pub(super) unready: usize,
@@ -142,6 +153,10 @@ impl Ep {
             peers: Slab::default(),
             by_addr: HashMap::new(),
             by_name: Vec::new(),
+            by_context: Vec::new(),
+            index: 0,
+            receivers: Vec::new(),
+            handed: Vec::new(),
             conns: Slab::default(),
             unready: 0,
             refused: Vec::new(),
@@ -161,13 +176,30 @@ impl Ep {
     /// Opens what the endpoint stands on, and listens. The descriptors of its
     /// queues come back, as far as they have their own.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.tx_cq.clone_from(&bindings.tx_cq);
-        self.tx_cntr.clone_from(&bindings.tx_cntr);
-        self.rma_cntrs.clone_from(&bindings.rma_cntrs);
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
         self.av.clone_from(&bindings.av);
         self.later.clone_from(&bindings.later);
-        self.inbox.bind(bindings);
+        let [_, _, counts @ ..] = self.rma_cntrs.each_ref().map(Option::is_some);
+        self.open(true, counts)
+    }
 
+    /// What is bound for sending.
+    pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
+        self.tx_cq.clone_from(&bindings.tx_cq);
+        self.tx_cntr.clone_from(&bindings.tx_cntr);
+        self.rma_cntrs[..2].clone_from_slice(&bindings.rma_cntrs[..2]);
+    }
+
+    /// What is bound for receiving, and for what peers do to our memory.
+    pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
+        self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
+        self.inbox.bind(bindings);
+    }
+
+    /// Opens what the endpoint stands on: what listens, if it does, and counters of
+    /// what peers read and wrote, as far as it counts that.
+    pub(super) fn open(&mut self, listens: bool, counts: [bool; 2]) -> Result<[Option<RawFd>; 2]> {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
         let set = common.wait_set.as_ref();
@@ -184,8 +216,12 @@ impl Ep {
             cq = open(false)?;
         }
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
-        let pep = lower::Passive::listen(fabric, &info, &eq)?;
-        self.identity.local = addr::from_bytes(&pep.name()?)?;
+        let mut pep = None;
+        if listens {
+            let new = lower::Passive::listen(fabric, &info, &eq)?;
+            self.identity.local = addr::from_bytes(&new.name()?)?;
+            pep = Some(new);
+        }
         self.rx_wanted = match srx {
             Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
             None => 0,
@@ -204,8 +240,8 @@ impl Ep {
             if common.wait_set.is_some() { "a wait set" } else { "descriptors" }
         );
         let mut cntrs = Vec::new();
-        for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
-            if wanted.is_some() {
+        for (wanted, flag) in counts.into_iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
+            if wanted {
                 cntrs.push((lower::Cntr::open(&common.domain)?, flag));
             }
         }
@@ -421,7 +457,10 @@ impl Ep {
         let Some(core) = &self.core else { return true };
         // The event queue wakes the sleeper, who then has to look there.
         self.look_now = true;
-        if !self.refused.is_empty() || (!self.parked.is_empty() && self.inbox.has_room()) {
+        if !self.handed.is_empty()
+            || !self.refused.is_empty()
+            || (!self.parked.is_empty() && self.inbox.has_room())
+        {
             return false;
         }
         // The engine asks the wait set, which is for all endpoints.
@@ -437,53 +476,75 @@ impl Ep {
 
     /// The peer with this address, made if it is new.
     pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
-        if let Some(&peer) = self.by_addr.get(&addr) {
+        self.context_at(addr, 0)
+    }
+
+    /// The same for a receive context of a peer's.
+    pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
+        if let Some(&peer) = self.by_addr.get(&(addr, rx)) {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
-        let peer = self.peers.insert(Peer { addr, conn: NONE });
-        self.by_addr.insert(addr, peer);
+        let peer = self.peers.insert(Peer { addr, rx, conn: NONE });
+        self.by_addr.insert((addr, rx), peer);
         self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
         peer
     }
 
-    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+    pub(super) fn set_name(&mut self, name: fi_addr_t, peer: u32) {
         let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
         self.inbox.set_name(peer, name, id);
         let Ok(index) = usize::try_from(name) else { return };
         if name == FI_ADDR_NOTAVAIL {
             return;
         }
-        if self.by_name.len() <= index {
-            self.by_name.resize(index + 1, NONE);
+        let table = match usize::from(self.peers[peer].rx) {
+            0 => &mut self.by_name,
+            rx => {
+                if self.by_context.len() < rx {
+                    self.by_context.resize(rx, Vec::new());
+                }
+                &mut self.by_context[rx - 1]
+            }
+        };
+        if table.len() <= index {
+            table.resize(index + 1, NONE);
         }
-        self.by_name[index] = peer;
+        table[index] = peer;
+    }
+
+    /// The peers that have this name: the endpoint, and contexts of it. `forget`:
+    /// nobody has it from now on.
+    fn named(&mut self, name: fi_addr_t, forget: bool) -> Vec<u32> {
+        let Ok(name) = usize::try_from(name) else { return Vec::new() };
+        let tables = std::iter::once(&mut self.by_name).chain(&mut self.by_context);
+        let places = tables.filter_map(|table| table.get_mut(name));
+        let peers: Vec<_> =
+            places.map(|at| if forget { std::mem::replace(at, NONE) } else { *at }).collect();
+        peers.into_iter().filter(|peer| self.peers.get(*peer).is_some()).collect()
     }
 
     /// An address got a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &SocketAddr) {
         // Only peers that exist; others are looked up when they are sent to.
-        if let Some(&peer) = self.by_addr.get(addr) {
-            self.set_name(name, peer);
+        for rx in 0..=self.by_context.len() as u16 {
+            if let Some(&peer) = self.by_addr.get(&(*addr, rx)) {
+                self.set_name(name, peer);
+            }
         }
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        let peer = usize::try_from(name).ok().and_then(|name| self.by_name.get(name)).copied();
-        if let Some(peer) = peer.filter(|peer| self.peers.get(*peer).is_some()) {
+        for peer in self.named(name, false) {
             self.inbox.set_name(peer, name, id);
         }
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        let Some(slot) = usize::try_from(name).ok().and_then(|n| self.by_name.get_mut(n)) else {
-            return;
-        };
-        let peer = std::mem::replace(slot, NONE);
-        if self.peers.get(peer).is_some() {
+        for peer in self.named(name, true) {
             self.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         }
     }
@@ -500,14 +561,6 @@ impl Ep {
             NONE => self.call(peer),
             conn => Ok(conn),
         }
-    }
-
-    #[cold]
-    fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let addr = self.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
-        let peer = self.peer_at(addr);
-        self.set_name(dest, peer);
-        Ok(peer)
     }
 
     /// Whether transfers can go out on a connection right now.

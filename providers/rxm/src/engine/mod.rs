@@ -7,6 +7,7 @@
 //! to cost, its event queues.
 mod atomic;
 mod cm;
+mod contexts;
 mod ep;
 mod rx;
 mod tx;
@@ -208,6 +209,11 @@ impl Engine {
             state.ep(ep).inbox.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
+        self.watch(fds)
+    }
+
+    /// Blocked callers wake for these queues of the core's as well.
+    fn watch(&self, fds: [Option<RawFd>; 2]) -> Result {
         if let Some(epoll) = &self.epoll {
             fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
         }
@@ -335,8 +341,13 @@ impl State {
     /// One turn of progress.
     #[inline]
     pub(crate) fn turn(&mut self) {
+        let mut handed = false;
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(&mut self.done);
+            handed |= !ep.handed.is_empty();
+        }
+        if handed {
+            self.hand_over();
         }
     }
 }

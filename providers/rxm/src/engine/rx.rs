@@ -88,7 +88,7 @@ struct Bare {
 
 /// Where the segments of a message go.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     Recv(Recv),
     /// To the message kept under this number.
     Kept(u32),
@@ -102,7 +102,7 @@ pub(super) struct Partial {
     about: About,
     done: usize,
     next: u32,
-    target: Target,
+    pub(super) target: Target,
 }
 
 /// A message that goes straight from its sender's memory to the receive.
@@ -110,7 +110,7 @@ pub(super) struct Partial {
 pub(super) struct Fetch {
     recv: Recv,
     about: About,
-    conn: u32,
+    pub(super) conn: u32,
     header: Header,
     places: RemoteSegments,
     /// The next place to read, and how many bytes are asked for.
