@@ -4,7 +4,9 @@ use crate::engine::{Common, Engine, Identity};
 use crate::ep::{Kind, RxmEp};
 use crate::info::{core_hints, core_version};
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
+use ofi_provider::abi::{
+    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_SOURCE_ERR, fi_ep_type,
+};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
 use ofi_provider::info::{InfoBuf, InfoRef};
@@ -33,8 +35,12 @@ impl Fabric for RxmFabric {
         let core_info = core_info(info, api_version)?;
         let fabric = lower::Fabric::open(&core_info)?;
         let domain = lower::Domain::open(&fabric, &core_info)?;
-        let regions = Arc::new(lower::Regions(domain.clone()));
-        settings.regions = Arc::new(MrTable::backed(core_info.domain().mr_mode, regions));
+        let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
+            FI_MR_BASIC => FI_MR_BASIC,
+            _ => core_info.domain().mr_mode,
+        };
+        let regions = Arc::new(lower::Regions::new(domain.clone(), mr_mode));
+        settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;
         Ok(RxmDomain { engine, settings })

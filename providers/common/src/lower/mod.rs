@@ -31,6 +31,7 @@ use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// An option of connected endpoints (fi_setopt(3), 8 bytes): what completions of
@@ -267,7 +268,7 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
     /// As [`register_send`](Self::register_send), for a buffer that receives.
@@ -277,7 +278,7 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
     /// Registers under a key that is free.
@@ -285,10 +286,11 @@ impl Domain {
         self: &Arc<Self>,
         iov: iovec,
         access: u64,
-        key: &mut impl FnMut() -> u64,
+        offset: u64,
+        mut key: impl FnMut() -> u64,
     ) -> Result<Region> {
         for _ in 0..MAX_KEYS {
-            match self.register(iov, access, 0, key()) {
+            match self.register(iov, access, offset, key()) {
                 // The application has it, or a transfer of long ago.
                 Err(Error::NOKEY) => {}
                 other => return other,
@@ -303,7 +305,7 @@ impl Domain {
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
-            buf.region = Some(self.register_any(iov, access, &mut key)?);
+            buf.region = Some(self.register_any(iov, access, 0, &mut key)?);
         }
         Ok(buf)
     }
@@ -330,7 +332,20 @@ impl Drop for Domain {
 
 /// The application's regions, as a domain's table has them registered.
 #[derive(Debug)]
-pub struct Regions(pub Arc<Domain>);
+pub struct Regions {
+    domain: Arc<Domain>,
+    /// With FI_MR_BASIC, over a core that asks for less: keys are ours to choose,
+    /// from this one on, and addresses are virtual all the same.
+    basic: Option<AtomicU64>,
+}
+
+impl Regions {
+    /// Regions of an application with this `mr_mode`, registered with this domain.
+    pub fn new(domain: Arc<Domain>, mr_mode: c_int) -> Self {
+        let basic = mr_mode == abi::FI_MR_BASIC && !domain.virt_addr;
+        Self { domain, basic: basic.then(|| AtomicU64::new(1)) }
+    }
+}
 
 impl Backing for Regions {
     unsafe fn register(
@@ -342,7 +357,13 @@ impl Backing for Regions {
         wanted: u64,
     ) -> Result<(u64, Box<dyn Backed>)> {
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
-        let region = self.0.register(iov, access, offset, wanted)?;
+        let region = match &self.basic {
+            None => self.domain.register(iov, access, offset, wanted)?,
+            Some(next) => {
+                let key = || next.fetch_add(1, Ordering::Relaxed);
+                self.domain.register_any(iov, access, base as u64, key)?
+            }
+        };
         Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))
     }
 }
