@@ -72,6 +72,7 @@ struct ct_opt {
 	size_t cq_size;
 	uint32_t version;		/* of the API; default CT_VERSION */
 	const int *mr_mode;		/* hinted; default what is needed today */
+	const char *ep_key, *domain_key;	/* authorization keys */
 	const void *param;		/* connection data of fi_connect */
 	size_t paramlen;
 	void (*queues)(struct ct *c);	/* opens tx, rx and counters in the harness's place */
@@ -245,6 +246,14 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 		h->domain_attr->threading = FI_THREAD_DOMAIN;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
+	if (o->ep_key) {
+		h->ep_attr->auth_key = (uint8_t *)strdup(o->ep_key);
+		h->ep_attr->auth_key_size = strlen(o->ep_key);
+	}
+	if (o->domain_key) {
+		h->domain_attr->auth_key = (uint8_t *)strdup(o->domain_key);
+		h->domain_attr->auth_key_size = strlen(o->domain_key);
+	}
 	h->fabric_attr->prov_name = strdup(ct_prov);
 	if (ct_is_ip())
 		h->addr_format = o->af == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;

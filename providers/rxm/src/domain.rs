@@ -3,13 +3,14 @@ use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::{Kind, RxmEp};
 use crate::info::{core_hints, core_version};
+use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_SOURCE_ERR, fi_ep_type,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
-use ofi_provider::info::{InfoBuf, InfoRef};
+use ofi_provider::info::{InfoBuf, InfoRef, version};
 use ofi_provider::lower;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
@@ -43,7 +44,10 @@ impl Fabric for RxmFabric {
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;
-        Ok(RxmDomain { engine, settings })
+        // Older programs have no keys (fi_domain(3)).
+        let has_key = api_version >= version(1, 5);
+        let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
+        Ok(RxmDomain { engine, settings, key, has_key })
     }
 }
 
@@ -63,16 +67,24 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
 pub(crate) struct RxmDomain {
     engine: Arc<Engine>,
     settings: DomainSettings,
+    /// The authorization key of endpoints that name none of their own.
+    key: Vec<u8>,
+    /// The program knows of keys.
+    has_key: bool,
 }
 
 impl RxmDomain {
     /// What an endpoint is to be.
-    fn identity(info: InfoRef<'_>) -> Result<Identity> {
+    fn identity(&self, info: InfoRef<'_>) -> Result<Identity> {
         if info.ep_type() != fi_ep_type::FI_EP_RDM {
             return Err(Error::INVAL);
         }
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
         let Config { eager_limit, .. } = *config();
+        let key = info.ep_auth_key().filter(|_| self.has_key).unwrap_or(&self.key).to_vec();
+        if key.len() > MAX_KEY_LEN {
+            return Err(Error::INVAL);
+        }
         Ok(Identity {
             local: local_addr(info)?,
             directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
@@ -80,6 +92,7 @@ impl RxmDomain {
             collective: info.caps() & FI_COLLECTIVE != 0,
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
+            key,
         })
     }
 }
@@ -107,11 +120,11 @@ impl Domain for RxmDomain {
     const SHARED_TX: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, Self::identity(info)?))
+        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, self.identity(info)?))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        let identity = Self::identity(info)?;
+        let identity = self.identity(info)?;
         let ep = info.ep().ok_or(Error::INVAL)?;
         RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
     }
@@ -124,6 +137,7 @@ impl Domain for RxmDomain {
             collective: false,
             tx_size: 0,
             inject_size: 0,
+            key: Vec::new(),
         };
         Ok(RxmEp::new(self.engine.clone(), Kind::Srx, identity))
     }

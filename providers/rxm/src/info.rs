@@ -2,7 +2,7 @@
 //! fi_rxm(7)), and its entry point.
 use crate::config::config;
 use crate::domain::RxmFabric;
-use crate::wire::HEADER_LEN;
+use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
@@ -84,6 +84,8 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
+    // Our business, and the core's not even to know.
+    core.set_auth_keys(None, None)?;
     // Ours is not the core's.
     core.set_versions(0, 0);
     let tx = core.tx_mut();
@@ -136,10 +138,13 @@ pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
 
+/// The authorization keys of an endpoint and of a domain.
+type Keys<'a> = [Option<&'a [u8]>; 2];
+
 /// What we offer over a core provider. `shared`: to endpoints that share a
 /// transmit, or a receive, context; `contexts`: so many to a scalable endpoint.
 /// Who does not ask for them does not see them.
-fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize) -> Result<Offer> {
+fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
@@ -155,6 +160,7 @@ fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize) -> Result<Offer>
     let config = config();
     let mut most = InfoBuf::new()?;
     most.set_caps(caps);
+    most.set_auth_keys(keys[0], keys[1])?;
 
     let tx = most.tx_mut();
     tx.caps = caps & TX_CAPS;
@@ -227,7 +233,11 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
     let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
     let contexts = if several || named { MAX_CONTEXTS } else { 1 };
-    let offer = offer(core, shared, contexts)?;
+    let keys = hints.filter(|_| api >= version(1, 5)).map_or([None; 2], |hints| {
+        [hints.ep_auth_key(), hints.domain_auth_key()]
+            .map(|key| key.filter(|key| key.len() <= MAX_KEY_LEN))
+    });
+    let offer = offer(core, shared, contexts, keys)?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

@@ -8,7 +8,7 @@ use super::ep::Ep;
 use super::rx::Partial;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
-use crate::wire::{Accept, Call, FlowControl, Refusal};
+use crate::wire::{Accept, Call, FlowControl, Header, Refusal};
 use ofi_provider::addr::{self, connect_order};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -74,6 +74,10 @@ pub(super) struct Conn {
     pub(super) ops: usize,
     /// The first that waits does so for all before it to complete (FI_FENCE).
     pub(super) fenced: bool,
+    /// It is called in this library's version of connection data.
+    own: bool,
+    /// The peer's byte order is not ours.
+    pub(super) swapped: bool,
 }
 
 impl Conn {
@@ -83,7 +87,8 @@ impl Conn {
             link,
             ep: None,
             rx_posted: 0,
-            secret: RandomState::new().hash_one(peer) as u32 & SECRET_MASK,
+            // Never 0, as what it is read as in the other byte order.
+            secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,
             pid: 0,
             refusals: 0,
@@ -92,6 +97,8 @@ impl Conn {
             stalled: false,
             ops: 0,
             fenced: false,
+            own: false,
+            swapped: false,
         }
     }
 }
@@ -120,7 +127,16 @@ impl Ep {
         let named = conn_id as u32;
         let id = named & ((1 << INDEX_BITS) - 1);
         let conn = self.conns.get(id)?;
-        (conn.secret == named >> INDEX_BITS).then_some(id)
+        (conn.secret == named >> INDEX_BITS && !conn.swapped).then_some(id)
+    }
+
+    /// The same of a packet from a peer of the other byte order.
+    #[cold]
+    pub(super) fn named_swapped(&self, packet: &[u8]) -> Option<u32> {
+        let named = Header::conn_id(packet)?.swap_bytes() as u32;
+        let id = named & ((1 << INDEX_BITS) - 1);
+        let conn = self.conns.get(id)?;
+        (conn.secret == named >> INDEX_BITS && conn.swapped).then_some(id)
     }
 
     /// A new connection, -FI_ENOBUFS when there are as many as have names.
@@ -180,7 +196,11 @@ impl Ep {
             rx_size: self.rx_size(),
             conn_id: self.conn_id(id),
             contexts: self.contexts_to(self.conns[id].peer),
+            key: self.identity.key.clone(),
+            own: self.conns[id].own,
+            swapped: false,
         };
+        self.conns[id].own = call.is_own();
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
         match &conn.ep {
@@ -238,20 +258,26 @@ impl Ep {
     /// A peer calls.
     fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| addr::from_bytes(addr).ok());
-        let read = Call::read(data).map_err(|why| why.to_string()).and_then(|call| {
+        let read = Call::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
+        let read = read.and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
             match from {
-                _ if call.eager_limit != limit => Err(format!(
-                    "FI_OFI_RXM_BUFFER_SIZE is {} there and {limit} here",
-                    call.eager_limit
-                )),
+                _ if call.key != self.identity.key => {
+                    let why = if call.own { Refusal::OtherKey } else { Refusal::Refused };
+                    Err(("another authorization key (auth_key)".to_owned(), why))
+                }
+                _ if call.eager_limit != limit => {
+                    let theirs = call.eager_limit;
+                    let why = format!("FI_OFI_RXM_BUFFER_SIZE is {theirs} there and {limit} here");
+                    Err((why, Refusal::Refused))
+                }
                 Some(from) if call.port != 0 => Ok((from, call)),
-                _ => Err("no address to know it by".to_owned()),
+                _ => Err(("no address to know it by".to_owned(), Refusal::Refused)),
             }
         });
         let (mut addr, call) = match read {
             Ok(read) => read,
-            Err(why) => {
+            Err((why, refusal)) => {
                 ofi_provider::log!(
                     &RXM,
                     WARN,
@@ -259,7 +285,7 @@ impl Ep {
                     "refused the call of {}: {why}",
                     from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
                 );
-                self.refuse(&info, Refusal::Refused);
+                self.refuse(&info, refusal);
                 return;
             }
         };
@@ -342,15 +368,17 @@ impl Ep {
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.pid = (call.conn_id >> 32) as u32;
+        conn.swapped = call.swapped;
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             let data = Accept {
                 conn_id: self.conn_id(id),
                 rx_size: self.rx_size(),
                 flow_control: FlowControl::Off,
+                swapped: false,
             };
             match &self.conns[id].ep {
-                Some(ep) => ep.accept(&data.write()),
+                Some(ep) => ep.accept(&data.write(call.own)),
                 None => Err(Error::OPBADSTATE),
             }
         });
@@ -362,8 +390,9 @@ impl Ep {
     fn connected(&mut self, id: u32, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         match conn.link {
-            Link::Calling => match Accept::read(data) {
+            Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
+                    conn.swapped = accept.swapped;
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
                 }
@@ -386,13 +415,18 @@ impl Ep {
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let refused = Refusal::read(data);
-        let again = refused.is_some_and(|why| why != Refusal::Refused);
+        // In the version that either byte order understands.
+        let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
+        conn.own |= in_own;
+        let again = matches!(refused, Some(Refusal::Already | Refusal::Unspecified)) || in_own;
         if conn.link != Link::Calling || !again || conn.refusals >= MAX_REFUSALS {
-            self.ended(id, error);
+            let keys = refused == Some(Refusal::OtherKey);
+            self.ended(id, if keys { Error::KEYREJECTED } else { error });
             return;
         }
         conn.refusals += 1;
-        let wait = Duration::from_millis(5) * (1 << conn.refusals);
+        let wait = if in_own { 0 } else { 5 << conn.refusals };
+        let wait = Duration::from_millis(wait);
         conn.link = Link::Refused(Instant::now() + wait);
         self.drop_link(id);
         self.refused.push(id);

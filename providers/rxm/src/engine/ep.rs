@@ -52,6 +52,8 @@ pub(crate) struct Identity {
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
     pub(crate) inject_size: usize,
+    /// Only peers with the same authorization key are talked with.
+    pub(crate) key: Vec<u8>,
 }
 
 /// What of the core provider an endpoint stands on. Fields close in this order.

@@ -274,21 +274,29 @@ impl Ep {
     /// Understands a packet. The buffer comes back unless it is kept.
     #[inline]
     fn packet(&mut self, buf: Buf, len: usize, conn: u32) -> Option<Buf> {
-        let (header, payload) = match Header::read(&buf[..len]) {
+        let read = Header::read(&buf[..len]);
+        let named = |header: &Header| self.named_conn(header.conn_id);
+        let mut named = read.as_ref().ok().and_then(|(header, _)| named(header));
+        let mut read = read;
+        if named.is_none()
+            && let Some(id) = self.named_swapped(&buf[..len])
+        {
+            named = Some(id);
+            read = Header::read_swapped(&buf[..len]);
+        }
+        let (header, payload) = match read {
             Ok(read) => read,
             Err(why) => {
                 // What names the connection may be right all the same.
-                let id = |id: &[u8]| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]);
-                let named = buf[..len].get(8..12).map_or(u32::MAX, id);
-                let named = self.named_conn(u64::from(named)).unwrap_or(NONE);
+                let named = named.or_else(|| self.named_conn(Header::conn_id(&buf[..len])?));
+                let named = named.unwrap_or(NONE);
                 self.malformed(if conn == NONE { named } else { conn }, why);
                 return Some(buf);
             }
         };
         // With buffers of its own the connection is known; shared ones are told
         // apart by the number we gave the peer.
-        let named = self.named_conn(header.conn_id).filter(|id| conn == NONE || conn == *id);
-        let Some(id) = named else {
+        let Some(id) = named.filter(|id| conn == NONE || conn == *id) else {
             self.malformed(conn, Malformed("a packet of no connection of ours"));
             return Some(buf);
         };
@@ -319,7 +327,7 @@ impl Ep {
                 let known = self.message_fetched(id, header.msg_id);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
-            Kind::RndvWriteTo => read_places(payload).and_then(|places| {
+            Kind::RndvWriteTo => read_places(payload, self.conns[id].swapped).and_then(|places| {
                 let known = self.deliver_to(id, &header, places);
                 known.then_some(()).ok_or(Malformed("a place for a message that is none"))
             }),
@@ -439,7 +447,7 @@ impl Ep {
     /// A message was announced.
     fn announcement(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
-        let places = read_places(payload)?;
+        let places = read_places(payload, self.conns[id].swapped)?;
         if places.total() != Ok(about.len) {
             return Err(Malformed("a rendezvous of another length than its message"));
         }
