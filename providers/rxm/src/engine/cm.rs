@@ -20,6 +20,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+/// Receive buffers that a connection has at first, if it has its own; more follow
+/// when these turn out too few.
+const FIRST_RX_BUFFERS: usize = 4;
+
 /// Calls of ours that a peer may refuse before its transfers fail.
 const MAX_REFUSALS: u32 = 8;
 
@@ -53,8 +57,9 @@ pub(super) struct Conn {
     pub(super) link: Link,
     /// The core's endpoint; none while refused.
     pub(super) ep: Option<Endpoint>,
-    /// Receive buffers posted to it, if it has its own.
+    /// Receive buffers posted to it, if it has its own, and how many are to be.
     pub(super) rx_posted: usize,
+    pub(super) rx_wanted: usize,
     /// What packets must say beside the connection's index: with shared receive
     /// buffers nothing else tells whose a packet is, so a peer must not be able
     /// to guess another's, nor name a connection that is over.
@@ -87,6 +92,7 @@ impl Conn {
             link,
             ep: None,
             rx_posted: 0,
+            rx_wanted: FIRST_RX_BUFFERS,
             // Never 0, as what it is read as in the other byte order.
             secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,

@@ -125,7 +125,7 @@ pub(crate) struct Ep {
     /// Turns without a completion since then.
     idle_turns: u32,
     last_look: Instant,
-    /// Transfers wait for a connection, which somebody has to see through.
+    /// Transfers wait for a connection or for room, which somebody has to see through.
     pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
@@ -465,15 +465,25 @@ impl Ep {
         {
             return false;
         }
+        // What the core has no room for goes on when a transfer before it completes;
+        // of what was injected no entry tells that.
+        let will_wake = |id: &u32| {
+            let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
+            ep.is_none_or(|ep| ep.has_transfers())
+        };
+        if !self.stalled.iter().all(will_wake) {
+            return false;
+        }
         // The engine asks the wait set, which is for all endpoints.
         self.common.wait_set.is_some()
             || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
     }
 
-    /// Whether transfers wait for a connection to be made.
+    /// Whether transfers wait for a connection to be made, or for room in the core.
     pub(super) fn has_waiting(&self) -> bool {
-        self.unready > 0
-            && self.conns.iter().any(|(_, c)| c.link != Link::Connected && !c.waiting.is_empty())
+        let waits = |conn: &Conn| conn.link != Link::Connected && !conn.waiting.is_empty();
+        !self.stalled.is_empty()
+            || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
     }
 
     /// The peer with this address, made if it is new.

@@ -103,12 +103,13 @@ pub(crate) struct Engine {
     helper: Mutex<Option<Helper>>,
 }
 
-/// A thread that makes connections while the application makes no call.
+/// A thread that makes connections, and sends what the core had no room for, while
+/// the application makes no call.
 ///
 /// A send is accepted before its connection is there. If the application then
 /// waits for something else, under manual progress nobody would finish the
 /// connection: this does. It looks in every now and then, keeps out of the way
-/// of an application that is at it itself, and ends when nothing waits.
+/// of an application that is at it itself, and ends when nothing waits for long.
 #[derive(Debug)]
 struct Helper {
     worker: Worker,
@@ -117,6 +118,9 @@ struct Helper {
 
 /// How often the helper looks whether it is needed.
 const HELPER_PAUSE: Duration = Duration::from_millis(1);
+
+/// Looks in vain after which it ends: something may wait again at any moment.
+const HELPER_LOOKS: u32 = 64;
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -234,19 +238,23 @@ impl Engine {
 
 /// What the helper does.
 fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
-    let mut seen = None;
+    let (mut seen, mut vain) = (None, 0);
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(HELPER_PAUSE);
         let Some(engine) = engine.upgrade() else { return };
         let now = Some(engine.activity());
         let mut state = engine.lock();
-        if !state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+        if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+            vain = 0;
+            if now == seen {
+                state.turn();
+            }
+        } else if vain >= HELPER_LOOKS {
             // Whoever starts to wait from now on starts another.
             state.helped = false;
             return;
-        }
-        if now == seen {
-            state.turn();
+        } else {
+            vain += 1;
         }
         seen = now;
     }

@@ -142,9 +142,9 @@ impl Ep {
     /// Posts receive buffers of a connection's own until it has enough, or as
     /// many as fit the core's completion queue.
     pub(super) fn post_own(&mut self, id: u32) {
-        let wanted = self.common.rx_buffers(false);
-        while let Some(Conn { ep: Some(_), rx_posted, .. }) = self.conns.get(id)
-            && *rx_posted < wanted
+        let most = self.common.rx_buffers(false);
+        while let Some(Conn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
+            && *rx_posted < most.min(*rx_wanted)
         {
             let first = *rx_posted == 0;
             let Ok(buf) = self.buffer() else { return };
@@ -266,6 +266,10 @@ impl Ep {
             self.release(buf);
             self.post_shared();
         } else {
+            if let Some(Conn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
+                // As above.
+                *rx_wanted = rx_wanted.saturating_mul(2);
+            }
             self.release(buf);
             self.post_own(conn);
         }

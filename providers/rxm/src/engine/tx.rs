@@ -380,7 +380,7 @@ impl Ep {
         }
         let fenced = self.ops[id].fence;
         let conn = &mut self.conns[conn];
-        self.wants_help |= conn.link != Link::Connected;
+        self.wants_help |= conn.link != Link::Connected || conn.stalled;
         conn.fenced |= fenced && conn.waiting.is_empty();
         conn.waiting.push_back(Waiting::Op(id));
         Ok(())
