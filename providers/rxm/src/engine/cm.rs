@@ -71,12 +71,17 @@ pub(super) struct Conn {
     refusals: u32,
     /// Transfers that wait, for the connection or for room in the core.
     pub(super) waiting: VecDeque<Waiting>,
+    /// What was begun, or a peer waits for: it goes first, and past a fence, which may
+    /// be waiting for what the peer does then.
+    pub(super) urgent: VecDeque<Waiting>,
     /// Messages that arrive in segments.
     pub(super) partial: Vec<Partial>,
     /// It is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
     /// Transfers that are not complete, those that wait too.
     pub(super) ops: usize,
+    /// How many of them are atomic operations.
+    pub(super) atomics: usize,
     /// The first that waits does so for all before it to complete (FI_FENCE).
     pub(super) fenced: bool,
     /// It is called in this library's version of connection data.
@@ -99,13 +104,23 @@ impl Conn {
             pid: 0,
             refusals: 0,
             waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
             partial: Vec::new(),
             stalled: false,
             ops: 0,
+            atomics: 0,
             fenced: false,
             own: false,
             swapped: false,
         }
+    }
+}
+
+impl Conn {
+    /// It is the next to go again.
+    pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
+        let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
+        queue.push_front(waiting);
     }
 }
 
@@ -491,7 +506,7 @@ impl Ep {
                 }
             }
         }
-        for waiting in conn.waiting.drain(..) {
+        for waiting in conn.urgent.drain(..).chain(conn.waiting.drain(..)) {
             if let Waiting::Packet(buf, _, _) = waiting {
                 self.release(Some(buf));
             }

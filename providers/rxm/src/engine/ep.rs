@@ -579,7 +579,14 @@ impl Ep {
     #[inline]
     pub(super) fn is_ready(&self, conn: u32) -> bool {
         let conn = &self.conns[conn];
-        conn.link == Link::Connected && conn.waiting.is_empty()
+        conn.link == Link::Connected && conn.waiting.is_empty() && conn.urgent.is_empty()
+    }
+
+    /// Whether what was begun, or a peer waits for, can go out right now.
+    #[inline]
+    pub(super) fn is_ready_for_urgent(&self, conn: u32) -> bool {
+        let conn = &self.conns[conn];
+        conn.link == Link::Connected && conn.urgent.is_empty()
     }
 
     /// Ends everything.

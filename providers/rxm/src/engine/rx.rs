@@ -490,7 +490,7 @@ impl Ep {
             error: None,
             regions: Vec::new(),
         });
-        if self.is_ready(conn) {
+        if self.is_ready_for_urgent(conn) {
             match self.advance_fetch(id) {
                 Ok(()) => return,
                 Err(Error::AGAIN) => {}
@@ -504,7 +504,7 @@ impl Ep {
                 self.stalled.push(conn);
             }
         }
-        self.conns[conn].waiting.push_back(Waiting::Fetch(id));
+        self.conns[conn].urgent.push_back(Waiting::Fetch(id));
     }
 
     /// Asks for what of a message is not asked for yet. -FI_EAGAIN: the core
