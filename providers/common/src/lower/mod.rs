@@ -305,7 +305,7 @@ impl Domain {
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
-            buf.region = Some(self.register_any(iov, access, 0, &mut key)?);
+            buf.region = Some(Box::new(self.register_any(iov, access, 0, &mut key)?));
         }
         Ok(buf)
     }
@@ -488,7 +488,8 @@ impl Drop for Cntr {
 pub struct Buf {
     base: NonNull<u8>,
     len: usize,
-    region: Option<Region>,
+    /// In a box: few cores want it, and buffers are moved about a lot.
+    region: Option<Box<Region>>,
 }
 
 // SAFETY: plain memory that this alone owns.
@@ -512,7 +513,7 @@ impl Buf {
     }
 
     fn desc(&self) -> *mut c_void {
-        self.region.as_ref().map_or(ptr::null_mut(), Region::desc)
+        self.region.as_ref().map_or(ptr::null_mut(), |region| region.desc())
     }
 }
 

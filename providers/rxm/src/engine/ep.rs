@@ -442,6 +442,7 @@ impl Ep {
 
     /// Looks for connection events if it is time to.
     fn look_for_events(&mut self) {
+        self.since_look = 0;
         if self.unready == 0 && !self.look_now {
             let now = Instant::now();
             if now.duration_since(self.last_look) < self.common.config.cm_interval {
@@ -450,7 +451,6 @@ impl Ep {
             self.last_look = now;
         }
         self.look_now = false;
-        self.since_look = 0;
         self.connection_events();
     }
 

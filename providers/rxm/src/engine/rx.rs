@@ -139,6 +139,26 @@ impl Ep {
         }
     }
 
+    /// Posts a buffer to the shared context again, if it is left and wanted there.
+    #[inline]
+    fn post_again(&mut self, buf: Option<Buf>) {
+        // The commonest case: it goes back as it is.
+        if let Some(buf) = buf {
+            if self.rx_posted + 1 == self.rx_wanted
+                && self.inbox.kept_bytes() <= MAX_KEPT
+                && let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref())
+            {
+                match srx.post(buf, Token::Rx(NONE).to_u64()) {
+                    Ok(()) => self.rx_posted += 1,
+                    Err((_, buf)) => self.release(Some(buf)),
+                }
+                return;
+            }
+            self.release(Some(buf));
+        }
+        self.post_shared();
+    }
+
     /// Posts receive buffers of a connection's own until it has enough, or as
     /// many as fit the core's completion queue.
     pub(super) fn post_own(&mut self, id: u32) {
@@ -263,8 +283,7 @@ impl Ep {
                 // All were used up before we looked: more would have been.
                 self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
             }
-            self.release(buf);
-            self.post_shared();
+            self.post_again(buf);
         } else {
             if let Some(Conn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
                 // As above.

@@ -30,6 +30,9 @@ use ofi_provider::slab::NONE;
 /// than as a copy.
 const DIRECT_MIN: usize = 4096;
 
+/// The largest packet that is made on the stack for the core to copy.
+const MAX_INJECT: usize = 256;
+
 /// What a transfer of the core's was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
@@ -175,31 +178,31 @@ impl Ep {
         let ready = self.may_go(conn, op.flags);
         let mut packet = None;
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
+        let total = HEADER_LEN + len;
+        if eager && ready && !deliver && total <= self.common.core_inject.min(MAX_INJECT) {
+            // The commonest case: the core copies it and that is that.
+            let mut bytes = [0; MAX_INJECT];
+            let header = message.header(Kind::Eager);
+            let link = &self.conns[conn];
+            Header { conn_id: link.remote_id, ..header }.write(&mut bytes);
+            message.buf.copy_to(0, &mut bytes[HEADER_LEN..total]);
+            match link.ep.as_ref().ok_or(Error::NOTCONN)?.inject(&bytes[..total]) {
+                Ok(()) => {
+                    self.report(op.context, flags, report, Ok(()));
+                    return Ok(());
+                }
+                // It waits, or a new connection takes it.
+                Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
-            let total = HEADER_LEN + len;
             let mut buf = self.buffer()?;
             let mut header = message.header(Kind::Eager);
             header.conn_id = self.conns[conn].remote_id;
             header.write(&mut buf);
             message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
-            if ready && total <= self.common.core_inject && !deliver {
-                // The commonest case: the core copies it and that is that.
-                let link = self.conns[conn].ep.as_ref().ok_or(Error::NOTCONN)?;
-                match link.inject(&buf[..total]) {
-                    Ok(()) => {
-                        self.release(Some(buf));
-                        self.report(op.context, flags, report, Ok(()));
-                        return Ok(());
-                    }
-                    // It waits, or a new connection takes it.
-                    Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
-                    Err(error) => {
-                        self.release(Some(buf));
-                        return Err(error);
-                    }
-                }
-            }
             packet = Some(Todo::Packet(buf, total));
         }
         let todo = packet.unwrap_or(Todo::Send(message));
