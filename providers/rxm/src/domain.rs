@@ -40,7 +40,8 @@ impl Fabric for RxmFabric {
             FI_MR_BASIC => FI_MR_BASIC,
             _ => core_info.domain().mr_mode,
         };
-        let regions = Arc::new(lower::Regions::new(domain.clone(), mr_mode));
+        let key_size = core_info.domain().mr_key_size;
+        let regions = Arc::new(lower::Regions::new(domain.clone(), mr_mode, key_size));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;

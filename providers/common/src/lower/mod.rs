@@ -29,6 +29,7 @@ use crate::mr::{Backed, Backing, Count};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::hash::{BuildHasher, RandomState};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -335,15 +336,44 @@ impl Drop for Domain {
 pub struct Regions {
     domain: Arc<Domain>,
     /// With FI_MR_BASIC, over a core that asks for less: keys are ours to choose,
-    /// from this one on, and addresses are virtual all the same.
-    basic: Option<AtomicU64>,
+    /// and addresses are virtual all the same.
+    basic: Option<Keys>,
+}
+
+/// Keys that a peer who was not told one does not guess, for a core that lets its
+/// user choose.
+#[derive(Debug)]
+pub struct Keys {
+    drawn: AtomicU64,
+    secret: RandomState,
+    /// The bits that the core's keys have.
+    mask: u64,
+}
+
+impl Keys {
+    /// For a core with keys of so many bytes (domain_attr.mr_key_size).
+    pub fn new(key_size: usize) -> Self {
+        let mask = match u32::try_from(key_size) {
+            Ok(size @ 1..8) => (1 << (8 * size)) - 1,
+            _ => u64::MAX,
+        };
+        Self { drawn: AtomicU64::new(0), secret: RandomState::new(), mask }
+    }
+
+    /// Another key, which may be taken.
+    pub fn draw(&self) -> u64 {
+        let key = self.secret.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) & self.mask;
+        // No key at all.
+        if key == abi::FI_KEY_NOTAVAIL { self.draw() } else { key }
+    }
 }
 
 impl Regions {
-    /// Regions of an application with this `mr_mode`, registered with this domain.
-    pub fn new(domain: Arc<Domain>, mr_mode: c_int) -> Self {
+    /// Regions of an application with this `mr_mode`, registered with this domain,
+    /// whose keys have so many bytes.
+    pub fn new(domain: Arc<Domain>, mr_mode: c_int, key_size: usize) -> Self {
         let basic = mr_mode == abi::FI_MR_BASIC && !domain.virt_addr;
-        Self { domain, basic: basic.then(|| AtomicU64::new(1)) }
+        Self { domain, basic: basic.then(|| Keys::new(key_size)) }
     }
 }
 
@@ -359,10 +389,7 @@ impl Backing for Regions {
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
         let region = match &self.basic {
             None => self.domain.register(iov, access, offset, wanted)?,
-            Some(next) => {
-                let key = || next.fetch_add(1, Ordering::Relaxed);
-                self.domain.register_any(iov, access, base as u64, key)?
-            }
+            Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
         };
         Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))
     }

@@ -29,7 +29,7 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::Worker;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -50,11 +50,8 @@ pub(crate) struct Common {
     /// Segments of one transfer of the core's.
     core_iov: usize,
     /// Keys of regions of ours, where the core does not choose them.
-    keys: AtomicU32,
+    keys: lower::Keys,
 }
-
-/// Keys of ours have this bit, which applications leave alone.
-const KEY: u64 = 1 << 31;
 
 impl Common {
     pub(crate) fn new(
@@ -64,7 +61,7 @@ impl Common {
         settings: &DomainSettings,
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
-        let keys = AtomicU32::new(0);
+        let keys = lower::Keys::new(info.domain().mr_key_size);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let core = info
             .as_ref()
@@ -77,9 +74,9 @@ impl Common {
         Self { domain, info, config, level, wait_set, regions, core_inject, core_iov, keys }
     }
 
-    /// A key that no region of ours had for long.
+    /// A key that an application hardly chooses, nor a peer guesses.
     fn key(&self) -> u64 {
-        KEY | u64::from(self.keys.fetch_add(1, Ordering::Relaxed)) & (KEY - 1)
+        self.keys.draw()
     }
 
     /// A new buffer for one packet.
