@@ -226,8 +226,9 @@ impl Call {
             OWN_CM_VERSION if bytes.len() >= OWN_CALL_LEN => {
                 contexts = Contexts { tx: numbers.u16(CALL_LEN), rx: numbers.u16(CALL_LEN + 2) };
                 let len = usize::from(bytes[OWN_CALL_LEN - 1]);
-                let Some(bytes) = bytes[OWN_CALL_LEN..].get(..len) else {
-                    return bad("a key that is shorter than it says");
+                let bytes = bytes[OWN_CALL_LEN..].get(..len).filter(|_| len <= MAX_KEY_LEN);
+                let Some(bytes) = bytes else {
+                    return bad("a key that is not as long as it says, or too long");
                 };
                 key = bytes;
             }
