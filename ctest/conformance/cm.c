@@ -186,7 +186,7 @@ static void too_much_data(int rank)
 
 static void rejected(int rank)
 {
-	for (size_t k = 0; k < 2; k++) {
+	for (size_t k = 0; k < 3; k++) {
 		struct ct c;
 		struct ct_name n;
 		struct cm_event x;
@@ -206,10 +206,27 @@ static void rejected(int rank)
 			ct_barrier(NULL);
 		} else {
 			struct fi_eq_err_entry err = { 0 };
+			char own[17];
 
 			ct_recv_oob(NULL, &n, sizeof n);
 			ct_prepare(&c, &n);
 			OK(fi_connect(c.ep, n.b, NULL, 0));
+			if (k == 2) {
+				/* the program's buffer gets what it has room for */
+				memset(own, 0x5a, sizeof own);
+				err.err_data = own;
+				err.err_data_size = 7;
+				while (fi_eq_read(c.eq, &ev, &x, sizeof x, 0) == -FI_EAGAIN)
+					;
+				EQ(fi_eq_readerr(c.eq, &err, 0), sizeof err);
+				EQ(err.err, FI_ECONNREFUSED);
+				CHECK(err.err_data == own);
+				EQ(err.err_data_size, 7);
+				CHECK(ct_same(own, 7, 9) && own[7] == 0x5a);
+				ct_barrier(NULL);
+				ct_close(&c);
+				continue;
+			}
 			EQ(ct_event(&c, &ev, &x, sizeof x, &err), -FI_EAVAIL);
 			EQ(err.err, FI_ECONNREFUSED);
 			CHECK(err.fid == &c.ep->fid);

@@ -347,7 +347,7 @@ static void source_stranger(int rank)
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
 	struct ct c;
 	struct ct_name mine, theirs;
-	char *b;
+	char *b, data[65];
 
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 4096);
@@ -368,6 +368,22 @@ static void source_stranger(int rank)
 		CHECK(x.op_context == CTX(1) && x.len == 64);
 		EQ(x.err_data_size, theirs.n);
 		CHECK(!memcmp(x.err_data, theirs.b, theirs.n));
+		/* the program's own buffer gets what it has room for, and no byte more */
+		for (size_t room = 4; room <= 64; room += 60) {
+			struct fi_cq_err_entry own = { .err_data = data, .err_data_size = room };
+
+			memset(data, 0x5a, sizeof data);
+			recv1(&c, b, 64, 1);
+			ct_barrier(&c);
+			while (fi_cq_read(c.rx, &e, 1) == -FI_EAGAIN)
+				ct_progress(&c);
+			EQ(fi_cq_readerr(c.rx, &own, 0), 1);
+			EQ(own.err, FI_EADDRNOTAVAIL);
+			CHECK(own.err_data == data);
+			EQ(own.err_data_size, room < theirs.n ? room : theirs.n);
+			CHECK(!memcmp(data, theirs.b, own.err_data_size));
+			CHECK(data[own.err_data_size] == 0x5a);
+		}
 		/* the address is good for answering */
 		c.peer = ct_insert(&c, &theirs);
 		recv1(&c, b, 64, 2);
@@ -378,9 +394,11 @@ static void source_stranger(int rank)
 		send1(&c, b, 64, 0);
 		ct_sent(&c, CTX(0));
 		ct_barrier(&c);
-		send1(&c, b, 64, 1);
-		ct_sent(&c, CTX(1));
-		ct_barrier(&c);
+		for (int i = 0; i < 3; i++) {
+			send1(&c, b, 64, 1);
+			ct_sent(&c, CTX(1));
+			ct_barrier(&c);
+		}
 		send1(&c, b, 64, 2);
 		ct_sent(&c, CTX(2));
 	}

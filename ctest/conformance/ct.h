@@ -70,6 +70,9 @@ struct ct_opt {
 	int one_cq;			/* transmit and receive share a queue */
 	int cntr;			/* open and bind counters */
 	size_t cq_size;
+	uint32_t version;		/* of the API; default CT_VERSION */
+	const int *mr_mode;		/* hinted; default what is needed today */
+	const char *ep_key, *domain_key;	/* authorization keys */
 	const void *param;		/* connection data of fi_connect */
 	size_t paramlen;
 	void (*queues)(struct ct *c);	/* opens tx, rx and counters in the harness's place */
@@ -235,13 +238,22 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	h->caps = o->caps ? o->caps : FI_MSG;
 	h->mode = FI_CONTEXT | FI_CONTEXT2 | o->mode;
 	h->ep_attr->type = ct_type;
-	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	h->domain_attr->mr_mode = o->mr_mode ? *o->mr_mode :
+		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	h->domain_attr->threading = o->threading;
 	/* CT_THREADING=domain: tests that say nothing of it serialize their calls */
 	if (o->threading == FI_THREAD_UNSPEC && getenv("CT_THREADING"))
 		h->domain_attr->threading = FI_THREAD_DOMAIN;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
+	if (o->ep_key) {
+		h->ep_attr->auth_key = (uint8_t *)strdup(o->ep_key);
+		h->ep_attr->auth_key_size = strlen(o->ep_key);
+	}
+	if (o->domain_key) {
+		h->domain_attr->auth_key = (uint8_t *)strdup(o->domain_key);
+		h->domain_attr->auth_key_size = strlen(o->domain_key);
+	}
 	h->fabric_attr->prov_name = strdup(ct_prov);
 	if (ct_is_ip())
 		h->addr_format = o->af == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
@@ -253,13 +265,14 @@ static inline struct fi_info *ct_getinfo(const struct ct_opt *o, const char *nod
 					 const char *service, uint64_t flags)
 {
 	struct fi_info *h = ct_hints(o), *i = NULL;
-	int r = fi_getinfo(CT_VERSION, node, service, flags, h, &i);
+	int r = fi_getinfo(o->version ? o->version : CT_VERSION, node, service, flags, h, &i);
 
 	if (r == -FI_ENODATA) {
 		/* only a missing feature skips: the bare provider must be there */
 		uint64_t caps = h->caps;
 		h->caps = FI_MSG;
 		h->tx_attr->op_flags = 0;
+		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 		h->domain_attr->threading = FI_THREAD_UNSPEC;
 		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
 		SKIP("not offered: %s", fi_tostr(&caps, FI_TYPE_CAPS));

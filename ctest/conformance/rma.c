@@ -64,6 +64,49 @@ static void write_sizes(int rank)
 	}
 	done(&c);
 }
+/* Every way to ask for memory registration there ever was: 1 is FI_MR_BASIC, 2 FI_MR_SCALABLE. */
+static void registration_modes(int rank)
+{
+	static const struct { uint32_t version; int mode; } ways[] = {
+		{ FI_VERSION(1, 4), 1 }, { FI_VERSION(1, 4), 2 }, { FI_VERSION(1, 4), 0 },
+		{ FI_VERSION(1, 17), 1 }, { FI_VERSION(1, 17), 2 }, { FI_VERSION(1, 17), 0 },
+	};
+
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		struct ct_opt o = { .caps = CAPS, .version = ways[i].version, .mr_mode = &ways[i].mode };
+		struct region mine, theirs;
+		char *b, *s, x;
+		struct ct c;
+		int mode, basic;
+
+		mr[0] = mr[1] = NULL;
+		ct_open(&c, &o);
+		mode = c.info->domain_attr->mr_mode;
+		if (ways[i].mode)
+			EQ(mode, ways[i].mode);
+		basic = mode == 1 || mode & FI_MR_VIRT_ADDR;
+		b = ct_alloc(&c, 4096);
+		s = ct_alloc(&c, 4096);
+		OK(fi_mr_reg(c.domain, b, 4096, REMOTE, 0, 7000 + rank, 0, &mr[0], NULL));
+		mine.key = fi_mr_key(mr[0]);
+		/* the program's key, and places counted from the region's start */
+		if (mode == 2 || !mode)
+			EQ(mine.key, 7000 + rank);
+		mine.addr = basic ? (uintptr_t)b : 0;
+		ct_swap(&c, &mine, &theirs, sizeof mine);
+		ct_fill(s, 100, rank);
+		POST(&c, fi_write(c.ep, s, 100, ct_desc(s), c.peer, theirs.addr + 9, theirs.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		POST(&c, fi_inject(c.ep, s, 1, c.peer));
+		POST(&c, fi_recv(c.ep, &x, 1, NULL, c.peer, CTX(0)));
+		ct_recvd(&c, CTX(0), 1);
+		CHECK(ct_same(b + 9, 100, !rank));
+		POST(&c, fi_read(c.ep, s, 100, ct_desc(s), c.peer, theirs.addr + 9, theirs.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(s, 100, rank));
+		done(&c);
+	}
+}
 static void read_sizes(int rank)
 {
 	struct ct c;
@@ -460,6 +503,7 @@ static void region_counter(int rank)
 }
 
 static const struct ct_test tests[] = {
+	{ "regions are named as FI_MR_BASIC, FI_MR_SCALABLE or neither say, in old programs and new", registration_modes, CT_REL },
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
 	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
 	{ "one transfer can use several buffers and several places", many_places, CT_REL },

@@ -123,21 +123,24 @@ static void bad_calls(int rank)
 	struct ct_name to = start(&c);
 
 	honest(&c, rank, 0);
-	for (int i = 0; rank == 1 && i < 8; i++) {
-		unsigned char data[CALL], answer[256];
+	for (int i = 0; rank == 1 && i < 11; i++) {
+		unsigned char data[CALL + 5], answer[256];
 		size_t n = CALL;
 		int type, fd;
 
 		call(data, 40000 + i);
 		switch (i) {
 		case 0: data[0] = 9; break;		/* the version of these data */
-		case 1: data[1] ^= 3; break;		/* the other byte order */
+		case 1: data[1] = 3; break;		/* no byte order */
 		case 2: data[2] = 3; break;		/* another version of packets */
 		case 3: data[3] = 9; break;		/* another version of operations */
 		case 4: put(data + 8, 8192, 4); break;	/* another buffer size */
 		case 5: put(data + 4, 0, 2); break;	/* no name */
 		case 6: n = CALL - 1; break;
 		case 7: n = 0; break;
+		case 8: data[0] = 0x81; break;		/* contexts that it does not name */
+		case 9: data[0] = 0x81; put(data + CALL, 1ull << 16, 5); n += 5; break;	/* one that is not there */
+		case 10: data[0] = 0x81; put(data + CALL, 3ull << 32, 5); n += 5; break;	/* a key that is too short */
 		}
 		fd = dial(&c, &to, data, n, &type, answer);
 		EQ(type, 6);	/* refused */
@@ -235,7 +238,259 @@ static void half_messages(int rank)
 	ct_done(&c);
 }
 
+/* Numbers of so many bytes, in the other order. */
+static void turn(unsigned char *at, int bytes)
+{
+	for (int i = 0; i < bytes / 2; i++) {
+		unsigned char b = at[i];
+
+		at[i] = at[bytes - 1 - i];
+		at[bytes - 1 - i] = b;
+	}
+}
+static void turn_call(unsigned char *data)
+{
+	data[1] ^= 3;
+	turn(data + 4, 2);
+	turn(data + 8, 4);
+	turn(data + 12, 4);
+	turn(data + 16, 8);
+}
+static void turn_header(unsigned char *head)
+{
+	turn(head + 2, 2);
+	turn(head + 4, 4);
+	for (int at = 8; at < 32; at += 8)
+		turn(head + at, 8);
+	turn(head + 36, 4);
+	for (int at = 40; at < 64; at += 8)
+		turn(head + at, 8);
+}
+/* A peer of the other byte order calls, and sends. */
+static void other_order_calls(int rank)
+{
+	struct ct c;
+	struct ct_name to = start(&c);
+	char *b = ct_alloc(&c, 40000);
+
+	honest(&c, rank, 0);
+	if (rank == 0) {
+		for (int i = 0; i < 3; i++) {
+			struct fi_cq_tagged_entry e;
+			size_t n = i ? 32000 : 300;
+
+			memset(b, 0, 40000);
+			POST(&c, fi_recv(c.ep, b, 40000, ct_desc(b), FI_ADDR_UNSPEC, CTX(5)));
+			ct_barrier(&c);
+			if (i == 2)
+				break;
+			e = ct_recvd(&c, CTX(5), n);
+			CHECK(e.flags & FI_REMOTE_CQ_DATA);
+			EQ(e.data, 0x123456789);
+			CHECK(ct_same(b, n, 17));
+		}
+		OK(fi_cancel(&c.ep->fid, CTX(5)));
+		EQ(ct_next(&c, c.rx, &(struct fi_cq_tagged_entry){ 0 }, NULL, &(struct fi_cq_err_entry){ 0 }), -FI_EAVAIL);
+	} else {
+		unsigned char data[CALL + 5] = { 0 }, answer[256], head[HEAD];
+		uint64_t conn = 0;
+		int type, fd;
+
+		ct_fill(b, 32000, 17);
+		call(data, 43000);
+		turn_call(data);
+		fd = dial(&c, &to, data, CALL, &type, answer);
+		EQ(type, 6);
+		CHECK(answer[0] == 1 && answer[1] == 1 && answer[2] == 0x81);
+		close(fd);
+		/* so it calls as those do that understand either order */
+		data[0] = 0x81;
+		fd = dial(&c, &to, data, CALL + 5, &type, answer);
+		EQ(type, 1);
+		CHECK(answer[13] == (data[1] ^ 3));
+		memcpy(&conn, answer, 4);
+		ct_barrier(&c);
+		for (int i = 0; i < 3; i++) {
+			size_t n = i ? 16000 : 300;
+
+			/* one message as a packet, one in two segments */
+			eager(head, conn, n);
+			put(head + 36, FI_REMOTE_CQ_DATA, 4);
+			put(head + 48, 0x123456789, 8);
+			if (i) {
+				head[1] = 1;
+				put(head + 2, n, 2);
+				put(head + 4, i - 1, 4);
+				put(head + 16, 99, 8);
+				put(head + 24, i == 1 ? 1 : 3, 8);
+				put(head + 40, 32000, 8);
+			}
+			turn_header(head);
+			packet(fd, head, b + (i == 2 ? 16000 : 0), n);
+			if (i == 0)
+				ct_barrier(&c);
+		}
+		ct_barrier(&c);
+		/* in our own order it makes no sense any more */
+		eager(head, conn, 300);
+		packet(fd, head, b, 300);
+		ct_idle(&c, 20);
+		close(fd);
+	}
+	ct_barrier(&c);
+	honest(&c, rank, 1);
+	ct_done(&c);
+}
+/* The next message of the core's: its bytes, without the core's header. */
+static size_t frame(struct ct *c, int fd, unsigned char *o)
+{
+	unsigned char head[FRAME];
+	uint64_t n = 0;
+
+	CHECK(get(c, fd, head, FRAME));
+	memcpy(&n, head + 8, 8);
+	CHECK(n >= FRAME && n <= 4096 && head[6] >= FRAME);
+	CHECK(get(c, fd, o, n - FRAME));
+	memmove(o, o + head[6] - FRAME, n - head[6]);
+	return n - head[6];
+}
+/* A peer of the other byte order is called, and sent to. */
+static void other_order_answers(int rank)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct ct_name mine = { .n = sizeof at }, theirs;
+	unsigned char cm[CM + 256], o[4096];
+	socklen_t len = sizeof at;
+	struct ct c;
+	int s, fd;
+
+	start(&c);
+	if (rank == 0) {
+		char *b = ct_alloc(&c, 100);
+
+		ct_swap(&c, &mine, &theirs, sizeof mine);
+		ct_fill(b, 100, 3);
+		c.peer = ct_insert(&c, &theirs);
+		POST(&c, fi_senddata(c.ep, b, 100, ct_desc(b), 0x1234, c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+		ct_barrier(&c);
+		ct_done(&c);
+		return;
+	}
+	s = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(s >= 0 && !bind(s, (void *)&at, sizeof at) && !listen(s, 4) && !getsockname(s, (void *)&at, &len));
+	memcpy(mine.b, &at, sizeof at);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	for (int i = 0; i < 2; i++) {
+		size_t n;
+
+		fd = accept(s, NULL, NULL);
+		CHECK(fd >= 0 && get(&c, fd, cm, CM));
+		n = cm[2] << 8 | cm[3];
+		CHECK(n <= 256 && get(&c, fd, cm + CM, n));
+		EQ(cm[CM], i ? 0x81 : 1);
+		EQ(n, i ? CALL + 5 : CALL);
+		if (i == 0) {
+			/* understood, but for its order */
+			memset(cm + 4, 0, CM - 4);
+			cm[1] = 6;
+			cm[2] = 0;
+			cm[3] = 3;
+			memcpy(cm + CM, "\1\1\x81", 3);
+			EQ(send(fd, cm, CM + 3, MSG_NOSIGNAL), CM + 3);
+			close(fd);
+		}
+	}
+	cm[1] = 1;
+	cm[2] = 0;
+	cm[3] = ACCEPT;
+	o[0] = cm[CM + 1];
+	memset(cm + CM, 0, ACCEPT);
+	put(cm + CM, 0x0123456789abcdefull, 8);
+	turn(cm + CM, 8);
+	cm[CM + 12] = 2;
+	cm[CM + 13] = o[0] ^ 3;
+	EQ(send(fd, cm, CM + ACCEPT, MSG_NOSIGNAL), CM + ACCEPT);
+	EQ(frame(&c, fd, o), HEAD + 100);
+	/* the connection has the name that its peer gave it, in the sender's order */
+	{
+		uint64_t id = 0, d = 0;
+
+		memcpy(&id, o + 8, 8);
+		memcpy(&d, o + 48, 8);
+		EQ(id, 0x89abcdef);
+		EQ(d, 0x1234);
+		CHECK(ct_same(o + HEAD, 100, 3));
+	}
+	ct_barrier(&c);
+	close(fd);
+	close(s);
+	ct_done(&c);
+}
+
+/* Ranks with these keys; what comes of a message from rank 0, and from rank 1. */
+static void keys_of(int rank, const struct ct_opt *mine, int error0, int error1)
+{
+	struct ct c = { .o = *mine };
+	struct ct_name name, theirs;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	char *b;
+
+	c.o.caps = FI_MSG;
+	name = ct_open_rdm(&c, NULL);
+	if (mine->ep_key)
+		EQ(c.info->ep_attr->auth_key_size, strlen(mine->ep_key));
+	ct_swap(&c, &name, &theirs, sizeof name);
+	c.peer = ct_insert(&c, &theirs);
+	b = ct_alloc(&c, 100);
+	for (int from = 0; from < 2; from++) {
+		int error = from ? error1 : error0;
+
+		if (rank == from) {
+			ct_fill(b, 100, from);
+			POST(&c, fi_send(c.ep, b, 100, ct_desc(b), c.peer, CTX(0)));
+			if (error) {
+				EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+				EQ(err.err, error);
+			} else {
+				ct_sent(&c, CTX(0));
+			}
+		} else if (!error) {
+			POST(&c, fi_recv(c.ep, b, 100, ct_desc(b), FI_ADDR_UNSPEC, CTX(0)));
+			ct_recvd(&c, CTX(0), 100);
+			CHECK(ct_same(b, 100, from));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void keys(int rank)
+{
+	struct ct_opt none = { 0 }, one = { .ep_key = "one" }, both = { .ep_key = "one", .domain_key = "other" },
+		domain = { .domain_key = "one" }, two = { .ep_key = "two, of twenty-four byte" },
+		longer = { .ep_key = "one of twenty-five bytes." };
+	struct fi_info *h, *i;
+
+	if (!strstr(ct_prov, "ofi_rxm"))
+		SKIP("the keys are those of ofi_rxm");
+	h = ct_hints(&longer);
+	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);
+	fi_freeinfo(h);
+	/* the same, the endpoint's own or its domain's */
+	keys_of(rank, &one, 0, 0);
+	keys_of(rank, rank ? &domain : &both, 0, 0);
+	keys_of(rank, &two, 0, 0);
+	/* others */
+	keys_of(rank, rank ? &two : &domain, FI_EKEYREJECTED, FI_EKEYREJECTED);
+	/* one that has none is as any peer of another library */
+	keys_of(rank, rank ? &none : &one, FI_EKEYREJECTED, FI_ECONNREFUSED);
+}
+
 static const struct ct_test tests[] = {
+	{ "a peer of the other byte order may call and send", other_order_calls, CT_RDM },
+	{ "a peer of the other byte order may be called and sent to", other_order_answers, CT_RDM },
+	{ "only peers with the same authorization key talk with each other", keys, CT_RDM | CT_REL },
 	{ "calls that do not fit are refused", bad_calls, CT_RDM },
 	{ "packets that make no sense end their connection and no other", bad_packets, CT_RDM },
 	{ "messages that never become whole harm nobody", half_messages, CT_RDM },

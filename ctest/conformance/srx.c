@@ -1,4 +1,4 @@
-/* Shared receive contexts of FI_EP_MSG endpoints: fi_endpoint(3), fi_srx_context. */
+/* Shared receive contexts: fi_endpoint(3), fi_srx_context. */
 #include "ct.h"
 
 #define N 3
@@ -334,6 +334,311 @@ static void wrong_use(int rank)
 	close_server(&s);
 }
 
+/* The same for connectionless endpoints: N of one domain that share their receives, and one that sends to them. */
+struct hall {
+	struct ct at[N], out;
+	struct fid_ep *srx;
+	fi_addr_t to[N];
+};
+
+static void open_hall(struct hall *h, uint64_t caps)
+{
+	struct ct *b = &h->at[0];
+
+	memset(h, 0, sizeof *h);
+	b->o.caps = caps;
+	b->info = shared_info(&b->o);
+	OK(fi_fabric(b->info->fabric_attr, &b->fabric, NULL));
+	OK(fi_domain(b->fabric, b->info, &b->domain, NULL));
+	OK(fi_srx_context(b->domain, b->info->rx_attr, &h->srx, h));
+	EQ(h->srx->fid.fclass, FI_CLASS_SRX_CTX);
+	h->out.o.caps = caps;
+	ct_open_rdm(&h->out, NULL);
+	for (int i = 0; i < N; i++) {
+		struct ct_name name;
+		struct ct *c = &h->at[i];
+
+		if (i) {
+			c->o = b->o;
+			c->info = fi_dupinfo(b->info);
+			c->fabric = b->fabric;
+			c->domain = b->domain;
+			c->borrowed = 1;
+		}
+		ct_open_domain(c);
+		ct_open_ep(c, c->info);
+		OK(fi_ep_bind(c->ep, &h->srx->fid, 0));
+		OK(fi_enable(c->ep));
+		name = ct_getname(&c->ep->fid);
+		h->to[i] = ct_insert(&h->out, &name);
+		name = ct_getname(&h->out.ep->fid);
+		c->peer = ct_insert(c, &name);
+	}
+}
+static void hall_progress(struct hall *h)
+{
+	for (int i = 0; i < N; i++)
+		if (h->at[i].ep)
+			ct_progress(&h->at[i]);
+	ct_progress(&h->out);
+}
+static void leave_hall(struct hall *h, int i)
+{
+	struct ct *c = &h->at[i];
+
+	OK(fi_close(&c->ep->fid));
+	c->ep = NULL;
+}
+static void close_hall(struct hall *h)
+{
+	for (int i = 0; i < N; i++)
+		if (h->at[i].ep)
+			leave_hall(h, i);
+	OK(fi_close(&h->srx->fid));
+	ct_close(&h->out);
+	for (int i = N; i-- > 0;)
+		ct_close(&h->at[i]);
+}
+/* Starts sending to endpoint i, with a tag if that is not 0. */
+static void tell(struct hall *h, int i, const void *buf, size_t len, uint64_t tag)
+{
+	struct fid_ep *ep = h->out.ep;
+	ssize_t r;
+
+	while ((r = tag ? fi_tsend(ep, buf, len, NULL, h->to[i], tag, (void *)buf)
+			: fi_send(ep, buf, len, NULL, h->to[i], (void *)buf)) == -FI_EAGAIN)
+		hall_progress(h);
+	OK(r);
+}
+/* Time for what was sent to come. */
+static void pause_hall(struct hall *h)
+{
+	for (int64_t end = ct_ms() + 60; ct_ms() < end;)
+		hall_progress(h);
+}
+/* The next entry of endpoint i, and who sent the message. */
+static struct fi_cq_tagged_entry told(struct hall *h, int i)
+{
+	struct fi_cq_tagged_entry e;
+	fi_addr_t src = FI_ADDR_NOTAVAIL;
+	ssize_t r;
+
+	while ((r = fi_cq_readfrom(h->at[i].rx, &e, 1, &src)) == -FI_EAGAIN)
+		hall_progress(h);
+	EQ(r, 1);
+	EQ(src, h->at[i].peer);
+	return e;
+}
+/* The next send is complete. */
+static void gone(struct hall *h)
+{
+	struct fi_cq_tagged_entry e;
+	ssize_t r;
+
+	while ((r = fi_cq_read(h->out.tx, &e, 1)) == -FI_EAGAIN)
+		hall_progress(h);
+	EQ(r, 1);
+}
+static void silent(struct hall *h)
+{
+	struct fi_cq_tagged_entry e;
+
+	pause_hall(h);
+	for (int i = 0; i < N; i++)
+		ERR(fi_cq_read(h->at[i].rx, &e, 1), FI_EAGAIN);
+}
+
+static void hall_order(int rank)
+{
+	static const size_t sizes[] = { 8, 5000, 40000, 300000 };
+	struct hall h;
+	struct fi_cq_tagged_entry e;
+	size_t most = 300000;
+	char *in = malloc(4 * most), *out = malloc(most);
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_SOURCE);
+	ct_fill(out, most, 3);
+	for (int early = 0; early < 2; early++)
+		for (size_t s = 0; s < 4; s++) {
+			/* receives that wait for messages, or the other way round */
+			memset(in, 0, 4 * most);
+			for (int step = 0; step < 2; step++)
+				for (int i = 0; i < N; i++) {
+					if (step == early)
+						OK(fi_recv(h.srx, in + i * most, most, NULL, FI_ADDR_UNSPEC, in + i * most));
+					else
+						tell(&h, (i + 1) % N, out, sizes[s], 0);
+					/* each comes before the next is sent */
+					if (step != early && early)
+						pause_hall(&h);
+					if (step != early && !early) {
+						e = told(&h, (i + 1) % N);
+						CHECK(e.op_context == in + i * most);
+						EQ(e.len, sizes[s]);
+						CHECK(ct_same(in + i * most, sizes[s], 3));
+					}
+				}
+			for (int i = 0; early && i < N; i++) {
+				e = told(&h, (i + 1) % N);
+				CHECK(e.op_context == in + i * most);
+				EQ(e.len, sizes[s]);
+				CHECK(ct_same(in + i * most, sizes[s], 3));
+			}
+			for (int i = 0; i < N; i++)
+				gone(&h);
+		}
+	silent(&h);
+	close_hall(&h);
+	free(in);
+	free(out);
+}
+
+static void hall_tags(int rank)
+{
+	struct hall h;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	uint64_t out[N] = { 10, 11, 12 }, in[2] = { 0 };
+	struct iovec iov = { &in[0], 8 };
+	struct fi_msg_tagged m = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 51, .context = &in[0] };
+
+	(void)rank;
+	open_hall(&h, FI_TAGGED | FI_SOURCE);
+	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 7, 0, &in[1]));
+	for (int i = 0; i < N; i++)
+		tell(&h, i, &out[i], 8, 50 + i);
+	silent(&h);
+	/* a message is looked at where it is, by whoever it came to */
+	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
+	e = told(&h, 1);
+	CHECK(e.op_context == &in[0] && e.tag == 51);
+	/* what is claimed no other receive gets */
+	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, &in[1]));
+	EQ(told(&h, 0).tag, 50);
+	EQ(in[1], 10);
+	OK(fi_trecvmsg(h.srx, &m, FI_CLAIM | FI_COMPLETION));
+	EQ(told(&h, 1).tag, 51);
+	EQ(in[0], 11);
+	m.tag = 52;
+	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_DISCARD | FI_COMPLETION));
+	EQ(told(&h, 2).tag, 52);
+	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_COMPLETION));
+	/* nobody has it any more, which the first endpoint's queue tells */
+	ERR(fi_cq_read(h.at[0].rx, &e, 1), FI_EAVAIL);
+	EQ(fi_cq_readerr(h.at[0].rx, &err, 0), 1);
+	EQ(err.err, FI_ENOMSG);
+	/* the receive with tag 7 is there still */
+	tell(&h, 2, &out[2], 8, 7);
+	e = told(&h, 2);
+	CHECK(e.op_context == &in[1] && in[1] == 12);
+	close_hall(&h);
+}
+
+static void hall_leaves(int rank)
+{
+	struct hall h;
+	struct fi_cq_tagged_entry e;
+	static char big[2][300000];
+	int in = -1, n = 4;
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_SOURCE);
+	/* what came for an endpoint that is closed is nobody's any more: a small one and one that waits at its sender */
+	tell(&h, 0, &n, sizeof n, 0);
+	tell(&h, 0, big[0], sizeof big[0], 0);
+	pause_hall(&h);
+	leave_hall(&h, 0);
+	tell(&h, 2, "2", 2, 0);
+	pause_hall(&h);
+	OK(fi_recv(h.srx, big[1], sizeof big[1], NULL, FI_ADDR_UNSPEC, &in));
+	e = told(&h, 2);
+	CHECK(e.op_context == &in && e.len == 2 && !strcmp(big[1], "2"));
+	/* a receive waits for whoever is left */
+	OK(fi_recv(h.srx, &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
+	leave_hall(&h, 1);
+	n = 9;
+	tell(&h, 2, &n, sizeof n, 0);
+	e = told(&h, 2);
+	CHECK(e.op_context == &in && in == 9);
+	ERR(fi_close(&h.srx->fid), FI_EBUSY);
+	leave_hall(&h, 2);
+	/* and is there when nobody is */
+	OK(fi_recv(h.srx, &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
+	close_hall(&h);
+}
+
+static void hall_multi(int rank)
+{
+	struct hall h;
+	struct fi_cq_tagged_entry e;
+	char buf[256], text[N][80];
+	struct iovec iov = { buf, sizeof buf };
+	struct fi_msg m = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = buf };
+	size_t min = 64;
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_MULTI_RECV | FI_SOURCE);
+	OK(fi_setopt(&h.srx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &min, sizeof min));
+	for (int early = 0; early < 2; early++) {
+		if (early)
+			OK(fi_recvmsg(h.srx, &m, FI_MULTI_RECV | FI_COMPLETION));
+		for (int i = 0; i < N; i++) {
+			memset(text[i], 'a' + i + early, 80);
+			tell(&h, i, text[i], 80, 0);
+			pause_hall(&h);
+		}
+		if (!early)
+			OK(fi_recvmsg(h.srx, &m, FI_MULTI_RECV | FI_COMPLETION));
+		for (int i = 0; i < N; i++) {
+			e = told(&h, i);
+			CHECK(e.op_context == buf && e.buf == buf + 80 * i && e.len == 80);
+			EQ(!!(e.flags & FI_MULTI_RECV), i == N - 1);
+			CHECK(!memcmp(e.buf, text[i], 80));
+		}
+	}
+	close_hall(&h);
+}
+
+static void hall_chooses(int rank)
+{
+	struct hall h;
+	struct ct other = { 0 };
+	struct ct_name name;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	int in[3] = { 0 }, n = 6;
+	fi_addr_t from;
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_SOURCE | FI_DIRECTED_RECV);
+	/* the same address has the same name at all of them, but for the first, who knows nobody else */
+	other.o.caps = FI_MSG;
+	name = ct_open_rdm(&other, NULL);
+	for (int i = 1; i < N; i++)
+		from = ct_insert(&h.at[i], &name);
+	OK(fi_recv(h.srx, &in[0], 4, NULL, from, &in[0]));
+	OK(fi_recv(h.srx, &in[1], 4, NULL, FI_ADDR_UNSPEC, &in[1]));
+	tell(&h, 1, &n, sizeof n, 0);
+	e = told(&h, 1);
+	CHECK(e.op_context == &in[1] && in[1] == 6);
+	/* what is taken back is told at the first queue that was bound */
+	OK(fi_cancel(&h.srx->fid, &in[0]));
+	ERR(fi_cq_read(h.at[0].rx, &e, 1), FI_EAVAIL);
+	EQ(fi_cq_readerr(h.at[0].rx, &err, 0), 1);
+	CHECK(err.err == FI_ECANCELED && err.op_context == &in[0]);
+	/* a message waits for the receive that names its sender */
+	tell(&h, 2, &n, sizeof n, 0);
+	pause_hall(&h);
+	OK(fi_recv(h.srx, &in[0], 4, NULL, from, &in[0]));
+	silent(&h);
+	OK(fi_recv(h.srx, &in[2], 4, NULL, h.at[2].peer, &in[2]));
+	e = told(&h, 2);
+	CHECK(e.op_context == &in[2] && in[2] == 6);
+	ct_close(&other);
+	close_hall(&h);
+}
+
 static const struct ct_test tests[] = {
 	{ "any connected endpoint takes the next shared buffer and reports it", next_buffer, CT_MSG | CT_SOLO },
 	{ "messages that come before a shared buffer wait for one", early, CT_MSG | CT_SOLO },
@@ -341,5 +646,10 @@ static const struct ct_test tests[] = {
 	{ "a shared multi-receive buffer is filled by all endpoints", multi, CT_MSG | CT_SOLO },
 	{ "shared tagged receives match over all endpoints", tags, CT_MSG | CT_SOLO },
 	{ "a shared receive context refuses what it cannot do", wrong_use, CT_MSG | CT_SOLO },
+	{ "any connectionless endpoint takes the next shared buffer, for a message of any size", hall_order, CT_RDM | CT_REL | CT_SOLO },
+	{ "shared tagged receives of connectionless endpoints match, peek, claim and discard", hall_tags, CT_RDM | CT_REL | CT_SOLO },
+	{ "shared buffers stay when a connectionless endpoint goes, and its messages do not", hall_leaves, CT_RDM | CT_REL | CT_SOLO },
+	{ "a shared multi-receive buffer is filled by all connectionless endpoints", hall_multi, CT_RDM | CT_REL | CT_SOLO },
+	{ "shared receives choose the sender, and are taken back", hall_chooses, CT_RDM | CT_REL | CT_SOLO },
 };
 CT_MAIN("srx", tests)

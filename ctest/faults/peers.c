@@ -103,9 +103,6 @@ static void thousands(int rank)
 
 	(void)rank;
 	npeers = (int)fault_count("FAULT_PEERS", 2000) / PROCS * PROCS;
-	/* ofi_rxm has queues for each endpoint, and epoll a limit on how they hang together */
-	if (strcmp(ct_prov, "tcp") && npeers > 160)
-		npeers = 160;
 	need_fds(npeers + 200);
 	memset(&c, 0, sizeof c);
 	c.o.caps = FI_MSG;
@@ -169,7 +166,7 @@ static void thousands(int rank)
 	       heap / npeers, idle / npeers, npeers);
 	fflush(stdout);
 	/* AddressSanitizer keeps what is freed */
-	if (heap && !strcmp(ct_prov, "tcp") && idle / npeers > IDLE_BYTES)
+	if (heap && idle / npeers > IDLE_BYTES)
 		FAIL("%zu bytes of resident memory for an idle peer", idle / npeers);
 	/* and go, half of them at once */
 	for (int i = 0; i < PROCS; i++) {

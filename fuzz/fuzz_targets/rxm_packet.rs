@@ -10,13 +10,25 @@ use wire::{Accept, Call, HEADER_LEN, Header, Kind, Refusal, read_places, write_p
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(call) = Call::read(bytes) {
-        assert_eq!(Call::read(&call.write()), Ok(call));
+        // What is written is in our order.
+        let ours = Call { swapped: false, ..call };
+        assert_eq!(Call::read(&ours.write()), Ok(ours));
     }
-    if let Ok(accept) = Accept::read(bytes) {
-        assert_eq!(Accept::read(&accept.write()), Ok(accept));
+    for own in [false, true] {
+        if let Ok(accept) = Accept::read(bytes, own) {
+            let ours = Accept { swapped: false, ..accept };
+            assert_eq!(Accept::read(&ours.write(own), own), Ok(ours));
+        }
     }
     if let Some(refusal) = Refusal::read(bytes) {
         assert_eq!(Refusal::read(&refusal.write()), Some(refusal));
+    }
+    if let Ok((header, payload)) = Header::read_swapped(bytes) {
+        assert_eq!(payload.len(), bytes.len() - HEADER_LEN);
+        if let Ok(places) = read_places(payload, true) {
+            assert!(places.total().is_ok());
+        }
+        assert!(header.kind != Kind::Segment || header.part().is_some());
     }
     let Ok((header, payload)) = Header::read(bytes) else { return };
     assert_eq!(payload.len(), bytes.len() - HEADER_LEN);
@@ -29,10 +41,10 @@ fuzz_target!(|bytes: &[u8]| {
         Kind::Segment => assert!(header.part().is_some()),
         _ => {}
     }
-    if let Ok(places) = read_places(payload) {
+    if let Ok(places) = read_places(payload, false) {
         assert!(places.total().is_ok());
         let mut out = [0; wire::PLACES_LEN];
         write_places(&places, &mut out);
-        assert_eq!(read_places(&out), Ok(places));
+        assert_eq!(read_places(&out, false), Ok(places));
     }
 });

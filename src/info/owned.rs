@@ -5,7 +5,7 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::version;
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, offset_of, size_of};
@@ -379,6 +379,16 @@ impl InfoBuf {
         replace_bytes(&mut info.dest_addr, &mut info.dest_addrlen, addr)
     }
 
+    /// Copies the authorization keys of the endpoint and of the domain; `None`
+    /// removes one.
+    pub fn set_auth_keys(&mut self, ep: Option<&[u8]>, domain: Option<&[u8]>) -> Result {
+        let info = self.raw();
+        // SAFETY: an `InfoBuf` has all attributes and owns their keys.
+        let attrs = unsafe { (&mut *info.ep_attr, &mut *info.domain_attr) };
+        replace_bytes(&mut attrs.0.auth_key, &mut attrs.0.auth_key_size, ep)?;
+        replace_bytes(&mut attrs.1.auth_key, &mut attrs.1.auth_key_size, domain)
+    }
+
     /// Copies the domain's name.
     pub fn set_domain_name(&mut self, name: &CStr) -> Result {
         // SAFETY: an `InfoBuf` has all attributes and owns their names.
@@ -627,11 +637,11 @@ fn copy_bytes(bytes: &[u8]) -> Result<*mut u8> {
     Ok(copy)
 }
 
-fn replace_bytes(at: &mut *mut c_void, len: &mut usize, bytes: Option<&[u8]>) -> Result {
+fn replace_bytes<T>(at: &mut *mut T, len: &mut usize, bytes: Option<&[u8]>) -> Result {
     let bytes = bytes.filter(|bytes| !bytes.is_empty());
     let new = bytes.map(copy_bytes).transpose()?.unwrap_or(ptr::null_mut());
-    // SAFETY: only `InfoBuf` calls this, whose addresses come from C's malloc.
-    unsafe { libc::free(*at) };
+    // SAFETY: only `InfoBuf` calls this, whose addresses and keys come from C's malloc.
+    unsafe { libc::free(at.cast()) };
     *at = new.cast();
     *len = bytes.map_or(0, <[u8]>::len);
     Ok(())

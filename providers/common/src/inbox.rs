@@ -4,6 +4,9 @@
 //! The inbox knows what belongs together and reports it; how the bytes of a
 //! message get to a buffer, and in which form a message waits, is its user's
 //! business, who is told of every [`Meeting`] of a message and a receive.
+//!
+//! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
+//! each, which reports what that endpoint receives, and one lot of [`Queues`].
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
@@ -17,7 +20,7 @@ use crate::matching::{Pattern, Posted, Unexpected};
 use crate::multi_recv::MultiBufs;
 pub use crate::multi_recv::Recv;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,10 @@ pub struct Message<B> {
     pub about: About,
     /// How it waits.
     pub body: B,
+    /// The endpoint it came to ([`Inbox::new`]).
+    owner: u32,
+    /// Its sender's name there.
+    source: fi_addr_t,
 }
 
 /// A message that waits has its receive, or is not wanted.
@@ -70,6 +77,21 @@ pub struct Meeting {
     pub message: u32,
     /// Its receive; nothing when it is to be discarded.
     pub recv: Option<Recv>,
+    /// The endpoint the message came to, whose inbox reports it.
+    pub owner: u32,
+}
+
+/// A message that was looked at, for [`Inbox::report_seen`].
+#[derive(Debug)]
+pub struct Seen {
+    /// The endpoint the message came to, whose inbox reports it.
+    pub owner: u32,
+    about: About,
+    context: Context,
+    buf: usize,
+    /// Whether there is an entry, and whether it counts as received.
+    report: bool,
+    counts: bool,
 }
 
 /// What a message costs beside its bytes.
@@ -81,9 +103,47 @@ pub const QUEUES: usize = 3;
 /// The index of the tagged messages and receives; untagged ones have 0.
 const TAGGED: usize = 1;
 
+/// Those of collective operations.
+const COLLECTIVE: usize = 2;
+
+/// Receives that wait for messages, and messages that wait for receives.
+#[derive(Debug)]
+pub struct Queues<B> {
+    posted: [Posted<Recv>; QUEUES],
+    unexpected: [Unexpected<Message<B>>; QUEUES],
+    /// Messages claimed by FI_PEEK, by the context that claimed them.
+    claimed: HashMap<usize, u32>,
+    multi: MultiBufs,
+    min_multi_recv: usize,
+    kept_bytes: usize,
+}
+
+impl<B> Queues<B> {
+    fn new(min_multi_recv: usize) -> Self {
+        Self {
+            posted: Default::default(),
+            unexpected: std::array::from_fn(|_| Unexpected::default()),
+            claimed: HashMap::new(),
+            multi: MultiBufs::default(),
+            min_multi_recv,
+            kept_bytes: 0,
+        }
+    }
+}
+
+/// The queues that endpoints share. The lock is taken for single calls of an
+/// inbox only, with none but an engine's held.
+type SharedQueues<B> = Arc<Mutex<Queues<B>>>;
+
+fn locked<B>(queues: &Mutex<Queues<B>>) -> MutexGuard<'_, Queues<B>> {
+    queues.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// What an endpoint receives.
 #[derive(Debug)]
 pub struct Inbox<B> {
+    /// The endpoint's number.
+    owner: u32,
     cq: Option<Arc<Cq>>,
     cntr: Option<Arc<Cntr>>,
     later: Option<Aside>,
@@ -91,41 +151,109 @@ pub struct Inbox<B> {
     directed: bool,
     /// Tags of the library's own are not the application's (FI_COLLECTIVE).
     collective: bool,
-    posted: [Posted<Recv>; QUEUES],
-    unexpected: [Unexpected<Message<B>>; QUEUES],
-    /// Messages claimed by FI_PEEK, by the context that claimed them.
-    claimed: HashMap<usize, u32>,
-    multi: MultiBufs,
-    /// Below so many bytes of room a multi-receive buffer is given back
-    /// (FI_OPT_MIN_MULTI_RECV).
-    pub min_multi_recv: usize,
+    own: Queues<B>,
+    /// What it has instead of its own but for collective operations.
+    shared: Option<SharedQueues<B>>,
+    /// It is a shared receive context's, and not an endpoint's that has one.
+    hosts: bool,
     /// The names of peers by their numbers, and what completions call them.
     names: Vec<(fi_addr_t, fi_addr_t)>,
     /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
     addrs: Option<HashMap<u32, Vec<u8>>>,
-    kept_bytes: usize,
 }
 
 impl<B: Body> Inbox<B> {
-    /// An inbox of an endpoint that is not enabled yet: whether a receive's
-    /// source counts (FI_DIRECTED_RECV), whether a stranger's messages are
-    /// reported as errors (FI_SOURCE_ERR), and FI_OPT_MIN_MULTI_RECV.
-    pub fn new(directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
+    /// An inbox of the endpoint with this number, which is not enabled yet:
+    /// whether a receive's source counts (FI_DIRECTED_RECV), whether a stranger's
+    /// messages are reported as errors (FI_SOURCE_ERR), and FI_OPT_MIN_MULTI_RECV.
+    pub fn new(owner: u32, directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
+            owner,
             cq: None,
             cntr: None,
             later: None,
             directed,
             collective: false,
-            posted: Default::default(),
-            unexpected: std::array::from_fn(|_| Unexpected::default()),
-            claimed: HashMap::new(),
-            multi: MultiBufs::default(),
-            min_multi_recv,
+            own: Queues::new(min_multi_recv),
+            shared: None,
+            hosts: false,
             names: Vec::new(),
             addrs: source_err.then(HashMap::new),
-            kept_bytes: 0,
         }
+    }
+
+    /// Does something with the queues of this kind.
+    #[inline]
+    fn with<R>(&mut self, queue: usize, act: impl FnOnce(&mut Queues<B>) -> R) -> R {
+        match &self.shared {
+            Some(shared) if queue != COLLECTIVE => act(&mut locked(shared)),
+            _ => act(&mut self.own),
+        }
+    }
+
+    /// Looks at the queues of this kind.
+    #[inline]
+    fn look<R>(&self, queue: usize, look: impl FnOnce(&Queues<B>) -> R) -> R {
+        match &self.shared {
+            Some(shared) if queue != COLLECTIVE => look(&locked(shared)),
+            _ => look(&self.own),
+        }
+    }
+
+    /// The number the endpoint has from now on.
+    pub fn set_owner(&mut self, owner: u32) {
+        self.owner = owner;
+    }
+
+    /// A shared receive context lends its queues; `cq` is where it reports what
+    /// is taken back if it has no queue of its own.
+    pub fn lend(&mut self, cq: Option<&Arc<Cq>>) -> SharedQueues<B> {
+        self.cq = self.cq.take().or_else(|| cq.cloned());
+        self.hosts = true;
+        let own = &mut self.own;
+        let shared = self.shared.get_or_insert_with(|| {
+            let least = own.min_multi_recv;
+            Arc::new(Mutex::new(std::mem::replace(own, Queues::new(least))))
+        });
+        shared.clone()
+    }
+
+    /// The endpoint, of which nothing was posted, receives what is posted there.
+    pub fn join(&mut self, queues: SharedQueues<B>) {
+        self.shared = Some(queues);
+    }
+
+    /// The endpoint goes: nothing that came for it stays in queues it shares.
+    pub fn leave(&mut self) {
+        let owner = self.owner;
+        let Some(shared) = self.shared.take_if(|_| !self.hosts) else { return };
+        let mut queues = locked(&shared);
+        for queue in [0, TAGGED] {
+            for id in queues.kept_of(queue, owner, |_| true) {
+                queues.take_kept(queue, id);
+                if queue == TAGGED {
+                    queues.claimed.retain(|_, claimed| *claimed != id);
+                }
+            }
+        }
+    }
+
+    /// FI_OPT_MIN_MULTI_RECV: below so many bytes of room a multi-receive buffer
+    /// is given back.
+    pub fn min_multi_recv(&self) -> usize {
+        self.look(0, |queues| queues.min_multi_recv)
+    }
+
+    /// Sets FI_OPT_MIN_MULTI_RECV.
+    pub fn set_min_multi_recv(&mut self, size: usize) {
+        self.with(0, |queues| queues.min_multi_recv = size);
+    }
+
+    /// Whether a receive's source counts (FI_DIRECTED_RECV), and whether a
+    /// stranger's messages are reported as errors (FI_SOURCE_ERR).
+    pub fn choose_sources(&mut self, directed: bool, source_err: bool) {
+        self.directed = directed;
+        self.addrs = source_err.then(|| self.addrs.take().unwrap_or_default());
     }
 
     /// From now on receives are reported there.
@@ -164,7 +292,13 @@ impl<B: Body> Inbox<B> {
         if self.names.len() <= index {
             self.names.resize(index + 1, (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL));
         }
-        self.names[index] = (name, id);
+        let before = std::mem::replace(&mut self.names[index], (name, id));
+        if before.0 != name {
+            let owner = self.owner;
+            for queue in 0..QUEUES {
+                self.with(queue, |queues| queues.rename(queue, owner, peer, name));
+            }
+        }
     }
 
     /// Tells a peer's address, which FI_SOURCE_ERR reports of strangers.
@@ -195,8 +329,9 @@ impl<B: Body> Inbox<B> {
     }
 
     /// Bytes that waiting messages take.
+    #[inline]
     pub fn kept_bytes(&self) -> usize {
-        self.kept_bytes
+        self.own.kept_bytes + self.shared.as_ref().map_or(0, |shared| locked(shared).kept_bytes)
     }
 
     fn entry(&self, about: &About, context: Context, buf: usize, extra: u64) -> Completion {
@@ -249,10 +384,20 @@ impl<B: Body> Inbox<B> {
         }
     }
 
+    /// FI_MULTI_RECV for the entry of a receive that gives a multi-receive buffer
+    /// back. Other receives are parts of none.
+    #[inline]
+    fn part_filled(&mut self, recv: &Recv) -> u64 {
+        if recv.flags & FI_MULTI_RECV == 0 {
+            return 0;
+        }
+        self.with(0, |queues| queues.multi.filled(recv))
+    }
+
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -274,7 +419,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -283,66 +428,58 @@ impl<B: Body> Inbox<B> {
     /// buffer it gives the part the message needs.
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        let queue = about.queue();
-        let src = self.name_of(about.peer);
-        let posted = &mut self.posted[queue];
-        let taken = posted.take(src, about.tag)?;
-        Some(self.multi.part_of(posted, taken, about.len, self.min_multi_recv))
+        let (queue, source) = (about.queue(), self.name_of(about.peer));
+        self.with(queue, |queues| queues.take_posted(queue, source, about))
     }
 
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
-        self.kept_bytes += body.cost() + MESSAGE_COST;
-        self.unexpected[about.queue()].push(about.tag, Message { about, body })
-    }
-
-    /// A message that waits, to change how it does.
-    pub fn kept(&mut self, queue: usize, message: u32) -> Option<&mut Message<B>> {
-        self.unexpected[queue].get_mut(message)
+        let (owner, source) = (self.owner, self.name_of(about.peer));
+        self.with(about.queue(), |queues| {
+            queues.kept_bytes += body.cost() + MESSAGE_COST;
+            let message = Message { about, body, owner, source };
+            queues.unexpected[about.queue()].push(about.tag, message)
+        })
     }
 
     /// Changes how a message waits, and what it takes of memory.
     pub fn change(&mut self, queue: usize, message: u32, change: impl FnOnce(&mut B)) {
-        if let Some(kept) = self.unexpected[queue].get_mut(message) {
-            let before = kept.body.cost();
-            change(&mut kept.body);
-            self.kept_bytes = self.kept_bytes + kept.body.cost() - before;
-        }
+        self.with(queue, |queues| {
+            if let Some(kept) = queues.unexpected[queue].get_mut(message) {
+                let before = kept.body.cost();
+                change(&mut kept.body);
+                queues.kept_bytes = queues.kept_bytes + kept.body.cost() - before;
+            }
+        });
     }
 
     /// Takes a waiting message out for good.
     pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
-        let message = self.unexpected[queue].remove(message)?;
-        self.kept_bytes -= message.body.cost() + MESSAGE_COST;
-        Some(message)
+        self.with(queue, |queues| queues.take_kept(queue, message))
     }
 
-    /// The messages that wait, claimed ones too, of one queue.
-    pub fn all_kept(&self, queue: usize) -> Vec<u32> {
-        self.unexpected[queue].ids()
+    /// The messages of one queue that came to this endpoint and wait in such a
+    /// form, claimed ones too.
+    pub fn kept_as(&self, queue: usize, form: impl Fn(&B) -> bool) -> Vec<u32> {
+        self.look(queue, |queues| queues.kept_of(queue, self.owner, |kept| form(&kept.body)))
     }
 
     /// Whether messages of this peer wait.
     pub fn keeps_from(&self, peer: u32) -> bool {
-        let of = |queue: &Unexpected<Message<B>>| {
-            let of_peer = |id: &u32| queue.get(*id).is_some_and(|kept| kept.about.peer == peer);
-            queue.ids().iter().any(of_peer)
-        };
-        self.unexpected.iter().any(of)
+        (0..QUEUES).any(|queue| {
+            let of_peer = |kept: &Message<B>| kept.about.peer == peer;
+            self.look(queue, |queues| !queues.kept_of(queue, self.owner, of_peer).is_empty())
+        })
     }
 
     /// Whether somebody claimed this tagged message.
     pub fn is_claimed(&self, message: u32) -> bool {
-        self.claimed.values().any(|claimed| *claimed == message)
+        self.look(TAGGED, |queues| queues.claimed.values().any(|claimed| *claimed == message))
     }
 
     fn pattern(&self, op: &RecvOp) -> Pattern {
         let src = (self.directed && op.src != FI_ADDR_UNSPEC).then_some(op.src);
         Pattern { src, tag: op.tag, ignore: op.ignore }
-    }
-
-    fn find(&self, queue: usize, pattern: Pattern) -> Option<u32> {
-        self.unexpected[queue].find(pattern, |message| self.name_of(message.about.peer))
     }
 
     /// fi_recv and its kin. What waits for the receive goes to `meetings`, to
@@ -357,84 +494,38 @@ impl<B: Body> Inbox<B> {
             return Err(Error::INVAL);
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
-        if self.unexpected[queue].is_empty() {
-            self.posted[queue].push(pattern, recv);
-            return Ok(());
-        }
-        if recv.flags & FI_MULTI_RECV != 0 {
-            // It may take many of the messages that wait. It is the oldest receive
-            // for all of them: what an older one fits is not waiting.
-            self.posted[queue].push(pattern, recv);
-            while !self.posted[queue].is_empty()
-                && let Some(message) = self.find(queue, pattern)
-                && let Some(about) = self.unexpected[queue].get(message).map(|m| m.about)
-                && let Some(recv) = self.take_posted(&about)
-            {
-                self.unexpected[queue].claim(message);
-                meetings.push(Meeting { queue, message, recv: Some(recv) });
-            }
-            return Ok(());
-        }
-        match self.find(queue, pattern) {
-            Some(message) => meetings.push(Meeting { queue, message, recv: Some(recv) }),
-            None => self.posted[queue].push(pattern, recv),
-        }
+        self.with(queue, |queues| queues.post(queue, pattern, recv, meetings));
         Ok(())
     }
 
     /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives; for a peek the
-    /// caller makes progress first. As [`post`](Self::post) otherwise.
-    pub fn special(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result {
-        let (peek, claim) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
-        let discard = op.flags & FI_DISCARD != 0;
-        let report = op.flags & FI_COMPLETION != 0;
-        let recv = Recv::new(op.buf.clone(), op.context, op.flags);
-        let discarded = |message| Meeting { queue: TAGGED, message, recv: None };
-        if peek {
-            if claim && discard {
-                return Err(Error::BADFLAGS);
-            }
-            let pattern = self.pattern(&op);
-            let Some(number) = self.find(TAGGED, pattern) else {
-                self.report_no_message(&op);
-                return Ok(());
-            };
-            let Some(message) = self.unexpected[TAGGED].get(number) else { return Ok(()) };
-            let about = message.about;
-            if let Some(bytes) = message.body.bytes() {
-                // As much of the message as the caller has room for.
-                recv.buf.copy_from(0, bytes);
-            }
-            if claim {
-                if self.claimed.contains_key(&(op.context.0 as usize)) {
-                    return Err(Error::INVAL);
-                }
-                self.unexpected[TAGGED].claim(number);
-                self.claimed.insert(op.context.0 as usize, number);
-            }
-            let entry = self.entry(&about, op.context, recv.buf.address(), 0);
-            if report && let Some(cq) = &self.cq {
-                cq.write(entry);
-            }
-            if discard {
-                meetings.push(discarded(number));
-            }
-            return Ok(());
+    /// caller makes progress first. As [`post`](Self::post) otherwise; what was
+    /// seen is to be reported by the inbox of its owner, before the meetings.
+    pub fn special(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result<Option<Seen>> {
+        let pattern = self.pattern(&op);
+        if op.flags & FI_PEEK == 0 {
+            return self.with(TAGGED, |queues| queues.settle(op, meetings));
         }
-        if !claim {
-            // FI_DISCARD alone names no message.
+        if op.flags & FI_CLAIM != 0 && op.flags & FI_DISCARD != 0 {
             return Err(Error::BADFLAGS);
         }
-        let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
-        if discard {
-            if let Some(about) = self.unexpected[TAGGED].get(number).map(|message| message.about) {
-                self.report(self.entry(&about, op.context, 0, 0), report);
-            }
-            meetings.push(discarded(number));
-        } else {
-            meetings.push(Meeting { queue: TAGGED, message: number, recv: Some(recv) });
+        let seen = self.with(TAGGED, |queues| queues.peek(&op, pattern, meetings))?;
+        if seen.is_none() {
+            self.report_no_message(&op);
         }
-        Ok(())
+        Ok(seen)
+    }
+
+    /// Reports a message that came to this endpoint and was looked at.
+    pub fn report_seen(&self, seen: &Seen) {
+        let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
+        if seen.counts {
+            self.report(entry, seen.report);
+        } else if seen.report
+            && let Some(cq) = &self.cq
+        {
+            cq.write(entry);
+        }
     }
 
     /// A peek found nothing.
@@ -449,27 +540,169 @@ impl<B: Body> Inbox<B> {
     pub fn cancel(&mut self, context: Context, aside: bool) {
         let is = |recv: &Recv| recv.context == context && (recv.flags & ASIDE != 0) == aside;
         for queue in 0..QUEUES {
-            if let Some(recv) = self.posted[queue].take_if(is) {
+            if let Some(recv) = self.with(queue, |queues| queues.posted[queue].take_if(is)) {
                 self.cancelled(queue, &recv);
                 return;
             }
         }
     }
 
-    /// Takes all receives back, as when the endpoint is closed.
+    /// Takes all receives back, as when the endpoint is closed; those of a shared
+    /// receive context stay until that is.
     pub fn cancel_all(&mut self) {
-        for queue in 0..2 {
-            for recv in self.posted[queue].drain() {
+        if self.shared.is_some() && !self.hosts {
+            return;
+        }
+        for queue in [0, TAGGED] {
+            for recv in self.with(queue, |queues| queues.posted[queue].drain()) {
                 self.cancelled(queue, &recv);
             }
         }
     }
 
+    /// What was claimed is claimed no more, and to be discarded.
+    pub fn discard_claimed(&mut self, meetings: &mut Vec<Meeting>) {
+        self.with(TAGGED, |queues| {
+            for (_, message) in std::mem::take(&mut queues.claimed) {
+                queues.meet(TAGGED, message, None, meetings);
+            }
+        });
+    }
+
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
         let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
-        flags |= self.multi.cancelled(recv) | (recv.flags & ASIDE);
+        flags |= recv.flags & ASIDE;
+        flags |= self.with(0, |queues| queues.multi.cancelled(recv));
         let of = nothing(recv.context, flags, recv.buf.address(), 0);
         self.report_error(CompletionError::new(of, Error::CANCELED));
+    }
+}
+
+impl<B: Body> Queues<B> {
+    #[inline]
+    fn take_posted(&mut self, queue: usize, source: fi_addr_t, about: &About) -> Option<Recv> {
+        let posted = &mut self.posted[queue];
+        let taken = posted.take(source, about.tag)?;
+        Some(self.multi.part_of(posted, taken, about.len, self.min_multi_recv))
+    }
+
+    fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
+        let message = self.unexpected[queue].remove(message)?;
+        self.kept_bytes -= message.body.cost() + MESSAGE_COST;
+        Some(message)
+    }
+
+    /// The messages of one endpoint that are like this.
+    fn kept_of(&self, queue: usize, owner: u32, like: impl Fn(&Message<B>) -> bool) -> Vec<u32> {
+        let unexpected = &self.unexpected[queue];
+        let is = |id: &u32| unexpected.get(*id).is_some_and(|m| m.owner == owner && like(m));
+        unexpected.ids().into_iter().filter(is).collect()
+    }
+
+    /// A peer of one endpoint has another name.
+    fn rename(&mut self, queue: usize, owner: u32, peer: u32, name: fi_addr_t) {
+        if self.unexpected[queue].is_empty() {
+            return;
+        }
+        for id in self.kept_of(queue, owner, |kept| kept.about.peer == peer) {
+            if let Some(kept) = self.unexpected[queue].get_mut(id) {
+                kept.source = name;
+            }
+        }
+    }
+
+    fn find(&self, queue: usize, pattern: Pattern) -> Option<u32> {
+        self.unexpected[queue].find(pattern, |message| message.source)
+    }
+
+    fn meet(&self, queue: usize, message: u32, recv: Option<Recv>, meetings: &mut Vec<Meeting>) {
+        if let Some(Message { owner, .. }) = self.unexpected[queue].get(message) {
+            meetings.push(Meeting { queue, message, recv, owner: *owner });
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, queue: usize, pattern: Pattern, recv: Recv, meetings: &mut Vec<Meeting>) {
+        if self.unexpected[queue].is_empty() {
+            self.posted[queue].push(pattern, recv);
+            return;
+        }
+        if recv.flags & FI_MULTI_RECV != 0 {
+            // It may take many of the messages that wait. It is the oldest receive
+            // for all of them: what an older one fits is not waiting.
+            self.posted[queue].push(pattern, recv);
+            while !self.posted[queue].is_empty()
+                && let Some(number) = self.find(queue, pattern)
+                && let Some(kept) = self.unexpected[queue].get(number)
+                && let (about, source) = (kept.about, kept.source)
+                && let Some(recv) = self.take_posted(queue, source, &about)
+            {
+                self.unexpected[queue].claim(number);
+                self.meet(queue, number, Some(recv), meetings);
+            }
+            return;
+        }
+        match self.find(queue, pattern) {
+            Some(message) => self.meet(queue, message, Some(recv), meetings),
+            None => self.posted[queue].push(pattern, recv),
+        }
+    }
+
+    /// FI_PEEK, alone or with FI_CLAIM or FI_DISCARD.
+    fn peek(
+        &mut self,
+        op: &RecvOp,
+        pattern: Pattern,
+        meetings: &mut Vec<Meeting>,
+    ) -> Result<Option<Seen>> {
+        let Some(number) = self.find(TAGGED, pattern) else { return Ok(None) };
+        let Some(message) = self.unexpected[TAGGED].get(number) else { return Ok(None) };
+        let seen = Seen {
+            owner: message.owner,
+            about: message.about,
+            context: op.context,
+            buf: op.buf.address(),
+            report: op.flags & FI_COMPLETION != 0,
+            counts: false,
+        };
+        if let Some(bytes) = message.body.bytes() {
+            // As much of the message as the caller has room for.
+            op.buf.copy_from(0, bytes);
+        }
+        if op.flags & FI_CLAIM != 0 {
+            if self.claimed.contains_key(&(op.context.0 as usize)) {
+                return Err(Error::INVAL);
+            }
+            self.unexpected[TAGGED].claim(number);
+            self.claimed.insert(op.context.0 as usize, number);
+        }
+        if op.flags & FI_DISCARD != 0 {
+            self.meet(TAGGED, number, None, meetings);
+        }
+        Ok(Some(seen))
+    }
+
+    /// FI_CLAIM of a message that was claimed by a peek, to receive or to drop it.
+    fn settle(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result<Option<Seen>> {
+        if op.flags & FI_CLAIM == 0 {
+            // FI_DISCARD alone names no message.
+            return Err(Error::BADFLAGS);
+        }
+        let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
+        if op.flags & FI_DISCARD == 0 {
+            let recv = Recv::new(op.buf, op.context, op.flags);
+            self.meet(TAGGED, number, Some(recv), meetings);
+            return Ok(None);
+        }
+        self.meet(TAGGED, number, None, meetings);
+        Ok(self.unexpected[TAGGED].get(number).map(|message| Seen {
+            owner: message.owner,
+            about: message.about,
+            context: op.context,
+            buf: 0,
+            report: op.flags & FI_COMPLETION != 0,
+            counts: true,
+        }))
     }
 }
 

@@ -34,6 +34,7 @@ mod peer;
 pub mod poll;
 pub mod progress;
 pub mod provider;
+pub mod sep;
 pub mod slab;
 pub mod sys;
 mod uffd;

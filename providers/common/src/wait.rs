@@ -164,6 +164,9 @@ pub struct Wait {
     /// Of several calls that block, one waits on epoll and wakes the others.
     gate: Mutex<Gate>,
     woken: Condvar,
+    /// The event descriptor was signalled for the application, and nobody took that
+    /// back: there is no need to do it again.
+    told: AtomicBool,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
     /// The kernel, which limits how many epoll instances hang on one another,
@@ -190,6 +193,7 @@ impl Wait {
             armed: AtomicUsize::new(0),
             gate: Mutex::default(),
             woken: Condvar::new(),
+            told: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
         })
@@ -230,10 +234,21 @@ impl Wait {
 
     #[cold]
     fn wake(&self) {
+        let alone = self.armed.load(Ordering::SeqCst) == APPLICATION && self.mutex_cond.is_none();
+        if alone && self.told.swap(true, Ordering::SeqCst) {
+            // It stays readable until the application arms it again, which then looks
+            // for entries itself: only the first costs a system call.
+            return;
+        }
         self.event.signal();
         if let Some(pair) = &self.mutex_cond {
             pair.signal();
         }
+    }
+
+    fn drain(&self) {
+        self.event.drain();
+        self.told.store(false, Ordering::SeqCst);
     }
 
     /// `fi_cq_signal`: makes a blocking read return.
@@ -246,7 +261,7 @@ impl Wait {
     /// an entry signals. The caller then looks whether it has entries already.
     /// -FI_EAGAIN if not everything would wake the application.
     pub fn arm(&self) -> Result {
-        self.event.drain();
+        self.drain();
         if self.armed.fetch_or(APPLICATION, Ordering::SeqCst) & !APPLICATION != 0 {
             // What was just drained may have been for a call that blocks.
             self.event.signal();
@@ -292,7 +307,7 @@ impl Wait {
         let mut signalled = false;
         let result = self.epoll.wait(limit, |event| signalled |= event.token == OWN);
         if signalled {
-            self.event.drain();
+            self.drain();
         }
         // After that, so that whoever is woken sees what the event was for.
         let mut gate = self.gate();
@@ -558,6 +573,30 @@ mod tests {
                 assert_eq!(waiter.join().unwrap(), Ok(()));
             }
         });
+    }
+
+    #[test]
+    fn entries_signal_the_descriptor_once_until_it_is_armed_again() {
+        let wait = Wait::new(Kind::Fd).unwrap();
+        let readable = || {
+            let mut readable = false;
+            wait.epoll.wait(Some(Duration::ZERO), |_| readable = true).unwrap();
+            readable
+        };
+        wait.entry_written();
+        assert!(!readable());
+        for _ in 0..2 {
+            wait.arm().unwrap();
+            wait.entry_written();
+            assert!(readable());
+            // Taken back unnoticed, to see that the next one does not signal.
+            wait.event.drain();
+            wait.entry_written();
+            assert!(!readable());
+        }
+        wait.signal();
+        wait.arm().unwrap();
+        assert!(!readable());
     }
 
     #[test]

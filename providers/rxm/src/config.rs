@@ -55,7 +55,12 @@ impl Config {
         let rx = self.rx_buffers(shared);
         let rx = if shared { rx } else { rx.saturating_mul(self.universe.unwrap_or(256)) };
         let tx = self.msg_tx_size.saturating_mul(self.universe.unwrap_or(0));
-        let least = if self.universe.is_some() { 0 } else { 8192 };
+        // More peers come than there are said to be; each has a receive at least.
+        let least = match self.universe {
+            Some(_) if shared => 0,
+            Some(_) => 2048,
+            None => 8192,
+        };
         rx.saturating_mul(2).max(rx.saturating_add(tx)).clamp(least, MAX_CQ_SIZE)
     }
 

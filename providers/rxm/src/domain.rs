@@ -1,17 +1,21 @@
 //! Fabrics and domains.
 use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
-use crate::ep::RxmEp;
+use crate::ep::{Kind, RxmEp};
 use crate::info::{core_hints, core_version};
+use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
+use ofi_provider::abi::{
+    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_SOURCE_ERR, fi_ep_type,
+};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
-use ofi_provider::info::{InfoBuf, InfoRef};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
+use ofi_provider::info::{InfoBuf, InfoRef, version};
 use ofi_provider::lower;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::Kind;
+use ofi_provider::wait::Kind as WaitKind;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 
 /// A fabric. The core's is opened with a domain, which says which core.
@@ -32,11 +36,19 @@ impl Fabric for RxmFabric {
         let core_info = core_info(info, api_version)?;
         let fabric = lower::Fabric::open(&core_info)?;
         let domain = lower::Domain::open(&fabric, &core_info)?;
-        let regions = Arc::new(lower::Regions(domain.clone()));
-        settings.regions = Arc::new(MrTable::backed(core_info.domain().mr_mode, regions));
+        let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
+            FI_MR_BASIC => FI_MR_BASIC,
+            _ => core_info.domain().mr_mode,
+        };
+        let key_size = core_info.domain().mr_key_size;
+        let regions = Arc::new(lower::Regions::new(domain.clone(), mr_mode, key_size));
+        settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;
-        Ok(RxmDomain { engine, settings })
+        // Older programs have no keys (fi_domain(3)).
+        let has_key = api_version >= version(1, 5);
+        let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
+        Ok(RxmDomain { engine, settings, key, has_key })
     }
 }
 
@@ -56,6 +68,34 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
 pub(crate) struct RxmDomain {
     engine: Arc<Engine>,
     settings: DomainSettings,
+    /// The authorization key of endpoints that name none of their own.
+    key: Vec<u8>,
+    /// The program knows of keys.
+    has_key: bool,
+}
+
+impl RxmDomain {
+    /// What an endpoint is to be.
+    fn identity(&self, info: InfoRef<'_>) -> Result<Identity> {
+        if info.ep_type() != fi_ep_type::FI_EP_RDM {
+            return Err(Error::INVAL);
+        }
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        let Config { eager_limit, .. } = *config();
+        let key = info.ep_auth_key().filter(|_| self.has_key).unwrap_or(&self.key).to_vec();
+        if key.len() > MAX_KEY_LEN {
+            return Err(Error::INVAL);
+        }
+        Ok(Identity {
+            local: local_addr(info)?,
+            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
+            source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
+            collective: info.caps() & FI_COLLECTIVE != 0,
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size.min(eager_limit),
+            key,
+        })
+    }
 }
 
 impl Domain for RxmDomain {
@@ -69,10 +109,10 @@ impl Domain for RxmDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, kind: Kind) -> Result {
+    fn blocking_opened(&self, kind: WaitKind) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         match kind {
-            Kind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
+            WaitKind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
             _ => self.settings.start_thread("ofi-rxm", engine),
         }
     }
@@ -81,19 +121,25 @@ impl Domain for RxmDomain {
     const SHARED_TX: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        if info.ep_type() != fi_ep_type::FI_EP_RDM {
-            return Err(Error::INVAL);
-        }
-        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-        let Config { eager_limit, .. } = *config();
+        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, self.identity(info)?))
+    }
+
+    fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
+        let identity = self.identity(info)?;
+        let ep = info.ep().ok_or(Error::INVAL)?;
+        RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
+    }
+
+    fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
         let identity = Identity {
-            local: local_addr(info)?,
-            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: info.caps() & FI_COLLECTIVE != 0,
-            tx_size: tx.size.max(1),
-            inject_size: tx.inject_size.min(eager_limit),
+            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            directed: rx.caps & FI_DIRECTED_RECV != 0,
+            source_err: false,
+            collective: false,
+            tx_size: 0,
+            inject_size: 0,
+            key: Vec::new(),
         };
-        Ok(RxmEp::new(self.engine.clone(), identity))
+        Ok(RxmEp::new(self.engine.clone(), Kind::Srx, identity))
     }
 }

@@ -7,13 +7,15 @@ use ofi_provider::abi::{
 };
 use ofi_provider::addr;
 use ofi_provider::atomic::Operation;
-use ofi_provider::av::Listener;
+use ofi_provider::av::{Av, Listener};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{
-    Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp, Tagged, WriteOp,
+    Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
+    Tagged, WriteOp,
 };
+use ofi_provider::sep::{Group, Half, Part};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -22,8 +24,20 @@ use std::sync::{Arc, OnceLock, Weak};
 pub(crate) struct RxmEp {
     engine: Arc<Engine>,
     id: u32,
+    kind: Kind,
     /// Hears of insertions into the address vector.
     names: OnceLock<Arc<Names>>,
+    /// What it is of a scalable endpoint.
+    part: Part,
+}
+
+/// The kinds of endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// FI_EP_RDM.
+    Rdm,
+    /// A shared receive context: an inbox, which reaches nobody itself.
+    Srx,
 }
 
 /// Passes news of the address vector to the engine.
@@ -31,6 +45,17 @@ pub(crate) struct RxmEp {
 struct Names {
     engine: Weak<Engine>,
     ep: u32,
+}
+
+impl Names {
+    /// Tells this endpoint of the engine's about the vector from now on, for as
+    /// long as the result lives.
+    fn listen(engine: &Arc<Engine>, ep: u32, av: &Av) -> Arc<Self> {
+        let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
+        let weak: Weak<Self> = Arc::downgrade(&names);
+        av.listen(weak);
+        names
+    }
 }
 
 impl Listener for Names {
@@ -54,9 +79,34 @@ impl Listener for Names {
 }
 
 impl RxmEp {
-    pub(crate) fn new(engine: Arc<Engine>, identity: Identity) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, kind: Kind, identity: Identity) -> Self {
         let id = engine.add_ep(identity);
-        Self { engine, id, names: OnceLock::new() }
+        Self::part(engine, id, kind, Part::Whole)
+    }
+
+    /// A scalable endpoint with so many transmit and receive contexts.
+    pub(crate) fn scalable(
+        engine: Arc<Engine>,
+        identity: &Identity,
+        counts: [usize; 2],
+    ) -> Result<Self> {
+        let add = |most, receivers| engine.add_contexts(identity, most, receivers);
+        let group = Group::new(counts, add)?;
+        Ok(Self::part(engine, group.ids()[0], Kind::Rdm, Part::Scalable(Arc::new(group))))
+    }
+
+    fn part(engine: Arc<Engine>, id: u32, kind: Kind, part: Part) -> Self {
+        Self { engine, id, kind, names: OnceLock::new(), part }
+    }
+
+    /// A scalable endpoint is reachable from now on.
+    fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
+        for id in group.ids() {
+            if let Some(av) = &bindings.av {
+                group.keep(Names::listen(&self.engine, *id, av));
+            }
+        }
+        self.engine.enable_contexts(group.ids(), bindings)
     }
 
     /// Starts a transfer.
@@ -78,20 +128,43 @@ impl Endpoint for RxmEp {
 
     fn opened(&self, _fid: FidPtr) {}
 
-    fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        match &self.part {
+            Part::Scalable(group) => return self.enable_contexts(group, bindings),
+            Part::Context(_, half, _) => {
+                self.engine.lock().ep(self.id).bind_half(*half, bindings);
+                return Ok(());
+            }
+            Part::Whole if self.kind == Kind::Srx => {
+                self.engine.lock().ep(self.id).inbox.bind(bindings);
+                return Ok(());
+            }
+            Part::Whole => {}
+        }
+        if srx.is_some_and(|srx| !Arc::ptr_eq(&self.engine, &srx.engine)) {
+            return Err(Error::INVAL);
+        }
         // Before any peer can call: what is inserted after its name was looked
         // up must be heard of.
         if let Some(av) = &bindings.av {
-            let names = Arc::new(Names { engine: Arc::downgrade(&self.engine), ep: self.id });
-            let weak: Weak<Names> = Arc::downgrade(&names);
-            if self.names.set(names).is_ok() {
-                av.listen(weak);
-            }
+            self.names.get_or_init(|| Names::listen(&self.engine, self.id, av));
         }
-        self.engine.enable(self.id, bindings)
+        self.engine.enable(self.id, bindings, srx.map(|srx| srx.id))
+    }
+
+    fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
+        let Part::Scalable(group) = &self.part else { return Err(Error::INVAL) };
+        let (id, half) = group.take(index, attr)?;
+        self.engine.lock().ep(id).become_context(attr);
+        let part = Part::Context(group.clone(), half, index);
+        Ok(Self::part(self.engine.clone(), id, self.kind, part))
     }
 
     fn cancel(&self, context: Context, aside: bool) -> Result {
+        if matches!(self.part, Part::Context(_, Half::Transmit, _)) {
+            // It has no receives; those of the engine's endpoint are another's.
+            return Ok(());
+        }
         self.engine.lock().ep(self.id).inbox.cancel(context, aside);
         Ok(())
     }
@@ -99,7 +172,7 @@ impl Endpoint for RxmEp {
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
-                let size = self.engine.lock().ep(self.id).inbox.min_multi_recv.to_ne_bytes();
+                let size = self.engine.lock().ep(self.id).inbox.min_multi_recv().to_ne_bytes();
                 value[..size.len()].copy_from_slice(&size);
                 Ok(size.len())
             }
@@ -117,7 +190,7 @@ impl Endpoint for RxmEp {
             FI_OPT_MIN_MULTI_RECV => {
                 let bytes = value.try_into().map_err(|_| Error::INVAL)?;
                 let size = usize::from_ne_bytes(bytes);
-                self.engine.lock().ep(self.id).inbox.min_multi_recv = size;
+                self.engine.lock().ep(self.id).inbox.set_min_multi_recv(size);
                 Ok(())
             }
             _ => Err(Error::NOPROTOOPT),
@@ -125,7 +198,13 @@ impl Endpoint for RxmEp {
     }
 
     fn close(&self) {
-        self.engine.close_ep(self.id);
+        match &self.part {
+            Part::Whole => self.engine.close_ep(self.id),
+            Part::Scalable(group) => group.ids().iter().for_each(|id| self.engine.close_ep(*id)),
+            Part::Context(group, half, index) => {
+                group.give_back(*half, *index, |id| self.engine.lock().close_half(id, *half));
+            }
+        }
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {
@@ -140,7 +219,7 @@ impl Msg for RxmEp {
     }
     #[inline]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.lock().ep(self.id).post(op, false)
+        self.engine.lock().post(self.id, op, false)
     }
 }
 
@@ -153,13 +232,9 @@ impl Tagged for RxmEp {
     fn trecv(&self, op: RecvOp) -> Result {
         let mut state = self.engine.lock();
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            if op.flags & FI_PEEK != 0 {
-                // The message asked for may be on its way to us already.
-                state.turn();
-            }
-            return state.ep(self.id).special(op);
+            return state.special(self.id, op);
         }
-        state.ep(self.id).post(op, true)
+        state.post(self.id, op, true)
     }
 }
 
@@ -184,6 +259,9 @@ impl Atomic for RxmEp {
 
 impl Cm for RxmEp {
     fn getname(&self) -> Result<Vec<u8>> {
+        if self.kind == Kind::Srx {
+            return Err(Error::NOSYS);
+        }
         self.engine.lock().ep(self.id).name()
     }
 

@@ -2,7 +2,7 @@
 //! fi_rxm(7)), and its entry point.
 use crate::config::config;
 use crate::domain::RxmFabric;
-use crate::wire::HEADER_LEN;
+use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
@@ -12,6 +12,7 @@ use ofi_provider::info::{
 };
 use ofi_provider::lower;
 use ofi_provider::provider::Provider;
+use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -25,7 +26,8 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_FENCE
     | FI_SOURCE_ERR
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_NAMED_RX_CTX;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -39,7 +41,8 @@ const TX_CAPS: u64 = FI_ATOMIC
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_NAMED_RX_CTX;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
     | FI_TAGGED
@@ -81,6 +84,8 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
+    // Our business, and the core's not even to know.
+    core.set_auth_keys(None, None)?;
     // Ours is not the core's.
     core.set_versions(0, 0);
     let tx = core.tx_mut();
@@ -133,14 +138,21 @@ pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
 
-/// What we offer over a core provider. `shared_tx`: to endpoints that share a
-/// transmit context, which who does not ask for it does not see.
-fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
+/// The authorization keys of an endpoint and of a domain.
+type Keys<'a> = [Option<&'a [u8]>; 2];
+
+/// What we offer over a core provider. `shared`: to endpoints that share a
+/// transmit, or a receive, context; `contexts`: so many to a scalable endpoint.
+/// Who does not ask for them does not see them.
+fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
     let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
+    // What is done later, and by several together, takes endpoints that both send
+    // and receive.
+    caps &= !if contexts > 1 { FI_TRIGGER | FI_COLLECTIVE } else { FI_NAMED_RX_CTX };
     // Whoever has atomics has the modifiers that go with them.
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
@@ -148,6 +160,7 @@ fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
     let config = config();
     let mut most = InfoBuf::new()?;
     most.set_caps(caps);
+    most.set_auth_keys(keys[0], keys[1])?;
 
     let tx = most.tx_mut();
     tx.caps = caps & TX_CAPS;
@@ -175,8 +188,8 @@ fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
         ep.max_order_war_size = core_ep.max_order_war_size;
         ep.max_order_waw_size = core_ep.max_order_waw_size;
         ep.mem_tag_format = TAG_FORMAT;
-        ep.tx_ctx_cnt = if shared_tx { FI_SHARED_CONTEXT } else { 1 };
-        ep.rx_ctx_cnt = 1;
+        [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
+            shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
     });
     most.edit_domain(|domain| {
         domain.threading = fi_threading::FI_THREAD_SAFE.into();
@@ -188,11 +201,12 @@ fn offer(core: InfoRef<'_>, shared_tx: bool) -> Result<Offer> {
         domain.cq_data_size = core_domain.cq_data_size.max(size_of::<u64>());
         domain.cq_cnt = 65536;
         domain.ep_cnt = 32768;
-        domain.max_ep_stx_ctx = if shared_tx { domain.ep_cnt } else { 0 };
+        [domain.max_ep_stx_ctx, domain.max_ep_srx_ctx] =
+            shared.map(|shared| if shared { domain.ep_cnt } else { 0 });
         domain.tx_ctx_cnt = 1;
         domain.rx_ctx_cnt = 1;
-        domain.max_ep_tx_ctx = 1;
-        domain.max_ep_rx_ctx = 1;
+        domain.max_ep_tx_ctx = contexts;
+        domain.max_ep_rx_ctx = contexts;
         domain.mr_iov_limit = 1;
         domain.caps = COMM_CAPS | FI_AV_USER_ID;
         domain.max_cntr_value = u64::MAX;
@@ -213,8 +227,17 @@ fn default_inject(core: InfoRef<'_>) -> usize {
 
 /// The info for an application with these hints, over one core provider.
 fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
-    let counts = hints.and_then(InfoRef::ep).map(|ep| ep.tx_ctx_cnt);
-    let offer = offer(core, counts == Some(FI_SHARED_CONTEXT))?;
+    let asked = hints.and_then(InfoRef::ep);
+    let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
+    let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
+    let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
+    let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
+    let contexts = if several || named { MAX_CONTEXTS } else { 1 };
+    let keys = hints.filter(|_| api >= version(1, 5)).map_or([None; 2], |hints| {
+        [hints.ep_auth_key(), hints.domain_auth_key()]
+            .map(|key| key.filter(|key| key.len() <= MAX_KEY_LEN))
+    });
+    let offer = offer(core, shared, contexts, keys)?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

@@ -2,13 +2,18 @@
 //!
 //! Formats are those of the original (control version 4, operation version 3
 //! when connecting and 2 in packets), byte for byte; the tests hold golden
-//! bytes. Numbers are in the sender's byte order, which both sides must share.
+//! bytes. Numbers are in the sender's byte order, which both sides must share if
+//! one of them is not this library's; else the receiver reads the other order.
 //! Nothing here trusts what it reads.
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use std::fmt;
 
 /// Version of the connection data.
 pub const CM_VERSION: u8 = 1;
+/// Version of those that only this library knows: they begin as the others do,
+/// name contexts and a key, and may be in either byte order. Any other peer
+/// refuses them.
+pub const OWN_CM_VERSION: u8 = 0x81;
 /// Version of the control header.
 pub const CTRL_VERSION: u8 = 4;
 /// Version of the operations, as connection data has it.
@@ -20,10 +25,12 @@ pub const OP_HEADER_VERSION: u8 = 2;
 pub const HEADER_LEN: usize = 64;
 /// Bytes of connection data.
 pub const CALL_LEN: usize = 24;
+/// Bytes of connection data of [`OWN_CM_VERSION`], before the key.
+pub const OWN_CALL_LEN: usize = CALL_LEN + 5;
+/// Bytes of the longest authorization key; a core's connection data may be short.
+pub const MAX_KEY_LEN: usize = 24;
 /// Bytes of the data of an acceptance.
 pub const ACCEPT_LEN: usize = 16;
-/// Bytes of the data of a refusal.
-pub const REJECT_LEN: usize = 2;
 /// Bytes of the payload of a rendezvous: four places and their count.
 pub const PLACES_LEN: usize = 104;
 
@@ -53,18 +60,44 @@ impl fmt::Display for Malformed {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
+/// Numbers in bytes, in our order or in the other.
+#[derive(Clone, Copy)]
+struct Numbers<'a> {
+    bytes: &'a [u8],
+    swapped: bool,
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+impl Numbers<'_> {
+    #[inline]
+    fn u16(self, at: usize) -> u16 {
+        let value = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
+        if self.swapped { value.swap_bytes() } else { value }
+    }
+
+    #[inline]
+    fn u32(self, at: usize) -> u32 {
+        let mut value = [0; 4];
+        value.copy_from_slice(&self.bytes[at..at + 4]);
+        let value = u32::from_ne_bytes(value);
+        if self.swapped { value.swap_bytes() } else { value }
+    }
+
+    #[inline]
+    fn u64(self, at: usize) -> u64 {
+        let mut value = [0; 8];
+        value.copy_from_slice(&self.bytes[at..at + 8]);
+        let value = u64::from_ne_bytes(value);
+        if self.swapped { value.swap_bytes() } else { value }
+    }
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut value = [0; 8];
-    value.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_ne_bytes(value)
+/// Whether this byte of connection data names the order that is not ours;
+/// nothing when it names none.
+fn other_order(byte: u8) -> Option<bool> {
+    match byte {
+        1 | 2 => Some(byte != ENDIANNESS),
+        _ => None,
+    }
 }
 
 /// Whether the sides of a connection count each other's receive buffers.
@@ -88,8 +121,25 @@ impl FlowControl {
     }
 }
 
+/// Which contexts of scalable endpoints a connection is between; 0 is also an
+/// endpoint that is not scalable.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Contexts {
+    /// The caller's transmit context.
+    pub tx: u16,
+    /// The receive context that is called.
+    pub rx: u16,
+}
+
+impl Contexts {
+    /// Whether messages go both ways, as between endpoints that are not scalable.
+    pub fn are_first(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// What a caller sends along.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The port it listens on itself, which with its address is its name.
     pub port: u16,
@@ -101,42 +151,99 @@ pub struct Call {
     pub rx_size: u32,
     /// How packets to it name the connection.
     pub conn_id: u64,
+    /// What the connection is between.
+    pub contexts: Contexts,
+    /// The authorization key; empty if there is none.
+    pub key: Vec<u8>,
+    /// It is in the version of this library, whether it has to be or not.
+    pub own: bool,
+    /// The caller's byte order is not ours.
+    pub swapped: bool,
+}
+
+/// Why a call cannot be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadCall {
+    /// It makes no sense, or is of another version.
+    Malformed(&'static str),
+    /// It would do if it were in [`OWN_CM_VERSION`].
+    OtherOrder,
+}
+
+impl fmt::Display for BadCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed(why) => why,
+            Self::OtherOrder => "a peer of the other byte order",
+        })
+    }
 }
 
 impl Call {
+    /// Whether it is, or has to be, in the version of this library.
+    pub fn is_own(&self) -> bool {
+        self.own || !self.contexts.are_first() || !self.key.is_empty()
+    }
+
     /// The bytes.
-    pub fn write(&self) -> [u8; CALL_LEN] {
-        let mut bytes = [0; CALL_LEN];
+    pub fn write(&self) -> Vec<u8> {
+        let mut bytes = vec![0; CALL_LEN];
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
+        if self.is_own() {
+            bytes[0] = OWN_CM_VERSION;
+            bytes.extend_from_slice(&self.contexts.tx.to_ne_bytes());
+            bytes.extend_from_slice(&self.contexts.rx.to_ne_bytes());
+            let key = &self.key[..self.key.len().min(MAX_KEY_LEN)];
+            bytes.push(key.len() as u8);
+            bytes.extend_from_slice(key);
+        }
         bytes
     }
 
     /// What the bytes mean.
-    pub fn read(bytes: &[u8]) -> Parsed<Self> {
+    pub fn read(bytes: &[u8]) -> Result<Self, BadCall> {
+        let bad = |why| Err(BadCall::Malformed(why));
         // A core provider may pad the data to what it can carry.
         if bytes.len() < CALL_LEN {
-            return Err(Malformed("connection data that are too short"));
+            return bad("connection data that are too short");
         }
-        if bytes[0] != CM_VERSION {
-            return Err(Malformed("connection data of another version"));
-        }
-        if bytes[1] != ENDIANNESS {
-            return Err(Malformed("a peer of the other byte order"));
-        }
+        let Some(swapped) = other_order(bytes[1]) else {
+            return bad("connection data of no byte order");
+        };
         if bytes[2] != CTRL_VERSION || bytes[3] != OP_VERSION {
-            return Err(Malformed("a peer of another protocol version"));
+            return bad("a peer of another protocol version");
+        }
+        let numbers = Numbers { bytes, swapped };
+        let (mut contexts, mut key) = (Contexts::default(), &[][..]);
+        match bytes[0] {
+            CM_VERSION if swapped => return Err(BadCall::OtherOrder),
+            CM_VERSION => {}
+            OWN_CM_VERSION if bytes.len() >= OWN_CALL_LEN => {
+                contexts = Contexts { tx: numbers.u16(CALL_LEN), rx: numbers.u16(CALL_LEN + 2) };
+                let len = usize::from(bytes[OWN_CALL_LEN - 1]);
+                let bytes = bytes[OWN_CALL_LEN..].get(..len).filter(|_| len <= MAX_KEY_LEN);
+                let Some(bytes) = bytes else {
+                    return bad("a key that is not as long as it says, or too long");
+                };
+                key = bytes;
+            }
+            _ => return bad("connection data of another version"),
         }
         Ok(Self {
-            port: u16_at(bytes, 4),
+            port: numbers.u16(4),
             flow_control: FlowControl::read(bytes[6]),
-            eager_limit: u32_at(bytes, 8),
-            rx_size: u32_at(bytes, 12),
-            conn_id: u64_at(bytes, 16),
+            eager_limit: numbers.u32(8),
+            rx_size: numbers.u32(12),
+            conn_id: numbers.u64(16),
+            contexts,
+            key: key.to_vec(),
+            own: bytes[0] == OWN_CM_VERSION,
+            swapped,
         })
     }
 }
@@ -150,28 +257,38 @@ pub struct Accept {
     pub rx_size: u32,
     /// Whether it wants credits.
     pub flow_control: FlowControl,
+    /// The byte order of the side that accepts is not the caller's.
+    pub swapped: bool,
 }
 
 impl Accept {
-    /// The bytes.
-    pub fn write(&self) -> [u8; ACCEPT_LEN] {
+    /// The bytes, for a call in this library's version if it is `own`.
+    pub fn write(&self, own: bool) -> [u8; ACCEPT_LEN] {
         let mut bytes = [0; ACCEPT_LEN];
         bytes[..8].copy_from_slice(&self.conn_id.to_ne_bytes());
         bytes[8..12].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[12] = self.flow_control as u8;
+        if own {
+            bytes[13] = ENDIANNESS;
+        }
         bytes
     }
 
-    /// What the bytes mean.
-    pub fn read(bytes: &[u8]) -> Parsed<Self> {
+    /// What the bytes mean, of the answer to a call in this library's version if
+    /// that was `own`.
+    pub fn read(bytes: &[u8], own: bool) -> Parsed<Self> {
+        let order = bytes.get(13).filter(|_| own).copied();
+        let swapped = order.and_then(other_order).unwrap_or(false);
+        let numbers = Numbers { bytes, swapped };
         // Peers before flow control end after the size.
         if bytes.len() < ACCEPT_LEN - 4 {
             return Err(Malformed("an acceptance that is too short"));
         }
         Ok(Self {
-            conn_id: u64_at(bytes, 0),
-            rx_size: u32_at(bytes, 8),
+            conn_id: numbers.u64(0),
+            rx_size: numbers.u32(8),
             flow_control: FlowControl::read(bytes.get(12).copied().unwrap_or(0)),
+            swapped,
         })
     }
 }
@@ -185,17 +302,36 @@ pub enum Refusal {
     Refused = 1,
     /// There is a connection, or the other side is calling itself.
     Already = 2,
+    /// The byte orders differ; a call in [`OWN_CM_VERSION`] would do.
+    OtherOrder = 0x81,
+    /// The authorization keys differ. Only said to a call in that version.
+    OtherKey = 0x82,
 }
 
 impl Refusal {
-    /// The bytes.
-    pub fn write(self) -> [u8; REJECT_LEN] {
-        [CM_VERSION, self as u8]
+    /// How to refuse a call that cannot be answered.
+    pub fn of(why: BadCall) -> Self {
+        match why {
+            BadCall::Malformed(_) => Self::Refused,
+            BadCall::OtherOrder => Self::OtherOrder,
+        }
+    }
+
+    /// The bytes. What other libraries do not know is behind what they do.
+    pub fn write(self) -> Vec<u8> {
+        match self {
+            Self::OtherOrder | Self::OtherKey => {
+                vec![CM_VERSION, Self::Refused as u8, self as u8]
+            }
+            _ => vec![CM_VERSION, self as u8],
+        }
     }
 
     /// What the bytes mean; nothing when it was not a peer of ours that refused.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         match bytes {
+            [CM_VERSION, 1, 0x81, ..] => Some(Self::OtherOrder),
+            [CM_VERSION, 1, 0x82, ..] => Some(Self::OtherKey),
             [CM_VERSION, 1, ..] => Some(Self::Refused),
             [CM_VERSION, 2, ..] => Some(Self::Already),
             [CM_VERSION, _, ..] => Some(Self::Unspecified),
@@ -362,6 +498,17 @@ impl Header {
     /// what was there before.
     #[inline]
     pub fn read(packet: &[u8]) -> Parsed<(Self, &[u8])> {
+        Self::read_as(packet, false)
+    }
+
+    /// The same of a packet from a peer of the other byte order.
+    #[cold]
+    pub fn read_swapped(packet: &[u8]) -> Parsed<(Self, &[u8])> {
+        Self::read_as(packet, true)
+    }
+
+    #[inline(always)]
+    fn read_as(packet: &[u8], swapped: bool) -> Parsed<(Self, &[u8])> {
         if packet.len() < HEADER_LEN {
             return Err(Malformed("a packet shorter than its header"));
         }
@@ -373,18 +520,22 @@ impl Header {
         if kind != Kind::Credit && bytes[32] != OP_HEADER_VERSION {
             return Err(Malformed("an operation of another version"));
         }
+        let numbers = Numbers { bytes, swapped };
+        // That of an atomic operation is bytes, and no number.
+        let atomic = matches!(kind, Kind::Atomic | Kind::AtomicResponse);
+        let tag = Numbers { bytes, swapped: swapped && !atomic };
         let header = Self {
             kind,
-            seg_size: u16_at(bytes, 2),
-            seg_no: u32_at(bytes, 4),
-            conn_id: u64_at(bytes, 8),
-            msg_id: u64_at(bytes, 16),
-            ctrl_data: u64_at(bytes, 24),
+            seg_size: numbers.u16(2),
+            seg_no: numbers.u32(4),
+            conn_id: numbers.u64(8),
+            msg_id: numbers.u64(16),
+            ctrl_data: numbers.u64(24),
             op: bytes[34],
-            flags: u32_at(bytes, 36),
-            size: u64_at(bytes, 40),
-            data: u64_at(bytes, 48),
-            tag: u64_at(bytes, 56),
+            flags: numbers.u32(36),
+            size: numbers.u64(40),
+            data: numbers.u64(48),
+            tag: tag.u64(56),
         };
         match kind {
             Kind::Eager if header.size != payload.len() as u64 => {
@@ -399,6 +550,11 @@ impl Header {
             }
             _ => Ok((header, payload)),
         }
+    }
+
+    /// What names the connection of a packet, which may be none otherwise.
+    pub fn conn_id(packet: &[u8]) -> Option<u64> {
+        packet.get(8..16)?.try_into().map(u64::from_ne_bytes).ok()
     }
 
     /// Whether a packet is about a transfer under way, and brings no message.
@@ -443,14 +599,16 @@ pub fn write_places(places: &RemoteSegments, bytes: &mut [u8]) {
     bytes[96] = places.as_slice().len() as u8;
 }
 
-/// The payload of a rendezvous.
-pub fn read_places(bytes: &[u8]) -> Parsed<RemoteSegments> {
+/// The payload of a rendezvous, from a peer of the other byte order if it is
+/// `swapped`.
+pub fn read_places(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
     let Some(bytes) = bytes.get(..PLACES_LEN) else {
         return Err(Malformed("a rendezvous that is too short"));
     };
     let mut places = RemoteSegments::EMPTY;
     for bytes in bytes[..96].chunks_exact(24).take(usize::from(bytes[96])) {
-        let (addr, len, key) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16));
+        let numbers = Numbers { bytes, swapped };
+        let (addr, len, key) = (numbers.u64(0), numbers.u64(8), numbers.u64(16));
         // There is room for as many as the payload has.
         let _ = places.push(RemoteSegment { addr, len, key });
     }
@@ -482,7 +640,7 @@ pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
     let mut whole = [0; PLACES_LEN];
     whole[..IOCS_LEN].copy_from_slice(iocs);
     whole[IOCS_LEN] = count;
-    Ok((read_places(&whole)?, elements))
+    Ok((read_places(&whole, false)?, elements))
 }
 
 /// The start of the answer to an atomic operation: 0 or an error code, and the
@@ -525,15 +683,37 @@ mod tests {
             eager_limit: 16384,
             rx_size: 4096,
             conn_id: 0x2fc3 << 32,
+            contexts: Contexts::default(),
+            key: Vec::new(),
+            own: false,
+            swapped: false,
         };
-        assert_eq!(Call::read(&bytes), Ok(call));
+        assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
+        let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
+        let call = Call { contexts, key: vec![7, 8, 9], own: true, ..call };
+        let mut bytes = call.write();
+        let own = "81020403 b996 02 00 00400000 00100000 00000000c32f0000 02010403 03070809";
+        assert_eq!(bytes[..], hex(own));
+        assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
+        bytes.pop();
+        assert!(Call::read(&bytes).is_err());
         let bytes = hex("010000007f390000 00100000 02000000");
-        let accept =
-            Accept { conn_id: 0x397f << 32 | 1, rx_size: 4096, flow_control: FlowControl::Off };
-        assert_eq!(Accept::read(&bytes), Ok(accept));
-        assert_eq!(accept.write()[..], bytes);
+        let accept = Accept {
+            conn_id: 0x397f << 32 | 1,
+            rx_size: 4096,
+            flow_control: FlowControl::Off,
+            swapped: false,
+        };
+        assert_eq!(Accept::read(&bytes, false), Ok(accept));
+        assert_eq!(Accept::read(&bytes, true), Ok(accept));
+        assert_eq!(accept.write(false)[..], bytes);
+        assert_eq!(accept.write(true)[..], hex("010000007f390000 00100000 02020000"));
         assert_eq!(Refusal::Already.write(), [1, 2]);
+        assert_eq!(Refusal::OtherKey.write()[..2], Refusal::Refused.write());
+        for why in [Refusal::Refused, Refusal::Already, Refusal::OtherKey, Refusal::OtherOrder] {
+            assert_eq!(Refusal::read(&why.write()), Some(why));
+        }
         assert_eq!(Refusal::read(&[1, 0]), Some(Refusal::Unspecified));
         assert_eq!(Refusal::read(&[]), None);
     }
@@ -546,6 +726,10 @@ mod tests {
             eager_limit: 1,
             rx_size: 1,
             conn_id: 1,
+            contexts: Contexts::default(),
+            key: Vec::new(),
+            own: false,
+            swapped: false,
         };
         for at in 0..4 {
             let mut bytes = call.write();
@@ -553,6 +737,44 @@ mod tests {
             assert!(Call::read(&bytes).is_err(), "byte {at}");
         }
         assert!(Call::read(&call.write()[..23]).is_err());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_peer_of_the_other_byte_order_is_understood_if_it_is_ours() {
+        let call = hex("81010403 96b9 02 00 00004000 00001000 00002fc300000000 01020304 00");
+        let read = Call::read(&call).unwrap();
+        assert_eq!((read.port, read.eager_limit, read.rx_size), (0x96b9, 16384, 4096));
+        assert_eq!((read.conn_id, read.swapped), (0x2fc3 << 32, true));
+        assert_eq!(read.contexts, Contexts { tx: 0x0102, rx: 0x0304 });
+        let plain = [&[CM_VERSION], &call[1..24]].concat();
+        assert_eq!(Call::read(&plain), Err(BadCall::OtherOrder));
+        let accept = hex("0000397f00000001 00001000 02010000");
+        let read = Accept::read(&accept, true).unwrap();
+        assert_eq!((read.conn_id, read.rx_size), (0x397f << 32 | 1, 4096));
+        assert!(read.swapped && !Accept::read(&accept, false).unwrap().swapped);
+        let segment = hex("0401400000000003 0000000000000001 0000000000000007 0000000000000003
+             0200010000020000 0000000000010000 0000000000000005 00000000000004d2");
+        let mut packet = segment.clone();
+        packet.resize(HEADER_LEN + 16384, 9);
+        assert!(Header::read(&packet).is_err());
+        let (header, payload) = Header::read_swapped(&packet).unwrap();
+        assert_eq!((header.seg_size, header.seg_no, payload.len()), (16384, 3, 16384));
+        assert_eq!((header.conn_id, header.msg_id, header.part()), (1, 7, Some(Part::Last)));
+        assert_eq!((header.cq_data(), header.size, header.tag), (Some(5), 65536, 1234));
+        let mut places = hex("0000000000000001 0000000000040000 0000000080000000");
+        places.resize(96, 0);
+        places.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+        let one = RemoteSegments::one(1, 0x40000, 0x8000_0000);
+        assert_eq!(read_places(&places, true), Ok(one));
+        // The operation of an atomic is bytes in either order.
+        packet.resize(HEADER_LEN + 100, 0);
+        packet[1] = Kind::Atomic as u8;
+        packet[56..].fill(0);
+        packet[56..59].copy_from_slice(&[5, 0, 1]);
+        let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
+        let (header, _) = Header::read_swapped(&packet).unwrap();
+        assert_eq!(AtomicHeader::from_tag(header.tag), what);
     }
 
     #[test]
@@ -593,13 +815,13 @@ mod tests {
         let mut written = [0xff; PLACES_LEN];
         write_places(&places, &mut written);
         assert_eq!(written[..], bytes);
-        assert_eq!(read_places(&bytes), Ok(places));
+        assert_eq!(read_places(&bytes, false), Ok(places));
         places.push(RemoteSegment { addr: 1, len: 2, key: 3 }).unwrap();
         write_places(&places, &mut written);
-        assert_eq!(read_places(&written), Ok(places));
+        assert_eq!(read_places(&written, false), Ok(places));
         written[96] = 5;
-        assert!(read_places(&written).is_err());
-        assert!(read_places(&written[..103]).is_err());
+        assert!(read_places(&written, false).is_err());
+        assert!(read_places(&written[..103], false).is_err());
     }
 
     #[test]

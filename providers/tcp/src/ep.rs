@@ -1,6 +1,5 @@
 //! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
-use crate::engine::{Engine, Half, Identity, Kind, Request};
-use crate::sep::{Group, Part};
+use crate::engine::{Engine, Identity, Kind, Request};
 use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;
@@ -19,6 +18,7 @@ use ofi_provider::glue::{
     Tagged, WriteOp,
 };
 use ofi_provider::lower::OPT_SOURCE;
+use ofi_provider::sep::{Group, Half, Part};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -49,7 +49,7 @@ pub(crate) struct Names {
 impl Names {
     /// Tells this endpoint of the engine's about the vector from now on, for as
     /// long as the result lives.
-    pub(crate) fn listen(engine: &Arc<Engine>, ep: u32, av: &Av) -> Arc<Self> {
+    fn listen(engine: &Arc<Engine>, ep: u32, av: &Av) -> Arc<Self> {
         let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
         let weak: Weak<Self> = Arc::downgrade(&names);
         av.listen(weak);
@@ -95,13 +95,27 @@ impl TcpEp {
         identity: &Identity,
         counts: [usize; 2],
     ) -> Result<Self> {
-        let group = Group::new(&engine, identity, counts)?;
-        Ok(Self::part(engine, group.ids[0], Kind::Rdm, Part::Scalable(Arc::new(group))))
+        let group = Group::new(counts, |most, receivers| {
+            engine.lock().add_contexts(identity, most, receivers)
+        })?;
+        Ok(Self::part(engine, group.ids()[0], Kind::Rdm, Part::Scalable(Arc::new(group))))
     }
 
     fn part(engine: Arc<Engine>, id: u32, kind: Kind, part: Part) -> Self {
         let (request, names) = (Mutex::default(), OnceLock::new());
         Self { engine, id, kind, dest: None, request, names, part }
+    }
+
+    /// A scalable endpoint is reachable from now on.
+    fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
+        let mut state = self.engine.lock();
+        for id in group.ids() {
+            state.ep(*id).bind(bindings);
+            if let Some(av) = &bindings.av {
+                group.keep(Names::listen(&self.engine, *id, av));
+            }
+        }
+        state.listen_for(group.ids())
     }
 
     fn take_request(&self) -> Option<Request> {
@@ -128,7 +142,7 @@ impl Endpoint for TcpEp {
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
         match &self.part {
             Part::Whole => {}
-            Part::Scalable(group) => return group.enable(&self.engine, bindings),
+            Part::Scalable(group) => return self.enable_contexts(group, bindings),
             Part::Context(_, half, _) => {
                 self.engine.lock().bind_half(self.id, *half, bindings);
                 return Ok(());
@@ -158,7 +172,8 @@ impl Endpoint for TcpEp {
 
     fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
         let Part::Scalable(group) = &self.part else { return Err(Error::INVAL) };
-        let (id, half) = group.take(&self.engine, index, attr)?;
+        let (id, half) = group.take(index, attr)?;
+        self.engine.lock().ep(id).become_context(attr);
         let part = Part::Context(group.clone(), half, index);
         Ok(Self::part(self.engine.clone(), id, self.kind, part))
     }
@@ -231,8 +246,13 @@ impl Endpoint for TcpEp {
         }
         match &self.part {
             Part::Whole => self.engine.lock().close_ep(self.id),
-            Part::Scalable(group) => group.close(&self.engine),
-            Part::Context(group, half, index) => group.give_back(&self.engine, *half, *index),
+            Part::Scalable(group) => {
+                let mut state = self.engine.lock();
+                group.ids().iter().for_each(|id| state.close_ep(*id));
+            }
+            Part::Context(group, half, index) => {
+                group.give_back(*half, *index, |id| self.engine.lock().close_half(id, *half));
+            }
         }
         drop(self.take_request());
     }

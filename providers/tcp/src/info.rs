@@ -1,6 +1,5 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
 use crate::domain::TcpFabric;
-use crate::sep::MAX_CONTEXTS;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
@@ -11,6 +10,7 @@ use ofi_provider::info::{
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
+use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
 use std::sync::OnceLock;
 

@@ -10,6 +10,5 @@ mod ep;
 pub mod info;
 mod pep;
 mod ring;
-mod sep;
 mod sock;
 pub mod wire;

@@ -29,8 +29,10 @@ use crate::mr::{Backed, Backing, Count};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::hash::{BuildHasher, RandomState};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// An option of connected endpoints (fi_setopt(3), 8 bytes): what completions of
@@ -267,7 +269,7 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
     /// As [`register_send`](Self::register_send), for a buffer that receives.
@@ -277,7 +279,7 @@ impl Domain {
         access: u64,
         mut key: impl FnMut() -> u64,
     ) -> Result<Vec<Region>> {
-        buf.iov().iter().map(|iov| self.register_any(*iov, access, &mut key)).collect()
+        buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
     /// Registers under a key that is free.
@@ -285,10 +287,11 @@ impl Domain {
         self: &Arc<Self>,
         iov: iovec,
         access: u64,
-        key: &mut impl FnMut() -> u64,
+        offset: u64,
+        mut key: impl FnMut() -> u64,
     ) -> Result<Region> {
         for _ in 0..MAX_KEYS {
-            match self.register(iov, access, 0, key()) {
+            match self.register(iov, access, offset, key()) {
                 // The application has it, or a transfer of long ago.
                 Err(Error::NOKEY) => {}
                 other => return other,
@@ -303,7 +306,7 @@ impl Domain {
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
-            buf.region = Some(self.register_any(iov, access, &mut key)?);
+            buf.region = Some(Box::new(self.register_any(iov, access, 0, &mut key)?));
         }
         Ok(buf)
     }
@@ -330,7 +333,49 @@ impl Drop for Domain {
 
 /// The application's regions, as a domain's table has them registered.
 #[derive(Debug)]
-pub struct Regions(pub Arc<Domain>);
+pub struct Regions {
+    domain: Arc<Domain>,
+    /// With FI_MR_BASIC, over a core that asks for less: keys are ours to choose,
+    /// and addresses are virtual all the same.
+    basic: Option<Keys>,
+}
+
+/// Keys that a peer who was not told one does not guess, for a core that lets its
+/// user choose.
+#[derive(Debug)]
+pub struct Keys {
+    drawn: AtomicU64,
+    secret: RandomState,
+    /// The bits that the core's keys have.
+    mask: u64,
+}
+
+impl Keys {
+    /// For a core with keys of so many bytes (domain_attr.mr_key_size).
+    pub fn new(key_size: usize) -> Self {
+        let mask = match u32::try_from(key_size) {
+            Ok(size @ 1..8) => (1 << (8 * size)) - 1,
+            _ => u64::MAX,
+        };
+        Self { drawn: AtomicU64::new(0), secret: RandomState::new(), mask }
+    }
+
+    /// Another key, which may be taken.
+    pub fn draw(&self) -> u64 {
+        let key = self.secret.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) & self.mask;
+        // No key at all.
+        if key == abi::FI_KEY_NOTAVAIL { self.draw() } else { key }
+    }
+}
+
+impl Regions {
+    /// Regions of an application with this `mr_mode`, registered with this domain,
+    /// whose keys have so many bytes.
+    pub fn new(domain: Arc<Domain>, mr_mode: c_int, key_size: usize) -> Self {
+        let basic = mr_mode == abi::FI_MR_BASIC && !domain.virt_addr;
+        Self { domain, basic: basic.then(|| Keys::new(key_size)) }
+    }
+}
 
 impl Backing for Regions {
     unsafe fn register(
@@ -342,7 +387,10 @@ impl Backing for Regions {
         wanted: u64,
     ) -> Result<(u64, Box<dyn Backed>)> {
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
-        let region = self.0.register(iov, access, offset, wanted)?;
+        let region = match &self.basic {
+            None => self.domain.register(iov, access, offset, wanted)?,
+            Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
+        };
         Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))
     }
 }
@@ -467,7 +515,8 @@ impl Drop for Cntr {
 pub struct Buf {
     base: NonNull<u8>,
     len: usize,
-    region: Option<Region>,
+    /// In a box: few cores want it, and buffers are moved about a lot.
+    region: Option<Box<Region>>,
 }
 
 // SAFETY: plain memory that this alone owns.
@@ -491,7 +540,7 @@ impl Buf {
     }
 
     fn desc(&self) -> *mut c_void {
-        self.region.as_ref().map_or(ptr::null_mut(), Region::desc)
+        self.region.as_ref().map_or(ptr::null_mut(), |region| region.desc())
     }
 }
 

@@ -455,6 +455,16 @@ unsafe impl Send for Endpoint {}
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
+    /// Whether transfers other than receives are under way, of whose completion the
+    /// queue will tell. Takes as long as there are transfers in the queue.
+    pub fn has_transfers(&self) -> bool {
+        let flights = self.cq.flights.lock();
+        flights
+            .slab
+            .iter()
+            .any(|(_, flight)| flight.owner == self.owner && flight.kind == Kind::Transfer)
+    }
+
     /// Opens an endpoint as `info` describes it, and enables it. Events name it
     /// by `token`. Counters count what their flags say (fi_endpoint(3)).
     pub fn open(

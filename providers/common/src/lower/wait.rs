@@ -24,6 +24,15 @@ impl WaitSet {
     /// Opens a set (fi_poll(3)). An error if the core has none that can be slept
     /// on by its descriptor.
     pub fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>> {
+        // Asked of one that is not used: a core may signal entries of those that were
+        // asked, which takes a system call each.
+        match Self::new(fabric)?.try_wait() {
+            Ok(()) | Err(Error::AGAIN) => Ok(Arc::new(Self::new(fabric)?)),
+            Err(_) => Err(Error::NOSYS),
+        }
+    }
+
+    fn new(fabric: &Arc<Fabric>) -> Result<Self> {
         let mut raw: *mut fid_wait = ptr::null_mut();
         // SAFETY: the fabric is open; all zeros is a valid attribute, which lives
         // for the call.
@@ -40,10 +49,7 @@ impl WaitSet {
             let fd = (&raw mut set.fd).cast::<c_void>();
             control(raw.as_ptr().cast(), abi::FI_GETWAIT, fd)?;
         }
-        match set.try_wait() {
-            Ok(()) | Err(Error::AGAIN) if set.fd >= 0 => Ok(Arc::new(set)),
-            _ => Err(Error::NOSYS),
-        }
+        if set.fd >= 0 { Ok(set) } else { Err(Error::NOSYS) }
     }
 
     /// What becomes readable with an entry of any member.

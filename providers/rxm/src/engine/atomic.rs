@@ -41,7 +41,12 @@ impl Ep {
         // Without memory for an answer the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return Ok(()) };
         let room = &mut buf[HEADER_LEN + ANSWER_LEN..];
-        let (status, len) = match self.carry_out(&request, room) {
+        // Elements in the other byte order are not understood.
+        let result = match self.conns[conn].swapped {
+            true => Err(Error::OPNOTSUPP),
+            false => self.carry_out(&request, room),
+        };
+        let (status, len) = match result {
             Ok(len) => (0, len),
             Err(error) => (error.code(), 0),
         };

@@ -8,7 +8,7 @@ use super::ep::Ep;
 use super::rx::Partial;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
-use crate::wire::{Accept, Call, FlowControl, Refusal};
+use crate::wire::{Accept, Call, FlowControl, Header, Refusal};
 use ofi_provider::addr::{self, connect_order};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -20,6 +20,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+/// Receive buffers that a connection has at first, if it has its own; more follow
+/// when these turn out too few.
+const FIRST_RX_BUFFERS: usize = 4;
+
 /// Calls of ours that a peer may refuse before its transfers fail.
 const MAX_REFUSALS: u32 = 8;
 
@@ -27,6 +31,8 @@ const MAX_REFUSALS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: SocketAddr,
+    /// Which of its receive contexts; 0 if it is not scalable.
+    pub(super) rx: u16,
     /// The connection to send on.
     pub(super) conn: u32,
 }
@@ -51,8 +57,9 @@ pub(super) struct Conn {
     pub(super) link: Link,
     /// The core's endpoint; none while refused.
     pub(super) ep: Option<Endpoint>,
-    /// Receive buffers posted to it, if it has its own.
+    /// Receive buffers posted to it, if it has its own, and how many are to be.
     pub(super) rx_posted: usize,
+    pub(super) rx_wanted: usize,
     /// What packets must say beside the connection's index: with shared receive
     /// buffers nothing else tells whose a packet is, so a peer must not be able
     /// to guess another's, nor name a connection that is over.
@@ -64,14 +71,23 @@ pub(super) struct Conn {
     refusals: u32,
     /// Transfers that wait, for the connection or for room in the core.
     pub(super) waiting: VecDeque<Waiting>,
+    /// What was begun, or a peer waits for: it goes first, and past a fence, which may
+    /// be waiting for what the peer does then.
+    pub(super) urgent: VecDeque<Waiting>,
     /// Messages that arrive in segments.
     pub(super) partial: Vec<Partial>,
     /// It is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
     /// Transfers that are not complete, those that wait too.
     pub(super) ops: usize,
+    /// How many of them are atomic operations.
+    pub(super) atomics: usize,
     /// The first that waits does so for all before it to complete (FI_FENCE).
     pub(super) fenced: bool,
+    /// It is called in this library's version of connection data.
+    own: bool,
+    /// The peer's byte order is not ours.
+    pub(super) swapped: bool,
 }
 
 impl Conn {
@@ -81,16 +97,30 @@ impl Conn {
             link,
             ep: None,
             rx_posted: 0,
-            secret: RandomState::new().hash_one(peer) as u32 & SECRET_MASK,
+            rx_wanted: FIRST_RX_BUFFERS,
+            // Never 0, as what it is read as in the other byte order.
+            secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,
             pid: 0,
             refusals: 0,
             waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
             partial: Vec::new(),
             stalled: false,
             ops: 0,
+            atomics: 0,
             fenced: false,
+            own: false,
+            swapped: false,
         }
+    }
+}
+
+impl Conn {
+    /// It is the next to go again.
+    pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
+        let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
+        queue.push_front(waiting);
     }
 }
 
@@ -118,11 +148,20 @@ impl Ep {
         let named = conn_id as u32;
         let id = named & ((1 << INDEX_BITS) - 1);
         let conn = self.conns.get(id)?;
-        (conn.secret == named >> INDEX_BITS).then_some(id)
+        (conn.secret == named >> INDEX_BITS && !conn.swapped).then_some(id)
+    }
+
+    /// The same of a packet from a peer of the other byte order.
+    #[cold]
+    pub(super) fn named_swapped(&self, packet: &[u8]) -> Option<u32> {
+        let named = Header::conn_id(packet)?.swap_bytes() as u32;
+        let id = named & ((1 << INDEX_BITS) - 1);
+        let conn = self.conns.get(id)?;
+        (conn.secret == named >> INDEX_BITS && conn.swapped).then_some(id)
     }
 
     /// A new connection, -FI_ENOBUFS when there are as many as have names.
-    fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
+    pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
         let id = self.conns.insert(Conn::new(peer, link));
         if id >= 1 << INDEX_BITS {
             self.conns.remove(id);
@@ -177,7 +216,12 @@ impl Ep {
             eager_limit: self.common.config.eager_limit as u32,
             rx_size: self.rx_size(),
             conn_id: self.conn_id(id),
+            contexts: self.contexts_to(self.conns[id].peer),
+            key: self.identity.key.clone(),
+            own: self.conns[id].own,
+            swapped: false,
         };
+        self.conns[id].own = call.is_own();
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
         match &conn.ep {
@@ -218,7 +262,7 @@ impl Ep {
                 Ok(None) | Err(_) => break,
             };
             match event {
-                Event::Request { info, data } => self.called(&info, &data),
+                Event::Request { info, data } => self.called(info, &data),
                 Event::Connected { token, data } => self.connected(token as u32, &data),
                 Event::Ended { token } => self.ended(token as u32, Error::CONNRESET),
                 Event::Failed { token, error, data } => {
@@ -233,22 +277,28 @@ impl Ep {
     }
 
     /// A peer calls.
-    fn called(&mut self, info: &InfoBuf, data: &[u8]) {
+    fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| addr::from_bytes(addr).ok());
-        let read = Call::read(data).map_err(|why| why.to_string()).and_then(|call| {
+        let read = Call::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
+        let read = read.and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
             match from {
-                _ if call.eager_limit != limit => Err(format!(
-                    "FI_OFI_RXM_BUFFER_SIZE is {} there and {limit} here",
-                    call.eager_limit
-                )),
+                _ if call.key != self.identity.key => {
+                    let why = if call.own { Refusal::OtherKey } else { Refusal::Refused };
+                    Err(("another authorization key (auth_key)".to_owned(), why))
+                }
+                _ if call.eager_limit != limit => {
+                    let theirs = call.eager_limit;
+                    let why = format!("FI_OFI_RXM_BUFFER_SIZE is {theirs} there and {limit} here");
+                    Err((why, Refusal::Refused))
+                }
                 Some(from) if call.port != 0 => Ok((from, call)),
-                _ => Err("no address to know it by".to_owned()),
+                _ => Err(("no address to know it by".to_owned(), Refusal::Refused)),
             }
         });
         let (mut addr, call) = match read {
             Ok(read) => read,
-            Err(why) => {
+            Err((why, refusal)) => {
                 ofi_provider::log!(
                     &RXM,
                     WARN,
@@ -256,7 +306,7 @@ impl Ep {
                     "refused the call of {}: {why}",
                     from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
                 );
-                self.refuse(info, Refusal::Refused);
+                self.refuse(&info, refusal);
                 return;
             }
         };
@@ -264,39 +314,43 @@ impl Ep {
         if let SocketAddr::V6(v6) = &mut addr {
             v6.set_flowinfo(0);
         }
+        if !call.contexts.are_first() {
+            self.context_called(info, addr, call);
+            return;
+        }
         let peer = self.peer_at(addr);
         let pid = (call.conn_id >> 32) as u32;
         let id = self.peers[peer].conn;
         let Some(conn) = self.conns.get(id) else {
-            self.called_anew(peer, info, &call);
+            self.called_anew(peer, &info, &call);
             return;
         };
         match conn.link {
-            Link::Refused(_) => self.accept(id, info, &call),
-            Link::Calling => match connect_order(&addr, &self.own_addr(info)) {
-                Ordering::Less => self.refuse(info, Refusal::Already),
+            Link::Refused(_) => self.accept(id, &info, &call),
+            Link::Calling => match connect_order(&addr, &self.own_addr(&info)) {
+                Ordering::Less => self.refuse(&info, Refusal::Already),
                 Ordering::Greater => {
                     // Ours is dropped for the peer's; what waits stays.
                     self.drop_link(id);
-                    self.accept(id, info, &call);
+                    self.accept(id, &info, &call);
                 }
                 Ordering::Equal => {
                     // It is ourselves: one connection for each direction.
                     match self.new_conn(peer, Link::Accepting) {
-                        Ok(id) => self.accept(id, info, &call),
-                        Err(_) => self.refuse(info, Refusal::Unspecified),
+                        Ok(id) => self.accept(id, &info, &call),
+                        Err(_) => self.refuse(&info, Refusal::Unspecified),
                     }
                 }
             },
             Link::Accepting | Link::Connected if pid == 0 || conn.pid == pid || conn.pid == 0 => {
-                self.refuse(info, Refusal::Already);
+                self.refuse(&info, Refusal::Already);
             }
             Link::Accepting | Link::Connected => {
                 // The peer was started anew.
                 self.ended(id, Error::CONNRESET);
                 // That may have forgotten a peer without a name.
                 let peer = self.peer_at(addr);
-                self.called_anew(peer, info, &call);
+                self.called_anew(peer, &info, &call);
             }
         }
     }
@@ -322,28 +376,30 @@ impl Ep {
         own
     }
 
-    fn refuse(&self, info: &InfoBuf, why: Refusal) {
-        if let Some(core) = &self.core {
+    pub(super) fn refuse(&self, info: &InfoBuf, why: Refusal) {
+        if let Some(pep) = self.core.as_ref().and_then(|core| core.pep.as_ref()) {
             // The caller may be gone already.
-            let _ = core.pep.reject(info, &why.write());
+            let _ = pep.reject(info, &why.write());
         }
     }
 
-    fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
+    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.pid = (call.conn_id >> 32) as u32;
+        conn.swapped = call.swapped;
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             let data = Accept {
                 conn_id: self.conn_id(id),
                 rx_size: self.rx_size(),
                 flow_control: FlowControl::Off,
+                swapped: false,
             };
             match &self.conns[id].ep {
-                Some(ep) => ep.accept(&data.write()),
+                Some(ep) => ep.accept(&data.write(call.own)),
                 None => Err(Error::OPBADSTATE),
             }
         });
@@ -355,8 +411,9 @@ impl Ep {
     fn connected(&mut self, id: u32, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         match conn.link {
-            Link::Calling => match Accept::read(data) {
+            Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
+                    conn.swapped = accept.swapped;
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
                 }
@@ -379,13 +436,18 @@ impl Ep {
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let refused = Refusal::read(data);
-        let again = refused.is_some_and(|why| why != Refusal::Refused);
+        // In the version that either byte order understands.
+        let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
+        conn.own |= in_own;
+        let again = matches!(refused, Some(Refusal::Already | Refusal::Unspecified)) || in_own;
         if conn.link != Link::Calling || !again || conn.refusals >= MAX_REFUSALS {
-            self.ended(id, error);
+            let keys = refused == Some(Refusal::OtherKey);
+            self.ended(id, if keys { Error::KEYREJECTED } else { error });
             return;
         }
         conn.refusals += 1;
-        let wait = Duration::from_millis(5) * (1 << conn.refusals);
+        let wait = if in_own { 0 } else { 5 << conn.refusals };
+        let wait = Duration::from_millis(wait);
         conn.link = Link::Refused(Instant::now() + wait);
         self.drop_link(id);
         self.refused.push(id);
@@ -444,7 +506,7 @@ impl Ep {
                 }
             }
         }
-        for waiting in conn.waiting.drain(..) {
+        for waiting in conn.urgent.drain(..).chain(conn.waiting.drain(..)) {
             if let Waiting::Packet(buf, _, _) = waiting {
                 self.release(Some(buf));
             }
@@ -469,9 +531,9 @@ impl Ep {
             || self.conns.iter().any(|(_, conn)| conn.peer == peer)
             || self.inbox.keeps_from(peer);
         if !named && !talks {
-            let addr = entry.addr;
+            let key = (entry.addr, entry.rx);
             self.peers.remove(peer);
-            self.by_addr.remove(&addr);
+            self.by_addr.remove(&key);
             self.inbox.forget(peer);
         }
     }

@@ -1,6 +1,7 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
 use super::cm::{Conn, Link, Peer};
+use super::contexts::Handed;
 use super::rx::{Body, Fetch, Packet};
 use super::tx::TxOp;
 use crate::info::RXM;
@@ -14,8 +15,8 @@ use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, RecvOp};
-use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::glue::Bindings;
+use ofi_provider::inbox::Inbox;
 use ofi_provider::later::{ASIDE, Aside};
 use ofi_provider::lower::{self, Buf, Done};
 use ofi_provider::slab::{NONE, Slab};
@@ -51,12 +52,15 @@ pub(crate) struct Identity {
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
     pub(crate) inject_size: usize,
+    /// Only peers with the same authorization key are talked with.
+    pub(crate) key: Vec<u8>,
 }
 
 /// What of the core provider an endpoint stands on. Fields close in this order.
 #[derive(Debug)]
 pub(super) struct Core {
-    pub(super) pep: lower::Passive,
+    /// Only the first of a scalable endpoint's contexts listens.
+    pub(super) pep: Option<lower::Passive>,
     pub(super) srx: Option<Arc<lower::SharedRx>>,
     /// Count what peers read and wrote, if the application wants to know.
     pub(super) cntrs: Vec<(Arc<lower::Cntr>, u64)>,
@@ -80,8 +84,6 @@ pub(crate) struct Ep {
     pub(super) later: Option<Aside>,
 
     pub(crate) inbox: Inbox<Body>,
-    /// Room for what a post finds, used again and again.
-    meetings: Vec<Meeting>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
     /// Packets came that nothing says whose they are, of which one warning tells.
@@ -90,9 +92,18 @@ pub(crate) struct Ep {
     pub(super) parked: VecDeque<Packet>,
 
     pub(super) peers: Slab<Peer>,
-    pub(super) by_addr: HashMap<SocketAddr, u32>,
+    /// Peers by address and receive context.
+    pub(super) by_addr: HashMap<(SocketAddr, u16), u32>,
     /// Peers by their name in the address vector.
     by_name: Vec<u32>,
+    /// The same for other receive contexts of theirs than the first.
+    pub(super) by_context: Vec<Vec<u32>>,
+    /// Which of a scalable endpoint's contexts this is; 0 is also its listener and
+    /// its talk with endpoints that are not scalable.
+    pub(super) index: u16,
+    /// The first one knows all that receive, and gives them the calls for them.
+    pub(super) receivers: Vec<u32>,
+    pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<Conn>,
     /// Connections that are not made yet.
     pub(super) unready: usize,
@@ -114,7 +125,7 @@ pub(crate) struct Ep {
     /// Turns without a completion since then.
     idle_turns: u32,
     last_look: Instant,
-    /// Transfers wait for a connection, which somebody has to see through.
+    /// Transfers wait for a connection or for room, which somebody has to see through.
     pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
@@ -123,7 +134,7 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let mut inbox = Inbox::new(identity.directed, identity.source_err, least);
+        let mut inbox = Inbox::new(NONE, identity.directed, identity.source_err, least);
         if identity.collective {
             inbox.set_collective();
         }
@@ -138,13 +149,16 @@ impl Ep {
             av: None,
             later: None,
             inbox,
-            meetings: Vec::new(),
             fetches: Slab::default(),
             strange: false,
             parked: VecDeque::new(),
             peers: Slab::default(),
             by_addr: HashMap::new(),
             by_name: Vec::new(),
+            by_context: Vec::new(),
+            index: 0,
+            receivers: Vec::new(),
+            handed: Vec::new(),
             conns: Slab::default(),
             unready: 0,
             refused: Vec::new(),
@@ -164,13 +178,30 @@ impl Ep {
     /// Opens what the endpoint stands on, and listens. The descriptors of its
     /// queues come back, as far as they have their own.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.tx_cq.clone_from(&bindings.tx_cq);
-        self.tx_cntr.clone_from(&bindings.tx_cntr);
-        self.rma_cntrs.clone_from(&bindings.rma_cntrs);
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
         self.av.clone_from(&bindings.av);
         self.later.clone_from(&bindings.later);
-        self.inbox.bind(bindings);
+        let [_, _, counts @ ..] = self.rma_cntrs.each_ref().map(Option::is_some);
+        self.open(true, counts)
+    }
 
+    /// What is bound for sending.
+    pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
+        self.tx_cq.clone_from(&bindings.tx_cq);
+        self.tx_cntr.clone_from(&bindings.tx_cntr);
+        self.rma_cntrs[..2].clone_from_slice(&bindings.rma_cntrs[..2]);
+    }
+
+    /// What is bound for receiving, and for what peers do to our memory.
+    pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
+        self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
+        self.inbox.bind(bindings);
+    }
+
+    /// Opens what the endpoint stands on: what listens, if it does, and counters of
+    /// what peers read and wrote, as far as it counts that.
+    pub(super) fn open(&mut self, listens: bool, counts: [bool; 2]) -> Result<[Option<RawFd>; 2]> {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
         let set = common.wait_set.as_ref();
@@ -187,8 +218,12 @@ impl Ep {
             cq = open(false)?;
         }
         info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
-        let pep = lower::Passive::listen(fabric, &info, &eq)?;
-        self.identity.local = addr::from_bytes(&pep.name()?)?;
+        let mut pep = None;
+        if listens {
+            let new = lower::Passive::listen(fabric, &info, &eq)?;
+            self.identity.local = addr::from_bytes(&new.name()?)?;
+            pep = Some(new);
+        }
         self.rx_wanted = match srx {
             Some(_) => common.rx_buffers(true).min(FIRST_RX_BUFFERS),
             None => 0,
@@ -207,8 +242,8 @@ impl Ep {
             if common.wait_set.is_some() { "a wait set" } else { "descriptors" }
         );
         let mut cntrs = Vec::new();
-        for (wanted, flag) in self.rma_cntrs[2..].iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
-            if wanted.is_some() {
+        for (wanted, flag) in counts.into_iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
+            if wanted {
                 cntrs.push((lower::Cntr::open(&common.domain)?, flag));
             }
         }
@@ -369,6 +404,7 @@ impl Ep {
         if !self.stalled.is_empty() {
             self.retry_stalled();
         }
+        self.go_on();
         if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
             self.pass_counts_on();
         }
@@ -406,6 +442,7 @@ impl Ep {
 
     /// Looks for connection events if it is time to.
     fn look_for_events(&mut self) {
+        self.since_look = 0;
         if self.unready == 0 && !self.look_now {
             let now = Instant::now();
             if now.duration_since(self.last_look) < self.common.config.cm_interval {
@@ -414,7 +451,6 @@ impl Ep {
             self.last_look = now;
         }
         self.look_now = false;
-        self.since_look = 0;
         self.connection_events();
     }
 
@@ -423,7 +459,19 @@ impl Ep {
         let Some(core) = &self.core else { return true };
         // The event queue wakes the sleeper, who then has to look there.
         self.look_now = true;
-        if !self.refused.is_empty() || (!self.parked.is_empty() && self.inbox.has_room()) {
+        if !self.handed.is_empty()
+            || !self.refused.is_empty()
+            || (!self.parked.is_empty() && self.inbox.has_room())
+        {
+            return false;
+        }
+        // What the core has no room for goes on when a transfer before it completes;
+        // of what was injected no entry tells that.
+        let will_wake = |id: &u32| {
+            let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
+            ep.is_none_or(|ep| ep.has_transfers())
+        };
+        if !self.stalled.iter().all(will_wake) {
             return false;
         }
         // The engine asks the wait set, which is for all endpoints.
@@ -431,79 +479,84 @@ impl Ep {
             || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
     }
 
-    /// Whether transfers wait for a connection to be made.
+    /// Whether transfers wait for a connection to be made, or for room in the core.
     pub(super) fn has_waiting(&self) -> bool {
-        self.unready > 0
-            && self.conns.iter().any(|(_, c)| c.link != Link::Connected && !c.waiting.is_empty())
-    }
-
-    /// fi_recv and its kin.
-    #[inline]
-    pub(crate) fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
-        let mut meetings = std::mem::take(&mut self.meetings);
-        let result = self.inbox.post(op, tagged, &mut meetings);
-        self.meet(&mut meetings);
-        self.meetings = meetings;
-        result
-    }
-
-    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
-    pub(crate) fn special(&mut self, op: RecvOp) -> Result {
-        let mut meetings = Vec::new();
-        let result = self.inbox.special(op, &mut meetings);
-        self.meet(&mut meetings);
-        result
+        let waits = |conn: &Conn| conn.link != Link::Connected && !conn.waiting.is_empty();
+        !self.stalled.is_empty()
+            || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
     }
 
     /// The peer with this address, made if it is new.
     pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
-        if let Some(&peer) = self.by_addr.get(&addr) {
+        self.context_at(addr, 0)
+    }
+
+    /// The same for a receive context of a peer's.
+    pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
+        if let Some(&peer) = self.by_addr.get(&(addr, rx)) {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
-        let peer = self.peers.insert(Peer { addr, conn: NONE });
-        self.by_addr.insert(addr, peer);
+        let peer = self.peers.insert(Peer { addr, rx, conn: NONE });
+        self.by_addr.insert((addr, rx), peer);
         self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
         peer
     }
 
-    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+    pub(super) fn set_name(&mut self, name: fi_addr_t, peer: u32) {
         let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
         self.inbox.set_name(peer, name, id);
         let Ok(index) = usize::try_from(name) else { return };
         if name == FI_ADDR_NOTAVAIL {
             return;
         }
-        if self.by_name.len() <= index {
-            self.by_name.resize(index + 1, NONE);
+        let table = match usize::from(self.peers[peer].rx) {
+            0 => &mut self.by_name,
+            rx => {
+                if self.by_context.len() < rx {
+                    self.by_context.resize(rx, Vec::new());
+                }
+                &mut self.by_context[rx - 1]
+            }
+        };
+        if table.len() <= index {
+            table.resize(index + 1, NONE);
         }
-        self.by_name[index] = peer;
+        table[index] = peer;
+    }
+
+    /// The peers that have this name: the endpoint, and contexts of it. `forget`:
+    /// nobody has it from now on.
+    fn named(&mut self, name: fi_addr_t, forget: bool) -> Vec<u32> {
+        let Ok(name) = usize::try_from(name) else { return Vec::new() };
+        let tables = std::iter::once(&mut self.by_name).chain(&mut self.by_context);
+        let places = tables.filter_map(|table| table.get_mut(name));
+        let peers: Vec<_> =
+            places.map(|at| if forget { std::mem::replace(at, NONE) } else { *at }).collect();
+        peers.into_iter().filter(|peer| self.peers.get(*peer).is_some()).collect()
     }
 
     /// An address got a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &SocketAddr) {
         // Only peers that exist; others are looked up when they are sent to.
-        if let Some(&peer) = self.by_addr.get(addr) {
-            self.set_name(name, peer);
+        for rx in 0..=self.by_context.len() as u16 {
+            if let Some(&peer) = self.by_addr.get(&(*addr, rx)) {
+                self.set_name(name, peer);
+            }
         }
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        let peer = usize::try_from(name).ok().and_then(|name| self.by_name.get(name)).copied();
-        if let Some(peer) = peer.filter(|peer| self.peers.get(*peer).is_some()) {
+        for peer in self.named(name, false) {
             self.inbox.set_name(peer, name, id);
         }
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        let Some(slot) = usize::try_from(name).ok().and_then(|n| self.by_name.get_mut(n)) else {
-            return;
-        };
-        let peer = std::mem::replace(slot, NONE);
-        if self.peers.get(peer).is_some() {
+        for peer in self.named(name, true) {
             self.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         }
     }
@@ -522,19 +575,18 @@ impl Ep {
         }
     }
 
-    #[cold]
-    fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let addr = self.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
-        let peer = self.peer_at(addr);
-        self.set_name(dest, peer);
-        Ok(peer)
-    }
-
     /// Whether transfers can go out on a connection right now.
     #[inline]
     pub(super) fn is_ready(&self, conn: u32) -> bool {
         let conn = &self.conns[conn];
-        conn.link == Link::Connected && conn.waiting.is_empty()
+        conn.link == Link::Connected && conn.waiting.is_empty() && conn.urgent.is_empty()
+    }
+
+    /// Whether what was begun, or a peer waits for, can go out right now.
+    #[inline]
+    pub(super) fn is_ready_for_urgent(&self, conn: u32) -> bool {
+        let conn = &self.conns[conn];
+        conn.link == Link::Connected && conn.urgent.is_empty()
     }
 
     /// Ends everything.
@@ -549,6 +601,7 @@ impl Ep {
             self.ended(id, Error::CANCELED);
         }
         self.core = None;
+        self.inbox.leave();
         // What nobody will send to is reported as well: every operation completes.
         self.inbox.cancel_all();
     }

@@ -7,6 +7,7 @@
 //! to cost, its event queues.
 mod atomic;
 mod cm;
+mod contexts;
 mod ep;
 mod rx;
 mod tx;
@@ -15,8 +16,10 @@ pub(crate) use ep::{Ep, Identity};
 
 use crate::config::Config;
 use crate::wire::HEADER_LEN;
+use ofi_provider::abi::FI_PEEK;
 use ofi_provider::error::Result;
-use ofi_provider::glue::{Bindings, DomainSettings};
+use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
+use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::lower::{self, Buf, Done};
@@ -26,7 +29,7 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::Worker;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -47,11 +50,8 @@ pub(crate) struct Common {
     /// Segments of one transfer of the core's.
     core_iov: usize,
     /// Keys of regions of ours, where the core does not choose them.
-    keys: AtomicU32,
+    keys: lower::Keys,
 }
-
-/// Keys of ours have this bit, which applications leave alone.
-const KEY: u64 = 1 << 31;
 
 impl Common {
     pub(crate) fn new(
@@ -61,7 +61,7 @@ impl Common {
         settings: &DomainSettings,
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
-        let keys = AtomicU32::new(0);
+        let keys = lower::Keys::new(info.domain().mr_key_size);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let core = info
             .as_ref()
@@ -74,9 +74,9 @@ impl Common {
         Self { domain, info, config, level, wait_set, regions, core_inject, core_iov, keys }
     }
 
-    /// A key that no region of ours had for long.
+    /// A key that an application hardly chooses, nor a peer guesses.
     fn key(&self) -> u64 {
-        KEY | u64::from(self.keys.fetch_add(1, Ordering::Relaxed)) & (KEY - 1)
+        self.keys.draw()
     }
 
     /// A new buffer for one packet.
@@ -100,12 +100,13 @@ pub(crate) struct Engine {
     helper: Mutex<Option<Helper>>,
 }
 
-/// A thread that makes connections while the application makes no call.
+/// A thread that makes connections, and sends what the core had no room for, while
+/// the application makes no call.
 ///
 /// A send is accepted before its connection is there. If the application then
 /// waits for something else, under manual progress nobody would finish the
 /// connection: this does. It looks in every now and then, keeps out of the way
-/// of an application that is at it itself, and ends when nothing waits.
+/// of an application that is at it itself, and ends when nothing waits for long.
 #[derive(Debug)]
 struct Helper {
     worker: Worker,
@@ -114,6 +115,9 @@ struct Helper {
 
 /// How often the helper looks whether it is needed.
 const HELPER_PAUSE: Duration = Duration::from_millis(1);
+
+/// Looks in vain after which it ends: something may wait again at any moment.
+const HELPER_LOOKS: u32 = 64;
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -128,13 +132,20 @@ pub(crate) struct State {
     helped: bool,
     /// Room for completions of the core's, used again and again.
     done: Vec<Done>,
+    /// Room for what a receive finds, used again and again.
+    meetings: Vec<Meeting>,
 }
 
 impl Engine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State { eps: Slab::default(), helped: false, done: Vec::with_capacity(64) };
+        let state = State {
+            eps: Slab::default(),
+            helped: false,
+            done: Vec::with_capacity(64),
+            meetings: Vec::new(),
+        };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -177,7 +188,10 @@ impl Engine {
 
     /// Adds an endpoint; its number.
     pub(crate) fn add_ep(&self, identity: Identity) -> u32 {
-        self.lock().eps.insert(Box::new(Ep::new(self.common.clone(), identity)))
+        let mut state = self.lock();
+        let id = state.eps.insert(Box::new(Ep::new(self.common.clone(), identity)));
+        state.eps[id].inbox.set_owner(id);
+        id
     }
 
     /// Does something with an endpoint, if it is still open.
@@ -187,10 +201,20 @@ impl Engine {
         }
     }
 
-    /// Starts an endpoint; its core's queues are watched from then on.
-    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
+    /// Starts an endpoint, whose receives are those of `srx` if that is given; its
+    /// core's queues are watched from then on.
+    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
+        if let Some(srx) = srx {
+            let queues = state.ep(srx).inbox.lend(bindings.rx_cq.as_ref());
+            state.ep(ep).inbox.join(queues);
+        }
         let fds = state.ep(ep).enable(bindings)?;
+        self.watch(fds)
+    }
+
+    /// Blocked callers wake for these queues of the core's as well.
+    fn watch(&self, fds: [Option<RawFd>; 2]) -> Result {
         if let Some(epoll) = &self.epoll {
             fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
         }
@@ -211,19 +235,23 @@ impl Engine {
 
 /// What the helper does.
 fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
-    let mut seen = None;
+    let (mut seen, mut vain) = (None, 0);
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(HELPER_PAUSE);
         let Some(engine) = engine.upgrade() else { return };
         let now = Some(engine.activity());
         let mut state = engine.lock();
-        if !state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+        if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
+            vain = 0;
+            if now == seen {
+                state.turn();
+            }
+        } else if vain >= HELPER_LOOKS {
             // Whoever starts to wait from now on starts another.
             state.helped = false;
             return;
-        }
-        if now == seen {
-            state.turn();
+        } else {
+            vain += 1;
         }
         seen = now;
     }
@@ -274,11 +302,57 @@ impl State {
         &mut self.eps[id]
     }
 
+    /// fi_recv and its kin.
+    #[inline]
+    pub(crate) fn post(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
+        let inbox = &mut self.eps[id].inbox;
+        inbox.post(op, tagged, &mut self.meetings)?;
+        if !self.meetings.is_empty() {
+            self.meet();
+        }
+        Ok(())
+    }
+
+    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub(crate) fn special(&mut self, id: u32, op: RecvOp) -> Result {
+        if op.flags & FI_PEEK != 0 {
+            // The message asked for may be on its way to us already.
+            self.turn();
+        }
+        let seen = self.eps[id].inbox.special(op, &mut self.meetings)?;
+        if let Some(seen) = seen
+            && let Some(ep) = self.eps.get(seen.owner)
+        {
+            ep.inbox.report_seen(&seen);
+        }
+        self.meet();
+        Ok(())
+    }
+
+    /// Messages that waited, and their receives: each is the business of the
+    /// endpoint the message came to.
+    fn meet(&mut self) {
+        let mut meetings = std::mem::take(&mut self.meetings);
+        for meeting in meetings.drain(..) {
+            if let Some(ep) = self.eps.get_mut(meeting.owner) {
+                ep.meet(meeting);
+            }
+        }
+        self.meetings = meetings;
+        // That made room for others, where they had to stop for want of it.
+        self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
+    }
+
     /// One turn of progress.
     #[inline]
     pub(crate) fn turn(&mut self) {
+        let mut handed = false;
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(&mut self.done);
+            handed |= !ep.handed.is_empty();
+        }
+        if handed {
+            self.hand_over();
         }
     }
 }

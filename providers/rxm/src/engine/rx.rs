@@ -15,12 +15,12 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
-use ofi_provider::inbox::{self, About, Meeting, Message, QUEUES, Recv};
+use ofi_provider::inbox::{self, About, Meeting, QUEUES, Recv};
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
-/// Memory that waiting messages of one endpoint may take before no more are
-/// taken from the core.
+/// Memory that waiting messages of one endpoint, or of all that share their
+/// receives, may take before no more are taken from the core.
 const MAX_KEPT: usize = 256 << 20;
 
 /// Messages up to this length are copied out of the buffer they came in while
@@ -88,7 +88,7 @@ struct Bare {
 
 /// Where the segments of a message go.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     Recv(Recv),
     /// To the message kept under this number.
     Kept(u32),
@@ -102,7 +102,7 @@ pub(super) struct Partial {
     about: About,
     done: usize,
     next: u32,
-    target: Target,
+    pub(super) target: Target,
 }
 
 /// A message that goes straight from its sender's memory to the receive.
@@ -110,7 +110,7 @@ pub(super) struct Partial {
 pub(super) struct Fetch {
     recv: Recv,
     about: About,
-    conn: u32,
+    pub(super) conn: u32,
     header: Header,
     places: RemoteSegments,
     /// The next place to read, and how many bytes are asked for.
@@ -139,12 +139,32 @@ impl Ep {
         }
     }
 
+    /// Posts a buffer to the shared context again, if it is left and wanted there.
+    #[inline]
+    fn post_again(&mut self, buf: Option<Buf>) {
+        // The commonest case: it goes back as it is.
+        if let Some(buf) = buf {
+            if self.rx_posted + 1 == self.rx_wanted
+                && self.inbox.kept_bytes() <= MAX_KEPT
+                && let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref())
+            {
+                match srx.post(buf, Token::Rx(NONE).to_u64()) {
+                    Ok(()) => self.rx_posted += 1,
+                    Err((_, buf)) => self.release(Some(buf)),
+                }
+                return;
+            }
+            self.release(Some(buf));
+        }
+        self.post_shared();
+    }
+
     /// Posts receive buffers of a connection's own until it has enough, or as
     /// many as fit the core's completion queue.
     pub(super) fn post_own(&mut self, id: u32) {
-        let wanted = self.common.rx_buffers(false);
-        while let Some(Conn { ep: Some(_), rx_posted, .. }) = self.conns.get(id)
-            && *rx_posted < wanted
+        let most = self.common.rx_buffers(false);
+        while let Some(Conn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
+            && *rx_posted < most.min(*rx_wanted)
         {
             let first = *rx_posted == 0;
             let Ok(buf) = self.buffer() else { return };
@@ -201,6 +221,14 @@ impl Ep {
         self.inbox.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
     }
 
+    /// Takes from the core again what it had to leave for want of room.
+    #[inline]
+    pub(super) fn go_on(&mut self) {
+        if self.rx_posted < self.rx_wanted && self.parked.is_empty() {
+            self.post_shared();
+        }
+    }
+
     /// Goes on with packets that waited for room.
     pub(super) fn unpark(&mut self) {
         while self.may_take()
@@ -255,9 +283,12 @@ impl Ep {
                 // All were used up before we looked: more would have been.
                 self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
             }
-            self.release(buf);
-            self.post_shared();
+            self.post_again(buf);
         } else {
+            if let Some(Conn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
+                // As above.
+                *rx_wanted = rx_wanted.saturating_mul(2);
+            }
             self.release(buf);
             self.post_own(conn);
         }
@@ -266,21 +297,29 @@ impl Ep {
     /// Understands a packet. The buffer comes back unless it is kept.
     #[inline]
     fn packet(&mut self, buf: Buf, len: usize, conn: u32) -> Option<Buf> {
-        let (header, payload) = match Header::read(&buf[..len]) {
+        let read = Header::read(&buf[..len]);
+        let named = |header: &Header| self.named_conn(header.conn_id);
+        let mut named = read.as_ref().ok().and_then(|(header, _)| named(header));
+        let mut read = read;
+        if named.is_none()
+            && let Some(id) = self.named_swapped(&buf[..len])
+        {
+            named = Some(id);
+            read = Header::read_swapped(&buf[..len]);
+        }
+        let (header, payload) = match read {
             Ok(read) => read,
             Err(why) => {
                 // What names the connection may be right all the same.
-                let id = |id: &[u8]| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]);
-                let named = buf[..len].get(8..12).map_or(u32::MAX, id);
-                let named = self.named_conn(u64::from(named)).unwrap_or(NONE);
+                let named = named.or_else(|| self.named_conn(Header::conn_id(&buf[..len])?));
+                let named = named.unwrap_or(NONE);
                 self.malformed(if conn == NONE { named } else { conn }, why);
                 return Some(buf);
             }
         };
         // With buffers of its own the connection is known; shared ones are told
         // apart by the number we gave the peer.
-        let named = self.named_conn(header.conn_id).filter(|id| conn == NONE || conn == *id);
-        let Some(id) = named else {
+        let Some(id) = named.filter(|id| conn == NONE || conn == *id) else {
             self.malformed(conn, Malformed("a packet of no connection of ours"));
             return Some(buf);
         };
@@ -311,7 +350,7 @@ impl Ep {
                 let known = self.message_fetched(id, header.msg_id);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
-            Kind::RndvWriteTo => read_places(payload).and_then(|places| {
+            Kind::RndvWriteTo => read_places(payload, self.conns[id].swapped).and_then(|places| {
                 let known = self.deliver_to(id, &header, places);
                 known.then_some(()).ok_or(Malformed("a place for a message that is none"))
             }),
@@ -431,7 +470,7 @@ impl Ep {
     /// A message was announced.
     fn announcement(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
-        let places = read_places(payload)?;
+        let places = read_places(payload, self.conns[id].swapped)?;
         if places.total() != Ok(about.len) {
             return Err(Malformed("a rendezvous of another length than its message"));
         }
@@ -470,7 +509,7 @@ impl Ep {
             error: None,
             regions: Vec::new(),
         });
-        if self.is_ready(conn) {
+        if self.is_ready_for_urgent(conn) {
             match self.advance_fetch(id) {
                 Ok(()) => return,
                 Err(Error::AGAIN) => {}
@@ -484,7 +523,7 @@ impl Ep {
                 self.stalled.push(conn);
             }
         }
-        self.conns[conn].waiting.push_back(Waiting::Fetch(id));
+        self.conns[conn].urgent.push_back(Waiting::Fetch(id));
     }
 
     /// Asks for what of a message is not asked for yet. -FI_EAGAIN: the core
@@ -584,19 +623,10 @@ impl Ep {
         Ok(())
     }
 
-    /// Messages that waited, and their receives.
-    pub(super) fn meet(&mut self, meetings: &mut Vec<Meeting>) {
-        for Meeting { queue, message, recv } in meetings.drain(..) {
-            if let Some(kept) = self.inbox.take_kept(queue, message) {
-                self.meet_one(kept, message, recv);
-            }
-        }
-        if self.core.is_some() && self.rx_posted < self.rx_wanted && self.parked.is_empty() {
-            self.post_shared();
-        }
-    }
-
-    fn meet_one(&mut self, kept: Message<Body>, number: u32, recv: Option<Recv>) {
+    /// A message that waited, and its receive.
+    pub(super) fn meet(&mut self, meeting: Meeting) {
+        let Meeting { queue, message: number, recv, .. } = meeting;
+        let Some(kept) = self.inbox.take_kept(queue, number) else { return };
         let about = kept.about;
         match kept.body {
             Body::Whole(bytes) => {
@@ -678,15 +708,11 @@ impl Ep {
             self.fetch_failed(fetch, error);
         }
         for queue in 0..QUEUES {
-            for number in self.inbox.all_kept(queue) {
-                let Some(message) = self.inbox.kept(queue, number) else { continue };
-                let lost = match &message.body {
-                    Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
-                    _ => false,
-                };
-                if !lost {
-                    continue;
-                }
+            let lost = |body: &Body| match body {
+                Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
+                _ => false,
+            };
+            for number in self.inbox.kept_as(queue, lost) {
                 if queue == 1 && self.inbox.is_claimed(number) {
                     // Somebody counts on it: the claim fails when it is used.
                     self.inbox.change(queue, number, |body| *body = Body::Lost);

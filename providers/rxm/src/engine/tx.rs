@@ -30,6 +30,9 @@ use ofi_provider::slab::NONE;
 /// than as a copy.
 const DIRECT_MIN: usize = 4096;
 
+/// The largest packet that is made on the stack for the core to copy.
+const MAX_INJECT: usize = 256;
+
 /// What a transfer of the core's was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
@@ -175,31 +178,31 @@ impl Ep {
         let ready = self.may_go(conn, op.flags);
         let mut packet = None;
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
+        let total = HEADER_LEN + len;
+        if eager && ready && !deliver && total <= self.common.core_inject.min(MAX_INJECT) {
+            // The commonest case: the core copies it and that is that.
+            let mut bytes = [0; MAX_INJECT];
+            let header = message.header(Kind::Eager);
+            let link = &self.conns[conn];
+            Header { conn_id: link.remote_id, ..header }.write(&mut bytes);
+            message.buf.copy_to(0, &mut bytes[HEADER_LEN..total]);
+            match link.ep.as_ref().ok_or(Error::NOTCONN)?.inject(&bytes[..total]) {
+                Ok(()) => {
+                    self.report(op.context, flags, report, Ok(()));
+                    return Ok(());
+                }
+                // It waits, or a new connection takes it.
+                Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
-            let total = HEADER_LEN + len;
             let mut buf = self.buffer()?;
             let mut header = message.header(Kind::Eager);
             header.conn_id = self.conns[conn].remote_id;
             header.write(&mut buf);
             message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
-            if ready && total <= self.common.core_inject && !deliver {
-                // The commonest case: the core copies it and that is that.
-                let link = self.conns[conn].ep.as_ref().ok_or(Error::NOTCONN)?;
-                match link.inject(&buf[..total]) {
-                    Ok(()) => {
-                        self.release(Some(buf));
-                        self.report(op.context, flags, report, Ok(()));
-                        return Ok(());
-                    }
-                    // It waits, or a new connection takes it.
-                    Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
-                    Err(error) => {
-                        self.release(Some(buf));
-                        return Err(error);
-                    }
-                }
-            }
             packet = Some(Todo::Packet(buf, total));
         }
         let todo = packet.unwrap_or(Todo::Send(message));
@@ -223,14 +226,15 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.src)?;
-        let ready = self.may_go(conn, op.flags);
+        let flags = self.behind_atomics(conn, op.flags);
+        let ready = self.may_go(conn, flags);
         let id = self.ops.insert(TxOp {
             conn,
             context: op.context,
             flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report,
             silent: false,
-            fence: op.flags & FI_FENCE != 0,
+            fence: flags & FI_FENCE != 0,
             answer: None,
             todo: Todo::Read { buf: op.buf, from: op.remote },
             outstanding: 0,
@@ -249,7 +253,8 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        let ready = self.may_go(conn, op.flags);
+        let fence = self.behind_atomics(conn, op.flags) & FI_FENCE;
+        let ready = self.may_go(conn, fence);
         let (to, data) = (op.remote, op.data);
         let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE);
         let todo = if inject {
@@ -265,7 +270,7 @@ impl Ep {
             flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report,
             silent: inject && !report,
-            fence: op.flags & FI_FENCE != 0,
+            fence: fence != 0,
             answer: None,
             todo,
             outstanding: 0,
@@ -278,6 +283,14 @@ impl Ep {
     #[inline]
     fn may_go(&self, conn: u32, flags: u64) -> bool {
         self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
+    }
+
+    /// The flags of a read or write, which the peer's core carries out as it comes
+    /// while atomic operations wait for the peer's software: it must not overtake
+    /// them (FI_ORDER_RAW, FI_ORDER_WAW), so it starts when they are complete.
+    #[inline]
+    fn behind_atomics(&self, conn: u32, flags: u64) -> u64 {
+        if self.conns[conn].atomics > 0 { flags | FI_FENCE } else { flags }
     }
 
     /// fi_atomic and its kin.
@@ -338,6 +351,7 @@ impl Ep {
         };
         header.write(&mut buf);
         self.ops[id].todo = Todo::Packet(buf, end);
+        self.conns[conn].atomics += 1;
         self.start(id, conn, ready)
     }
 
@@ -380,7 +394,7 @@ impl Ep {
         }
         let fenced = self.ops[id].fence;
         let conn = &mut self.conns[conn];
-        self.wants_help |= conn.link != Link::Connected;
+        self.wants_help |= conn.link != Link::Connected || conn.stalled;
         conn.fenced |= fenced && conn.waiting.is_empty();
         conn.waiting.push_back(Waiting::Op(id));
         Ok(())
@@ -417,6 +431,7 @@ impl Ep {
         let conn = conn.inspect_err(|_| drop(self.drop_op(id)))?;
         self.ops[id].conn = conn;
         self.conns[conn].ops += 1;
+        self.conns[conn].atomics += usize::from(self.ops[id].answer.is_some());
         self.conns[conn].waiting.push_back(Waiting::Op(id));
         Ok(())
     }
@@ -654,7 +669,7 @@ impl Ep {
             return false;
         }
         op.todo = Todo::Deliver { buf, to, next: 0, written: 0, header: *header };
-        if self.is_ready(conn) {
+        if self.is_ready_for_urgent(conn) {
             match self.advance(id) {
                 Ok(()) => return true,
                 Err(Error::AGAIN) => self.stall(conn),
@@ -666,7 +681,7 @@ impl Ep {
                 }
             }
         }
-        self.conns[conn].waiting.push_back(Waiting::Op(id));
+        self.conns[conn].urgent.push_back(Waiting::Op(id));
         true
     }
 
@@ -767,19 +782,19 @@ impl Ep {
         };
         header.conn_id = conn.remote_id;
         header.write(&mut buf);
-        let ready = self.is_ready(id);
+        let ready = self.is_ready_for_urgent(id);
         self.send_packet(id, buf, HEADER_LEN + len, ready);
     }
 
     fn send_packet(&mut self, id: u32, buf: Buf, len: usize, ready: bool) {
         let token = Token::Packet;
         let Some(link) = self.conns[id].ep.as_ref().filter(|_| ready) else {
-            self.conns[id].waiting.push_back(Waiting::Packet(buf, len, token));
+            self.conns[id].urgent.push_back(Waiting::Packet(buf, len, token));
             return;
         };
         if let Err((error, buf)) = link.send(buf, len, token.to_u64()) {
             if error == Error::AGAIN {
-                self.conns[id].waiting.push_back(Waiting::Packet(buf, len, token));
+                self.conns[id].urgent.push_back(Waiting::Packet(buf, len, token));
                 self.stall(id);
             } else {
                 self.release(Some(buf));
@@ -792,8 +807,11 @@ impl Ep {
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
             conn.fenced = false;
-            let Some(waiting) = conn.waiting.pop_front() else { return };
+            let urgent = !conn.urgent.is_empty();
+            let queue = if urgent { &mut conn.urgent } else { &mut conn.waiting };
+            let Some(waiting) = queue.pop_front() else { return };
             if let Waiting::Op(op) = waiting
+                && !urgent
                 && self.is_fenced_off(op)
             {
                 let conn = &mut self.conns[id];
@@ -822,7 +840,7 @@ impl Ep {
                 Ok(()) => {}
                 Err((Error::AGAIN, waiting)) => {
                     if let Some(conn) = self.conns.get_mut(id) {
-                        conn.waiting.push_front(waiting);
+                        conn.put_back(waiting, urgent);
                         self.stall(id);
                     }
                     return;
@@ -831,7 +849,7 @@ impl Ep {
                     // The core has parts of it still; when it tells of the end of
                     // the connection, all that waits ends with it.
                     if let Some(conn) = self.conns.get_mut(id) {
-                        conn.waiting.push_front(waiting);
+                        conn.put_back(waiting, urgent);
                     }
                     self.look_now = true;
                     return;
@@ -939,6 +957,7 @@ impl Ep {
         let mut op = self.ops.remove(id)?;
         if let Some(conn) = self.conns.get_mut(op.conn) {
             conn.ops -= 1;
+            conn.atomics -= usize::from(op.answer.is_some());
             if conn.fenced {
                 self.stall(op.conn);
             }

@@ -12,18 +12,12 @@ use super::conn::Conn;
 use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Contexts, RDM_ANSWER, RdmHello};
-use ofi_provider::abi::fi_addr_t;
+use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::Bindings;
+use ofi_provider::glue::{Bindings, ContextAttr};
+use ofi_provider::sep::Half;
 use ofi_provider::slab::NONE;
 use std::net::SocketAddr;
-
-/// The two sides of a pair of contexts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Half {
-    Transmit,
-    Receive,
-}
 
 /// Said with a refusal that is for good.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
@@ -34,6 +28,16 @@ impl Ep {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
         // A connected endpoint has none, and no peers.
         Contexts { tx: self.index, rx }
+    }
+
+    /// Half of it is opened as a context like this.
+    pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
+        match attr {
+            ContextAttr::Tx(tx) => self.limit_sends(tx.size, tx.inject_size),
+            ContextAttr::Rx(rx) => {
+                self.choose_sources(rx.caps & FI_DIRECTED_RECV != 0, rx.caps & FI_SOURCE_ERR != 0);
+            }
+        }
     }
 
     /// The peer that a destination names which is not in the first table: one

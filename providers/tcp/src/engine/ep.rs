@@ -484,7 +484,7 @@ impl Ep {
     }
 
     /// How many sends may be under way, and how large injected ones are.
-    pub(crate) fn limit_sends(&mut self, size: usize, inject_size: usize) {
+    pub(super) fn limit_sends(&mut self, size: usize, inject_size: usize) {
         (self.identity.tx_size, self.identity.inject_size) = (size.max(1), inject_size);
     }
 
@@ -494,7 +494,7 @@ impl Ep {
     }
 
     /// FI_DIRECTED_RECV and FI_SOURCE_ERR.
-    pub(crate) fn choose_sources(&mut self, directed: bool, source_err: bool) {
+    pub(super) fn choose_sources(&mut self, directed: bool, source_err: bool) {
         (self.identity.directed, self.identity.source_err) = (directed, source_err);
     }
 

@@ -29,7 +29,6 @@ mod zerocopy;
 pub(crate) use cm::{
     BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
 };
-pub(crate) use contexts::Half;
 pub(crate) use ep::{Identity, Kind};
 
 use crate::config::config;

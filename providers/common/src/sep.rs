@@ -1,0 +1,130 @@
+//! Scalable endpoints, as providers keep account of them: which contexts there
+//! are, and which of them are open (fi_endpoint(3)).
+//!
+//! Contexts of one index, a transmit and a receive context, are one endpoint of a
+//! provider's engine; what they do passes the ways of any endpoint.
+use crate::av::Listener;
+use crate::error::{Error, Result};
+use crate::glue::ContextAttr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Transmit, and receive, contexts that an endpoint may have.
+pub const MAX_CONTEXTS: usize = 64;
+
+/// The two sides of a pair of contexts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// It sends.
+    Transmit,
+    /// It receives.
+    Receive,
+}
+
+/// A scalable endpoint and its contexts share this. Thread-safe.
+pub struct Group {
+    ids: Vec<u32>,
+    /// How many transmit and receive contexts there are.
+    counts: [usize; 2],
+    /// Which of them are open.
+    open: Mutex<[u64; 2]>,
+    /// They hear of insertions into the address vector.
+    names: Mutex<Vec<Arc<dyn Listener>>>,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group({:?})", self.ids)
+    }
+}
+
+/// What an endpoint of the application's is of a scalable one.
+#[derive(Debug)]
+pub enum Part {
+    /// An endpoint that is not scalable.
+    Whole,
+    /// The scalable endpoint itself.
+    Scalable(Arc<Group>),
+    /// The context of this index.
+    Context(Arc<Group>, Half, usize),
+}
+
+impl Group {
+    /// The contexts of an endpoint that is to have so many transmit and receive
+    /// contexts; 0 stands for one. `add` makes so many endpoints in the engine,
+    /// of which the first so many receive, and tells their numbers. -FI_EINVAL
+    /// for more than [`MAX_CONTEXTS`].
+    pub fn new(counts: [usize; 2], add: impl FnOnce(u16, usize) -> Vec<u32>) -> Result<Self> {
+        let counts = counts.map(|count| count.max(1));
+        let [tx, rx] = counts;
+        let most = u16::try_from(tx.max(rx)).map_err(|_| Error::INVAL)?;
+        if usize::from(most) > MAX_CONTEXTS {
+            return Err(Error::INVAL);
+        }
+        let (open, names) = (Mutex::default(), Mutex::default());
+        Ok(Self { ids: add(most, rx), counts, open, names })
+    }
+
+    /// The engine's endpoints, one for each index.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    fn open(&self) -> MutexGuard<'_, [u64; 2]> {
+        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The context of this index is open from now on; its number in the engine.
+    /// -FI_EINVAL if there is none, -FI_EBUSY if it is open already.
+    pub fn take(&self, index: usize, attr: &ContextAttr) -> Result<(u32, Half)> {
+        let half = match attr {
+            ContextAttr::Tx(_) => Half::Transmit,
+            ContextAttr::Rx(_) => Half::Receive,
+        };
+        if index >= self.counts[half as usize] {
+            return Err(Error::INVAL);
+        }
+        let (mut open, bit) = (self.open(), 1 << index);
+        if open[half as usize] & bit != 0 {
+            return Err(Error::BUSY);
+        }
+        open[half as usize] |= bit;
+        Ok((self.ids[index], half))
+    }
+
+    /// The context is closed in the engine, by its number there, and can be opened
+    /// again.
+    pub fn give_back(&self, half: Half, index: usize, close: impl FnOnce(u32)) {
+        let mut open = self.open();
+        close(self.ids[index]);
+        open[half as usize] &= !(1 << index);
+    }
+
+    /// Keeps what hears of the address vector for as long as the endpoint is open.
+    pub fn keep(&self, name: Arc<dyn Listener>) {
+        self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glue::{RxAttr, TxAttr};
+
+    #[test]
+    fn contexts_are_open_once_and_counted_each_kind_for_itself() {
+        let (tx, rx) = (ContextAttr::Tx(TxAttr::default()), ContextAttr::Rx(RxAttr::default()));
+        let group = Group::new([3, 0], |most, receivers| {
+            assert_eq!((most, receivers), (3, 1));
+            vec![7, 8, 9]
+        });
+        let group = group.unwrap();
+        assert_eq!(group.take(2, &tx), Ok((9, Half::Transmit)));
+        assert_eq!(group.take(2, &tx), Err(Error::BUSY));
+        assert_eq!(group.take(3, &tx), Err(Error::INVAL));
+        assert_eq!(group.take(0, &rx), Ok((7, Half::Receive)));
+        assert_eq!(group.take(1, &rx), Err(Error::INVAL));
+        group.give_back(Half::Transmit, 2, |id| assert_eq!(id, 9));
+        assert_eq!(group.take(2, &tx), Ok((9, Half::Transmit)));
+        assert!(Group::new([MAX_CONTEXTS + 1, 1], |_, _| Vec::new()).is_err());
+    }
+}

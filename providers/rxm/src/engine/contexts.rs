@@ -1,0 +1,206 @@
+//! Contexts of scalable endpoints (fi_endpoint(3)).
+//!
+//! Transmit and receive context of the same index are one [`Ep`], so that what
+//! they do passes the ways of any endpoint. The first is in all an endpoint that
+//! is not scalable: it listens, and peers that know nothing of contexts talk with
+//! it. Any other pair of contexts, of a sender and of a receiver, gets a
+//! connection of its own, on which only the one sends messages to the other. It
+//! is made like all others, from the sender to the listener; the connection data
+//! name both, in a version that only this library understands.
+use super::cm::Link;
+use super::ep::{Ep, Identity};
+use super::rx::Target;
+use super::{Engine, State};
+use crate::wire::{Call, Contexts, Refusal};
+use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{Bindings, ContextAttr};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::sep::Half;
+use ofi_provider::slab::NONE;
+use std::net::SocketAddr;
+
+/// A call for another context than that which listens.
+#[derive(Debug)]
+pub(super) struct Handed {
+    receiver: u32,
+    info: InfoBuf,
+    /// Who calls.
+    addr: SocketAddr,
+    call: Call,
+}
+
+impl Ep {
+    /// What a connection to this peer is between.
+    pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
+        Contexts { tx: self.index, rx: self.peers[peer].rx }
+    }
+
+    /// The peer that a destination names which is not in the first table: one not
+    /// sent to yet, or a receive context of one (fi_rx_addr).
+    #[cold]
+    pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
+        let av = self.av.as_ref().ok_or(Error::NOAV)?;
+        let (name, rx) = av.split(dest);
+        let table = rx.checked_sub(1).and_then(|rx| self.by_context.get(rx));
+        let place = usize::try_from(name).ok();
+        if let Some(&peer) = table.zip(place).and_then(|(table, place)| table.get(place))
+            && peer != NONE
+        {
+            return Ok(peer);
+        }
+        let rx = u16::try_from(rx).map_err(|_| Error::INVAL)?;
+        let addr = av.get(name)?;
+        let peer = self.context_at(addr, rx);
+        self.set_name(name, peer);
+        Ok(peer)
+    }
+
+    /// A transmit context calls, for a receive context of ours.
+    pub(super) fn context_called(&mut self, info: InfoBuf, addr: SocketAddr, call: Call) {
+        let receiver = match usize::from(call.contexts.rx) {
+            // Also of an endpoint that is not scalable.
+            0 => {
+                self.accept_context(&info, addr, &call);
+                return;
+            }
+            rx => self.receivers.get(rx).copied(),
+        };
+        match receiver {
+            Some(receiver) => self.handed.push(Handed { receiver, info, addr, call }),
+            None => self.refuse(&info, Refusal::Refused),
+        }
+    }
+
+    /// A connection of its own for a transmit context's messages to this one.
+    fn accept_context(&mut self, info: &InfoBuf, addr: SocketAddr, call: &Call) {
+        let peer = self.peer_at(addr);
+        match self.new_conn(peer, Link::Accepting) {
+            Ok(id) => self.accept(id, info, call),
+            Err(_) => self.refuse(info, Refusal::Unspecified),
+        }
+    }
+
+    /// Half of it is opened as a context like this.
+    pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
+        match attr {
+            ContextAttr::Tx(tx) => {
+                let most = self.identity.inject_size;
+                let identity = &mut self.identity;
+                identity.tx_size = tx.size.max(1);
+                identity.inject_size = tx.inject_size.min(most);
+            }
+            ContextAttr::Rx(rx) => {
+                let chosen = |cap| rx.caps & cap != 0;
+                self.inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
+            }
+        }
+    }
+
+    /// Half of it is enabled as a context.
+    pub(crate) fn bind_half(&mut self, half: Half, bindings: &Bindings) {
+        match half {
+            Half::Transmit => self.bind_tx(bindings),
+            Half::Receive => self.bind_rx(bindings),
+        }
+    }
+
+    /// A transmit context is closed: what was posted to it is dropped silently.
+    fn close_tx(&mut self) {
+        self.bind_tx(&Bindings::default());
+        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
+                // What was injected is complete for the application.
+                self.flush(id);
+            }
+            if self.conns.get(id).is_some_and(|conn| conn.ops > 0) {
+                self.ended(id, Error::CANCELED);
+            }
+        }
+    }
+
+    /// A receive context is closed: what was posted to it is dropped silently, and
+    /// with it the connections where some of that is being filled.
+    fn close_rx(&mut self) {
+        self.bind_rx(&Bindings::default());
+        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if self.is_filling(id) {
+                self.ended(id, Error::CANCELED);
+            }
+        }
+        self.inbox.cancel_all();
+        let mut claimed = Vec::new();
+        self.inbox.discard_claimed(&mut claimed);
+        claimed.into_iter().for_each(|meeting| self.meet(meeting));
+    }
+
+    /// Whether a posted receive is being filled from a connection.
+    fn is_filling(&self, id: u32) -> bool {
+        let arriving = |conn: &super::cm::Conn| {
+            conn.partial.iter().any(|partial| matches!(partial.target, Target::Recv(_)))
+        };
+        self.conns.get(id).is_some_and(arriving)
+            || self.fetches.iter().any(|(_, fetch)| fetch.conn == id)
+    }
+}
+
+impl State {
+    /// A context is closed.
+    pub(crate) fn close_half(&mut self, id: u32, half: Half) {
+        match half {
+            Half::Transmit => self.eps[id].close_tx(),
+            Half::Receive => self.eps[id].close_rx(),
+        }
+    }
+
+    /// Gives contexts the calls for them.
+    #[cold]
+    pub(super) fn hand_over(&mut self) {
+        let all: Vec<_> =
+            self.eps.iter_mut().map(|(_, ep)| std::mem::take(&mut ep.handed)).collect();
+        for Handed { receiver, info, addr, call } in all.into_iter().flatten() {
+            // They close together.
+            if let Some(ep) = self.eps.get_mut(receiver) {
+                ep.accept_context(&info, addr, &call);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
+    /// receive. The first one listens, and names the whole.
+    pub(crate) fn add_contexts(
+        &self,
+        identity: &Identity,
+        count: u16,
+        receivers: usize,
+    ) -> Vec<u32> {
+        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
+        let mut state = self.lock();
+        for (index, id) in (0..).zip(&ids) {
+            state.eps[*id].index = index;
+        }
+        state.eps[ids[0]].receivers = ids[..receivers].to_vec();
+        ids
+    }
+
+    /// The scalable endpoint can be called from now on, and its contexts name
+    /// themselves by its address.
+    pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        // Contexts come and go; connections stay, and count for those to come.
+        let counts = [self.common.info.as_ref().caps() & FI_RMA_EVENT != 0; 2];
+        for id in ids {
+            let local = state.eps[ids[0]].identity.local;
+            let ep = &mut state.eps[*id];
+            ep.av.clone_from(&bindings.av);
+            ep.identity.local = local;
+            let fds = ep.open(*id == ids[0], counts)?;
+            self.watch(fds)?;
+        }
+        Ok(())
+    }
+}
