@@ -132,6 +132,9 @@ pub(crate) struct State {
     courier: Option<Courier>,
     /// Turns so far.
     turns: u64,
+    /// So many there were when the courier last had to come: nobody has looked since
+    /// then if there are no more, and what is held back now would wait for it again.
+    forsaken: u64,
     /// Turns since anything moved.
     idle: u32,
     /// Turns since epoll was asked, and how many may pass.
@@ -168,6 +171,7 @@ impl Engine {
             held: Vec::new(),
             courier: None,
             turns: 1,
+            forsaken: 0,
             idle: 0,
             since_epoll: 0,
             epoll_gap: 1,
@@ -206,7 +210,7 @@ impl Engine {
     /// Sends what is held back, on a thread of ours; false if that is left to
     /// somebody else, who is at it.
     fn flush(&self) -> bool {
-        self.state.visit(State::flush_held).is_some()
+        self.state.visit(State::flush_forsaken).is_some()
     }
 
     /// Whether this is a forked process's copy of an engine, of which closing must
@@ -470,6 +474,20 @@ impl State {
             cq.wait_for_room();
         }
         self.starved.push(id);
+    }
+
+    /// Whether nothing may be held back, since nobody would see to it soon.
+    #[inline(always)]
+    fn nobody_looks(&self) -> bool {
+        self.forsaken == self.turns || self.courier.is_none()
+    }
+
+    /// Sends what the application left.
+    fn flush_forsaken(&mut self) {
+        if !self.held.is_empty() {
+            self.forsaken = self.turns;
+            self.flush_held();
+        }
     }
 
     fn flush_held(&mut self) {

@@ -312,7 +312,8 @@ impl State {
     /// other case, and then nothing has happened yet.
     #[inline(always)]
     fn send_plain(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> bool {
-        let Self { eps, conns, packet, turns, courier, .. } = self;
+        let nobody_looks = self.nobody_looks();
+        let Self { eps, conns, packet, turns, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
@@ -326,7 +327,7 @@ impl State {
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
         // Nothing left just before, or the application knows already that it did.
-        let alone = conn.sent_in != *turns || courier.is_none() || (report && ep.tx_is_read());
+        let alone = conn.sent_in != *turns || nobody_looks || (report && ep.tx_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
             return false;
         }
@@ -352,6 +353,7 @@ impl State {
     fn send_any(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
+        let nobody_looks = self.nobody_looks();
         let mut waits = false;
         if let Route::Conn(id) = route
             && let Some(conn) = self.conns.get_mut(id)
@@ -361,7 +363,7 @@ impl State {
                 let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());
                 let free = (op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
                     && !conn.leaves_uncopied(op.buf.len());
-                let alone = conn.sent_in != self.turns || self.courier.is_none();
+                let alone = conn.sent_in != self.turns || nobody_looks;
                 let (small, ring) = (op.buf.len() <= COPY_MAX, self.transport.is_ring());
                 if free && small && ring {
                     self.send_by_ring(ep_id, id, op, tagged);

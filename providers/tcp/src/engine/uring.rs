@@ -129,8 +129,9 @@ impl State {
     /// A small message before which nothing waits on its connection, with a ring:
     /// at once, or together with those to other peers.
     pub(super) fn send_by_ring(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
+        let nobody_looks = self.nobody_looks();
         let Some(uring) = &mut self.transport.0 else { return };
-        let follows = uring.left_in == self.turns && self.courier.is_some();
+        let follows = uring.left_in == self.turns && !nobody_looks;
         let at_once = op.flags & FI_MORE == 0 && !(follows && uring.left.is_on());
         if at_once {
             uring.left_in = self.turns;
