@@ -16,6 +16,8 @@ pub(crate) struct Config {
     pub(crate) inline_size: usize,
     /// How soon a peer may try again that found no receive posted (ibv_modify_qp(3)).
     pub(crate) min_rnr_timer: u8,
+    /// Completions taken from a device at once.
+    pub(crate) cqread_bunch_size: usize,
     /// The GID that names a fabric.
     pub(crate) gid_idx: i32,
     /// Devices whose name begins like this, if the user wants only those.
@@ -59,6 +61,11 @@ pub(crate) fn config() -> &'static Config {
             .and_then(|timer| u8::try_from(timer).ok())
             .filter(|timer| *timer < 32)
             .unwrap_or(12),
+            cqread_bunch_size: number(
+                c"cqread_bunch_size",
+                8,
+                c"completions taken from a device at once, at most 64 (8)",
+            ),
             gid_idx: param::int(&VERBS, c"gid_idx", c"which GID of a port names its fabric (0)")
                 .filter(|index| *index >= 0)
                 .unwrap_or(0),

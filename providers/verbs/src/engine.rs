@@ -12,7 +12,7 @@ use crate::domain::Memory;
 use crate::info::VERBS;
 use crate::sys::{
     Channel, CmEvent, CmId, CmKind, CompChannel, Device, How, HwCq, Pd, QpSpec, Region, Sge, Srq,
-    Verb, WorkDone, access, status, status_text,
+    Verb, Work, WorkDone, access, status, status_text,
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
@@ -47,6 +47,9 @@ const LINGER: Duration = Duration::from_millis(5);
 
 /// Completion queues are read so often at most before others get their turn.
 const POLLS: usize = 8;
+
+/// Requests that are posted together at most (FI_MORE).
+const TOGETHER: usize = 16;
 
 /// Regions of the cache that a posted operation uses: the application named none.
 type Kept = Option<Box<[Cached<Memory>]>>;
@@ -83,6 +86,10 @@ pub(crate) struct State {
     /// The endpoints that take receives from a shared context, by the number of
     /// their queue pair.
     sharers: HashMap<u32, u32>,
+    /// Endpoints with requests that wait for more (FI_MORE).
+    waiting: Vec<u32>,
+    /// Completions taken from a queue of the device's at once.
+    bunch: usize,
 }
 
 /// A completion queue of the device's.
@@ -133,6 +140,8 @@ struct Ep {
     silent: usize,
     /// Sends that are complete but for those before them.
     told: usize,
+    /// The last requests, which are posted with the next that has no FI_MORE.
+    work: Vec<Work>,
     scratch: Option<Scratch>,
 }
 
@@ -234,6 +243,8 @@ impl Engine {
                 eps: Slab::default(),
                 queues: Vec::new(),
                 sharers: HashMap::new(),
+                waiting: Vec::new(),
+                bunch: config().cqread_bunch_size,
             }),
             activity: AtomicU64::new(0),
             armed: AtomicBool::new(false),
@@ -333,7 +344,12 @@ impl Engine {
                 return Err(Error::AGAIN);
             }
         }
-        state.eps[at].send(at, request, self)
+        let more = request.flags & FI_MORE != 0;
+        state.eps[at].send(at, request, self)?;
+        if more && state.eps[at].work.len() == 1 {
+            state.waiting.push(at);
+        }
+        Ok(())
     }
 
     /// Posts a receive.
@@ -567,15 +583,22 @@ impl State {
             return Err(Error::NOTCONN);
         }
         ep.conn = Conn::Up;
+        ep.ring();
         ep.id.as_ref().ok_or(Error::OPBADSTATE)?.disconnect()
     }
 
     /// Takes completions from the device; whether there were any.
     fn poll(&mut self) -> bool {
+        // Who waits for a completion has no more to post.
+        while let Some(at) = self.waiting.pop() {
+            if let Some(ep) = self.eps.get_mut(at) {
+                ep.ring();
+            }
+        }
         let (mut found, queues) = (false, std::mem::take(&mut self.queues));
         for queue in &queues {
             for _ in 0..POLLS {
-                let more = queue.cq.poll(|done| {
+                let more = queue.cq.poll(self.bunch, |done| {
                     found = true;
                     self.done(&done);
                 });
@@ -670,6 +693,7 @@ impl Ep {
             shared: Slab::default(),
             silent: 0,
             told: 0,
+            work: Vec::new(),
             scratch: None,
         }
     }
@@ -803,11 +827,15 @@ impl Ep {
             fence: flags & FI_FENCE != 0,
         };
         let wr_id = u64::from(at) << 32 | u64::from(SEND | number);
-        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
-        // SAFETY: the application lends the memory until the completion, which is
-        // when `Sent` goes and with it what keeps the memory registered; an
-        // inlined message is copied.
-        unsafe { id.post(wr_id, verb, &mut sges[first..count], how) }.map_err(post_error)?;
+        sges.copy_within(first..count, 0);
+        let work = Work::new(wr_id, verb, sges, count - first, how);
+        // What is to be copied now cannot wait.
+        let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < TOGETHER;
+        if more || !self.work.is_empty() {
+            self.work.push(work);
+        } else {
+            self.post(work)?;
+        }
         self.silent = if signalled { 0 } else { self.silent + 1 };
         let report_error = report || flags & FI_INJECT == 0;
         self.sent.items.push_back(Sent {
@@ -821,15 +849,52 @@ impl Ep {
             _kept: kept,
             fetch,
         });
+        if !more && !self.work.is_empty() {
+            self.ring();
+        }
         Ok(())
+    }
+
+    /// Posts one request.
+    #[inline]
+    fn post(&self, mut work: Work) -> Result {
+        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
+        // SAFETY: the application lends the memory until the completion, which is
+        // when `Sent` goes and with it what keeps the memory registered; an
+        // inlined message is copied.
+        let posted = unsafe { id.post(std::slice::from_mut(&mut work)) };
+        posted.map_err(|(error, _)| post_error(error))
+    }
+
+    /// Posts what waits, together. What the device does not take fails.
+    fn ring(&mut self) {
+        if self.work.is_empty() {
+            return;
+        }
+        // They are the last of what is under way, in the same order.
+        let count = self.work.len();
+        let posted = match &self.id {
+            // SAFETY: as in `post`.
+            Some(id) => unsafe { id.post(&mut self.work) },
+            None => Err((Error::NOTCONN, 0)),
+        };
+        self.work.clear();
+        let Err((error, posted)) = posted else { return };
+        ofi_provider::log!(&VERBS, WARN, EP_DATA, "{} sends not posted: {error}", count - posted);
+        let end = self.sent.next();
+        for back in (1..=count - posted).rev() {
+            let number = end.wrapping_sub(back as u32) & !SEND;
+            self.sent_is_done(number, &WorkDone::lost());
+        }
     }
 
     /// Posts a part of a read, of which only failure is told.
     fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
+        self.ring();
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
-        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
-        // SAFETY: as in `send`: the last part completes after this one.
-        unsafe { id.post(wr_id, verb, &mut [to], How::default()) }.map_err(post_error)?;
+        let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+        sges[0] = to;
+        self.post(Work::new(wr_id, verb, sges, 1, How::default()))?;
         self.silent += 1;
         self.sent.items.push_back(Sent {
             context: Context::NULL,

@@ -2,9 +2,11 @@
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
 use core::ffi::{CStr, c_int, c_void};
 use ofi_provider::addr;
+use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use rdma_sys as raw;
 use rdma_sys::rdma_cm_event_type as cm_event;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -263,8 +265,16 @@ pub(crate) struct WorkDone {
     pub(crate) qp: u32,
 }
 
-/// Work completions taken at once.
-const BATCH: usize = 16;
+impl WorkDone {
+    /// That of a request which the device did not take.
+    pub(crate) fn lost() -> Self {
+        let status = raw::ibv_wc_status::IBV_WC_GENERAL_ERR;
+        Self { wr_id: 0, status, vendor_error: 0, is_write: false, len: 0, data: None, qp: 0 }
+    }
+}
+
+/// Work completions taken at once, at most.
+pub(crate) const POLL_MAX: usize = 64;
 
 /// A device's completion queue (ibv_create_cq(3)).
 #[derive(Debug)]
@@ -293,14 +303,20 @@ impl HwCq {
         check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Hands some completions to `each`; whether there may be more.
-    pub(crate) fn poll(&self, mut each: impl FnMut(WorkDone)) -> bool {
-        // SAFETY: numbers only, so all zeros is a value.
-        let mut done: [raw::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+    /// Hands up to `most` completions to `each` (at most [`POLL_MAX`]); whether there
+    /// may be more.
+    #[inline]
+    pub(crate) fn poll(&self, most: usize, mut each: impl FnMut(WorkDone)) -> bool {
+        let most = most.clamp(1, POLL_MAX);
+        let mut done = [const { MaybeUninit::<raw::ibv_wc>::uninit() }; POLL_MAX];
+        // Of a failed one the device writes only some of the fields.
+        done[..most].fill_with(MaybeUninit::zeroed);
         // SAFETY: the queue is open and writes at most as many entries as it is told.
-        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, done.as_mut_ptr()) };
+        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most as i32, done.as_mut_ptr().cast()) };
         let n = usize::try_from(n).unwrap_or(0);
         for wc in &done[..n] {
+            // SAFETY: numbers only, so all zeros is a value, and zeroed it was.
+            let wc = unsafe { wc.assume_init_ref() };
             let with_data = wc.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
             each(WorkDone {
                 wr_id: wc.wr_id,
@@ -314,7 +330,7 @@ impl HwCq {
                 qp: wc.qp_num,
             });
         }
-        n == BATCH
+        n == most
     }
 }
 
@@ -407,6 +423,65 @@ pub(crate) struct How {
     pub(crate) signalled: bool,
     /// After all reads and atomic operations before it.
     pub(crate) fence: bool,
+}
+
+/// A work request to be posted.
+pub(crate) struct Work {
+    wr: raw::ibv_send_wr,
+    sges: [Sge; IOV_LIMIT],
+}
+
+// SAFETY: its pointers are set and read by `CmId::post` alone.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// A request with this number, on the first `count` of `sges`.
+    #[inline]
+    pub(crate) fn new(
+        wr_id: u64,
+        verb: Verb,
+        sges: [Sge; IOV_LIMIT],
+        count: usize,
+        how: How,
+    ) -> Self {
+        use raw::ibv_send_flags as flags;
+        use raw::ibv_wr_opcode::*;
+        // SAFETY: numbers and null pointers, so all zeros is a value.
+        let mut wr: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
+        wr.wr_id = wr_id;
+        wr.num_sge = count.min(IOV_LIMIT) as c_int;
+        let on = |on: bool, flag: flags| if on { flag.0 } else { 0 };
+        wr.send_flags = on(how.inline, flags::IBV_SEND_INLINE)
+            | on(how.signalled, flags::IBV_SEND_SIGNALED)
+            | on(how.fence, flags::IBV_SEND_FENCE);
+        if let Some(data) = how.data {
+            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+        }
+        let with_data = how.data.is_some();
+        wr.opcode = match verb {
+            Verb::Send if with_data => IBV_WR_SEND_WITH_IMM,
+            Verb::Send => IBV_WR_SEND,
+            Verb::Write { addr, key } => {
+                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
+                if with_data { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE }
+            }
+            Verb::Read { addr, key } => {
+                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
+                IBV_WR_RDMA_READ
+            }
+            Verb::FetchAdd { addr, key, add } => {
+                wr.wr.atomic =
+                    raw::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
+                IBV_WR_ATOMIC_FETCH_AND_ADD
+            }
+            Verb::CompareSwap { addr, key, compare, swap } => {
+                wr.wr.atomic =
+                    raw::atomic_t { remote_addr: addr, compare_add: compare, swap, rkey: key };
+                IBV_WR_ATOMIC_CMP_AND_SWP
+            }
+        };
+        Self { wr, sges }
+    }
 }
 
 /// What a queue pair is to be like.
@@ -584,52 +659,30 @@ impl CmId {
         check_code(unsafe { raw::ibv_post_recv(self.qp()?.as_ptr(), &raw mut wr, &raw mut bad) })
     }
 
-    /// Posts a work request (ibv_post_send(3)).
+    /// Posts work requests, in this order and with one doorbell (ibv_post_send(3)).
+    /// If that fails, how many were posted all the same.
     ///
     /// # Safety
-    /// The memory of `from` stays the library's until the completion, or until
-    /// the return if it is sent inline.
-    pub(crate) unsafe fn post(&self, wr_id: u64, verb: Verb, from: &mut [Sge], how: How) -> Result {
-        use raw::ibv_send_flags as flags;
-        use raw::ibv_wr_opcode::*;
-        // SAFETY: numbers and null pointers, so all zeros is a value.
-        let mut wr: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
-        wr.wr_id = wr_id;
-        wr.sg_list = from.as_mut_ptr();
-        wr.num_sge = from.len() as c_int;
-        let on = |on: bool, flag: flags| if on { flag.0 } else { 0 };
-        wr.send_flags = on(how.inline, flags::IBV_SEND_INLINE)
-            | on(how.signalled, flags::IBV_SEND_SIGNALED)
-            | on(how.fence, flags::IBV_SEND_FENCE);
-        if let Some(data) = how.data {
-            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+    /// Their memory stays the library's until their completion, or until the return
+    /// for those that are sent inline.
+    pub(crate) unsafe fn post(&self, work: &mut [Work]) -> core::result::Result<(), (Error, usize)> {
+        let qp = self.qp().map_err(|error| (error, 0))?;
+        let mut next: *mut raw::ibv_send_wr = ptr::null_mut();
+        for work in work.iter_mut().rev() {
+            work.wr.sg_list = work.sges.as_mut_ptr();
+            work.wr.next = next;
+            next = &raw mut work.wr;
         }
-        let with_data = how.data.is_some();
-        wr.opcode = match verb {
-            Verb::Send if with_data => IBV_WR_SEND_WITH_IMM,
-            Verb::Send => IBV_WR_SEND,
-            Verb::Write { addr, key } => {
-                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
-                if with_data { IBV_WR_RDMA_WRITE_WITH_IMM } else { IBV_WR_RDMA_WRITE }
-            }
-            Verb::Read { addr, key } => {
-                wr.wr.rdma = raw::rdma_t { remote_addr: addr, rkey: key };
-                IBV_WR_RDMA_READ
-            }
-            Verb::FetchAdd { addr, key, add } => {
-                wr.wr.atomic =
-                    raw::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
-                IBV_WR_ATOMIC_FETCH_AND_ADD
-            }
-            Verb::CompareSwap { addr, key, compare, swap } => {
-                wr.wr.atomic =
-                    raw::atomic_t { remote_addr: addr, compare_add: compare, swap, rkey: key };
-                IBV_WR_ATOMIC_CMP_AND_SWP
-            }
-        };
+        if next.is_null() {
+            return Ok(());
+        }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is open; the request lives for the call.
-        check_code(unsafe { raw::ibv_post_send(self.qp()?.as_ptr(), &raw mut wr, &raw mut bad) })
+        // SAFETY: the queue pair is open; the requests live for the call.
+        let posted = check_code(unsafe { raw::ibv_post_send(qp.as_ptr(), next, &raw mut bad) });
+        posted.map_err(|error| {
+            let at = |work: &Work| ptr::eq(&raw const work.wr, bad);
+            (error, work.iter().position(at).unwrap_or(0))
+        })
     }
 
     /// What goes along with a request or its acceptance.
