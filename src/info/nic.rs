@@ -223,7 +223,7 @@ mod tests {
         // Another one takes its place.
         let mut copy = copy;
         copy.set_nic(Nic::default());
-        assert!(tostr::info(copy.as_ref()).contains("bus_type: FI_BUS_UNSPEC"));
+        assert!(tostr::info(copy.as_ref()).contains("bus_type: FI_BUS_UNKNOWN"));
     }
 
     #[test]

@@ -248,13 +248,13 @@ enums! {
     }
     /// The name of what a counter counts.
     cntr_events: fi_cntr_events { FI_CNTR_EVENTS_COMP, FI_CNTR_EVENTS_BYTES }
-    /// The name of a kind of bus.
-    bus_type: fi_bus_type { FI_BUS_UNSPEC, FI_BUS_PCI }
     /// The name of the state of a link.
     link_state: fi_link_state { FI_LINK_UNKNOWN, FI_LINK_DOWN, FI_LINK_UP }
 }
 
 value_texts! {
+    /// The name of a kind of bus; as the original says it, of two names for one.
+    bus_type: FI_BUS_UNKNOWN => "FI_BUS_UNKNOWN", fi_bus_type::FI_BUS_PCI => "FI_BUS_PCI";
     /// `warn` to `debug`: the name of a log level.
     log_level: fi_log_level::FI_LOG_WARN => "warn", fi_log_level::FI_LOG_TRACE => "trace",
         fi_log_level::FI_LOG_INFO => "info", fi_log_level::FI_LOG_DEBUG => "debug";

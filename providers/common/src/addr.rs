@@ -1,9 +1,9 @@
 //! Socket addresses as the API passes them: `struct sockaddr_in` and
 //! `sockaddr_in6` (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), and their text form.
-use crate::abi::FI_SOCKADDR_IN6;
+use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IN6};
 use crate::error::{Error, Result};
 use std::ffi::CString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 pub use ofi::info::addr::{
     SockBytes as RawAddr, format_of, to_sock as to_raw, to_string as to_text,
@@ -48,12 +48,83 @@ fn len_of_family(family: i32) -> Option<usize> {
     }
 }
 
-/// Bytes of an address of this FI_SOCKADDR_* format.
+/// Bytes of an address of this format: FI_SOCKADDR_* or FI_ADDR_IB_UD.
 pub fn len_of_format(format: u32) -> usize {
-    if format == FI_SOCKADDR_IN6 as u32 {
+    if format == FI_ADDR_IB_UD as u32 {
+        UdAddr::LEN
+    } else if format == FI_SOCKADDR_IN6 as u32 {
         size_of::<libc::sockaddr_in6>()
     } else {
         size_of::<libc::sockaddr_in>()
+    }
+}
+
+/// The address of a datagram endpoint of an RDMA device (FI_ADDR_IB_UD). On the
+/// wire: GID, then in host order the number of its queue pair (4 bytes), LID, key of
+/// the partition and service (2 bytes each), service level; zeros up to 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UdAddr {
+    /// The port, as the network knows it.
+    pub gid: [u8; 16],
+    /// The queue pair, of 24 bits.
+    pub qpn: u32,
+    /// The port, within an InfiniBand subnet.
+    pub lid: u16,
+    /// The key of the partition.
+    pub pkey: u16,
+    /// What the application calls it by.
+    pub service: u16,
+    /// The service level.
+    pub sl: u8,
+}
+
+impl UdAddr {
+    /// Bytes of one.
+    pub const LEN: usize = 32;
+    const QPN: u32 = (1 << 24) - 1;
+
+    /// The address in `bytes`, -FI_EINVAL when they are too short.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let bytes: &[u8; Self::LEN] =
+            bytes.get(..Self::LEN).and_then(|b| b.try_into().ok()).ok_or(Error::INVAL)?;
+        let two = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[..16]);
+        let qpn = u32::from_ne_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]) & Self::QPN;
+        Ok(Self { gid, qpn, lid: two(20), pkey: two(22), service: two(24), sl: bytes[26] })
+    }
+
+    /// The bytes.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..16].copy_from_slice(&self.gid);
+        bytes[16..20].copy_from_slice(&self.qpn.to_ne_bytes());
+        bytes[20..22].copy_from_slice(&self.lid.to_ne_bytes());
+        bytes[22..24].copy_from_slice(&self.pkey.to_ne_bytes());
+        bytes[24..26].copy_from_slice(&self.service.to_ne_bytes());
+        bytes[26] = self.sl;
+        bytes
+    }
+
+    /// The form in which address vectors keep it. Nothing gets lost.
+    pub fn to_socket(&self) -> SocketAddr {
+        let scope = u32::from(self.lid) << 16 | u32::from(self.pkey);
+        let flow = u32::from(self.sl) << 24 | self.qpn;
+        SocketAddrV6::new(self.gid.into(), self.service, flow, scope).into()
+    }
+
+    /// What [`to_socket`](Self::to_socket) made.
+    pub fn from_socket(addr: &SocketAddr) -> Result<Self> {
+        let SocketAddr::V6(addr) = addr else { return Err(Error::INVAL) };
+        let (flow, scope) = (addr.flowinfo(), addr.scope_id());
+        Ok(Self {
+            gid: addr.ip().octets(),
+            qpn: flow & Self::QPN,
+            lid: (scope >> 16) as u16,
+            pkey: scope as u16,
+            service: addr.port(),
+            sl: (flow >> 24) as u8,
+        })
     }
 }
 
@@ -89,6 +160,23 @@ mod tests {
         assert!(from_bytes(&[]).is_err());
         assert!(from_bytes(&[libc::AF_INET as u8, 0, 1, 2, 3]).is_err());
         assert!(from_bytes(&[99; 28]).is_err());
+    }
+
+    #[test]
+    fn addresses_of_datagram_endpoints_come_out_of_every_form_as_they_went_in() {
+        let addr = UdAddr {
+            gid: [7; 16],
+            qpn: 0x12_3456,
+            lid: 0xfffe,
+            pkey: 0x8001,
+            service: 0xabcd,
+            sl: 0xf5,
+        };
+        let bytes = addr.to_bytes();
+        assert_eq!(UdAddr::from_bytes(&bytes), Ok(addr));
+        assert_eq!(UdAddr::from_socket(&addr.to_socket()), Ok(addr));
+        assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
+        assert_eq!(bytes[27..], [0; 5]);
     }
 
     #[test]

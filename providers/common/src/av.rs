@@ -7,7 +7,7 @@ use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
 };
-use crate::addr;
+use crate::addr::{self, UdAddr};
 use crate::boundary::answer;
 use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
@@ -211,6 +211,30 @@ impl Av {
         Ok(self.table().entries.get(index).ok_or(Error::INVAL)?.addr)
     }
 
+    /// Whether addresses are those of datagram endpoints of RDMA devices.
+    fn is_ud(&self) -> bool {
+        self.format == abi::FI_ADDR_IB_UD as u32
+    }
+
+    /// An address as the application passes it.
+    fn read(&self, bytes: &[u8]) -> Result<SocketAddr> {
+        match self.is_ud() {
+            true => UdAddr::from_bytes(bytes).map(|addr| addr.to_socket()),
+            false => addr::from_bytes(bytes),
+        }
+    }
+
+    /// What makes two addresses the same peer: not the IPv6 flow label.
+    fn key(&self, addr: &SocketAddr) -> SocketAddr {
+        let mut addr = *addr;
+        if let SocketAddr::V6(v6) = &mut addr
+            && !self.is_ud()
+        {
+            v6.set_flowinfo(0);
+        }
+        addr
+    }
+
     /// All indices, in order.
     pub(crate) fn indices(&self) -> Vec<fi_addr_t> {
         self.table().entries.iter().map(|(index, _)| u64::from(index)).collect()
@@ -218,7 +242,7 @@ impl Av {
 
     /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
     pub fn find(&self, addr: &SocketAddr) -> fi_addr_t {
-        self.table().index.get(&key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
+        self.table().index.get(&self.key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
     }
 
     /// What completions report for `index`: itself, or what the application
@@ -258,10 +282,10 @@ impl Av {
 
     /// Puts an address in; its index.
     pub fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t> {
-        if !addr::is_reachable(&addr) {
+        if !self.is_ud() && !addr::is_reachable(&addr) {
             return Err(Error::INVAL);
         }
-        let addr = key(&addr);
+        let addr = self.key(&addr);
         let mut table = self.table();
         if let Some(&index) = table.index.get(&addr) {
             table.entries[index].uses += 1;
@@ -381,15 +405,6 @@ impl Av {
     }
 }
 
-/// What makes two addresses the same peer: not the IPv6 flow label.
-fn key(addr: &SocketAddr) -> SocketAddr {
-    let mut addr = *addr;
-    if let SocketAddr::V6(v6) = &mut addr {
-        v6.set_flowinfo(0);
-    }
-    addr
-}
-
 /// `name` with its last number raised by `by`: how fi_av_insertsym makes the
 /// names of a range of nodes. An IPv4 address counts as a number.
 fn nth_name(name: &str, by: usize) -> Result<String> {
@@ -504,7 +519,7 @@ unsafe extern "C" fn insert(
         let len = addr::len_of_format(av.format);
         // SAFETY: the caller gives `count` addresses of the vector's format.
         let bytes = unsafe { std::slice::from_raw_parts(addrs.cast::<u8>(), len * count) };
-        let addrs = bytes.chunks_exact(len).map(addr::from_bytes);
+        let addrs = bytes.chunks_exact(len).map(|bytes| av.read(bytes));
         // SAFETY: `out` and `context` are the caller's, for `count` entries.
         unsafe { av.insert_all(addrs, out, flags, context) }
     })
@@ -521,6 +536,10 @@ unsafe extern "C" fn insertsvc(
     answer("fi_av_insertsvc", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
+        if av.is_ud() {
+            // No name service knows queue pairs.
+            return Err(Error::NOSYS);
+        }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
         let first = addr::resolve(node, service, av.format);
         // SAFETY: `out` and `context` are the caller's, for one entry.
@@ -541,6 +560,10 @@ unsafe extern "C" fn insertsym(
     answer("fi_av_insertsym", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
+        if av.is_ud() {
+            // No name service knows queue pairs.
+            return Err(Error::NOSYS);
+        }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
         let count = nodes.checked_mul(services).ok_or(Error::INVAL)?;
         if count > c_int::MAX as usize {
@@ -592,9 +615,15 @@ unsafe fn copy_addr(
     if len.is_null() {
         return Err(Error::INVAL);
     }
-    let raw = addr::to_raw(&av.get(index)?);
-    // SAFETY: the caller's buffer has `*len` bytes.
-    unsafe { crate::glue::copy_out(raw.as_bytes(), buf, len) };
+    let addr = av.get(index)?;
+    let copy = |bytes: &[u8]| {
+        // SAFETY: the caller's buffer has `*len` bytes.
+        unsafe { crate::glue::copy_out(bytes, buf, len) };
+    };
+    match av.is_ud() {
+        true => copy(&UdAddr::from_socket(&addr)?.to_bytes()),
+        false => copy(addr::to_raw(&addr).as_bytes()),
+    }
     Ok(())
 }
 
@@ -626,7 +655,7 @@ unsafe extern "C" fn lookup2(
 }
 
 unsafe extern "C" fn straddr(
-    _av: *mut fid_av,
+    av: *mut fid_av,
     addr: *const c_void,
     buf: *mut c_char,
     len: *mut usize,
@@ -636,8 +665,15 @@ unsafe extern "C" fn straddr(
     }
     // SAFETY: `addr` is an address of the vector's format; `buf` has `*len` bytes.
     unsafe {
-        let Ok(addr) = addr::from_ptr(addr) else { return std::ptr::null() };
-        let mut text = addr::to_text(&addr).into_bytes();
+        let text = match Av::from_c(av) {
+            Ok(av) if av.is_ud() && !addr.is_null() => {
+                let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), UdAddr::LEN);
+                Some(ofi::info::tostr::address(av.format, Some(bytes)))
+            }
+            _ => addr::from_ptr(addr).ok().map(|addr| addr::to_text(&addr)),
+        };
+        let Some(text) = text else { return std::ptr::null() };
+        let mut text = text.into_bytes();
         text.push(0);
         let room = *len;
         // `*len` becomes what was needed; cut text ends in a NUL too.

@@ -302,29 +302,12 @@ impl Getinfo for RxmFabric {
         let cores = lower::getinfo(core_version(api), node, service, flags, &core_hints(hints)?)?;
         let mut chain = InfoChain::new();
         for core in cores.iter() {
-            if !named(hints) && ends_when_flooded(core) {
-                report("FI_EP_RDM refused: over iWARP a flood ends the connection; only by name");
-                continue;
-            }
             if let Some(info) = layer(api, core, hints)? {
                 chain.push(info);
             }
         }
         if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
     }
-}
-
-/// Whether a message that finds no receive ends the core's connection, instead of
-/// being sent again: without credits, a sender may be too fast for its peer.
-fn ends_when_flooded(core: InfoRef<'_>) -> bool {
-    core.ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32)
-}
-
-/// Whether the application asks for this provider by its name.
-fn named(hints: Option<InfoRef<'_>>) -> bool {
-    let name = hints.and_then(InfoRef::prov_name).map(CStr::to_string_lossy);
-    let own = RXM_NAME.to_string_lossy();
-    name.is_some_and(|name| name.split(';').any(|name| name.eq_ignore_ascii_case(&own)))
 }
 
 /// Tells the core why something is not in the answer.

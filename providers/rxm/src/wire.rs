@@ -23,6 +23,8 @@ pub const OP_HEADER_VERSION: u8 = 2;
 
 /// Bytes of both headers of a packet.
 pub const HEADER_LEN: usize = 64;
+/// Bytes of the first of them.
+const CTRL_LEN: usize = 32;
 /// Bytes of connection data.
 pub const CALL_LEN: usize = 24;
 /// Bytes of connection data of [`OWN_CM_VERSION`], before the key.
@@ -510,7 +512,7 @@ impl Header {
     #[inline(always)]
     fn read_as(packet: &[u8], swapped: bool) -> Parsed<(Self, &[u8])> {
         if packet.len() < HEADER_LEN {
-            return Err(Malformed("a packet shorter than its header"));
+            return Self::read_short(packet, swapped);
         }
         let (bytes, payload) = packet.split_at(HEADER_LEN);
         if bytes[0] != CTRL_VERSION {
@@ -555,6 +557,24 @@ impl Header {
     /// What names the connection of a packet, which may be none otherwise.
     pub fn conn_id(packet: &[u8]) -> Option<u64> {
         packet.get(8..16)?.try_into().map(u64::from_ne_bytes).ok()
+    }
+
+    /// The header of a packet of credits, which may have no second half.
+    #[cold]
+    fn read_short(packet: &[u8], swapped: bool) -> Parsed<(Self, &[u8])> {
+        if packet.len() < CTRL_LEN || Kind::read(packet[1]) != Ok(Kind::Credit) {
+            return Err(Malformed("a packet shorter than its header"));
+        }
+        if packet[0] != CTRL_VERSION {
+            return Err(Malformed("a packet of another version"));
+        }
+        let numbers = Numbers { bytes: packet, swapped };
+        let header = Self {
+            conn_id: numbers.u64(8),
+            ctrl_data: numbers.u64(24),
+            ..Self::of(Kind::Credit, 0)
+        };
+        Ok((header, &[]))
     }
 
     /// Whether a packet is about a transfer under way, and brings no message.

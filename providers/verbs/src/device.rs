@@ -1,5 +1,6 @@
 //! What a device can do, and its addresses.
 use crate::config::{Config, config};
+use crate::engine::PREFIX;
 use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
 use ofi_provider::abi::*;
 use ofi_provider::buf::IOV_LIMIT;
@@ -36,7 +37,7 @@ const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PRO
 /// Bytes of immediate data.
 const CQ_DATA_SIZE: usize = 4;
 /// Contexts that a domain may have.
-const CONTEXTS: usize = 1024;
+pub(crate) const CONTEXTS: usize = 1024;
 /// Bytes of error data that are kept.
 const MAX_ERR_DATA: usize = 255;
 
@@ -44,6 +45,8 @@ const MAX_ERR_DATA: usize = 255;
 pub(crate) struct Facts {
     pub(crate) device: Device,
     pub(crate) offer: Offer,
+    /// What datagram endpoints offer, if the device has them.
+    pub(crate) datagrams: Option<Offer>,
     pub(crate) nic: Nic,
     pub(crate) fabric: CString,
 }
@@ -79,7 +82,8 @@ impl Facts {
             config.tx_size.clamp(1, count(attr.max_qp_wr).max(1)),
             config.rx_size.clamp(1, count(attr.max_qp_wr).max(1)),
         );
-        let inline = inline_size(device, config.inline_size, tx_iov as u32)?;
+        let inline = |datagrams| inline_size(device, config.inline_size, tx_iov as u32, datagrams);
+        let inject = inline(false)?.unwrap_or(0);
 
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
@@ -91,7 +95,7 @@ impl Facts {
             tx.op_flags |= FI_DELIVERY_COMPLETE;
         }
         tx.msg_order = MSG_ORDER;
-        tx.inject_size = inline;
+        tx.inject_size = inject;
         tx.size = count(attr.max_qp_wr);
         tx.iov_limit = tx_iov;
         tx.rma_iov_limit = 1;
@@ -133,10 +137,22 @@ impl Facts {
             domain.max_cntr_value = u64::MAX;
             domain.max_err_cntr_value = u64::MAX;
         });
+        let datagrams = match inline(true)? {
+            Some(inline) => {
+                let most = of_datagrams(most.as_ref().to_owned()?, inline, mtu(&port));
+                Some(Offer { most, tx_size, rx_size })
+            }
+            None => None,
+        };
         let offer = Offer { most, tx_size, rx_size };
         let fabric = fabric_name(device, config.gid_idx)?;
-        Ok(Self { device, offer, nic: card(device, &attr, &port), fabric })
+        Ok(Self { device, offer, datagrams, nic: card(device, &attr, &port), fabric })
     }
+}
+
+/// Bytes of a packet.
+pub(crate) fn mtu(port: &raw::ibv_port_attr) -> usize {
+    128 << port.active_mtu.min(8)
 }
 
 /// Whether the device's atomic operations are atomic for all of its users.
@@ -144,13 +160,20 @@ pub(crate) fn has_atomics(attr: &raw::ibv_device_attr) -> bool {
     attr.atomic_cap != raw::ibv_atomic_cap::IBV_ATOMIC_NONE
 }
 
-/// How many bytes a device copies from the request itself, up to `most`. It is
-/// found by asking for queue pairs, once for each device.
-fn inline_size(device: Device, most: usize, segments: u32) -> Result<usize> {
-    static KNOWN: Mutex<Option<HashMap<CString, usize>>> = Mutex::new(None);
+/// How many bytes a device copies from the request itself, up to `most`; none if it
+/// has no such queue pairs. It is found by asking for some, once for each device.
+fn inline_size(
+    device: Device,
+    most: usize,
+    segments: u32,
+    datagrams: bool,
+) -> Result<Option<usize>> {
+    type Known = HashMap<(CString, bool), Option<usize>>;
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
-    if let Some(size) = known.get(device.name()) {
+    let key = (device.name().to_owned(), datagrams);
+    if let Some(size) = known.get(&key) {
         return Ok(*size);
     }
     let (pd, comp) = (Pd::new(device)?, CompChannel::new(device)?);
@@ -164,15 +187,50 @@ fn inline_size(device: Device, most: usize, segments: u32) -> Result<usize> {
             send_segments: segments,
             recv_segments: 1,
             inline: inline as u32,
+            datagrams,
         };
         spec.is_possible(&pd)
     };
-    let mut size = most;
-    while size > 0 && !possible(size) {
-        size /= 2;
-    }
-    known.insert(device.name().to_owned(), size);
+    let size = possible(0).then(|| largest(most, possible));
+    known.insert(key, size);
     Ok(size)
+}
+
+/// The largest number up to `most` that is possible; 0 is.
+fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
+    if possible(most) {
+        return most;
+    }
+    let (mut good, mut bad) = (0, most);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        *(if possible(middle) { &mut good } else { &mut bad }) = middle;
+    }
+    good
+}
+
+/// What datagram endpoints offer, where connected ones offer `most`.
+fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {
+    const OTHERS: u64 = FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    most.set_caps(most.caps() & !OTHERS);
+    most.set_mode(FI_MSG_PREFIX);
+    let tx = most.tx_mut();
+    tx.caps &= !OTHERS;
+    // Nobody tells what became of a datagram.
+    tx.op_flags &= !FI_DELIVERY_COMPLETE;
+    tx.inject_size = inline;
+    let rx = most.rx_mut();
+    rx.caps &= !OTHERS;
+    rx.mode = FI_MSG_PREFIX;
+    most.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_DGRAM.into();
+        ep.protocol = FI_PROTO_IB_UD as u32;
+        ep.max_msg_size = mtu;
+        ep.msg_prefix_size = PREFIX;
+        ep.max_order_raw_size = mtu;
+        ep.max_order_waw_size = mtu;
+    });
+    most
 }
 
 /// A fabric is what peers can be reached on: a subnet, or anything on Ethernet.
@@ -188,7 +246,7 @@ fn fabric_name(device: Device, gid_idx: i32) -> Result<CString> {
 
 /// Bits per second of a port (InfiniBand's codes of speed and width).
 fn speed(port: &raw::ibv_port_attr) -> usize {
-    const GIGA: usize = 1_000_000_000;
+    const MEGA: usize = 1_000_000;
     let lanes = match port.active_width {
         1 => 1,
         2 => 4,
@@ -198,16 +256,16 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
         _ => 0,
     };
     let lane = match port.active_speed {
-        1 => 2,
-        2 => 4,
-        4 | 8 => 8,
-        16 => 14,
-        32 => 25,
-        64 => 50,
-        128 => 100,
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
         _ => 0,
     };
-    lanes * lane * GIGA
+    lanes * lane * MEGA
 }
 
 fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) -> Nic {
@@ -230,7 +288,7 @@ fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) 
         pci: bus.ok().and_then(|path| pci(path.file_name()?.to_str()?)),
         link: nic::Link {
             address: None,
-            mtu: 128 << port.active_mtu.min(8),
+            mtu: mtu(port),
             speed: speed(port),
             state: match port.state {
                 raw::ibv_port_state::IBV_PORT_ACTIVE => fi_link_state::FI_LINK_UP,
@@ -329,6 +387,14 @@ mod tests {
         assert_eq!((place.domain_id, place.bus_id), (1, 0x3b));
         assert_eq!((place.device_id, place.function_id), (0x1f, 7));
         assert!(["", "rxe0", "0000:00", "0000:00:zz.0"].iter().all(|name| pci(name).is_none()));
+    }
+
+    #[test]
+    fn the_largest_that_is_possible_is_found() {
+        for most in [0, 1, 2, 79, 80, 81, 256] {
+            assert_eq!(largest(most, |size| size <= 80), most.min(80));
+        }
+        assert_eq!(largest(256, |size| size == 0), 0);
     }
 
     #[test]

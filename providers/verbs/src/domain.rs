@@ -3,7 +3,7 @@ use crate::config::config;
 use crate::device::source_of;
 use crate::engine::{Connections, Engine, Limits};
 use crate::ep::VerbsEp;
-use crate::info::VERBS;
+use crate::info::{DATAGRAMS, VERBS};
 use crate::pep::{Caller, VerbsPep};
 use crate::sys::{CmId, Device, Pd, Region, access};
 use core::ffi::{CStr, c_void};
@@ -35,7 +35,11 @@ impl Fabric for VerbsFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsDomain> {
         let name = info.domain_name().ok_or(Error::INVAL)?;
-        let device = Device::all().iter().find(|device| device.name() == name);
+        let device = Device::all().iter().find(|device| {
+            let name = name.to_bytes();
+            let name = name.strip_suffix(DATAGRAMS.to_bytes()).unwrap_or(name);
+            device.name().to_bytes() == name
+        });
         let device = *device.ok_or(Error::NODEV)?;
         let mut settings = DomainSettings::new(info, true)?;
         let pd = Pd::new(device)?;
@@ -102,7 +106,8 @@ impl Domain for VerbsDomain {
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<VerbsEp> {
-        if info.ep_type() != fi_ep_type::FI_EP_MSG {
+        let datagrams = info.ep_type() == fi_ep_type::FI_EP_DGRAM;
+        if info.ep_type() != fi_ep_type::FI_EP_MSG && !datagrams {
             return Err(Error::INVAL);
         }
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
@@ -113,7 +118,11 @@ impl Domain for VerbsDomain {
             rx_iov: rx.iov_limit.clamp(1, IOV_LIMIT),
             inject: tx.inject_size,
             atomics: info.caps() & FI_ATOMIC != 0 && self.engine.atomics(),
+            datagrams,
         };
+        if datagrams {
+            return Ok(VerbsEp::datagrams(self.engine.clone(), self.engine.add(limits)));
+        }
         let handle = info.handle();
         let passive = passive_name(handle).transpose()?;
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
@@ -172,6 +181,7 @@ impl Domain for VerbsDomain {
             .clamp(1, IOV_LIMIT),
             inject: 0,
             atomics: false,
+            datagrams: false,
         };
         let at = self.engine.add_shared(limits)?;
         Ok(VerbsEp::new(self.engine.clone(), at, None))

@@ -7,15 +7,16 @@
 //! device's that have room for everything that can be posted.
 use crate::cm::{pack, unpack};
 use crate::config::config;
-use crate::device::has_atomics;
+use crate::device::{has_atomics, mtu};
 use crate::domain::Memory;
 use crate::info::VERBS;
 use crate::sys::{
-    Channel, CmEvent, CmId, CmKind, CompChannel, Device, How, HwCq, Pd, QpSpec, Region, Sge, Srq,
-    Verb, Work, WorkDone, access, status, status_text,
+    Channel, CmEvent, CmId, CmKind, CompChannel, Device, How, HwCq, Pd, Qp, QpSpec, Region, Sge,
+    Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
+use ofi_provider::addr::UdAddr;
 use ofi_provider::buf::{IOV_LIMIT, LocalSegment, RecvBuf};
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -27,6 +28,7 @@ use ofi_provider::mr_cache::{Cache, Cached};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -67,6 +69,7 @@ pub(crate) struct Engine {
     /// Somebody may sleep until the device tells of something.
     armed: AtomicBool,
     max_msg_size: usize,
+    max_datagram: usize,
     max_cqe: usize,
     /// Segments of a read.
     read_segments: usize,
@@ -107,6 +110,8 @@ pub(crate) struct Limits {
     pub(crate) rx_iov: usize,
     pub(crate) inject: usize,
     pub(crate) atomics: bool,
+    /// It sends datagrams (FI_EP_DGRAM).
+    pub(crate) datagrams: bool,
 }
 
 /// How far an endpoint's connection is.
@@ -128,6 +133,8 @@ struct Ep {
     bindings: Bindings,
     conn: Conn,
     id: Option<CmId>,
+    /// What a datagram endpoint has instead of a connection.
+    ud: Option<Ud>,
     srq: Option<Srq>,
     /// The queue of the device's that it has a part of.
     queue: Option<usize>,
@@ -144,6 +151,18 @@ struct Ep {
     work: Vec<Work>,
     scratch: Option<Scratch>,
 }
+
+/// A datagram endpoint's queue pair, and the ways to the peers it sent to.
+struct Ud {
+    // Before the queue pair's protection domain goes with it.
+    ways: HashMap<SocketAddr, Way>,
+    pair: UdQp,
+}
+
+/// Bytes before a datagram that is received, where the device puts the header of the
+/// network (FI_MSG_PREFIX). Datagrams that are sent have none, as the mode of
+/// `tx_attr` says.
+pub(crate) const PREFIX: usize = 40;
 
 /// Where the results of atomic operations come, one place for each send.
 struct Scratch {
@@ -222,6 +241,8 @@ pub(crate) struct Request<'a> {
     pub(crate) flags: u64,
     pub(crate) data: u64,
     pub(crate) context: Context,
+    /// Who gets a datagram.
+    pub(crate) dest: fi_addr_t,
     /// Where an atomic operation's former value goes.
     pub(crate) fetch: Option<RecvBuf>,
 }
@@ -249,6 +270,7 @@ impl Engine {
             activity: AtomicU64::new(0),
             armed: AtomicBool::new(false),
             max_msg_size: port.max_msg_sz as usize,
+            max_datagram: mtu(&port),
             max_cqe: size(attr.max_cqe),
             atomics: has_atomics(&attr),
             read_segments: size(attr.max_sge_rd).clamp(1, IOV_LIMIT),
@@ -315,7 +337,7 @@ impl Engine {
         let mut state = self.lock();
         let state = &mut *state;
         let Some(mut ep) = state.eps.remove(at) else { return };
-        if let Some(number) = ep.id.as_ref().and_then(CmId::qp_number) {
+        if let Some(number) = ep.qp().ok().map(|qp| qp.number()) {
             state.sharers.remove(&number);
         }
         let id = ep.id.take();
@@ -479,23 +501,31 @@ impl State {
         pd: &Arc<Pd>,
     ) -> Result<Option<u32>> {
         let limits = self.eps[at].limits;
-        let mut id = self.eps[at].id.take().ok_or(Error::OPBADSTATE)?;
-        let srq = srx.and_then(|srx| self.eps[srx].srq.as_ref());
         let mut spec = QpSpec {
             cq: &self.queues[queue].cq,
-            srq,
+            srq: None,
             sends: limits.tx_size as u32,
             recvs: limits.rx_size as u32,
             send_segments: limits.tx_iov as u32,
             recv_segments: limits.rx_iov as u32,
             inline: limits.inject as u32,
+            datagrams: limits.datagrams,
         };
+        if limits.datagrams {
+            let pair = UdQp::new(pd, &spec, config().gid_idx as u8)?;
+            let ep = &mut self.eps[at];
+            (ep.inline, ep.conn) = (pair.inline as usize, Conn::Up);
+            ep.ud = Some(Ud { ways: HashMap::new(), pair });
+            return Ok(None);
+        }
+        let mut id = self.eps[at].id.take().ok_or(Error::OPBADSTATE)?;
+        spec.srq = srx.and_then(|srx| self.eps[srx].srq.as_ref());
         let made = id.create_qp(pd, &spec).or_else(|_| {
             // What it can copy may depend on the other limits.
             spec.inline = 0;
             id.create_qp(pd, &spec)
         });
-        let number = id.qp_number();
+        let number = id.qp().ok().map(|qp| qp.number());
         let ep = &mut self.eps[at];
         ep.id = Some(id);
         ep.inline = made? as usize;
@@ -528,6 +558,14 @@ impl State {
     /// Ends what an endpoint that could not be opened left.
     pub(crate) fn forget(&mut self, at: u32) {
         self.eps.remove(at);
+    }
+
+    /// The address of a datagram endpoint.
+    pub(crate) fn ud_name(&self, at: u32, device: Device) -> Result<UdAddr> {
+        let ud = self.eps[at].ud.as_ref().ok_or(Error::OPBADSTATE)?;
+        let gid = device.gid(1, config().gid_idx)?;
+        let (lid, pkey) = (device.port(1)?.lid, device.pkey(1, 0)?);
+        Ok(UdAddr { gid, qpn: ud.pair.qp().number(), lid, pkey, ..UdAddr::default() })
     }
 
     pub(crate) fn id(&self, at: u32) -> Result<&CmId> {
@@ -672,7 +710,7 @@ impl State {
         if let Some(Ep { conn: Conn::Down, id: Some(id), .. }) = self.eps.get(at)
             && id.disconnect().is_err()
         {
-            let _ = id.fail_qp();
+            let _ = id.qp().and_then(|qp| qp.fail());
         }
     }
 }
@@ -685,6 +723,7 @@ impl Ep {
             bindings: Bindings::default(),
             conn: Conn::None,
             id: None,
+            ud: None,
             srq: None,
             queue: None,
             inline: 0,
@@ -695,6 +734,16 @@ impl Ep {
             told: 0,
             work: Vec::new(),
             scratch: None,
+        }
+    }
+
+    /// Its queue pair.
+    #[inline]
+    fn qp(&self) -> Result<Qp<'_>> {
+        match (&self.id, &self.ud) {
+            (Some(id), _) => id.qp(),
+            (None, Some(ud)) => Ok(ud.pair.qp()),
+            (None, None) => Err(Error::NOTCONN),
         }
     }
 
@@ -723,16 +772,14 @@ impl Ep {
             && id.device().is_some_and(|device| !device.is_iwarp())
         {
             // Without it a peer waits longer than need be: no failure.
-            let _ = id.set_rnr_timer(config().min_rnr_timer);
+            let _ = id.qp().and_then(|qp| qp.set_rnr_timer(config().min_rnr_timer));
         }
     }
 
     /// The connection could not be made.
     fn fail(&mut self, error: Error, status: c_int, err_data: Vec<u8>) {
         self.conn = Conn::Down;
-        if let Some(id) = &self.id {
-            let _ = id.fail_qp();
-        }
+        let _ = self.qp().and_then(|qp| qp.fail());
         let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) else { return };
         let (context, prov_errno) = (Context::NULL, status);
         eq.write(Event::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
@@ -767,10 +814,11 @@ impl Ep {
 
     #[inline]
     fn send(&mut self, at: u32, request: Request<'_>, engine: &Engine) -> Result {
-        let Request { verb, segments, len, kind, flags, data, context, fetch } = request;
+        let Request { verb, segments, len, kind, flags, data, context, dest, fetch } = request;
         let atomic = matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. });
         let read = matches!(verb, Verb::Read { .. });
-        if len > engine.max_msg_size || (flags & FI_INJECT != 0 && len > self.limits.inject) {
+        let most = if self.limits.datagrams { engine.max_datagram } else { engine.max_msg_size };
+        if len > most || (flags & FI_INJECT != 0 && len > self.limits.inject) {
             return Err(Error::MSGSIZE);
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
@@ -828,7 +876,10 @@ impl Ep {
         };
         let wr_id = u64::from(at) << 32 | u64::from(SEND | number);
         sges.copy_within(first..count, 0);
-        let work = Work::new(wr_id, verb, sges, count - first, how);
+        let mut work = Work::new(wr_id, verb, sges, count - first, how);
+        if self.limits.datagrams {
+            work = work.to(self.way_to(dest)?);
+        }
         // What is to be copied now cannot wait.
         let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < TOGETHER;
         if more || !self.work.is_empty() {
@@ -855,14 +906,24 @@ impl Ep {
         Ok(())
     }
 
+    /// The way to a peer of a datagram endpoint.
+    fn way_to(&mut self, dest: fi_addr_t) -> Result<&Way> {
+        let to = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
+        let Ud { ways, pair } = self.ud.as_mut().ok_or(Error::OPBADSTATE)?;
+        match ways.entry(to) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => Ok(new.insert(pair.way_to(&UdAddr::from_socket(&to)?)?)),
+        }
+    }
+
     /// Posts one request.
     #[inline]
     fn post(&self, mut work: Work) -> Result {
-        let id = self.id.as_ref().ok_or(Error::NOTCONN)?;
+        let qp = self.qp()?;
         // SAFETY: the application lends the memory until the completion, which is
         // when `Sent` goes and with it what keeps the memory registered; an
         // inlined message is copied.
-        let posted = unsafe { id.post(std::slice::from_mut(&mut work)) };
+        let posted = unsafe { qp.post(std::slice::from_mut(&mut work)) };
         posted.map_err(|(error, _)| post_error(error))
     }
 
@@ -873,12 +934,14 @@ impl Ep {
         }
         // They are the last of what is under way, in the same order.
         let count = self.work.len();
-        let posted = match &self.id {
+        let mut work = std::mem::take(&mut self.work);
+        let posted = match self.qp() {
             // SAFETY: as in `post`.
-            Some(id) => unsafe { id.post(&mut self.work) },
-            None => Err((Error::NOTCONN, 0)),
+            Ok(qp) => unsafe { qp.post(&mut work) },
+            Err(error) => Err((error, 0)),
         };
-        self.work.clear();
+        work.clear();
+        self.work = work;
         let Err((error, posted)) = posted else { return };
         ofi_provider::log!(&VERBS, WARN, EP_DATA, "{} sends not posted: {error}", count - posted);
         let end = self.sent.next();
@@ -944,10 +1007,9 @@ impl Ep {
         // SAFETY: the application lends the memory until the completion, which is
         // when `Posted` goes and with it what keeps the memory registered.
         let result = unsafe {
-            match (&self.srq, &self.id) {
-                (Some(srq), _) => srq.recv(wr_id, to),
-                (None, Some(id)) => id.recv(wr_id, to),
-                (None, None) => Err(Error::OPBADSTATE),
+            match &self.srq {
+                Some(srq) => srq.recv(wr_id, to),
+                None => self.qp().and_then(|qp| qp.recv(wr_id, to)),
             }
         };
         result.map_err(|error| {
@@ -1125,8 +1187,15 @@ mod tests {
 
     #[test]
     fn what_completes_before_an_earlier_request_waits_for_it() {
-        let limits =
-            Limits { tx_size: 8, rx_size: 1, tx_iov: 1, rx_iov: 1, inject: 0, atomics: false };
+        let limits = Limits {
+            tx_size: 8,
+            rx_size: 1,
+            tx_iov: 1,
+            rx_iov: 1,
+            inject: 0,
+            atomics: false,
+            datagrams: false,
+        };
         let mut ep = Ep::new(limits);
         for signalled in [true, false, true, false] {
             ep.sent.items.push_back(Sent {

@@ -27,11 +27,18 @@ pub(crate) struct VerbsEp {
     at: u32,
     /// Where fi_connect goes without an address.
     dest: Option<SocketAddr>,
+    /// It has no connection (FI_EP_DGRAM).
+    datagrams: bool,
 }
 
 impl VerbsEp {
     pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<SocketAddr>) -> Self {
-        Self { engine, at, dest }
+        Self { engine, at, dest, datagrams: false }
+    }
+
+    /// A datagram endpoint.
+    pub(crate) fn datagrams(engine: Arc<Engine>, at: u32) -> Self {
+        Self { engine, at, dest: None, datagrams: true }
     }
 }
 
@@ -87,6 +94,7 @@ impl Msg for VerbsEp {
             flags: op.flags,
             data: op.data,
             context: op.context,
+            dest: op.dest,
             fetch: None,
         };
         self.engine.send(self.at, request)
@@ -120,6 +128,7 @@ impl Rma for VerbsEp {
             flags: op.flags & !(FI_INJECT | FI_REMOTE_CQ_DATA),
             data: 0,
             context: op.context,
+            dest: FI_ADDR_UNSPEC,
             fetch: None,
         };
         self.engine.send(self.at, request)
@@ -135,6 +144,7 @@ impl Rma for VerbsEp {
             flags: op.flags,
             data: op.data,
             context: op.context,
+            dest: FI_ADDR_UNSPEC,
             fetch: None,
         };
         self.engine.send(self.at, request)
@@ -191,6 +201,7 @@ impl Atomic for VerbsEp {
             flags: op.flags & !FI_REMOTE_CQ_DATA,
             data: 0,
             context: op.context,
+            dest: FI_ADDR_UNSPEC,
             fetch: operation.fetches().then_some(op.result),
         };
         self.engine.send(self.at, request)
@@ -200,11 +211,18 @@ impl Atomic for VerbsEp {
 impl Cm for VerbsEp {
     fn getname(&self) -> Result<Vec<u8>> {
         let state = self.engine.lock();
+        if self.datagrams {
+            return Ok(state.ud_name(self.at, self.engine.device)?.to_bytes().to_vec());
+        }
         let local = state.id(self.at)?.local().ok_or(Error::ADDRNOTAVAIL)?;
         Ok(addr::to_raw(&local).as_bytes().to_vec())
     }
 
     fn setname(&self, name: &[u8]) -> Result {
+        if self.datagrams {
+            // The device chooses.
+            return Err(Error::NOSYS);
+        }
         let local = addr::from_bytes(name)?;
         // What is bound stays so; another identifier takes the new address.
         let id = CmId::new(&self.engine.channel, self.at as usize)?;
@@ -222,6 +240,9 @@ impl Cm for VerbsEp {
     }
 
     fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
+        if self.datagrams {
+            return Err(Error::NOSYS);
+        }
         let to = match to {
             Some(bytes) => addr::from_bytes(bytes)?,
             None => self.dest.ok_or(Error::INVAL)?,
@@ -230,10 +251,16 @@ impl Cm for VerbsEp {
     }
 
     fn accept(&self, param: &[u8]) -> Result {
+        if self.datagrams {
+            return Err(Error::NOSYS);
+        }
         self.engine.lock().accept(self.at, param)
     }
 
     fn shutdown(&self) -> Result {
+        if self.datagrams {
+            return Err(Error::NOSYS);
+        }
         self.engine.lock().shutdown(self.at)
     }
 }

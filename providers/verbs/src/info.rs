@@ -4,13 +4,14 @@ use crate::device::{self, Facts, Local};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
-use ofi_provider::addr;
+use ofi_provider::addr::{self, UdAddr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, addr as text, alter, check, resolve,
 };
 use ofi_provider::provider::Provider;
+use std::ffi::CString;
 use std::net::SocketAddr;
 
 /// The addresses that an application named.
@@ -34,7 +35,8 @@ impl Ends {
         };
         let mut src = read(hints.and_then(InfoRef::src_addr))?;
         let mut dest = read(hints.and_then(InfoRef::dest_addr))?;
-        if node.is_some() || service.is_some() {
+        // A port of nobody says nothing of the way.
+        if node.is_some() || (service.is_some() && flags & FI_SOURCE != 0) {
             let found = resolve(node, service, flags, format).map_err(|why| {
                 report(&format!("refused: {why}"));
                 Error::NODATA
@@ -78,31 +80,61 @@ impl Ends {
     }
 }
 
-/// The info of a device for an application with these hints.
-fn info_of(version: u32, facts: &mut Facts, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
+/// What the domain of a device for datagrams has behind its name.
+pub(crate) const DATAGRAMS: &CStr = c"-dgram";
+
+/// The info of a device for an application with these hints; with datagrams or
+/// connections.
+fn info_of(
+    version: u32,
+    facts: &mut Facts,
+    hints: Option<InfoRef<'_>>,
+    datagrams: bool,
+) -> Result<Option<InfoBuf>> {
     let wanted = hints.and_then(InfoRef::ep).map_or(0, |ep| ep.rx_ctx_cnt);
     // An endpoint takes its receives from a shared context when one is bound to it.
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
     facts.offer.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
-    let device = facts.device.name().to_string_lossy();
+    let mut name = facts.device.name().to_owned();
+    if datagrams {
+        name = CString::new([name.as_bytes(), DATAGRAMS.to_bytes()].concat()).unwrap_or(name);
+    }
+    let offer = match &facts.datagrams {
+        _ if !datagrams => &facts.offer,
+        Some(offer) => offer,
+        None => return Ok(None),
+    };
     if let Some(hints) = hints {
-        let refusals = check(version, &facts.offer, hints);
+        let refusals = check(version, offer, hints);
         for refusal in &refusals {
-            report(&format!("{device} refused: {refusal}"));
+            report(&format!("{} refused: {refusal}", name.to_string_lossy()));
         }
         if !refusals.is_empty() {
             return Ok(None);
         }
     }
-    let mut info = alter(version, &facts.offer, hints)?;
-    info.rx_mut().mode = FI_RX_CQ_DATA;
+    let mut info = alter(version, offer, hints)?;
+    let mode = offer.most.mode();
+    info.rx_mut().mode = FI_RX_CQ_DATA | mode;
     if hints.is_none_or(|hints| hints.mode() & FI_RX_CQ_DATA != 0) {
         // Data that comes with a write takes a receive.
-        info.set_mode(FI_RX_CQ_DATA);
+        info.set_mode(FI_RX_CQ_DATA | mode);
     } else {
+        info.set_mode(mode);
         info.edit_domain(|domain| domain.cq_data_size = 0);
     }
-    info.set_domain_name(facts.device.name())?;
+    // As many as there can be, each behind an endpoint of its own.
+    info.edit_domain(|domain| {
+        domain.max_ep_tx_ctx = domain.tx_ctx_cnt;
+        domain.max_ep_rx_ctx = domain.rx_ctx_cnt;
+    });
+    let wanted = hints.and_then(InfoRef::domain).map_or(!0, |domain| domain.mr_mode);
+    if datagrams && wanted & FI_MR_PROV_KEY != 0 {
+        // Regions are the same although no peer uses them.
+        let offered = offer.most.domain().mr_mode;
+        info.edit_domain(|domain| domain.mr_mode |= offered & wanted);
+    }
+    info.set_domain_name(&name)?;
     info.set_fabric_name(&facts.fabric)?;
     info.set_nic(facts.nic.clone());
     Ok(Some(info))
@@ -117,8 +149,10 @@ impl Getinfo for VerbsFabric {
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoChain> {
         let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
-        if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_MSG {
-            report("refused: ep_attr->type: only FI_EP_MSG");
+        let is_wanted = |kind| wanted == fi_ep_type::FI_EP_UNSPEC || wanted == kind;
+        let [messages, datagrams] = [fi_ep_type::FI_EP_MSG, fi_ep_type::FI_EP_DGRAM].map(is_wanted);
+        if !messages && !datagrams {
+            report("refused: ep_attr->type: only FI_EP_MSG and FI_EP_DGRAM");
             return Err(Error::NODATA);
         }
         let mut devices = device::all(&report);
@@ -126,13 +160,33 @@ impl Getinfo for VerbsFabric {
             report("refused: no RDMA device");
             return Err(Error::NODATA);
         }
-        let ends = Ends::find(node, service, flags, hints)?;
-        let locals = ends.locals(hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format));
+        let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+        // Queue pairs are known by other addresses than connections.
+        let of_pairs = format == FI_ADDR_IB_UD as u32;
+        let (ends, locals) = match messages && !of_pairs {
+            true => {
+                let ends = Ends::find(node, service, flags, hints);
+                match ends {
+                    Ok(ends) => {
+                        let locals = ends.locals(format);
+                        (ends, locals)
+                    }
+                    Err(error) if !datagrams => return Err(error),
+                    Err(_) => (Ends { src: None, dest: None }, Vec::new()),
+                }
+            }
+            false => (Ends { src: None, dest: None }, Vec::new()),
+        };
+        let mut datagrams = datagrams && (of_pairs || format == FI_FORMAT_UNSPEC as u32);
+        if datagrams && node.is_some() && flags & FI_SOURCE == 0 {
+            report("FI_EP_DGRAM refused: no name service knows the address of a queue pair");
+            datagrams = false;
+        }
         let mut chain = InfoChain::new();
         for facts in &mut devices {
             let own = locals.iter().filter(|local| local.device == facts.device).cloned();
             for local in own.collect::<Vec<_>>() {
-                let Some(mut info) = info_of(version, facts, hints)? else { break };
+                let Some(mut info) = info_of(version, facts, hints, false)? else { break };
                 info.set_addr_format(text::format_of(&local.addr));
                 info.set_src_addr(Some(addr::to_raw(&local.addr).as_bytes()))?;
                 let dest = ends.dest.as_ref().map(addr::to_raw);
@@ -140,6 +194,20 @@ impl Getinfo for VerbsFabric {
                 if let Some(hints) = hints {
                     info.set_handle(hints.handle());
                 }
+                chain.push(info);
+            }
+            if datagrams && let Some(mut info) = info_of(version, facts, hints, true)? {
+                let given = |bytes: Option<&[u8]>| {
+                    bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
+                };
+                // An endpoint's own is known once it has a queue pair.
+                let src = given(hints.and_then(InfoRef::src_addr))?.unwrap_or_default();
+                let dest = given(hints.and_then(InfoRef::dest_addr))?;
+                info.set_addr_format(FI_ADDR_IB_UD as u32);
+                info.set_src_addr(Some(&src.to_bytes()))?;
+                info.set_dest_addr(
+                    dest.map(|dest| dest.to_bytes()).as_ref().map(|dest| &dest[..]),
+                )?;
                 chain.push(info);
             }
         }

@@ -1,11 +1,12 @@
 //! libibverbs and librdmacm, wrapped: the one place of this provider that calls
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
 use core::ffi::{CStr, c_int, c_void};
-use ofi_provider::addr;
+use ofi_provider::addr::{self, UdAddr};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use rdma_sys as raw;
 use rdma_sys::rdma_cm_event_type as cm_event;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -108,6 +109,15 @@ impl Device {
             check(raw::ibv_query_gid(self.0.as_ptr(), port, index, &raw mut gid))?;
             Ok(gid.raw)
         }
+    }
+
+    /// An entry of a port's table of partition keys (ibv_query_pkey(3)), as it is in
+    /// packets.
+    pub(crate) fn pkey(&self, port: u8, index: c_int) -> Result<u16> {
+        let mut pkey = 0;
+        // SAFETY: the call writes to the key.
+        check(unsafe { raw::ibv_query_pkey(self.0.as_ptr(), port, index, &raw mut pkey) })?;
+        Ok(u16::from_be(pkey))
     }
 
     /// The device that has this local address, if one does.
@@ -312,7 +322,8 @@ impl HwCq {
         // Of a failed one the device writes only some of the fields.
         done[..most].fill_with(MaybeUninit::zeroed);
         // SAFETY: the queue is open and writes at most as many entries as it is told.
-        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most as i32, done.as_mut_ptr().cast()) };
+        let n =
+            unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most as i32, done.as_mut_ptr().cast()) };
         let n = usize::try_from(n).unwrap_or(0);
         for wc in &done[..n] {
             // SAFETY: numbers only, so all zeros is a value, and zeroed it was.
@@ -482,6 +493,13 @@ impl Work {
         };
         Self { wr, sges }
     }
+
+    /// The same, of a datagram to that peer.
+    pub(crate) fn to(mut self, way: &Way) -> Self {
+        let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
+        self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
+        self
+    }
 }
 
 /// What a queue pair is to be like.
@@ -494,6 +512,8 @@ pub(crate) struct QpSpec<'a> {
     pub(crate) send_segments: u32,
     pub(crate) recv_segments: u32,
     pub(crate) inline: u32,
+    /// For datagrams, not for a connection.
+    pub(crate) datagrams: bool,
 }
 
 impl QpSpec<'_> {
@@ -511,7 +531,10 @@ impl QpSpec<'_> {
                 max_recv_sge: self.recv_segments,
                 max_inline_data: self.inline,
             },
-            qp_type: raw::ibv_qp_type::IBV_QPT_RC,
+            qp_type: match self.datagrams {
+                true => raw::ibv_qp_type::IBV_QPT_UD,
+                false => raw::ibv_qp_type::IBV_QPT_RC,
+            },
             sq_sig_all: 0,
         }
     }
@@ -524,6 +547,175 @@ impl QpSpec<'_> {
             let qp = raw::ibv_create_qp(pd.0.as_ptr(), &raw mut attr);
             !qp.is_null() && raw::ibv_destroy_qp(qp) == 0
         }
+    }
+}
+
+/// An open queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Qp<'a>(NonNull<raw::ibv_qp>, PhantomData<&'a ()>);
+
+impl Qp<'_> {
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: open.
+        unsafe { self.0.as_ref().qp_num }
+    }
+
+    /// Posts a receive (ibv_post_recv(3)).
+    ///
+    /// # Safety
+    /// The memory of `to` stays the library's until the completion.
+    pub(crate) unsafe fn recv(&self, wr_id: u64, to: &mut [Sge]) -> Result {
+        let mut wr = recv_wr(wr_id, to);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is open; the request lives for the call.
+        check_code(unsafe { raw::ibv_post_recv(self.0.as_ptr(), &raw mut wr, &raw mut bad) })
+    }
+
+    /// Posts work requests, in this order and with one doorbell (ibv_post_send(3)).
+    /// If that fails, how many were posted all the same.
+    ///
+    /// # Safety
+    /// Their memory stays the library's until their completion, or until the return
+    /// for those that are sent inline.
+    pub(crate) unsafe fn post(
+        &self,
+        work: &mut [Work],
+    ) -> core::result::Result<(), (Error, usize)> {
+        let mut next: *mut raw::ibv_send_wr = ptr::null_mut();
+        for work in work.iter_mut().rev() {
+            work.wr.sg_list = work.sges.as_mut_ptr();
+            work.wr.next = next;
+            next = &raw mut work.wr;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is open; the requests live for the call.
+        let posted = check_code(unsafe { raw::ibv_post_send(self.0.as_ptr(), next, &raw mut bad) });
+        posted.map_err(|error| {
+            let at = |work: &Work| ptr::eq(&raw const work.wr, bad);
+            (error, work.iter().position(at).unwrap_or(0))
+        })
+    }
+
+    /// Sets how soon a peer may try again that found no receive posted.
+    pub(crate) fn set_rnr_timer(&self, timer: u8) -> Result {
+        // SAFETY: numbers and plain structures, so all zeros is a value; the queue
+        // pair is open.
+        unsafe {
+            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
+            attr.min_rnr_timer = timer;
+            let mask = raw::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as c_int;
+            check_code(raw::ibv_modify_qp(self.0.as_ptr(), &raw mut attr, mask))
+        }
+    }
+
+    /// Flushes what is posted although there is no connection to end.
+    pub(crate) fn fail(&self) -> Result {
+        // SAFETY: as above.
+        unsafe {
+            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
+            attr.qp_state = raw::ibv_qp_state::IBV_QPS_ERR;
+            let mask = raw::ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
+            check_code(raw::ibv_modify_qp(self.0.as_ptr(), &raw mut attr, mask))
+        }
+    }
+
+    fn modify(&self, attr: &mut raw::ibv_qp_attr, mask: raw::ibv_qp_attr_mask) -> Result {
+        // SAFETY: open; the attributes live for the call.
+        check_code(unsafe { raw::ibv_modify_qp(self.0.as_ptr(), attr, mask.0 as c_int) })
+    }
+}
+
+/// The secret that datagram endpoints of the original's and ours have in common.
+const QKEY: u32 = 0x1111_1111;
+
+/// A queue pair for datagrams (IBV_QPT_UD), on the first port.
+#[derive(Debug)]
+pub(crate) struct UdQp {
+    qp: NonNull<raw::ibv_qp>,
+    pd: Arc<Pd>,
+    /// Which of the port's GIDs datagrams come from.
+    gid_index: u8,
+    /// The bytes that can be sent inline.
+    pub(crate) inline: u32,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for UdQp {}
+// SAFETY: as above.
+unsafe impl Sync for UdQp {}
+
+impl UdQp {
+    /// One that sends and receives at once.
+    pub(crate) fn new(pd: &Arc<Pd>, spec: &QpSpec<'_>, gid_index: u8) -> Result<Self> {
+        let mut attr = spec.attr();
+        // SAFETY: all is open; the attributes live for the call.
+        let qp = object(unsafe { raw::ibv_create_qp(pd.0.as_ptr(), &raw mut attr) })?;
+        let inline = attr.cap.max_inline_data;
+        let pair = Self { qp, pd: pd.clone(), gid_index, inline };
+        use raw::ibv_qp_attr_mask as mask;
+        // SAFETY: numbers and plain structures, so all zeros is a value.
+        let mut attr: raw::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.port_num = 1;
+        attr.qkey = QKEY;
+        attr.qp_state = raw::ibv_qp_state::IBV_QPS_INIT;
+        let port = mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_QKEY;
+        pair.qp().modify(&mut attr, mask::IBV_QP_STATE | port)?;
+        attr.qp_state = raw::ibv_qp_state::IBV_QPS_RTR;
+        pair.qp().modify(&mut attr, mask::IBV_QP_STATE)?;
+        attr.qp_state = raw::ibv_qp_state::IBV_QPS_RTS;
+        pair.qp().modify(&mut attr, mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN)?;
+        Ok(pair)
+    }
+
+    pub(crate) fn qp(&self) -> Qp<'_> {
+        Qp(self.qp, PhantomData)
+    }
+
+    /// The way to another queue pair.
+    pub(crate) fn way_to(&self, to: &UdAddr) -> Result<Way> {
+        // SAFETY: numbers only, so all zeros is a value.
+        let mut attr: raw::ibv_ah_attr = unsafe { std::mem::zeroed() };
+        attr.grh.dgid = raw::ibv_gid { raw: to.gid };
+        attr.grh.sgid_index = self.gid_index;
+        attr.grh.hop_limit = 64;
+        attr.is_global = 1;
+        attr.dlid = to.lid;
+        attr.sl = to.sl;
+        attr.port_num = 1;
+        // SAFETY: open; the attributes live for the call.
+        let ah = object(unsafe { raw::ibv_create_ah(self.pd.0.as_ptr(), &raw mut attr) })?;
+        Ok(Way { ah, qpn: to.qpn, _pd: self.pd.clone() })
+    }
+}
+
+impl Drop for UdQp {
+    fn drop(&mut self) {
+        // SAFETY: open, and ours.
+        unsafe { raw::ibv_destroy_qp(self.qp.as_ptr()) };
+    }
+}
+
+/// The way to a peer's queue pair for datagrams (ibv_create_ah(3)).
+#[derive(Debug)]
+pub(crate) struct Way {
+    ah: NonNull<raw::ibv_ah>,
+    qpn: u32,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Way {}
+// SAFETY: as above.
+unsafe impl Sync for Way {}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        // SAFETY: open, and requests that use it were copied when they were posted.
+        unsafe { raw::ibv_destroy_ah(self.ah.as_ptr()) };
     }
 }
 
@@ -637,52 +829,11 @@ impl CmId {
         Ok(attr.cap.max_inline_data)
     }
 
-    fn qp(&self) -> Result<NonNull<raw::ibv_qp>> {
+    /// Its queue pair, once it has one.
+    pub(crate) fn qp(&self) -> Result<Qp<'_>> {
         // SAFETY: the identifier is open; its queue pair lives as long.
-        NonNull::new(unsafe { self.id.as_ref().qp }).ok_or(Error::NOTCONN)
-    }
-
-    /// The number of its queue pair.
-    pub(crate) fn qp_number(&self) -> Option<u32> {
-        // SAFETY: as above.
-        self.qp().ok().map(|qp| unsafe { qp.as_ref().qp_num })
-    }
-
-    /// Posts a receive (ibv_post_recv(3)).
-    ///
-    /// # Safety
-    /// The memory of `to` stays the library's until the completion.
-    pub(crate) unsafe fn recv(&self, wr_id: u64, to: &mut [Sge]) -> Result {
-        let mut wr = recv_wr(wr_id, to);
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is open; the request lives for the call.
-        check_code(unsafe { raw::ibv_post_recv(self.qp()?.as_ptr(), &raw mut wr, &raw mut bad) })
-    }
-
-    /// Posts work requests, in this order and with one doorbell (ibv_post_send(3)).
-    /// If that fails, how many were posted all the same.
-    ///
-    /// # Safety
-    /// Their memory stays the library's until their completion, or until the return
-    /// for those that are sent inline.
-    pub(crate) unsafe fn post(&self, work: &mut [Work]) -> core::result::Result<(), (Error, usize)> {
-        let qp = self.qp().map_err(|error| (error, 0))?;
-        let mut next: *mut raw::ibv_send_wr = ptr::null_mut();
-        for work in work.iter_mut().rev() {
-            work.wr.sg_list = work.sges.as_mut_ptr();
-            work.wr.next = next;
-            next = &raw mut work.wr;
-        }
-        if next.is_null() {
-            return Ok(());
-        }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is open; the requests live for the call.
-        let posted = check_code(unsafe { raw::ibv_post_send(qp.as_ptr(), next, &raw mut bad) });
-        posted.map_err(|error| {
-            let at = |work: &Work| ptr::eq(&raw const work.wr, bad);
-            (error, work.iter().position(at).unwrap_or(0))
-        })
+        let qp = NonNull::new(unsafe { self.id.as_ref().qp }).ok_or(Error::NOTCONN)?;
+        Ok(Qp(qp, PhantomData))
     }
 
     /// What goes along with a request or its acceptance.
@@ -724,29 +875,6 @@ impl CmId {
     pub(crate) fn disconnect(&self) -> Result {
         // SAFETY: the identifier is open.
         check(unsafe { raw::rdma_disconnect(self.id.as_ptr()) })
-    }
-
-    /// Sets how soon a peer may try again that found no receive posted.
-    pub(crate) fn set_rnr_timer(&self, timer: u8) -> Result {
-        // SAFETY: numbers and plain structures, so all zeros is a value; the queue
-        // pair is open.
-        unsafe {
-            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
-            attr.min_rnr_timer = timer;
-            let mask = raw::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as c_int;
-            check_code(raw::ibv_modify_qp(self.qp()?.as_ptr(), &raw mut attr, mask))
-        }
-    }
-
-    /// Flushes what is posted although there is no connection to end.
-    pub(crate) fn fail_qp(&self) -> Result {
-        // SAFETY: as above.
-        unsafe {
-            let mut attr: raw::ibv_qp_attr = std::mem::zeroed();
-            attr.qp_state = raw::ibv_qp_state::IBV_QPS_ERR;
-            let mask = raw::ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
-            check_code(raw::ibv_modify_qp(self.qp()?.as_ptr(), &raw mut attr, mask))
-        }
     }
 }
 

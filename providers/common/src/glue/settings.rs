@@ -1,7 +1,7 @@
 //! What every domain is told by the info it is opened with.
 use crate::abi::{
-    FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type, fi_progress,
-    fi_threading,
+    FI_ADDR_IB_UD, FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type,
+    fi_progress, fi_threading,
 };
 use crate::addr;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub struct DomainSettings {
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
-    /// FI_SOCKADDR_IN or FI_SOCKADDR_IN6.
+    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6 or FI_ADDR_IB_UD.
     pub addr_format: u32,
     /// The regions registered.
     pub regions: Arc<MrTable>,
@@ -56,7 +56,11 @@ impl DomainSettings {
         let events = info.ep_type() == fi_ep_type::FI_EP_MSG;
         let promised = !events && attr.threading == fi_threading::FI_THREAD_DOMAIN;
         // A general format (FI_SOCKADDR) says nothing: the address does.
-        let format = if local_addr(info)?.is_ipv6() { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
+        let format = match info.addr_format() {
+            format if format == FI_ADDR_IB_UD as u32 => FI_ADDR_IB_UD,
+            _ if local_addr(info)?.is_ipv6() => FI_SOCKADDR_IN6,
+            _ => FI_SOCKADDR_IN,
+        };
         Ok(Self {
             level: if manual && promised { Level::Serialized } else { Level::Shared },
             promised,

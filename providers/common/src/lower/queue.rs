@@ -17,6 +17,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Entries read in one call.
@@ -446,8 +447,13 @@ pub struct Endpoint {
     /// Not to be closed before it.
     srx: Option<Arc<SharedRx>>,
     _cntrs: Vec<Arc<Cntr>>,
+    /// Messages that the peer has receives for, or [`UNCOUNTED`].
+    credits: AtomicU32,
     open: bool,
 }
+
+/// Nobody counts the peer's receives.
+const UNCOUNTED: u32 = u32::MAX;
 
 // SAFETY: as for the domain.
 unsafe impl Send for Endpoint {}
@@ -491,6 +497,7 @@ impl Endpoint {
             cq: cq.clone(),
             srx: srx.cloned(),
             _cntrs: cntrs.iter().map(|(cntr, _)| cntr.clone()).collect(),
+            credits: AtomicU32::new(UNCOUNTED),
             open: true,
         };
         eq.name(ep.fid(), token);
@@ -556,20 +563,79 @@ impl Endpoint {
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
     }
 
+    /// The peer has receives for so many messages; others wait for
+    /// [`add_credits`](Self::add_credits). The last one is kept for
+    /// [`send_urgent`](Self::send_urgent). Calls on one endpoint are serialized.
+    pub fn count_credits(&self, credits: u32) {
+        self.credits.store(credits.min(UNCOUNTED - 1), Relaxed);
+    }
+
+    /// The peer has more receives.
+    pub fn add_credits(&self, credits: u32) {
+        let now = self.credits.load(Relaxed);
+        if now != UNCOUNTED {
+            self.credits.store(now.saturating_add(credits).min(UNCOUNTED - 1), Relaxed);
+        }
+    }
+
+    /// Whether the peer has more receives than these.
+    #[inline]
+    fn has_credit(&self, kept: u32) -> bool {
+        self.credits.load(Relaxed) > kept
+    }
+
+    /// A message took one of the peer's receives.
+    #[inline]
+    fn took_credit(&self) {
+        let credits = self.credits.load(Relaxed);
+        if credits != UNCOUNTED {
+            self.credits.store(credits - 1, Relaxed);
+        }
+    }
+
     /// Sends a message that the core copies at once, without a completion.
     #[inline]
     pub fn inject(&self, bytes: &[u8]) -> Result {
+        if !self.has_credit(1) {
+            return Err(Error::AGAIN);
+        }
         // SAFETY: open; the bytes live for the call, which is as long as the core
         // needs them.
         unsafe {
             let inject = call!(self.raw.as_ref().msg, inject);
-            check(inject(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), FI_ADDR_UNSPEC))
+            check(inject(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), FI_ADDR_UNSPEC))?;
         }
+        self.took_credit();
+        Ok(())
     }
 
     /// Sends the first `len` bytes of `buf`.
     #[inline]
     pub fn send(&self, buf: Buf, len: usize, token: u64) -> core::result::Result<(), (Error, Buf)> {
+        self.send_keeping(1, buf, len, token)
+    }
+
+    /// The same, of what may take the peer's last receive: it tells of ours.
+    pub fn send_urgent(
+        &self,
+        buf: Buf,
+        len: usize,
+        token: u64,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        self.send_keeping(0, buf, len, token)
+    }
+
+    #[inline]
+    fn send_keeping(
+        &self,
+        kept: u32,
+        buf: Buf,
+        len: usize,
+        token: u64,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        if !self.has_credit(kept) {
+            return Err((Error::AGAIN, buf));
+        }
         let (base, desc) = (buf.base.as_ptr(), buf.desc());
         let len = len.min(buf.len);
         let context = self.cq.depart(buf, token, self.owner, Kind::Transfer)?;
@@ -581,7 +647,9 @@ impl Endpoint {
                 check(send(self.raw.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
             }
         })();
-        sent.map_err(|error| (error, self.taken_back(context)))
+        sent.map_err(|error| (error, self.taken_back(context)))?;
+        self.took_credit();
+        Ok(())
     }
 
     /// Sends the first `len` bytes of `buf` and then `payload`, which the
@@ -596,6 +664,9 @@ impl Endpoint {
         flags: u64,
         token: u64,
     ) -> core::result::Result<(), (Error, Buf)> {
+        if !self.has_credit(1) {
+            return Err((Error::AGAIN, buf));
+        }
         let head = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len.min(buf.len) };
         let mut iov = [head; IOV_LIMIT + 1];
         let mut desc = [ptr::null_mut(); IOV_LIMIT + 1];
@@ -622,7 +693,9 @@ impl Endpoint {
                 check(send(self.raw.as_ptr(), &raw const message, flags | abi::FI_COMPLETION))
             }
         })();
-        sent.map_err(|error| (error, self.taken_back(context)))
+        sent.map_err(|error| (error, self.taken_back(context)))?;
+        self.took_credit();
+        Ok(())
     }
 
     fn taken_back(&self, context: usize) -> Buf {

@@ -88,6 +88,10 @@ pub(super) struct Conn {
     own: bool,
     /// The peer's byte order is not ours.
     pub(super) swapped: bool,
+    /// The sides count each other's receive buffers.
+    pub(super) counted: bool,
+    /// Receive buffers of which the peer does not know yet.
+    pub(super) untold: u32,
 }
 
 impl Conn {
@@ -112,6 +116,8 @@ impl Conn {
             fenced: false,
             own: false,
             swapped: false,
+            counted: false,
+            untold: 0,
         }
     }
 }
@@ -176,6 +182,21 @@ impl Ep {
         self.common.rx_buffers(shared) as u32
     }
 
+    fn flow_control(&self) -> FlowControl {
+        if self.common.flow_control { FlowControl::On } else { FlowControl::Off }
+    }
+
+    /// From now on both sides count the other's receive buffers, if both want to. Each
+    /// begins with one, which is for telling of more.
+    fn count_credits(&mut self, id: u32, peers: FlowControl) {
+        let wanted = self.common.flow_control && peers == FlowControl::On;
+        let Some(conn) = self.conns.get_mut(id).filter(|_| wanted) else { return };
+        conn.counted = true;
+        if let Some(ep) = &conn.ep {
+            ep.count_credits(1);
+        }
+    }
+
     /// Calls a peer; the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
@@ -212,7 +233,7 @@ impl Ep {
         self.open_link(id, info)?;
         let call = Call {
             port: self.identity.local.port(),
-            flow_control: FlowControl::Off,
+            flow_control: self.flow_control(),
             eager_limit: self.common.config.eager_limit as u32,
             rx_size: self.rx_size(),
             conn_id: self.conn_id(id),
@@ -241,9 +262,12 @@ impl Ep {
         // A core that does not know it has no peers that need it.
         let _ = ep.set_source(u64::from(self.conns[id].secret << INDEX_BITS | id));
         let own = core.srx.is_none();
-        (self.conns[id].ep, self.conns[id].rx_posted) = (Some(ep), 0);
+        let conn = &mut self.conns[id];
+        (conn.ep, conn.rx_posted, conn.counted) = (Some(ep), 0, false);
         if own {
             self.post_own(id);
+            // Of one the peer knows without being told.
+            self.conns[id].untold = (self.conns[id].rx_posted as u32).saturating_sub(1);
             // Without a single receive nothing would ever come.
             if self.conns[id].rx_posted == 0 {
                 return Err(Error::NOBUFS);
@@ -392,10 +416,11 @@ impl Ep {
         conn.swapped = call.swapped;
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
+            self.count_credits(id, call.flow_control);
             let data = Accept {
                 conn_id: self.conn_id(id),
                 rx_size: self.rx_size(),
-                flow_control: FlowControl::Off,
+                flow_control: self.flow_control(),
                 swapped: false,
             };
             match &self.conns[id].ep {
@@ -416,6 +441,7 @@ impl Ep {
                     conn.swapped = accept.swapped;
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
+                    self.count_credits(id, accept.flow_control);
                 }
                 Err(why) => {
                     ofi_provider::log!(&RXM, WARN, EP_CTRL, "a peer answered our call with {why}");
@@ -426,6 +452,7 @@ impl Ep {
             Link::Accepting => {}
             Link::Refused(_) | Link::Connected => return,
         }
+        let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
         conn.refusals = 0;
         self.unready -= 1;

@@ -210,10 +210,11 @@ impl Ep {
             let size = common.config.core_cq_size(shared);
             lower::Cq::open(&common.domain, size, common.level.clone(), set)
         };
-        let mut cq = open(common.config.use_srx != Some(false))?;
+        let may_share = common.config.use_srx != Some(false) && !common.flow_control;
+        let mut cq = open(may_share)?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
-        if srx.is_none() && common.config.use_srx.is_none() {
+        if srx.is_none() && may_share && common.config.use_srx.is_none() {
             // Connections have receives of their own after all.
             cq = open(false)?;
         }
@@ -260,7 +261,7 @@ impl Ep {
         info: &mut ofi_provider::info::InfoBuf,
     ) -> Result<Option<Arc<lower::SharedRx>>> {
         let wanted = self.common.config.use_srx;
-        if wanted == Some(false) {
+        if wanted == Some(false) || self.common.flow_control {
             return Ok(None);
         }
         let mut attr = *info.rx();

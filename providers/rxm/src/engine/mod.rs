@@ -16,7 +16,7 @@ pub(crate) use ep::{Ep, Identity};
 
 use crate::config::Config;
 use crate::wire::HEADER_LEN;
-use ofi_provider::abi::FI_PEEK;
+use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
 use ofi_provider::error::Result;
 use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
@@ -51,6 +51,9 @@ pub(crate) struct Common {
     core_iov: usize,
     /// Keys of regions of ours, where the core does not choose them.
     keys: lower::Keys,
+    /// A message that finds no receive ends the core's connection: peers count
+    /// each other's receives, so that none is sent.
+    flow_control: bool,
 }
 
 impl Common {
@@ -71,7 +74,23 @@ impl Common {
             true => None,
             false => lower::WaitSet::open(domain.fabric()).ok(),
         };
-        Self { domain, info, config, level, wait_set, regions, core_inject, core_iov, keys }
+        let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
+        // Receives that all share are promised to nobody, and of a single one nothing
+        // would be left to promise.
+        let few = config.rx_buffers(false) < 2;
+        let flow_control = iwarp && config.use_srx != Some(true) && !few;
+        Self {
+            domain,
+            info,
+            config,
+            level,
+            wait_set,
+            regions,
+            core_inject,
+            core_iov,
+            keys,
+            flow_control,
+        }
     }
 
     /// A key that an application hardly chooses, nor a peer guesses.

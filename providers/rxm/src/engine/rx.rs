@@ -4,11 +4,11 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
-use super::cm::Conn;
+use super::cm::{Conn, Link};
 use super::ep::Ep;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
-use crate::wire::{Header, Kind, Malformed, Parsed, Part, read_places};
+use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, read_places};
 use ofi_provider::abi::{
     FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, FI_WRITE,
 };
@@ -49,7 +49,7 @@ impl inbox::Body for Body {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Whole(bytes) => Some(bytes),
-            Self::InPacket(buf, len) => Some(&buf[crate::wire::HEADER_LEN..*len]),
+            Self::InPacket(buf, len) => Some(&buf[HEADER_LEN..*len]),
             Self::Partial { .. } | Self::AtSender { .. } | Self::Lost => None,
         }
     }
@@ -176,7 +176,50 @@ impl Ep {
                 return;
             }
             conn.rx_posted += 1;
+            conn.untold += 1;
         }
+    }
+
+    /// Tells a peer that counts them of receive buffers that it does not know of,
+    /// once they are many.
+    pub(super) fn grant(&mut self, id: u32) {
+        let enough = (self.common.rx_buffers(false) as u32 / 2).max(1);
+        let Some(conn) = self.conns.get(id).filter(|conn| conn.counted) else { return };
+        if conn.untold < enough || conn.link != Link::Connected {
+            return;
+        }
+        // Without memory for a packet it waits for the next turn.
+        let Ok(mut buf) = self.buffer() else { return self.stall(id) };
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let header = Header {
+            conn_id: conn.remote_id,
+            ctrl_data: u64::from(conn.untold),
+            ..Header::of(Kind::Credit, 0)
+        };
+        header.write(&mut buf);
+        let Some(link) = &conn.ep else { return };
+        match link.send_urgent(buf, HEADER_LEN, Token::Packet.to_u64()) {
+            Ok(()) => {
+                let untold = std::mem::take(&mut conn.untold);
+                ofi_provider::log!(&RXM, DEBUG, EP_DATA, "told a peer of {untold} more receives");
+            }
+            Err((error, buf)) => {
+                self.release(Some(buf));
+                if error == Error::AGAIN {
+                    self.stall(id);
+                }
+            }
+        }
+    }
+
+    /// A peer has more receive buffers.
+    fn granted(&mut self, id: u32, credits: u64) -> Parsed {
+        let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
+        ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
+        if let Some(Conn { ep: Some(ep), .. }) = self.conns.get(id) {
+            ep.add_credits(credits);
+        }
+        Ok(())
     }
 
     /// A receive buffer of the core's is filled.
@@ -291,6 +334,7 @@ impl Ep {
             }
             self.release(buf);
             self.post_own(conn);
+            self.grant(conn);
         }
     }
 
@@ -355,8 +399,7 @@ impl Ep {
                 known.then_some(()).ok_or(Malformed("a place for a message that is none"))
             }),
             Kind::RndvWriteDone => self.written(id, &header),
-            // Nothing is counted on our side.
-            Kind::Credit => Ok(()),
+            Kind::Credit => self.granted(id, header.ctrl_data),
             Kind::Atomic => self.atomic_came(id, &header, payload),
             Kind::AtomicResponse => {
                 let known = self.answered(id, &header, payload);

@@ -436,7 +436,7 @@ impl Ep {
         Ok(())
     }
 
-    fn stall(&mut self, id: u32) {
+    pub(super) fn stall(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         if !conn.stalled {
             conn.stalled = true;
@@ -804,6 +804,7 @@ impl Ep {
 
     /// Lets go what waits in a connection, as far as the core has room.
     pub(super) fn flush(&mut self, id: u32) {
+        self.grant(id);
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
             conn.fenced = false;
