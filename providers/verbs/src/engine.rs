@@ -11,8 +11,8 @@ use crate::device::{has_atomics, mtu};
 use crate::domain::Memory;
 use crate::info::VERBS;
 use crate::sys::{
-    Channel, CmEvent, CmId, CmKind, CompChannel, Device, How, HwCq, Pd, Qp, QpSpec, Region, Sge,
-    Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
+    Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp, QpSpec,
+    Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
@@ -32,8 +32,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// In a request's number: it is one that sends. The endpoint's index is in the
@@ -251,9 +251,10 @@ impl Engine {
     pub(crate) fn new(device: Device, pd: Arc<Pd>, cache: Arc<Cache<Memory>>) -> Result<Arc<Self>> {
         let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
         epoll.add(comp.fd(), 0, Interest::READ)?;
+        device.unblock_events()?;
         let (attr, port) = (device.attr()?, device.port(1)?);
         let size = |n: c_int| usize::try_from(n).unwrap_or(0);
-        Ok(Arc::new(Self {
+        let engine = Arc::new(Self {
             device,
             pd,
             cache,
@@ -274,7 +275,11 @@ impl Engine {
             max_cqe: size(attr.max_cqe),
             atomics: has_atomics(&attr),
             read_segments: size(attr.max_sge_rd).clamp(1, IOV_LIMIT),
-        }))
+        });
+        let mut engines = engines();
+        engines.retain(|known| known.strong_count() > 0);
+        engines.push(Arc::downgrade(&engine));
+        Ok(engine)
     }
 
     /// Whether the device has atomic operations.
@@ -441,6 +446,33 @@ impl Progress for Engine {
     }
 }
 
+/// The domains of this process. What a device tells is for all that use it, and
+/// comes to one of them.
+fn engines() -> MutexGuard<'static, Vec<Weak<Engine>>> {
+    static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes in what a device told.
+fn device_told(device: Device, event: DeviceEvent) {
+    let name = device.name().to_string_lossy();
+    let say = |what: &str| ofi_provider::log!(&VERBS, WARN, EP_CTRL, "{name}: {what}");
+    match event {
+        DeviceEvent::PortDown(port) => say(&format!("port {port} is down")),
+        DeviceEvent::PortUp(port) => {
+            ofi_provider::log!(&VERBS, INFO, EP_CTRL, "{name}: port {port} is up");
+        }
+        DeviceEvent::QueueFailed => say("a completion queue lost completions"),
+        DeviceEvent::PairFailed(pair) => say(&format!("queue pair {pair} failed")),
+        DeviceEvent::Failed => say("the device does not work any more; its transfers fail"),
+        DeviceEvent::FirstMessage(_) | DeviceEvent::Other => {}
+    }
+    let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
+    for engine in engines.iter().filter(|engine| engine.device == device) {
+        engine.lock().device_told(event);
+    }
+}
+
 /// The connections of a domain: a thread looks after them, so that one is made,
 /// and what is posted is flushed when its peer goes, whatever the application
 /// waits for meanwhile.
@@ -449,6 +481,9 @@ pub(crate) struct Connections(pub(crate) Arc<Engine>);
 
 impl Progress for Connections {
     fn progress(&self) {
+        while let Some(event) = self.0.device.next_event() {
+            device_told(self.0.device, event);
+        }
         let mut ended = Vec::new();
         let mut state = self.0.lock();
         while let Some(event) = self.0.channel.next() {
@@ -465,6 +500,10 @@ impl Progress for Connections {
 
     fn wait_fd(&self) -> RawFd {
         self.0.channel.fd()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        Some(self.0.device.events_fd())
     }
 
     /// No call of the application's does this.
@@ -665,6 +704,27 @@ impl State {
             && let Some(posted) = ep.posted.pop()
         {
             ep.received(&posted, done);
+        }
+    }
+
+    /// Takes in what the device told.
+    fn device_told(&mut self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::FirstMessage(pair) => {
+                let of = |ep: &Ep| ep.qp().is_ok_and(|qp| qp.number() == pair);
+                if let Some((_, Ep { conn: Conn::Accepted, id: Some(id), .. })) =
+                    self.eps.iter().find(|(_, ep)| of(ep))
+                {
+                    // Too late if it fails: the handshake came to its end.
+                    let _ = id.message_came();
+                }
+            }
+            DeviceEvent::Failed => {
+                // It tells of no completion any more.
+                self.poll();
+                self.eps.iter_mut().for_each(|(_, ep)| ep.device_failed());
+            }
+            _ => {}
         }
     }
 
@@ -1046,6 +1106,29 @@ impl Ep {
                     self.send_succeeded(&sent);
                 }
             }
+        }
+    }
+
+    /// The device is gone: what it was to do fails.
+    fn device_failed(&mut self) {
+        let done = WorkDone::dead();
+        while !self.sent.items.is_empty() {
+            let first = self.sent.first;
+            self.sent_is_done(first, &done);
+        }
+        while let Some(posted) = self.posted.pop() {
+            self.received(&posted, &done);
+        }
+        let shared: Vec<u32> = self.shared.iter().map(|(at, _)| at).collect();
+        for at in shared {
+            if let Some(posted) = self.shared.remove(at) {
+                self.received(&posted, &done);
+            }
+        }
+        if matches!(std::mem::replace(&mut self.conn, Conn::Down), Conn::Up | Conn::Accepted)
+            && self.ud.is_none()
+        {
+            self.tell(FI_SHUTDOWN as u32, Vec::new());
         }
     }
 

@@ -131,6 +131,75 @@ impl Device {
     }
 }
 
+/// What a device tells by itself (ibv_get_async_event(3)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DeviceEvent {
+    /// The first message came to the queue pair with this number.
+    FirstMessage(u32),
+    /// That queue pair does not work any more.
+    PairFailed(u32),
+    /// Completions were lost.
+    QueueFailed,
+    /// Nothing of the device works any more.
+    Failed,
+    /// A port works.
+    PortUp(i32),
+    /// It does not.
+    PortDown(i32),
+    Other,
+}
+
+impl Device {
+    /// Readable when there is an event; never blocks.
+    pub(crate) fn events_fd(&self) -> RawFd {
+        // SAFETY: the context is open.
+        unsafe { self.0.as_ref().async_fd }
+    }
+
+    /// Has events read without blocking; once for each device.
+    pub(crate) fn unblock_events(&self) -> Result {
+        set_nonblocking(self.events_fd())
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next_event(&self) -> Option<DeviceEvent> {
+        let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
+        // SAFETY: the context is open and its events do not block.
+        if unsafe { raw::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        use raw::ibv_event_type::*;
+        // SAFETY: the call filled it. Its kind is read as the number it is, since a
+        // newer kernel may know more kinds; what it is about stays until it is
+        // acknowledged.
+        unsafe {
+            let of = event.as_mut_ptr();
+            let kind = (&raw const (*of).event_type).cast::<u32>().read();
+            let about = (&raw const (*of).element).cast::<*mut raw::ibv_qp>();
+            let pair = |make: fn(u32) -> DeviceEvent| {
+                about.read().as_ref().map_or(DeviceEvent::Other, |qp| make(qp.qp_num))
+            };
+            let port = about.cast::<i32>().read();
+            let event = match kind {
+                k if k == IBV_EVENT_COMM_EST as u32 => pair(DeviceEvent::FirstMessage),
+                k if k == IBV_EVENT_QP_FATAL as u32
+                    || k == IBV_EVENT_QP_REQ_ERR as u32
+                    || k == IBV_EVENT_QP_ACCESS_ERR as u32 =>
+                {
+                    pair(DeviceEvent::PairFailed)
+                }
+                k if k == IBV_EVENT_CQ_ERR as u32 => DeviceEvent::QueueFailed,
+                k if k == IBV_EVENT_DEVICE_FATAL as u32 => DeviceEvent::Failed,
+                k if k == IBV_EVENT_PORT_ACTIVE as u32 => DeviceEvent::PortUp(port),
+                k if k == IBV_EVENT_PORT_ERR as u32 => DeviceEvent::PortDown(port),
+                _ => DeviceEvent::Other,
+            };
+            raw::ibv_ack_async_event(of);
+            Some(event)
+        }
+    }
+}
+
 /// A protection domain (ibv_alloc_pd(3)).
 #[derive(Debug)]
 pub(crate) struct Pd(NonNull<raw::ibv_pd>, pub(crate) Device);
@@ -276,6 +345,11 @@ pub(crate) struct WorkDone {
 }
 
 impl WorkDone {
+    /// That of a request of a device that works no more.
+    pub(crate) fn dead() -> Self {
+        Self { status: raw::ibv_wc_status::IBV_WC_FATAL_ERR, ..Self::lost() }
+    }
+
     /// That of a request which the device did not take.
     pub(crate) fn lost() -> Self {
         let status = raw::ibv_wc_status::IBV_WC_GENERAL_ERR;
@@ -869,6 +943,13 @@ impl CmId {
         let (at, len) = (data.as_ptr().cast(), data.len() as u8);
         // SAFETY: as above.
         check(unsafe { raw::rdma_reject(self.id.as_ptr(), at, len) })
+    }
+
+    /// A message came before the end of the handshake, which it stands for.
+    pub(crate) fn message_came(&self) -> Result {
+        let event = raw::ibv_event_type::IBV_EVENT_COMM_EST;
+        // SAFETY: the identifier is open.
+        check(unsafe { raw::rdma_notify(self.id.as_ptr(), event) })
     }
 
     /// Ends the connection; what is posted is flushed.

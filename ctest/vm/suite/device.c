@@ -1,0 +1,310 @@
+/*
+ * What only a provider over RDMA devices has to show: how requests reach the
+ * device, and what the application hears when the device, its port, its peer or
+ * the system fails.  It runs as root in the guest of ctest/vm, whose devices it
+ * takes down and brings up again.
+ *
+ *   VM_DEVICE, VM_NETDEV, VM_TYPE   the RDMA device, its interface and driver
+ */
+#include "../../conformance/ct.h"
+#include <linux/capability.h>
+#include <sys/syscall.h>
+
+enum { N = 64, LEN = 64 };
+
+static const char *env(const char *name)
+{
+	const char *value = getenv(name);
+
+	if (!value)
+		SKIP("no %s", name);
+	return value;
+}
+static void run(const char *fmt, ...)
+{
+	char command[300];
+	va_list a;
+
+	va_start(a, fmt);
+	vsnprintf(command, sizeof command, fmt, a);
+	va_end(a);
+	EQ(system(command), 0);
+}
+/* Write calls of this process: a software device is told of work by one. */
+static long writes(void)
+{
+	FILE *f = fopen("/proc/self/io", "r");
+	long n = -1;
+	char line[100];
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		sscanf(line, "syscw: %ld", &n);
+	fclose(f);
+	if (n < 0)
+		SKIP("the kernel counts no write calls");
+	return n;
+}
+static void post_more(struct ct *c, char *b, int i, uint64_t flags)
+{
+	struct iovec v = { b + i * LEN, LEN };
+	void *desc = ct_desc(b);
+	struct fi_msg m = { .msg_iov = &v, .desc = &desc, .iov_count = 1, .addr = c->peer, .context = CTX(i) };
+
+	POST(c, fi_sendmsg(c->ep, &m, flags));
+}
+
+static void more(int rank)
+{
+	struct ct c;
+	char *b;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 2 * N * LEN);
+	if (rank == 1) {
+		for (int i = 0; i < 2 * N; i++)
+			OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+		ct_barrier(&c);
+		for (int i = 0; i < 2 * N; i++) {
+			ct_recvd(&c, CTX(i), LEN);
+			CHECK(ct_same(b + i * LEN, LEN, i));
+		}
+		ct_barrier(&c);
+	} else {
+		long before, each, together;
+
+		for (int i = 0; i < 2 * N; i++)
+			ct_fill(b + i * LEN, LEN, i);
+		ct_barrier(&c);
+		before = writes();
+		for (int i = 0; i < N; i++)
+			post_more(&c, b, i, FI_COMPLETION);
+		each = writes() - before;
+		before = writes();
+		for (int i = N; i < 2 * N; i++)
+			post_more(&c, b, i, FI_COMPLETION | (i < 2 * N - 1 ? FI_MORE : 0));
+		together = writes() - before;
+		for (int i = 0; i < 2 * N; i++)
+			ct_sent(&c, CTX(i));
+		ct_barrier(&c);
+		if (each < N)
+			SKIP("the device is not told by write calls: %ld", each);
+		if (together * 4 > each)
+			FAIL("%ld write calls with FI_MORE, %ld without", together, each);
+	}
+	ct_done(&c);
+}
+
+static void more_alone(int rank)
+{
+	struct ct c;
+	char *b;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 4 * LEN);
+	if (rank == 1) {
+		for (int i = 0; i < 3; i++)
+			OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+		ct_barrier(&c);
+		for (int i = 0; i < 3; i++) {
+			ct_recvd(&c, CTX(i), LEN);
+			CHECK(ct_same(b + i * LEN, LEN, i));
+		}
+	} else {
+		ct_barrier(&c);
+		/* nothing follows, yet it leaves when the application looks for its completion */
+		for (int i = 0; i < 3; i++) {
+			ct_fill(b + i * LEN, LEN, i);
+			post_more(&c, b, i, FI_COMPLETION | FI_MORE);
+		}
+		for (int i = 0; i < 3; i++)
+			ct_sent(&c, CTX(i));
+	}
+	ct_done(&c);
+}
+
+/* The endpoint ends: FI_SHUTDOWN, and what is posted comes back. */
+static void wants_end(struct ct *c, int recvs)
+{
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+
+	ct_want_event(c, FI_SHUTDOWN, NULL, 0);
+	for (int i = 0; i < recvs; i++) {
+		EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECANCELED);
+		CHECK(err.op_context == CTX(i));
+	}
+}
+
+static void peer_killed(int rank)
+{
+	struct ct c;
+	char *b;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 3 * LEN);
+	if (rank == 0) {
+		/* the runner waits for both: a child of ours does as the peer would */
+		for (int i = 0; i < 3; i++)
+			OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+		ct_barrier(&c);
+		wants_end(&c, 3);
+		ERR(fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(9)), FI_ENOTCONN);
+		ct_close(&c);
+	} else {
+		ct_barrier(&c);
+		/* no call of the library's ends the connection */
+		_exit(0);
+	}
+}
+
+static void nobody(int rank)
+{
+	struct ct c = { 0 };
+	struct fi_eq_cm_entry e;
+	struct fi_eq_err_entry err = { 0 };
+	struct ct_name to = { .n = sizeof(struct sockaddr_in) };
+	struct sockaddr_in *in = (void *)to.b;
+	uint32_t ev;
+
+	(void)rank;
+	in->sin_family = AF_INET;
+	in->sin_port = htons(4999);
+	inet_pton(AF_INET, ct_node(&c.o), &in->sin_addr);
+	/* somebody of the same network who is not there */
+	in->sin_addr.s_addr = htonl((ntohl(in->sin_addr.s_addr) & ~255u) | 77);
+	ct_prepare(&c, &to);
+	OK(fi_connect(c.ep, to.b, NULL, 0));
+	EQ(ct_event(&c, &ev, &e, sizeof e, &err), -FI_EAVAIL);
+	if (err.err != FI_ETIMEDOUT && err.err != FI_EHOSTUNREACH && err.err != FI_ECONNREFUSED)
+		FAIL("error %d %s", err.err, fi_strerror(err.err));
+	CHECK(err.fid == &c.ep->fid);
+	ct_close(&c);
+}
+
+static void port_down(int rank)
+{
+	struct ct c;
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+	char *b, text[100];
+
+	if (strcmp(env("VM_TYPE"), "rxe"))
+		SKIP("TCP below iWARP tries for minutes");
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 2 * LEN);
+	OK(fi_recv(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(0)));
+	ct_barrier(&c);
+	if (rank == 0) {
+		run("ip link set %s down", env("VM_NETDEV"));
+		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		run("ip link set %s up", env("VM_NETDEV"));
+		EQ(err.err, FI_ETIMEDOUT);
+		CHECK(err.op_context == CTX(1));
+		EQ(err.prov_errno, 12);
+		CHECK(!strcmp(fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text),
+			      "transport retry counter exceeded"));
+	}
+	/* the other side hears of it when the port is up again, or fails itself */
+	if (rank == 0)
+		wants_end(&c, 1);
+	ct_done(&c);
+}
+
+static void device_removed(int rank)
+{
+	struct ct c;
+	char *b;
+	const char *device = env("VM_DEVICE");
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 3 * LEN);
+	for (int i = 0; i < 3; i++)
+		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+	ct_barrier(&c);
+	/* it goes once everybody has let go of it */
+	if (rank == 0)
+		run("rdma link del %s </dev/null >/dev/null 2>&1 &", device);
+	wants_end(&c, 3);
+	ct_done(&c);
+}
+
+static void locked_memory(int rank)
+{
+	struct ct c = { 0 };
+	struct rlimit limit = { 65536, 65536 };
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct caps[2];
+	char *b, line[4000] = "";
+	struct fid_mr *mr;
+	int said[2];
+
+	(void)rank;
+	/* before the library reads it */
+	setenv("FI_LOG_LEVEL", "warn", 1);
+	CHECK(!pipe(said));
+	CHECK(dup2(said[1], 2) == 2);
+	c.info = ct_getinfo(&c.o, NULL, NULL, 0);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
+	b = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(b != MAP_FAILED);
+	CHECK(!syscall(SYS_capget, &head, caps));
+	caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+	CHECK(!syscall(SYS_capset, &head, caps));
+	CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit));
+	ERR(fi_mr_reg(c.domain, b, 1 << 20, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL), FI_ENOMEM);
+	CHECK(read(said[0], line, sizeof line - 1) > 0);
+	if (!strstr(line, "RLIMIT_MEMLOCK is 65536 bytes"))
+		FAIL("it says: %s", line);
+	/* what fits goes */
+	OK(fi_mr_reg(c.domain, b, 8192, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	OK(fi_close(&mr->fid));
+	OK(fi_close(&c.domain->fid));
+	OK(fi_close(&c.fabric->fid));
+	fi_freeinfo(c.info);
+}
+
+static void forks(int rank)
+{
+	struct ct c;
+	char *b;
+	int status;
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 8 * LEN);
+	for (int i = 0; i < 4; i++)
+		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+	ct_barrier(&c);
+	for (int i = 0; i < 4; i++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (!pid) {
+			/* in pages of its own, whatever the device has of the parent's */
+			memset(b, 0xee, 8 * LEN);
+			_exit(0);
+		}
+		ct_fill(b + (4 + i) * LEN, LEN, 10 * rank + i);
+		POST(&c, fi_send(c.ep, b + (4 + i) * LEN, LEN, ct_desc(b), c.peer, CTX(4 + i)));
+		ct_sent(&c, CTX(4 + i));
+		ct_recvd(&c, CTX(i), LEN);
+		CHECK(ct_same(b + i * LEN, LEN, 10 * !rank + i));
+		CHECK(waitpid(pid, &status, 0) == pid && !status);
+	}
+	ct_done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "requests with FI_MORE reach the device together", more, CT_MSG },
+	{ "a request with FI_MORE that nothing follows leaves all the same", more_alone, CT_MSG },
+	{ "a peer that is killed ends the connection, and receives come back", peer_killed, CT_MSG },
+	{ "connecting to nobody ends in an error event", nobody, CT_MSG | CT_SOLO },
+	{ "a port that goes down ends sends with the device's reason", port_down, CT_MSG },
+	{ "memory above RLIMIT_MEMLOCK is refused, and the log names the limit", locked_memory, CT_MSG | CT_SOLO },
+	{ "a child of fork disturbs no transfer", forks, CT_MSG },
+	{ "a device that is removed ends its connections", device_removed, CT_MSG },
+};
+CT_MAIN("device", tests)
