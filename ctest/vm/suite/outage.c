@@ -1,0 +1,124 @@
+/*
+ * What the application hears when a device or its port fails.  Each test leaves the
+ * device to be made anew by who runs it, as root in the guest of ctest/vm.
+ *
+ *   VM_DEVICE, VM_NETDEV, VM_TYPE   the RDMA device, its interface and driver
+ *   VM_WIRE                         the interface from which CT_NODE is reached, of another device
+ */
+#include "../../conformance/ct.h"
+
+enum { LEN = 64 };
+
+static const char *env(const char *name)
+{
+	const char *value = getenv(name);
+
+	if (!value)
+		SKIP("no %s", name);
+	return value;
+}
+static void run(const char *fmt, ...)
+{
+	char command[300];
+	va_list a;
+
+	va_start(a, fmt);
+	vsnprintf(command, sizeof command, fmt, a);
+	va_end(a);
+	EQ(system(command), 0);
+}
+/* The endpoint ends: FI_SHUTDOWN, and what is posted comes back. */
+static void wants_end(struct ct *c, int recvs)
+{
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+
+	ct_want_event(c, FI_SHUTDOWN, NULL, 0);
+	for (int i = 0; i < recvs; i++) {
+		EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECANCELED);
+		CHECK(err.op_context == CTX(i));
+	}
+}
+
+static void port_down(int rank)
+{
+	struct ct c;
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+	char *b, text[100];
+
+	if (strcmp(env("VM_TYPE"), "rxe"))
+		SKIP("TCP below iWARP tries for minutes");
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 2 * LEN);
+	OK(fi_recv(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(0)));
+	ct_barrier(&c);
+	if (rank == 0) {
+		run("ip link set %s down", env("VM_NETDEV"));
+		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		run("ip link set %s up", env("VM_NETDEV"));
+		CHECK(err.op_context == CTX(1));
+		CHECK(err.err && err.err != FI_ECANCELED && err.prov_errno && err.err_data_size == 4);
+		CHECK(*fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text));
+		wants_end(&c, 1);
+	}
+	/* the other side has only its own receive, which goes with the endpoint */
+	ct_done(&c);
+}
+
+static void no_answer(int rank)
+{
+	struct ct c;
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+	char *b, text[100];
+	const char *wire = env("VM_WIRE");
+
+	if (strcmp(env("VM_TYPE"), "rxe"))
+		SKIP("TCP below iWARP tries for minutes");
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 2 * LEN);
+	OK(fi_recv(c.ep, b, LEN, ct_desc(b), c.peer, CTX(0)));
+	ct_barrier(&c);
+	if (rank == 1) {
+		/* what is sent from now on goes to nobody */
+		run("ip neigh replace %s lladdr 02:00:00:00:00:77 dev %s nud permanent", getenv("CT_NODE"), wire);
+		POST(&c, fi_send(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ETIMEDOUT);
+		CHECK(err.op_context == CTX(1));
+		EQ(err.prov_errno, 12);
+		CHECK(!strcmp(fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text),
+			      "transport retry counter exceeded"));
+		run("ip neigh del %s dev %s", getenv("CT_NODE"), wire);
+		wants_end(&c, 1);
+	}
+	ct_done(&c);
+}
+
+static void device_removed(int rank)
+{
+	struct ct c;
+	char *b;
+	const char *device = env("VM_DEVICE");
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 3 * LEN);
+	for (int i = 0; i < 3; i++)
+		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
+	ct_barrier(&c);
+	/* it goes once everybody has let go of it */
+	if (rank == 0)
+		run("rdma link del %s </dev/null >/dev/null 2>&1 &", device);
+	wants_end(&c, 3);
+	ct_done(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "a port that goes down ends sends with the device's reason", port_down, CT_MSG },
+	{ "a peer that answers no more ends sends with the device's reason", no_answer, CT_MSG },
+	{ "a device that is removed ends its connections", device_removed, CT_MSG },
+};
+CT_MAIN("outage", tests)
