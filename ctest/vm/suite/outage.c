@@ -3,7 +3,6 @@
  * device to be made anew by who runs it, as root in the guest of ctest/vm.
  *
  *   VM_DEVICE, VM_NETDEV, VM_TYPE   the RDMA device, its interface and driver
- *   VM_WIRE                         the interface from which CT_NODE is reached, of another device
  */
 #include "../../conformance/ct.h"
 
@@ -68,36 +67,6 @@ static void port_down(int rank)
 	ct_done(&c);
 }
 
-static void no_answer(int rank)
-{
-	struct ct c;
-	struct fi_cq_err_entry err;
-	struct fi_cq_tagged_entry e;
-	char *b, text[100];
-	const char *wire = env("VM_WIRE");
-
-	if (strcmp(env("VM_TYPE"), "rxe"))
-		SKIP("TCP below iWARP tries for minutes");
-	ct_open(&c, NULL);
-	b = ct_alloc(&c, 2 * LEN);
-	OK(fi_recv(c.ep, b, LEN, ct_desc(b), c.peer, CTX(0)));
-	ct_barrier(&c);
-	if (rank == 1) {
-		/* what is sent from now on goes to nobody */
-		run("ip neigh replace %s lladdr 02:00:00:00:00:77 dev %s nud permanent", getenv("CT_NODE"), wire);
-		POST(&c, fi_send(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(1)));
-		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
-		EQ(err.err, FI_ETIMEDOUT);
-		CHECK(err.op_context == CTX(1));
-		EQ(err.prov_errno, 12);
-		CHECK(!strcmp(fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text),
-			      "transport retry counter exceeded"));
-		run("ip neigh del %s dev %s", getenv("CT_NODE"), wire);
-		wants_end(&c, 1);
-	}
-	ct_done(&c);
-}
-
 static void device_removed(int rank)
 {
 	struct ct c;
@@ -118,7 +87,6 @@ static void device_removed(int rank)
 
 static const struct ct_test tests[] = {
 	{ "a port that goes down ends sends with the device's reason", port_down, CT_MSG },
-	{ "a peer that answers no more ends sends with the device's reason", no_answer, CT_MSG },
 	{ "a device that is removed ends its connections", device_removed, CT_MSG },
 };
 CT_MAIN("outage", tests)

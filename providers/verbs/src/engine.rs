@@ -744,14 +744,16 @@ impl State {
                 ep.tell(FI_CONNECTED as u32, unpack(&data));
             }
             CmKind::Rejected => ep.fail(Error::CONNREFUSED, status, unpack(&data)),
-            CmKind::Failed => {
+            CmKind::Failed if !matches!(ep.conn, Conn::Up | Conn::Accepted) => {
                 let error = match -status {
                     0 => Error::CONNREFUSED,
                     code => Error::from_code(code),
                 };
                 ep.fail(error, status, Vec::new());
             }
-            CmKind::Disconnected | CmKind::Removed => {
+            // Some failures are of a connection that there was: the way to the peer is
+            // lost, or the handshake did not come to its end.
+            CmKind::Disconnected | CmKind::Removed | CmKind::Failed => {
                 let was_up = matches!(ep.conn, Conn::Up | Conn::Accepted);
                 ep.conn = Conn::Down;
                 if was_up {
