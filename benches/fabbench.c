@@ -74,6 +74,17 @@ struct side {
 static const char *provider;
 static enum fi_ep_type type;
 static char *sbuf, *rbuf;
+/* Where sbuf and rbuf are registered, if the provider wants that. */
+static void *sdesc, *rdesc;
+static size_t buflen;
+
+/* FABBENCH_NODE: for providers that have no loopback, an address of this host. */
+static const char *node(void)
+{
+	const char *named = getenv("FABBENCH_NODE");
+
+	return named ? named : "127.0.0.1";
+}
 
 static double now_us(void)
 {
@@ -106,18 +117,32 @@ static struct fi_info *find(const char *node, const char *service, uint64_t flag
 	h->caps = type == FI_EP_RDM ? FI_TAGGED : FI_MSG;
 	h->mode = FI_CONTEXT | FI_CONTEXT2;
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
+	if (type == FI_EP_MSG)
+		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
 	h->fabric_attr->prov_name = strdup(provider);
 	h->addr_format = FI_SOCKADDR_IN;
 	TRY(fi_getinfo(FI_VERSION(1, 14), node, service, flags, h, &info));
 	fi_freeinfo(h);
 	return info;
 }
+static void *registered(struct side *s, char *buf, uint64_t access)
+{
+	struct fid_mr *mr;
+
+	TRY(fi_mr_reg(s->domain, buf, buflen, access, 0, 0, 0, &mr, NULL));
+	return fi_mr_desc(mr);
+}
 static void open_ep(struct side *s)
 {
 	struct fi_cq_attr qa = { .format = FI_CQ_FORMAT_TAGGED, .size = 4 * MAXW };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE, .count = 4 };
 
-	TRY(fi_domain(s->fabric, s->info, &s->domain, NULL));
+	if (!s->domain)		/* sides of one process share a registration, so a domain */
+		TRY(fi_domain(s->fabric, s->info, &s->domain, NULL));
+	if (type == FI_EP_MSG && s->info->domain_attr->mr_mode & FI_MR_LOCAL && !sdesc) {
+		sdesc = registered(s, sbuf, FI_SEND);
+		rdesc = registered(s, rbuf, FI_RECV);
+	}
 	TRY(fi_cq_open(s->domain, &qa, &s->tx, NULL));
 	qa.wait_obj = wait_obj;
 	TRY(fi_cq_open(s->domain, &qa, &s->rx, NULL));
@@ -172,7 +197,7 @@ static void post_recv(struct side *s, size_t n, int slot)
 		if (type == FI_EP_RDM)
 			r = fi_trecv(s->ep, rbuf, n, NULL, FI_ADDR_UNSPEC, 1, 0, &s->ctx[MAXW + slot % MAXW]);
 		else
-			r = fi_recv(s->ep, rbuf, n, NULL, FI_ADDR_UNSPEC, &s->ctx[MAXW + slot % MAXW]);
+			r = fi_recv(s->ep, rbuf, n, rdesc, FI_ADDR_UNSPEC, &s->ctx[MAXW + slot % MAXW]);
 		if (r != -FI_EAGAIN)
 			break;
 		s->sent -= reap(s->tx);
@@ -189,7 +214,7 @@ static void post_send(struct side *s, size_t n)
 		if (type == FI_EP_RDM)
 			r = fi_tsend(s->ep, sbuf, n, NULL, s->peer, 1, c);
 		else
-			r = fi_send(s->ep, sbuf, n, NULL, s->peer, c);
+			r = fi_send(s->ep, sbuf, n, sdesc, s->peer, c);
 		if (r != -FI_EAGAIN)
 			break;
 		s->sent -= reap(s->tx);
@@ -326,7 +351,7 @@ static void open_pair(struct sockaddr_storage name[2])
 	for (int i = 0; i < 2; i++) {
 		size_t len = sizeof name[i];
 
-		s[i]->info = find("127.0.0.1", "0", FI_SOURCE);
+		s[i]->info = find(node(), "0", FI_SOURCE);
 		TRY(fi_fabric(s[i]->info->fabric_attr, &s[i]->fabric, NULL));
 		open_ep(s[i]);
 		TRY(fi_getname(&s[i]->ep->fid, &name[i], &len));
@@ -335,11 +360,65 @@ static void open_pair(struct sockaddr_storage name[2])
 		if (fi_av_insert(s[i]->av, &name[!i], 1, &s[i]->peer, 0, NULL) != 1)
 			exit(1);
 }
+/* The next event of one side, while the other makes progress as well. */
+static struct fi_info *event_of_pair(struct side *s, uint32_t want)
+{
+	struct side *other = s == &one ? &two : &one;
+	struct fi_eq_cm_entry e;
+	uint32_t ev;
+	ssize_t r;
+
+	while ((r = fi_eq_read(s->eq, &ev, &e, sizeof e, 0)) == -FI_EAGAIN) {
+		struct fi_eq_cm_entry later;
+		uint32_t kind;
+
+		(void)fi_eq_read(other->eq, &kind, &later, sizeof later, FI_PEEK);
+		if (one.rx)
+			(void)fi_cq_read(one.rx, NULL, 0);
+		if (two.rx)
+			(void)fi_cq_read(two.rx, NULL, 0);
+	}
+	if (r < 0 || ev != want) {
+		fprintf(stderr, "fabbench: connection failed\n");
+		exit(1);
+	}
+	return e.info;
+}
+/* The same, connected. */
+static void connect_pair(void)
+{
+	struct fi_eq_attr ea = { .wait_obj = FI_WAIT_UNSPEC };
+	struct sockaddr_storage name;
+	size_t len = sizeof name;
+	char port[8];
+
+	two.info = find(node(), "0", FI_SOURCE);
+	TRY(fi_fabric(two.info->fabric_attr, &two.fabric, NULL));
+	one.fabric = two.fabric;
+	TRY(fi_eq_open(two.fabric, &ea, &two.eq, NULL));
+	TRY(fi_eq_open(two.fabric, &ea, &one.eq, NULL));
+	TRY(fi_passive_ep(two.fabric, two.info, &two.pep, NULL));
+	TRY(fi_pep_bind(two.pep, &two.eq->fid, 0));
+	TRY(fi_listen(two.pep));
+	TRY(fi_getname(&two.pep->fid, &name, &len));
+	snprintf(port, sizeof port, "%d", ntohs(((struct sockaddr_in *)&name)->sin_port));
+	one.info = find(node(), port, 0);
+	open_ep(&one);
+	TRY(fi_connect(one.ep, &name, NULL, 0));
+	two.info = event_of_pair(&two, FI_CONNREQ);
+	two.domain = one.domain;
+	open_ep(&two);
+	TRY(fi_accept(two.ep, NULL, 0));
+	event_of_pair(&two, FI_CONNECTED);
+	event_of_pair(&one, FI_CONNECTED);
+	one.peer = two.peer = FI_ADDR_UNSPEC;
+}
 /* A message from one to two, which has posted a receive with this tag. */
 static void step(size_t n, uint64_t tag)
 {
 	do {
-		ssize_t r = fi_tsend(one.ep, sbuf, n, NULL, one.peer, tag, &one.ctx[0]);
+		ssize_t r = type == FI_EP_MSG ? fi_send(one.ep, sbuf, n, sdesc, one.peer, &one.ctx[0])
+			: fi_tsend(one.ep, sbuf, n, NULL, one.peer, tag, &one.ctx[0]);
 
 		if (r == 0)
 			break;
@@ -422,7 +501,7 @@ static void connect_peers(int peers, struct sockaddr_storage *name)
 		if (getppid() != parent)
 			exit(1);
 		for (int i = 0; i < peers; i++) {
-			s[i].info = find("127.0.0.1", "0", FI_SOURCE);
+			s[i].info = find(node(), "0", FI_SOURCE);
 			TRY(fi_fabric(s[i].info->fabric_attr, &s[i].fabric, NULL));
 			open_ep(&s[i]);
 			if (fi_av_insert(s[i].av, name, 1, &s[i].peer, 0, NULL) != 1)
@@ -506,6 +585,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	w = strcmp(argv[1], "bw") ? 64 : 16;
+	buflen = n + 256;
 	sbuf = calloc(1, n + 256);
 	rbuf = calloc(1, n + 256);
 	memset(sbuf, 1, n + 256);
@@ -518,7 +598,10 @@ int main(int argc, char **argv)
 			files.rlim_cur = files.rlim_max;
 			setrlimit(RLIMIT_NOFILE, &files);
 		}
-		open_pair(name);
+		if (type == FI_EP_MSG)
+			connect_pair();
+		else
+			open_pair(name);
 		if (!strcmp(argv[1], "steps")) {
 			steps(n, count);
 		} else if (!strcmp(argv[1], "posted")) {
@@ -547,7 +630,7 @@ int main(int argc, char **argv)
 	pin(!client);
 	if (!client) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		s.info = find("127.0.0.1", "0", FI_SOURCE);
+		s.info = find(node(), "0", FI_SOURCE);
 	} else {
 		char port[8];
 
@@ -555,7 +638,7 @@ int main(int argc, char **argv)
 		if (read(fds[0], &a, sizeof a) != sizeof a)
 			return 1;
 		snprintf(port, sizeof port, "%d", ntohs(((struct sockaddr_in *)&a)->sin_port));
-		s.info = find("127.0.0.1", port, 0);
+		s.info = find(node(), port, 0);
 	}
 	TRY(fi_fabric(s.info->fabric_attr, &s.fabric, NULL));
 	if (type == FI_EP_MSG) {
