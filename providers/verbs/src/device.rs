@@ -11,7 +11,8 @@ use rdma_sys as raw;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What an endpoint does, but for atomic operations.
 const MSG_CAPS: u64 =
@@ -51,8 +52,43 @@ pub(crate) struct Facts {
     pub(crate) fabric: CString,
 }
 
+/// What fi_getinfo(3) tells of devices and their addresses.
+pub(crate) struct Known {
+    pub(crate) facts: Vec<Facts>,
+    locals: Vec<Local>,
+    since: Instant,
+}
+
+/// How long that is believed without asking the system again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Devices and addresses, as they were a moment ago, or as they are if `anew`.
+/// `report` hears of devices that are left out.
+pub(crate) fn known(anew: bool, report: &dyn Fn(&str)) -> MutexGuard<'static, Option<Known>> {
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if anew || known.as_ref().is_none_or(|known| known.since.elapsed() > FRESH) {
+        let (facts, locals) = (all(report), locals());
+        *known = Some(Known { facts, locals, since: Instant::now() });
+    }
+    known
+}
+
+impl Known {
+    /// The local addresses that devices have, in the system's order.
+    pub(crate) fn locals(&self) -> &[Local] {
+        &self.locals
+    }
+
+    /// The device that has this local address.
+    pub(crate) fn device_of(&self, addr: &SocketAddr) -> Option<Device> {
+        let found = self.locals.iter().find(|local| local.addr.ip() == addr.ip());
+        found.map(|local| local.device).or_else(|| Device::of_address(addr))
+    }
+}
+
 /// The devices that the user lets us use and that work; `report` hears of others.
-pub(crate) fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
+fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
     let config = config();
     let wanted = |device: &&Device| {
         let name = device.name().to_string_lossy();
@@ -331,7 +367,7 @@ pub(crate) struct Local {
 }
 
 /// The local addresses that devices have, in the system's order.
-pub(crate) fn locals() -> Vec<Local> {
+fn locals() -> Vec<Local> {
     let iface = config().iface.as_deref();
     let wanted = |name: &str| iface.is_none_or(|prefix| name.starts_with(prefix));
     let mut found: Vec<Local> = Vec::new();

@@ -1,6 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
 use crate::config::config;
-use crate::device::{self, Facts, Local};
+use crate::device::{self, Facts, Known, Local};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
@@ -60,19 +60,20 @@ impl Ends {
     }
 
     /// The local addresses to make infos of.
-    fn locals(&self, format: u32) -> Vec<Local> {
+    fn locals(&self, format: u32, known: &Known) -> Vec<Local> {
         let takes = |local: &Local| text::format_takes(format, &local.addr);
         // An address that says only the port stands for all.
         let port = self.src.filter(|src| src.ip().is_unspecified()).map(|src| src.port());
         let named = self.src.filter(|src| !src.ip().is_unspecified());
         if let Some(addr) = named.or_else(|| device::route(self.dest.as_ref()?)) {
-            let device = crate::sys::Device::of_address(&addr);
+            let device = known.device_of(&addr);
             return device.map(|device| Local { addr, device }).into_iter().collect();
         }
         if self.dest.is_some() {
             return Vec::new();
         }
-        let mut locals: Vec<Local> = device::locals().into_iter().filter(takes).collect();
+        let mut locals: Vec<Local> =
+            known.locals().iter().filter(|local| takes(local)).cloned().collect();
         for local in &mut locals {
             local.addr.set_port(port.unwrap_or(0));
         }
@@ -155,8 +156,9 @@ impl Getinfo for VerbsFabric {
             report("refused: ep_attr->type: only FI_EP_MSG and FI_EP_DGRAM");
             return Err(Error::NODATA);
         }
-        let mut devices = device::all(&report);
-        if devices.is_empty() {
+        let mut known = device::known(flags & FI_RESCAN != 0, &report);
+        let known = known.as_mut().ok_or(Error::NODATA)?;
+        if known.facts.is_empty() {
             report("refused: no RDMA device");
             return Err(Error::NODATA);
         }
@@ -168,7 +170,7 @@ impl Getinfo for VerbsFabric {
                 let ends = Ends::find(node, service, flags, hints);
                 match ends {
                     Ok(ends) => {
-                        let locals = ends.locals(format);
+                        let locals = ends.locals(format, known);
                         (ends, locals)
                     }
                     Err(error) if !datagrams => return Err(error),
@@ -183,7 +185,7 @@ impl Getinfo for VerbsFabric {
             datagrams = false;
         }
         let mut chain = InfoChain::new();
-        for facts in &mut devices {
+        for facts in &mut known.facts {
             let own = locals.iter().filter(|local| local.device == facts.device).cloned();
             for local in own.collect::<Vec<_>>() {
                 let Some(mut info) = info_of(version, facts, hints, false)? else { break };
