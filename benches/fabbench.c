@@ -134,7 +134,7 @@ static void *registered(struct side *s, char *buf, uint64_t access)
 }
 static void open_ep(struct side *s)
 {
-	struct fi_cq_attr qa = { .format = FI_CQ_FORMAT_TAGGED, .size = 4 * MAXW };
+	struct fi_cq_attr qa = { .format = type == FI_EP_MSG ? FI_CQ_FORMAT_DATA : FI_CQ_FORMAT_TAGGED, .size = 4 * MAXW };
 	struct fi_av_attr aa = { .type = FI_AV_TABLE, .count = 4 };
 
 	if (!s->domain)		/* sides of one process share a registration, so a domain */
