@@ -264,6 +264,10 @@ impl Ep {
         let own = core.srx.is_none();
         let conn = &mut self.conns[id];
         (conn.ep, conn.rx_posted, conn.counted) = (Some(ep), 0, false);
+        if self.common.flow_control {
+            // Nothing is learnt from a peer that waits for us to tell of more.
+            conn.rx_wanted = self.common.rx_buffers(false);
+        }
         if own {
             self.post_own(id);
             // Of one the peer knows without being told.
