@@ -116,6 +116,8 @@ pub(super) struct Courier {
     shared: Arc<Shared>,
     engine: Weak<Engine>,
     worker: Option<Worker>,
+    /// What the application had done when the visit that is next was ordered.
+    seen: u64,
 }
 
 #[derive(Debug)]
@@ -129,25 +131,36 @@ impl Courier {
     pub(super) fn new(engine: Weak<Engine>) -> Result<Self> {
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
-        Ok(Self { shared, engine, worker: None })
+        Ok(Self { shared, engine, worker: None, seen: 0 })
     }
 
-    /// Orders a visit within [`PATIENCE`]; false when nobody can come.
-    pub(super) fn order(&mut self) -> bool {
+    /// Orders a visit within [`PATIENCE`]; false when nobody can come. `done` counts
+    /// what the application does for what is held back.
+    pub(super) fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
             self.worker = Worker::start("ofi-tcp-late", move || shared.run(&engine)).ok();
         }
-        self.shared.order();
+        if self.shared.order() {
+            self.seen = done;
+        }
         self.worker.is_some()
+    }
+
+    /// Whether the application has done nothing since the visit was ordered.
+    pub(super) fn is_needed(&self, done: u64) -> bool {
+        self.seen == done
     }
 }
 
 impl Shared {
-    fn order(&self) {
-        if !self.ordered.swap(true, Ordering::Relaxed) {
+    /// Whether there was no order yet.
+    fn order(&self) -> bool {
+        let first = !self.ordered.swap(true, Ordering::Relaxed);
+        if first {
             self.timer.set(PATIENCE);
         }
+        first
     }
 
     fn run(&self, engine: &Weak<Engine>) {

@@ -132,9 +132,12 @@ pub(crate) struct State {
     courier: Option<Courier>,
     /// Turns so far.
     turns: u64,
-    /// So many there were when the courier last had to come: nobody has looked since
-    /// then if there are no more, and what is held back now would wait for it again.
+    /// So many there were when the courier last came and was needed: nobody has looked
+    /// since then if there are no more, and what is held back now would wait for it
+    /// again.
     forsaken: u64,
+    /// Batches that left without it.
+    batches: u64,
     /// Turns since anything moved.
     idle: u32,
     /// Turns since epoll was asked, and how many may pass.
@@ -172,6 +175,7 @@ impl Engine {
             courier: None,
             turns: 1,
             forsaken: 0,
+            batches: 0,
             idle: 0,
             since_epoll: 0,
             epoll_gap: 1,
@@ -484,10 +488,14 @@ impl State {
 
     /// Sends what the application left.
     fn flush_forsaken(&mut self) {
-        if !self.held.is_empty() {
-            self.forsaken = self.turns;
-            self.flush_held();
+        if self.held.is_empty() {
+            return;
         }
+        let done = self.turns + self.batches;
+        if self.courier.as_ref().is_some_and(|courier| courier.is_needed(done)) {
+            self.forsaken = self.turns;
+        }
+        self.flush_held();
     }
 
     fn flush_held(&mut self) {

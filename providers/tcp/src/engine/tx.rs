@@ -1,5 +1,4 @@
 //! Sending.
-use super::batch::Courier;
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use super::zerocopy::Zerocopy;
@@ -523,11 +522,13 @@ impl State {
         let leave = at_once || conn.batch.is_full() || (conn.batch.more && !more);
         conn.batch.more |= more;
         if leave {
+            self.batches += 1;
             self.send_off(conn_id);
             return self.batch_has_left(conn_id);
         }
         self.hold(conn_id);
-        if !more && !self.courier.as_mut().is_some_and(Courier::order) {
+        let done = self.turns + self.batches;
+        if !more && !self.courier.as_mut().is_some_and(|courier| courier.order(done)) {
             self.send_off(conn_id);
         }
     }
