@@ -514,7 +514,7 @@ static void hall_tags(int rank)
 	e = told(&h, 1);
 	CHECK(e.op_context == &in[0] && e.tag == 51);
 	/* what is claimed no other receive gets */
-	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, &in[1]));
+	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 51, 1, &in[1]));
 	EQ(told(&h, 0).tag, 50);
 	EQ(in[1], 10);
 	OK(fi_trecvmsg(h.srx, &m, FI_CLAIM | FI_COMPLETION));
