@@ -8,7 +8,8 @@ use crate::info::{InfoBuf, InfoChain, InfoRef, Offer, addr, alter, check, tostr}
 use core::ffi::{CStr, c_int};
 use core::ptr;
 use std::ffi::CString;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// What tells one IP provider from another.
@@ -316,9 +317,15 @@ impl Iface {
                     }
                 };
                 let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
+                // The system answers slowly: it is asked once for each interface.
+                let known = all.iter().find(|other: &&Self| other.name == name);
                 all.push(Self {
                     network: network(addr.ip(), mask),
-                    speed: link_speed(&name),
+                    speed: match known {
+                        Some(other) => other.speed,
+                        None if flags & libc::IFF_LOOPBACK != 0 => UNKNOWN_SPEED,
+                        None => link_speed(&name),
+                    },
                     name,
                     addr: Some(addr),
                     point_to_point: flags & libc::IFF_POINTOPOINT != 0,
@@ -421,12 +428,17 @@ fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
     }
 }
 
-/// Link speed in Mbit/s, a modest one for what does not say.
+/// The link speed of what does not say, in Mbit/s: a modest one.
+const UNKNOWN_SPEED: u64 = 100;
+
+/// Link speed in Mbit/s.
 fn link_speed(name: &str) -> u64 {
-    const UNKNOWN: u64 = 100;
-    // Reads "-1" or fails to read for what has no speed.
-    let speed = fs::read_to_string(format!("/sys/class/net/{name}/speed"));
-    speed.ok().and_then(|speed| speed.trim().parse().ok()).unwrap_or(UNKNOWN)
+    let mut text = [0; 20];
+    let read = File::open(format!("/sys/class/net/{name}/speed"))
+        // Reads "-1" or fails to read for what has no speed.
+        .and_then(|mut file| file.read(&mut text));
+    let text = str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or("");
+    text.trim().parse().unwrap_or(UNKNOWN_SPEED)
 }
 
 #[cfg(test)]
