@@ -326,15 +326,7 @@ impl Msg for UdpEp {
             cntr.completed(op.buf.len());
         }
         if let Some(cq) = report {
-            cq.write(Completion {
-                context: op.context,
-                flags: FI_MSG | FI_SEND,
-                len: 0,
-                buf: 0,
-                data: 0,
-                tag: 0,
-                src: FI_ADDR_NOTAVAIL,
-            });
+            cq.write(Completion::of(op.context, FI_MSG | FI_SEND, 0));
         }
         Ok(())
     }

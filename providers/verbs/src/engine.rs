@@ -1146,7 +1146,7 @@ impl Ep {
         if sent.report
             && let Some(cq) = &self.bindings.tx_cq
         {
-            cq.write(entry(sent.context, sent.flags));
+            cq.write(Completion::of(sent.context, sent.flags, 0));
         }
     }
 
@@ -1156,7 +1156,11 @@ impl Ep {
             cntr.failed();
         }
         if let Some(cq) = self.bindings.tx_cq.as_ref().filter(|_| sent.report_error) {
-            cq.write_error(failure(entry(sent.context, sent.flags), status, vendor_error));
+            cq.write_error(failure(
+                Completion::of(sent.context, sent.flags, 0),
+                status,
+                vendor_error,
+            ));
         } else if status != status::IBV_WC_WR_FLUSH_ERR {
             let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
             ofi_provider::log!(
@@ -1182,7 +1186,7 @@ impl Ep {
     #[inline]
     fn received(&self, posted: &Posted, done: &WorkDone) {
         let kind = if done.is_write { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
-        let mut of = entry(posted.context, kind);
+        let mut of = Completion::of(posted.context, kind, 0);
         if done.status != status::IBV_WC_SUCCESS {
             if let Some(cntr) = &self.bindings.rx_cntr {
                 cntr.failed();
@@ -1225,10 +1229,6 @@ impl Scratch {
 /// A queue of the device's that is full has room again soon.
 fn post_error(error: Error) -> Error {
     if error == Error::NOMEM { Error::AGAIN } else { error }
-}
-
-fn entry(context: Context, flags: u64) -> Completion {
-    Completion { context, flags, len: 0, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
 }
 
 /// The error entry of a request that failed.
@@ -1318,9 +1318,12 @@ mod tests {
     #[test]
     fn failures_say_what_the_device_said() {
         let status = status::IBV_WC_LOC_LEN_ERR;
-        let error = failure(entry(Context::NULL, FI_RECV | FI_MSG), status, 7);
+        let error = failure(Completion::of(Context::NULL, FI_RECV | FI_MSG, 0), status, 7);
         assert_eq!((error.error, error.prov_errno), (Error::TRUNC, 1));
         assert_eq!(error.data, 7u32.to_ne_bytes());
-        assert_eq!(failure(entry(Context::NULL, FI_SEND), status, 7).error, Error::MSGSIZE);
+        assert_eq!(
+            failure(Completion::of(Context::NULL, FI_SEND, 0), status, 7).error,
+            Error::MSGSIZE
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! what there is.
 use super::domain::DomainFid;
 use super::ep::{EpFid, Shared};
-use super::trigger::{Op, entry};
+use super::trigger::Op;
 use super::{Domain, Endpoint, RecvOp, SendOp};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLASS_MC, FI_COLLECTIVE, FI_COMPLETION, c_enum,
@@ -15,7 +15,7 @@ use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::coll::{AvSet, Group, MAX_MEMBERS, Member, Plan, Port, Room, Start};
-use crate::cq::{CompletionError, Context};
+use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::{Eq, Event, EventError, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -96,7 +96,8 @@ impl<E: Endpoint> Shared<E> {
                 shared.collected(context, flags, len);
             }
             Err(error) => {
-                shared.report(CompletionError::new(entry(context, FI_COLLECTIVE), error));
+                shared
+                    .report(CompletionError::new(Completion::of(context, FI_COLLECTIVE, 0), error));
             }
         });
         room.start(group, Start { plan, input: Some(source), reduction, finish })?;
@@ -112,7 +113,7 @@ impl<E: Endpoint> Shared<E> {
             cntr.completed(len);
         }
         if flags & FI_COMPLETION != 0 {
-            self.write(Ok(entry(context, FI_COLLECTIVE)));
+            self.write(Ok(Completion::of(context, FI_COLLECTIVE, 0)));
         }
     }
 }

@@ -86,11 +86,6 @@ impl Op {
     }
 }
 
-/// An entry of an operation that was of this kind.
-pub(super) fn entry(context: Context, kind: u64) -> Completion {
-    Completion::of(context, kind, 0)
-}
-
 /// Hands transfers to the provider, or keeps those that wait for a counter, be it
 /// that the call says so or the flags of the endpoint it was made on.
 macro_rules! start {
@@ -159,7 +154,7 @@ impl<E: Endpoint> EpFid<E> {
             let _own = &own;
             match shared.post(op.clone()) {
                 Err(error) if error != Error::AGAIN => {
-                    shared.report(CompletionError::new(entry(context, kind), error));
+                    shared.report(CompletionError::new(Completion::of(context, kind, 0), error));
                     Ok(())
                 }
                 result => result,
@@ -167,7 +162,7 @@ impl<E: Endpoint> EpFid<E> {
         };
         let shared = self.shared.clone();
         let cancelled = move || {
-            let of = entry(context, kind);
+            let of = Completion::of(context, kind, 0);
             shared.report(CompletionError::new(of, Error::CANCELED));
         };
         let request = Request {
@@ -394,7 +389,8 @@ impl Work {
                     (op, context)
                 }
                 Err(error) => {
-                    let failed = CompletionError::new(entry(Context::NULL, kind), error);
+                    let failed =
+                        CompletionError::new(Completion::of(Context::NULL, kind, 0), error);
                     shared.finish(asked, to.take(), Err(failed));
                     return Ok(());
                 }
@@ -412,7 +408,7 @@ impl Work {
                     Err(Error::AGAIN)
                 }
                 Err(error) => {
-                    later.done(Err(CompletionError::new(entry(expected, kind), error)));
+                    later.done(Err(CompletionError::new(Completion::of(expected, kind, 0), error)));
                     Ok(())
                 }
             }

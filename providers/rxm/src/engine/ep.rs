@@ -353,8 +353,7 @@ impl Ep {
     /// A transfer is over, well or not.
     #[inline]
     pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
-        let of =
-            Completion { context, flags, len: 0, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL };
+        let of = Completion::of(context, flags, 0);
         if flags & ASIDE != 0 {
             let outcome = result.map(|()| of).map_err(|error| CompletionError::new(of, error));
             return self.later.iter().for_each(|later| later.done(outcome.clone()));

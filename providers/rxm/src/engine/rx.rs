@@ -723,15 +723,9 @@ impl Ep {
             return;
         }
         if let Some(cq) = self.inbox.cq() {
-            cq.write(Completion {
-                context: Context::NULL,
-                flags: FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
-                len: done.len,
-                buf: 0,
-                data: done.data,
-                tag: 0,
-                src: ofi_provider::abi::FI_ADDR_NOTAVAIL,
-            });
+            let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+            let entry = Completion::of(Context::NULL, flags, done.len);
+            cq.write(Completion { data: done.data, ..entry });
         }
     }
 

@@ -6,8 +6,7 @@ use super::inbox::{About, Body, Inbox, Message, QUEUES};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV,
-    FI_TAGGED,
+    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED,
 };
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
@@ -263,15 +262,8 @@ impl State {
     fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
         let extra = self.inboxes[ep.inbox].multi.cancelled(recv) | (recv.flags & ASIDE);
-        let of = Completion {
-            context: recv.context,
-            flags: FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra,
-            len: 0,
-            buf: recv.buf.address(),
-            data: 0,
-            tag: 0,
-            src: FI_ADDR_NOTAVAIL,
-        };
+        let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
+        let of = Completion { buf: recv.buf.address(), ..Completion::of(recv.context, flags, 0) };
         ep.rx_failed(CompletionError::new(of, Error::CANCELED));
     }
 
@@ -339,15 +331,7 @@ impl State {
 impl Ep {
     /// A peek found nothing.
     fn no_message(&self, op: &RecvOp) {
-        let of = Completion {
-            context: op.context,
-            flags: FI_RECV | FI_TAGGED,
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: op.tag,
-            src: FI_ADDR_NOTAVAIL,
-        };
+        let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
         if let Some(cq) = &self.rx_cq {
             cq.write_error(CompletionError::new(of, Error::NOMSG));
         }

@@ -124,13 +124,9 @@ impl Ep {
     pub(super) fn accessed(&mut self, about: &About, flags: u64) {
         if let (Some(data), Some(cq)) = (about.cq_data, &self.rx_cq) {
             cq.write(Completion {
-                context: Context::NULL,
-                flags: flags | FI_REMOTE_CQ_DATA,
-                len: about.len,
-                buf: 0,
                 data,
-                tag: 0,
                 src: self.id_of(about.peer),
+                ..Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, about.len)
             });
         }
     }

@@ -533,7 +533,6 @@ impl State {
         }
     }
 
-    #[cold]
     fn batch_has_left(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.batch.has_left();
