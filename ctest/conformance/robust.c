@@ -1012,8 +1012,66 @@ static void ended_with_messages_unread(int rank)
 		ct_recvd(&c, CTX(i), LEN);
 	ct_close(&c);
 }
+/*
+ * The same with a large message and others behind it that wait in the socket,
+ * since the message before it was all that is kept: the sends fail at once, and
+ * what the peer had sent is received when there are receives for it.
+ */
+static void ended_with_messages_blocked(int rank)
+{
+	enum { COUNT = 5, LEN = 64 << 10 };
+	struct ct_opt o = { .threading = FI_THREAD_DOMAIN };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct ct c;
+	char *b, x;
+
+	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	setenv("FI_TCP_MAX_SAVED", "1", 1);
+	ct_open(&c, &o);
+	b = ct_alloc(&c, LEN * COUNT);
+	/* the first makes the connection */
+	if (rank == 1) {
+		for (int i = 0; i < COUNT; i++)
+			ct_fill(b + i * LEN, LEN, i);
+		for (int i = 0; i < COUNT; i++) {
+			POST(&c, fi_send(c.ep, b + i * LEN, i == 2 ? LEN : 64, ct_desc(b), c.peer, CTX(i)));
+			ct_sent(&c, CTX(i));
+		}
+	} else {
+		OK(fi_recv(c.ep, b, 64, ct_desc(b), FI_ADDR_UNSPEC, CTX(0)));
+		ct_recvd(&c, CTX(0), 64);
+		ct_idle(&c, 50);
+	}
+	ct_barrier(&c);
+	if (rank == 1) {
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob("x", 1);
+		return;
+	}
+	CHECK(read(ct_sync, &x, 1) == 1);
+	for (int i = 0, failed = 0; !failed; i++) {
+		ssize_t r = fi_send(c.ep, b, 64, ct_desc(b), c.peer, CTX(100 + i));
+
+		CHECK(r == 0 || r == -FI_EAGAIN);
+		failed = r == 0 && ct_next(&c, c.tx, &e, NULL, &err) != 1;
+		ct_nap(1);
+	}
+	for (int i = 1; i < COUNT; i++) {
+		size_t len = i == 2 ? LEN : 64;
+
+		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+		ct_recvd(&c, CTX(i), len);
+		CHECK(ct_same(b + i * LEN, len, i));
+	}
+	if (ct_type == FI_EP_MSG)
+		ct_want_event(&c, FI_SHUTDOWN, NULL, 0);
+	ct_close(&c);
+}
 static const struct ct_test tests[] = {
 	{ "what a peer sent before it ended is received though sends to it fail first", ended_with_messages_unread, CT_REL },
+	{ "what a peer sent and waits for a receive survives that sends to it fail", ended_with_messages_blocked, CT_REL },
 	{ "callers that say nothing keep no honest one out", silent_callers, CT_REL },
 	{ "a listener without descriptors costs no time and hears its caller later", listen_without_descriptors, CT_MSG },
 	{ "a message without room holds up others only until there is room", crowded, CT_RDM | CT_REL },

@@ -106,6 +106,11 @@ impl Batch {
     pub(super) fn finished(&mut self) -> std::vec::Drain<'_, Finish> {
         self.finishes.drain(..)
     }
+
+    /// The messages of a batch that does not leave any more.
+    pub(super) fn into_finishes(self) -> Vec<Finish> {
+        self.finishes
+    }
 }
 
 /// Sees to it that what is held back leaves although the application, which has

@@ -713,6 +713,31 @@ impl State {
         }
     }
 
+    /// Nothing leaves on a connection any more, which is still read to its end: what
+    /// was to leave fails, and what is sent to the peer from now on needs another one.
+    pub(super) fn end_sending(&mut self, id: u32, error: Error) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let ep = &mut self.eps[conn.ep];
+        conn.fetched = 0;
+        // The system sends nothing of what it has, nor says that it is done with it.
+        let uncopied: Vec<_> =
+            conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());
+        for finish in uncopied.into_iter().chain(conn.unsent()) {
+            ep.finish_tx(&finish, Err(error));
+        }
+        if let Some(peer) = ep.peers.get_mut(conn.peer) {
+            if peer.conn == id {
+                peer.conn = NONE;
+            }
+            if peer.conns == 1
+                && let Some(later) = &ep.later
+            {
+                later.lost(peer.name, error);
+            }
+        }
+        self.watch(id);
+    }
+
     fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
         self.lose_incoming(id, conn, error);
         let ep = &mut self.eps[conn.ep];
@@ -723,12 +748,9 @@ impl State {
         let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
         let unacked = conn.unacked.drain(..);
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
-        let batched = conn.batch.finished();
-        let queued = conn.tx.drain(..).map(|outgoing| outgoing.finish);
         let reads = conn.reads.drain(..).map(|(_, finish)| finish);
-        for finish in
-            uncopied.chain(unacked).chain(waiting).chain(reads).chain(batched).chain(queued)
-        {
+        let left: Vec<_> = uncopied.chain(unacked).chain(waiting).chain(reads).collect();
+        for finish in left.into_iter().chain(conn.unsent()) {
             ep.finish_tx(&finish, Err(error));
         }
     }

@@ -200,6 +200,12 @@ impl Conn {
         &mut room[..worth]
     }
 
+    /// Takes out what waits to be sent, in order.
+    pub(super) fn unsent(&mut self) -> impl Iterator<Item = Finish> {
+        let batch = std::mem::take(&mut self.batch).into_finishes();
+        batch.into_iter().chain(self.tx.drain(..).map(|outgoing| outgoing.finish))
+    }
+
     pub(super) fn is_connecting(&self) -> bool {
         self.stage == Stage::Connecting
     }

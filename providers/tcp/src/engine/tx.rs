@@ -613,7 +613,11 @@ impl State {
             return;
         }
         while self.conns.get(id).is_some_and(|conn| !conn.blocked) && self.read(id) {}
-        self.fail(id, error);
+        match self.conns.get(id) {
+            // The end is read behind what waits for a receive.
+            Some(conn) if conn.blocked => self.end_sending(id, error),
+            _ => self.fail(id, error),
+        }
     }
 
     /// Sends what waits on a connection, several messages in a call, until the
