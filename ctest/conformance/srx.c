@@ -639,6 +639,44 @@ static void hall_chooses(int rank)
 	close_hall(&h);
 }
 
+/* What is taken back has a queue to be reported to for as long as endpoints share the context. */
+static void taken_back(struct hall *h, int i)
+{
+	struct fi_cq_err_entry err = { 0 };
+	struct fi_cq_tagged_entry e;
+	int in;
+
+	OK(fi_recv(h->srx, &in, 4, NULL, FI_ADDR_UNSPEC, &in));
+	OK(fi_cancel(&h->srx->fid, &in));
+	ERR(fi_cq_read(h->at[i].rx, &e, 1), FI_EAVAIL);
+	EQ(fi_cq_readerr(h->at[i].rx, &err, 0), 1);
+	CHECK(err.err == FI_ECANCELED && err.op_context == &in);
+}
+static void hall_borrows(int rank)
+{
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_TAGGED };
+	struct hall h;
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_SOURCE);
+	taken_back(&h, 0);
+	ERR(fi_close(&h.at[0].rx->fid), FI_EBUSY);
+	for (int i = 0; i < N; i++) {
+		leave_hall(&h, i);
+		OK(fi_close(&h.at[i].rx->fid));
+		h.at[i].rx = NULL;
+		if (i + 1 < N)
+			taken_back(&h, i + 1);
+	}
+	/* nobody is left, and then another one comes */
+	OK(fi_cq_open(h.at[0].domain, &attr, &h.at[0].rx, NULL));
+	ct_open_ep(&h.at[0], h.at[0].info);
+	OK(fi_ep_bind(h.at[0].ep, &h.srx->fid, 0));
+	OK(fi_enable(h.at[0].ep));
+	taken_back(&h, 0);
+	close_hall(&h);
+}
+
 static const struct ct_test tests[] = {
 	{ "any connected endpoint takes the next shared buffer and reports it", next_buffer, CT_MSG | CT_SOLO },
 	{ "messages that come before a shared buffer wait for one", early, CT_MSG | CT_SOLO },
@@ -651,5 +689,6 @@ static const struct ct_test tests[] = {
 	{ "shared buffers stay when a connectionless endpoint goes, and its messages do not", hall_leaves, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared multi-receive buffer is filled by all connectionless endpoints", hall_multi, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared receives choose the sender, and are taken back", hall_chooses, CT_RDM | CT_REL | CT_SOLO },
+	{ "a shared receive context without a queue reports to that of an endpoint that is there", hall_borrows, CT_RDM | CT_REL | CT_SOLO },
 };
 CT_MAIN("srx", tests)

@@ -205,10 +205,8 @@ impl<B: Body> Inbox<B> {
         self.owner = owner;
     }
 
-    /// A shared receive context lends its queues; `cq` is where it reports what
-    /// is taken back if it has no queue of its own.
-    pub fn lend(&mut self, cq: Option<&Arc<Cq>>) -> SharedQueues<B> {
-        self.cq = self.cq.take().or_else(|| cq.cloned());
+    /// A shared receive context lends its queues.
+    pub fn lend(&mut self) -> SharedQueues<B> {
         self.hosts = true;
         let own = &mut self.own;
         let shared = self.shared.get_or_insert_with(|| {

@@ -128,6 +128,9 @@ pub(super) struct Shared<E> {
     pub(super) users: Arc<Users>,
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<Shared<E>>>>,
+    /// Of a shared receive context: the queues of its endpoints, each known by where
+    /// it is. Without one of its own it reports to the first.
+    sharers: Mutex<Vec<(usize, Arc<Cq>)>>,
     /// The shared transmit context it counts as a user of.
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
@@ -374,6 +377,7 @@ impl<E: Endpoint> EpFid<E> {
             parts,
             users: Arc::default(),
             srx: Mutex::new(None),
+            sharers: Mutex::default(),
             stx: Mutex::new(None),
             bindings: Mutex::new(Bindings::default()),
             closed: AtomicBool::new(false),
@@ -630,6 +634,8 @@ impl<E: Endpoint> EpFid<E> {
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
             // What is bound to the context is for endpoints that have no own.
+            let own = bindings.rx_cq.iter().map(|cq| (self.shared.place(), cq.clone()));
+            srx.change_sharers(|sharers| sharers.extend(own))?;
             let shared = srx.bindings();
             bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
@@ -754,6 +760,21 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E: Endpoint> Shared<E> {
+    /// An endpoint comes to a shared receive context, or goes: what is taken back is
+    /// reported to a queue that cannot be closed, since an endpoint has it.
+    fn change_sharers(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
+        let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        change(&mut sharers);
+        let mut bindings = self.bindings().clone();
+        if bindings.rx_cq.is_none()
+            && let Some((_, cq)) = sharers.first()
+        {
+            bindings.rx_cq = Some(cq.clone());
+            self.inner.enable(&bindings, None)?;
+        }
+        Ok(())
+    }
+
     /// A scalable endpoint, or the first of its contexts, is enabled: it is
     /// reachable from now on.
     fn enable_scalable(&self) -> Result {
@@ -780,6 +801,11 @@ impl<E> Shared<E> {
         stx.users.add();
         *slot = Some(stx);
         Ok(())
+    }
+
+    /// What tells it from others.
+    fn place(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
@@ -835,6 +861,12 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             ep.shared.stop_later();
             ep.shared.inner.close();
             ep.shared.leave_later();
+            let srx = ep.srx().clone();
+            if let Some(srx) = srx {
+                let place = ep.shared.place();
+                // Going is not up to the context, which could only refuse a queue.
+                let _ = srx.change_sharers(|all| all.retain(|(sharer, _)| *sharer != place));
+            }
             if let Some(eq) = &ep.bindings().eq {
                 eq.forget(FidPtr(fid));
             }

@@ -225,7 +225,7 @@ impl Engine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
         if let Some(srx) = srx {
-            let queues = state.ep(srx).inbox.lend(bindings.rx_cq.as_ref());
+            let queues = state.ep(srx).inbox.lend();
             state.ep(ep).inbox.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;

@@ -291,16 +291,10 @@ impl State {
         }
     }
 
-    /// From now on the endpoint takes its receives from this shared receive
-    /// context, which reports what is taken back to the endpoint's queue if it
-    /// has none itself.
+    /// From now on the endpoint takes its receives from this shared receive context.
     pub(crate) fn share_inbox(&mut self, ep_id: u32, srx: u32) {
-        let ep = &mut self.eps[ep_id];
-        let cq = ep.rx_cq.clone();
-        let own = ep.inbox;
-        let srx = &mut self.eps[srx];
-        srx.rx_cq = srx.rx_cq.take().or(cq);
-        self.eps[ep_id].inbox = srx.inbox;
+        let shared = self.eps[srx].inbox;
+        let own = std::mem::replace(&mut self.eps[ep_id].inbox, shared);
         self.inboxes.remove(own);
     }
 
