@@ -5,6 +5,8 @@ use crate::core::registry::{Provider, Registry};
 use crate::error::{Error, Result};
 use crate::info::{InfoBuf, InfoChain, InfoRef};
 use core::ptr;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Answers the other side's object, or null if it knows none.
 pub(super) type Side = unsafe extern "C" fn(*mut fid) -> *mut fid;
@@ -17,6 +19,23 @@ pub(super) struct Sides {
     pub(super) inner: Side,
     /// The program's object in front of one of the provider's.
     pub(super) outer: Side,
+}
+
+/// A hook that `FI_HOOK` names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layer {
+    /// Where its provider is, which tells it from others.
+    pub(super) hook: usize,
+    /// `None` of one that does not say.
+    pub(super) sides: Option<Sides>,
+}
+
+/// Fabrics that go on without a hook that could not be put around them: where the
+/// hook's provider is, and the fabric.
+static BARE: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
+
+fn bare() -> MutexGuard<'static, BTreeSet<(usize, usize)>> {
+    BARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts a hook around a fabric; one that cannot be installed is left out.
@@ -39,9 +58,13 @@ pub(super) unsafe fn install(hook: &Provider, prov: &Provider, fabric: &mut *mut
     // SAFETY: fi_provider(7): valid attributes and a place, for the call; a
     // provider stays for good.
     let ret = unsafe { open(&mut attr, &mut around, prov.as_ptr().cast()) };
+    let place = (hook.as_ptr().addr(), fabric.addr());
     if ret == 0 && !around.is_null() {
+        // An earlier fabric may have been there.
+        bare().remove(&place);
         *fabric = around;
     } else {
+        bare().insert(place);
         log::info(format_args!("hook {} is left out: {:?}", hook.name(), Error::check(ret)));
     }
 }
@@ -56,8 +79,8 @@ pub(super) fn inside(registry: &Registry, hints: Option<InfoRef<'_>>) -> Result<
     }
     let mut own = hints.to_owned()?;
     // The outermost is the last of the list.
-    let sides: Vec<_> = registry.sides().into_iter().flatten().rev().collect();
-    let inner = |object: *mut fid| through(sides.iter().map(|sides| sides.inner), object, true);
+    let sides: Vec<_> = registry.layers().iter().filter_map(|layer| layer.sides).rev().collect();
+    let inner = |object: *mut fid| inwards(&sides, object);
     own.set_fabric(inner(fabric.cast()).cast());
     let domain = inner(domain.cast()).cast::<fid_domain>();
     own.edit_domain(|attr| attr.domain = domain);
@@ -70,30 +93,38 @@ pub(super) fn outside(registry: &Registry, chain: &mut InfoChain) {
     if !registry.is_hooked() {
         return;
     }
-    let sides: Option<Vec<_>> = registry.sides().into_iter().collect();
+    let layers = registry.layers();
     for info in chain.iter_mut() {
-        let outer = |object: *mut fid| match &sides {
-            None => ptr::null_mut(),
-            Some(sides) => through(sides.iter().map(|sides| sides.outer), object, false),
-        };
-        let (fabric, domain) = (info.fabric().fabric, info.domain().domain);
-        info.set_fabric(outer(fabric.cast()).cast());
-        let domain = outer(domain.cast()).cast::<fid_domain>();
-        info.edit_domain(|attr| attr.domain = domain);
+        let inner = [info.fabric().fabric.cast::<fid>(), info.domain().domain.cast()];
+        let [fabric, domain] = layers.iter().fold(inner, |objects, layer| layer.outwards(objects));
+        info.set_fabric(fabric.cast());
+        info.edit_domain(|attr| attr.domain = domain.cast());
     }
 }
 
-/// An object as it looks on the other side of all layers; a layer that does not know it
-/// leaves it, or nothing is left.
-fn through(layers: impl Iterator<Item = Side>, object: *mut fid, leave: bool) -> *mut fid {
-    layers.fold(object, |object, layer| {
-        if object.is_null() {
-            return object;
-        }
+/// The provider's object behind one of the program's; a layer that does not know it
+/// leaves it.
+fn inwards(sides: &[Sides], object: *mut fid) -> *mut fid {
+    sides.iter().fold(object, |object, sides| {
         // SAFETY: looks the address up and does not follow it.
-        let other = unsafe { layer(object) };
-        if other.is_null() && leave { object } else { other }
+        let inner = unsafe { (sides.inner)(object) };
+        if inner.is_null() { object } else { inner }
     })
+}
+
+impl Layer {
+    /// A fabric and a domain of it as they look outside of this layer.
+    fn outwards(&self, objects: [*mut fid; 2]) -> [*mut fid; 2] {
+        let none = [ptr::null_mut(); 2];
+        // SAFETY: looks the address up and does not follow it.
+        let outer =
+            self.sides.map_or(none, |sides| objects.map(|object| unsafe { (sides.outer)(object) }));
+        if outer[0].is_null() && bare().contains(&(self.hook, objects[0].addr())) {
+            objects
+        } else {
+            outer
+        }
+    }
 }
 
 #[cfg(test)]
@@ -101,19 +132,38 @@ mod tests {
     use super::*;
 
     unsafe extern "C" fn next(object: *mut fid) -> *mut fid {
-        object.wrapping_byte_add(8)
+        if object.is_null() { object } else { object.wrapping_byte_add(8) }
     }
     unsafe extern "C" fn unknown(_: *mut fid) -> *mut fid {
         ptr::null_mut()
     }
 
+    fn layer(hook: usize, outer: Side) -> Layer {
+        Layer { hook, sides: Some(Sides { inner: outer, outer }) }
+    }
+
     #[test]
-    fn objects_go_through_all_layers_or_are_left_or_lost_at_one_that_does_not_know_them() {
+    fn objects_of_programs_go_inwards_through_the_layers_that_know_them() {
         let object = ptr::without_provenance_mut::<fid>(64);
-        let at = |layers: &[Side], leave| through(layers.iter().copied(), object, leave).addr();
-        assert_eq!(at(&[next, next], false), 80);
-        assert_eq!(at(&[next, unknown, next], true), 80);
-        assert_eq!(at(&[next, unknown, next], false), 0);
-        assert!(through([next as Side].into_iter(), ptr::null_mut(), true).is_null());
+        let sides = [next, unknown, next].map(|inner| Sides { inner, outer: unknown });
+        assert_eq!(inwards(&sides, object).addr(), 80);
+        assert!(inwards(&sides[1..2], ptr::null_mut()).is_null());
+    }
+
+    #[test]
+    fn objects_that_a_layer_does_not_know_are_hidden_unless_it_was_left_out() {
+        let objects = [64, 128].map(ptr::without_provenance_mut::<fid>);
+        let out = |layers: &[Layer]| {
+            let outer = layers.iter().fold(objects, |objects, layer| layer.outwards(objects));
+            outer.map(<*mut fid>::addr)
+        };
+        let silent = Layer { hook: 3, sides: None };
+        assert_eq!(out(&[layer(1, next), layer(1, next)]), [80, 144]);
+        assert_eq!(out(&[layer(1, next), layer(2, unknown), layer(1, next)]), [0, 0]);
+        assert_eq!(out(&[silent]), [0, 0]);
+        bare().extend([(2, 72), (3, 64), (1, 64)]);
+        assert_eq!(out(&[layer(1, next), layer(2, unknown), layer(1, next)]), [80, 144]);
+        assert_eq!(out(&[silent]), [64, 128]);
+        assert_eq!(out(&[layer(2, unknown)]), [0, 0], "it was left out of another fabric");
     }
 }

@@ -4,7 +4,7 @@
 //! theirs that others hold, may outlive any moment at which one could unload
 //! them. Their `cleanup` runs when the library's destructors do.
 use crate::abi::{FI_LIB_SUFFIX, fi_provider};
-use crate::core::hooks::{Side, Sides};
+use crate::core::hooks::{Layer, Side, Sides};
 use crate::core::log::{self, Names};
 use crate::core::params;
 use crate::info::{API_VERSION, version};
@@ -290,11 +290,11 @@ impl Registry {
         !self.hooks.is_empty()
     }
 
-    /// How each hook that `FI_HOOK` names, innermost first, tells its sides apart;
-    /// `None` of one that does not say.
-    pub(super) fn sides(&self) -> Vec<Option<Sides>> {
+    /// The same without a word.
+    pub(super) fn layers(&self) -> Vec<Layer> {
         let hooks = self.hooks.iter().filter_map(|name| self.hook(name));
-        hooks.filter(|prov| prov.kind == Kind::Hook).map(|prov| prov.sides).collect()
+        let layer = |prov: &Provider| Layer { hook: prov.raw.addr().get(), sides: prov.sides };
+        hooks.filter(|prov| prov.kind == Kind::Hook).map(layer).collect()
     }
 
     /// What `FI_PROVIDER` says.
