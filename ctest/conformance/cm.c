@@ -551,6 +551,60 @@ static void ep_without_eq(int rank)
 	ct_close(&c);
 }
 
+/* Events name an endpoint by a handle that is open, and none are left of it when the last is closed. */
+static void alias_events(int rank)
+{
+	struct fi_eq_cm_entry e;
+	struct fid_ep *alias = NULL, *other = NULL;
+	struct ct c;
+	uint32_t ev;
+
+	ct_open(&c, NULL);
+	if (rank == 1) {
+		OK(fi_shutdown(c.ep, 0));
+		ct_barrier(&c);
+		ct_close(&c);
+		return;
+	}
+	OK(fi_ep_alias(c.ep, &alias, FI_TRANSMIT));
+	OK(fi_ep_alias(c.ep, &other, FI_RECV));
+	ct_barrier(&c);
+	while (fi_eq_read(c.eq, &ev, &e, sizeof e, FI_PEEK) == -FI_EAGAIN)
+		ct_progress(&c);
+	CHECK(ev == FI_SHUTDOWN && e.fid == &c.ep->fid);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	EQ(fi_eq_read(c.eq, &ev, &e, sizeof e, FI_PEEK), sizeof e);
+	CHECK(ev == FI_SHUTDOWN && e.fid == &alias->fid);
+	OK(fi_close(&other->fid));
+	EQ(fi_eq_read(c.eq, &ev, &e, sizeof e, FI_PEEK), sizeof e);
+	CHECK(ev == FI_SHUTDOWN && e.fid == &alias->fid);
+	OK(fi_close(&alias->fid));
+	ERR(fi_eq_read(c.eq, &ev, &e, sizeof e, FI_PEEK), FI_EAGAIN);
+	ct_close(&c);
+}
+/* The same when the event comes after the first handle is closed. */
+static void alias_shutdown(int rank)
+{
+	struct fi_eq_cm_entry e;
+	struct fid_ep *alias = NULL;
+	struct ct c;
+
+	ct_open(&c, NULL);
+	if (rank == 0) {
+		OK(fi_ep_alias(c.ep, &alias, FI_TRANSMIT));
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+	}
+	ct_barrier(&c);
+	if (rank == 0) {
+		ct_want_event(&c, FI_SHUTDOWN, &e, sizeof e);
+		CHECK(e.fid == &alias->fid);
+		OK(fi_close(&alias->fid));
+	}
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "an event queue returns what was written, in order", eq_events, CT_SOLO },
 	{ "an event that does not fit the buffer stays queued", eq_small_buffer, CT_SOLO },
@@ -562,6 +616,8 @@ static const struct ct_test tests[] = {
 	{ "fi_shutdown gives FI_SHUTDOWN and flushes receives", shutdown_event, CT_MSG },
 	{ "fi_shutdown gives its caller FI_SHUTDOWN as well", own_shutdown, CT_MSG },
 	{ "closing an endpoint gives the peer FI_SHUTDOWN", closed_peer, CT_MSG },
+	{ "events name an endpoint by a handle that is open, and go with the last", alias_events, CT_MSG },
+	{ "an event that comes after an endpoint is closed names its alias", alias_shutdown, CT_MSG },
 	{ "fi_getname and fi_getpeer name the two ends", names, CT_MSG },
 	{ "a passive endpoint has the address it listens on", pep_name, CT_MSG | CT_SOLO },
 	{ "an endpoint opened with a passive endpoint as handle has its address", from_pep, CT_MSG },

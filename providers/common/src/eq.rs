@@ -65,6 +65,17 @@ pub enum Event {
     Error(EventError),
 }
 
+impl Event {
+    /// What it is about.
+    fn object(&mut self) -> Option<&mut FidPtr> {
+        match self {
+            Self::Cm { fid, .. } | Self::Done { fid, .. } => Some(fid),
+            Self::Error(error) => Some(&mut error.fid),
+            Self::Written { .. } => None,
+        }
+    }
+}
+
 /// An asynchronous failure (struct fi_eq_err_entry).
 #[derive(Debug)]
 pub struct EventError {
@@ -246,12 +257,15 @@ impl Eq {
     /// Drops the events of an object that is being closed.
     pub fn forget(&self, fid: FidPtr) {
         let mut queue = self.queue.lock();
-        queue.events.retain(|event| match event {
-            Event::Cm { fid: of, .. } | Event::Done { fid: of, .. } => *of != fid,
-            Event::Error(error) => error.fid != fid,
-            Event::Written { .. } => true,
-        });
+        queue.events.retain_mut(|event| event.object().is_none_or(|object| *object != fid));
         self.count.store(queue.events.len(), Ordering::SeqCst);
+    }
+
+    /// Events of an object name another handle of it, because this one is being closed.
+    pub(crate) fn rename(&self, fid: FidPtr, heir: FidPtr) {
+        let mut queue = self.queue.lock();
+        let objects = queue.events.iter_mut().filter_map(Event::object);
+        objects.filter(|object| **object == fid).for_each(|object| *object = heir);
     }
 
     fn each_source(&self, each: &mut dyn FnMut(&Arc<dyn Progress>)) {

@@ -27,7 +27,7 @@ use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
 use std::cell::UnsafeCell;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// What the application bound to an endpoint (fi_ep_bind).
@@ -137,8 +137,8 @@ pub(super) struct Shared<E> {
     pub(super) enabled: AtomicBool,
     /// Nothing may be posted any more by what the domain does later.
     pub(super) closed: AtomicBool,
-    /// The endpoint and its aliases that are open.
-    fids: AtomicUsize,
+    /// The endpoint and its aliases that are open; events name it by the first.
+    fids: Mutex<Vec<FidPtr>>,
     /// Its collective operations, once it has any.
     pub(super) room: OnceLock<Arc<Room>>,
 }
@@ -381,7 +381,7 @@ impl<E: Endpoint> EpFid<E> {
             stx: Mutex::new(None),
             bindings: Mutex::new(Bindings::default()),
             closed: AtomicBool::new(false),
-            fids: AtomicUsize::new(0),
+            fids: Mutex::default(),
             room: OnceLock::new(),
         });
         let ep = Self::make(shared, context, flags);
@@ -396,7 +396,6 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     fn make(shared: Arc<Shared<E>>, context: *mut c_void, flags: [u64; 4]) -> Arc<Self> {
-        shared.fids.fetch_add(1, Ordering::Relaxed);
         let [tx, tx_msg, rx, rx_msg] = flags.map(AtomicU64::new);
         let enabled = shared.enabled.load(Ordering::Acquire);
         let (class, ops) = match shared.role {
@@ -432,6 +431,7 @@ impl<E: Endpoint> EpFid<E> {
             rx_msg_flags: rx_msg,
             shared,
         });
+        ep.shared.fids().push(FidPtr(ep.as_c().cast()));
         if let Some(later) = &ep.shared.ground.later {
             later.opened(ep.as_c() as usize);
         }
@@ -695,6 +695,22 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
+    /// The endpoint or an alias of it goes; whether it was the last. If events named the
+    /// endpoint by it, they name another that is open from now on.
+    fn leave(&self, fid: FidPtr) -> bool {
+        let mut fids = self.shared.fids();
+        let names = fids.first() == Some(&fid);
+        fids.retain(|open| *open != fid);
+        let Some(&heir) = fids.first() else { return true };
+        if names {
+            self.inner().opened(heir);
+            if let Some(eq) = &self.bindings().eq {
+                eq.rename(fid, heir);
+            }
+        }
+        false
+    }
+
     fn alias(&self, flags: u64) -> Result<Arc<Self>> {
         let load = |flags: &AtomicU64| flags.load(Ordering::Relaxed);
         let mut all = [
@@ -808,6 +824,10 @@ impl<E> Shared<E> {
         std::ptr::from_ref(self).addr()
     }
 
+    fn fids(&self) -> MutexGuard<'_, Vec<FidPtr>> {
+        self.fids.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -857,7 +877,7 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
         if let Some(later) = &ep.shared.ground.later {
             later.closed(fid as usize);
         }
-        if ep.shared.fids.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if ep.leave(FidPtr(fid)) {
             ep.shared.stop_later();
             ep.shared.inner.close();
             ep.shared.leave_later();

@@ -309,7 +309,8 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
     /// ([`crate::buffered`]).
     const BUFFERS: bool = false;
-    /// The endpoint got its C object; events name it by this.
+    /// The endpoint got its C object, or lost it and has another (fi_ep_alias); events
+    /// name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared
     /// receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
