@@ -607,6 +607,90 @@ static void vanished(int how)
 }
 static void dies(int rank) { (void)rank; vanished(0); }
 static void died(int rank) { (void)rank; vanished(1); }
+/* The first four of five join; an error event says to each that it failed. */
+static void fail_join(struct party *p, const int *order)
+{
+	struct fid_mc *mc[4];
+	uint32_t ev;
+
+	for (int i = 0; i < 4; i++) {
+		mc[i] = begin_join(p, order[i], everybody, 5, CTX(i));
+		for (int64_t end = ct_ms() + 20; ct_ms() < end;)
+			turn(p);
+	}
+	for (int failed = 0; failed < 4; failed++) {
+		struct fi_eq_err_entry err = { 0 };
+		ssize_t r;
+
+		while ((r = fi_eq_read(p->c[0].eq, &ev, NULL, 0, 0)) == -FI_EAGAIN)
+			turn(p);
+		EQ(r, -FI_EAVAIL);
+		EQ(fi_eq_readerr(p->c[0].eq, &err, 0), sizeof err);
+		CHECK(err.err > 0);
+		for (int i = 0; i < 4; i++)
+			if (mc[i] && err.fid == &mc[i]->fid) {
+				CHECK(err.context == CTX(i));
+				OK(fi_close(&mc[i]->fid));
+				mc[i] = NULL;
+			}
+	}
+}
+/* One member is gone: those who wait for others and not for it hear of it, whenever they come. */
+static void joined_in_vain(int rank)
+{
+	static const int order[][4] = { { 0, 1, 2, 3 }, { 1, 0, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
+	struct party p;
+
+	(void)rank;
+	open_party(&p, 5, 0, NULL);
+	OK(fi_close(&p.c[4].ep->fid));
+	p.c[4].ep = NULL;
+	for (int i = 0; i < 4; i++)
+		fail_join(&p, order[i]);
+	/* what is left of that disturbs no other group */
+	p.own = p.n = 4;
+	join_all(&p);
+	all_operations(&p, 3);
+	p.own = 5;
+	close_party(&p, 0);
+}
+/* What a member of a group tells the others, from one who is none. */
+static void forged(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED };
+	struct party p;
+	struct ct other;
+	struct fi_cq_tagged_entry x;
+	unsigned char notice[16] = { 0 };
+
+	(void)rank;
+	open_party(&p, 3, 0, NULL);
+	join_all(&p);
+	o.one_cq = 1;
+	open_one(&other, &p.c[0], &o);
+	for (int known = 0; known < 2; known++) {
+		struct ct_name name = ct_getname(&other.ep->fid);
+
+		/* the address of a group is its number, and 1 << 62 */
+		for (int i = 0; i < 4; i++)
+			notice[i] = p.coll[0] >> (24 - 8 * i);
+		notice[7] = FI_EIO;
+		EACH(&p) {
+			struct ct_name to = ct_getname(&p.c[e].ep->fid);
+
+			if (known)
+				ct_insert(&p.c[e], &name);
+			POST(&other, fi_tsend(other.ep, notice, sizeof notice, NULL, ct_insert(&other, &to), 1ULL << 63, NULL));
+			while (ct_progress(&other), fi_cq_read(other.tx, &x, 1) == -FI_EAGAIN)
+				turn(&p);
+		}
+		for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+			turn(&p);
+		all_operations(&p, 2);
+	}
+	ct_close(&other);
+	close_party(&p, 0);
+}
 static void closed_under_way(int rank)
 {
 	struct party p;
@@ -771,6 +855,8 @@ static const struct ct_test tests[] = {
 	{ "a sleeper is woken by the end of a barrier", asleep, CT_RDM },
 	{ "a member that dies ends what waits for it in an error", dies, CT_RDM },
 	{ "a member that died before the call ends it in an error", died, CT_RDM },
+	{ "joining that fails at one member fails at all, those who come later as well", joined_in_vain, CT_RDM | CT_SOLO },
+	{ "a group believes none but its members that it is broken", forged, CT_RDM | CT_SOLO },
 	{ "endpoints are closed with operations under way", closed_under_way, CT_RDM | CT_SOLO },
 	{ "what makes no sense is refused", refused, CT_RDM | CT_SOLO },
 };

@@ -63,11 +63,10 @@ impl Area {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Copies a part out.
-    pub(super) fn read(&self, part: Part, to: &mut [u8]) {
-        assert_eq!(part.len, to.len());
-        // SAFETY: within the area, of which `to` is no part; nothing receives there now.
-        unsafe { std::ptr::copy_nonoverlapping(self.at(part), to.as_mut_ptr(), part.len) };
+    /// A part that nothing receives into any more.
+    pub(super) fn bytes(&self, part: Part) -> &[u8] {
+        // SAFETY: within the area; what is still under way, if anything, reads it.
+        unsafe { std::slice::from_raw_parts(self.at(part), part.len) }
     }
 
     /// Carries a step of the plan out.

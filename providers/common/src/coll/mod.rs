@@ -17,17 +17,19 @@
 //! |---|---|---|
 //! | 62 | 0 | 1 |
 //! | 61..30 | the group's number | what tells the set from others |
-//! | 29..16 | the operation's number | more of that |
+//! | 29..16 | the operation's number | how often the set was joined before |
 //! | 15..0 | the sender's rank | the sender's rank |
 //!
-//! Group 0 is none: its tag is for [`Notice`]s, of which a member gets any from
-//! anybody: that a group is broken, or nothing but proof that it is reachable.
+//! Group 0 is none: its tag is for [`Notice`]s: that a group is broken, or that joining
+//! one failed, both of which only its members are believed, or nothing but proof that
+//! a member is reachable.
 //!
 //! # Members that vanish
 //! Waiting for a message says nothing about its sender. So the first time that a
 //! member waits for another one it sends it an empty notice, which makes a
 //! connection or fails; and the engine tells when a connection ends. Whoever finds
-//! a group broken tells all its members, since they may wait for him.
+//! a group broken tells all its members, since they may wait for him. A member that
+//! hears so of a group which it has not begun to join remembers it until then.
 mod area;
 mod plan;
 mod set;
@@ -35,7 +37,7 @@ mod set;
 pub(crate) use plan::{Member, Plan};
 pub(crate) use set::{AvSet, av_set};
 
-use crate::abi::fi_addr_t;
+use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::atomic::Operation;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
@@ -50,6 +52,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 pub const TAG: u64 = 1 << 63;
 /// It is about joining a group.
 const JOINING: u64 = 1 << 62;
+/// Notices of joining that failed, kept of each sender until their time comes.
+const MAX_EARLY: usize = 64;
 /// The most members a group can have.
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
 const RANK_BITS: u32 = 16;
@@ -72,6 +76,8 @@ pub(crate) trait Port: Send + Sync {
     fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result;
     /// Takes a receive back.
     fn cancel(&self, context: Context);
+    /// What completions call this address.
+    fn id_of(&self, member: fi_addr_t) -> fi_addr_t;
 }
 
 /// What is called when an operation is over: once, with its result.
@@ -84,8 +90,8 @@ struct Notice {
     group: u32,
     /// Why; an errno.
     error: i32,
-    /// What tells the set to be joined from others, or 0.
-    signature: u64,
+    /// The tag of the joining but for the sender's rank, or 0.
+    joining: u64,
 }
 
 impl Notice {
@@ -95,14 +101,14 @@ impl Notice {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.group.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.error.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.signature.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.joining.to_be_bytes());
         bytes
     }
 
     fn read(bytes: &[u8; Self::LEN]) -> Self {
-        let [a, b, c, d, e, f, g, h, signature @ ..] = *bytes;
+        let [a, b, c, d, e, f, g, h, joining @ ..] = *bytes;
         let (group, error) = (u32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]));
-        Self { group, error, signature: u64::from_be_bytes(signature) }
+        Self { group, error, joining: u64::from_be_bytes(joining) }
     }
 }
 
@@ -127,7 +133,11 @@ struct State {
     /// The receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
-    joins: HashMap<u64, VecDeque<Box<dyn FnOnce() + Send>>>,
+    joins: HashMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
+    /// How often each set was joined.
+    turns: HashMap<Arc<[fi_addr_t]>, u16>,
+    /// Joining that failed elsewhere and has not begun here: who said so, its tag, and why.
+    early: Vec<(fi_addr_t, u64, Error)>,
     /// For numbers of new groups.
     seed: u64,
 }
@@ -135,6 +145,8 @@ struct State {
 /// A joined group.
 pub(crate) struct Group {
     number: u32,
+    /// The tag by which it was joined.
+    joining: u64,
     pub(crate) members: Arc<[fi_addr_t]>,
     pub(crate) member: Member,
     state: Mutex<GroupState>,
@@ -295,11 +307,16 @@ impl Room {
     ) {
         let signature = signature(ports);
         let (room, done) = (self.clone(), Box::new(done));
-        let begin = move || {
-            let join = Join { room, members, member, signature, done };
-            join.propose();
-        };
         let mut state = lock(&self.state);
+        let turn = state.turns.entry(members.clone()).or_default();
+        let order = u64::from(*turn) % (1 << SEQ_BITS);
+        *turn = turn.wrapping_add(1);
+        let set = u64::from(signature) << (SEQ_BITS + RANK_BITS);
+        let tag = TAG | JOINING | set | order << RANK_BITS;
+        let begin = move || {
+            let join = Join { room, members, member, signature, tag, reserved: None, done };
+            join.begin();
+        };
         let waiting = state.joins.entry(signature).or_default();
         waiting.push_back(Box::new(begin));
         if waiting.len() > 1 {
@@ -310,7 +327,7 @@ impl Room {
     }
 
     /// The join at the head begins. It stays in the list, empty, until it is over.
-    fn next_join(self: &Arc<Self>, signature: u64) {
+    fn next_join(self: &Arc<Self>, signature: u32) {
         let begin = match lock(&self.state).joins.get_mut(&signature).and_then(VecDeque::front_mut)
         {
             Some(begin) => std::mem::replace(begin, Box::new(|| ())),
@@ -326,7 +343,7 @@ impl Room {
         });
     }
 
-    fn join_over(self: &Arc<Self>, signature: u64) {
+    fn join_over(self: &Arc<Self>, signature: u32) {
         let mut state = lock(&self.state);
         if let Some(waiting) = state.joins.get_mut(&signature) {
             waiting.pop_front();
@@ -369,10 +386,9 @@ impl Room {
         let context = self.later.expect(self.lane, move |outcome| {
             match outcome {
                 Ok(of) => {
-                    let mut bytes = [0; Notice::LEN];
-                    area.read(plan::Part { at: 0, len: Notice::LEN }, &mut bytes);
-                    if of.len == Notice::LEN {
-                        room.noticed(&Notice::read(&bytes));
+                    let bytes = area.bytes(plan::Part { at: 0, len: Notice::LEN });
+                    if let (Notice::LEN, Some(bytes)) = (of.len, bytes.first_chunk()) {
+                        room.noticed(of.src, &Notice::read(bytes));
                     }
                 }
                 // The endpoint is closed.
@@ -386,27 +402,63 @@ impl Room {
         }
     }
 
-    fn noticed(&self, notice: &Notice) {
+    /// Whether completions call one of these members so.
+    fn is_among(&self, id: fi_addr_t, members: &[fi_addr_t]) -> bool {
+        let Some(port) = self.port.upgrade() else { return false };
+        id != FI_ADDR_NOTAVAIL && members.iter().any(|member| port.id_of(*member) == id)
+    }
+
+    fn noticed(&self, from: fi_addr_t, notice: &Notice) {
+        let Notice { group, joining, .. } = *notice;
         let error = Error::from_code(notice.error.max(1));
-        let state = lock(&self.state);
-        let group = state.groups.get(&notice.group).cloned();
-        let joining = TAG | JOINING | notice.signature << RANK_BITS;
+        let mut state = lock(&self.state);
+        // A member may fail in the last step of joining, of which others see nothing.
+        let is_meant = |of: &&Arc<Group>| of.number == group || of.joining == joining;
+        let groups: Vec<_> = state.groups.values().filter(is_meant).cloned().collect();
         let runs: Vec<_> = state.runs.iter().filter(|run| run.tag == joining).cloned().collect();
-        drop(state);
-        if let Some(group) = group {
-            self.broken(&group, error);
+        if joining != 0 && from != FI_ADDR_NOTAVAIL && groups.is_empty() && runs.is_empty() {
+            let same = |early: &(fi_addr_t, u64, Error)| early.0 == from;
+            if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY
+                && let Some(oldest) = state.early.iter().position(same)
+            {
+                state.early.remove(oldest);
+            }
+            state.early.push((from, joining, error));
         }
-        for run in runs {
+        drop(state);
+        for group in groups.iter().filter(|group| self.is_among(from, &group.members)) {
+            self.broken(group, error);
+        }
+        for run in runs.iter().filter(|run| self.is_among(from, &run.members)) {
             run.end(Err(error));
         }
     }
 
-    /// Sends a notice; if it cannot be sent its receiver is lost.
+    /// Why a joining failed elsewhere before it began here, if it did.
+    fn failed_early(&self, tag: u64, members: &[fi_addr_t]) -> Option<Error> {
+        let early: Vec<_> =
+            lock(&self.state).early.extract_if(.., |(_, joining, _)| *joining == tag).collect();
+        early.into_iter().find(|(from, ..)| self.is_among(*from, members)).map(|(.., error)| error)
+    }
+
+    /// Sends a notice to all members but the one of this rank.
+    fn tell(self: &Arc<Self>, members: &[fi_addr_t], rank: usize, notice: &Notice) {
+        for (_, member) in members.iter().enumerate().filter(|(other, _)| *other != rank) {
+            self.notify(*member, notice);
+        }
+    }
+
     fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
-        let Some(port) = self.port.upgrade() else { return };
-        let Ok(area) = Area::new(Notice::LEN) else { return };
-        area.write(0, &notice.write());
-        let buf = area.send(plan::Part { at: 0, len: Notice::LEN });
+        let (room, bytes) = (self.clone(), notice.write());
+        self.task(move || room.send_notice(to, &bytes));
+    }
+
+    /// Sends a notice; if it cannot be sent its receiver is lost.
+    fn send_notice(self: &Arc<Self>, to: fi_addr_t, bytes: &[u8]) -> Result {
+        let Some(port) = self.port.upgrade() else { return Ok(()) };
+        let area = Area::new(bytes.len())?;
+        area.write(0, bytes);
+        let buf = area.send(plan::Part { at: 0, len: bytes.len() });
         let room = self.clone();
         let context = self.later.expect(self.lane, move |outcome| {
             let _sent = area;
@@ -414,15 +466,12 @@ impl Room {
                 room.lost(to, error.error);
             }
         });
-        match port.send(to, TAG, buf, context) {
-            Ok(()) => {}
-            Err(error) => {
-                self.later.unexpect(context);
-                if error != Error::AGAIN {
-                    self.lost(to, error);
-                }
+        port.send(to, TAG, buf, context).inspect_err(|error| {
+            self.later.unexpect(context);
+            if *error != Error::AGAIN {
+                self.lost(to, *error);
             }
-        }
+        })
     }
 
     /// The connection with a peer ended, or could not be made.
@@ -450,13 +499,13 @@ impl Room {
     }
 }
 
-/// What tells one set of members from another: a number of 46 bits made of their
+/// What tells one set of members from another: a number made of their
 /// ports in the order of ranks. Addresses can look different from different
 /// hosts, ports cannot. Sets for which it is the same join one after the other.
-fn signature(ports: &[u16]) -> u64 {
+fn signature(ports: &[u16]) -> u32 {
     let mix = |hash: u64, port: &u16| (hash ^ u64::from(*port)).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = ports.iter().fold(0xcbf2_9ce4_8422_2325 ^ ports.len() as u64, mix);
-    (hash ^ hash >> 46) & ((1 << 46) - 1)
+    (hash ^ hash >> 32) as u32
 }
 
 /// A group being made: rank 0 proposes a number, and all say whether they have a
@@ -465,11 +514,22 @@ struct Join {
     room: Arc<Room>,
     members: Arc<[fi_addr_t]>,
     member: Member,
-    signature: u64,
+    signature: u32,
+    /// Of its messages, but for the sender's rank.
+    tag: u64,
+    /// The number that is kept for it.
+    reserved: Option<u32>,
     done: Box<dyn FnOnce(Result<Arc<Group>>) + Send>,
 }
 
 impl Join {
+    fn begin(self) {
+        match self.room.failed_early(self.tag, &self.members) {
+            Some(error) => self.over(Err(error)),
+            None => self.propose(),
+        }
+    }
+
     fn step(
         self,
         plan: Plan,
@@ -477,8 +537,8 @@ impl Join {
         reduction: Option<Operation>,
         then: impl FnOnce(Self, &[u8]) + Send + 'static,
     ) {
-        let tag = TAG | JOINING | self.signature << RANK_BITS;
-        let (room, members, rank) = (self.room.clone(), self.members.clone(), self.member.rank);
+        let (tag, rank) = (self.tag, self.member.rank);
+        let (room, members) = (self.room.clone(), self.members.clone());
         let slot = Arc::new(Mutex::new(Some(self)));
         let of_finish = slot.clone();
         let finish: Finish = Box::new(move |result| {
@@ -496,6 +556,8 @@ impl Join {
                 room.go(run);
             }
             Err(error) => {
+                let notice = Notice { error: error.code(), joining: tag, ..Notice::default() };
+                room.tell(&members, rank, &notice);
                 if let Some(join) = lock(&slot).take() {
                     join.over(Err(error));
                 }
@@ -504,34 +566,33 @@ impl Join {
     }
 
     fn propose(self) {
-        let number = match self.member.rank {
-            0 => self.room.new_number().to_be_bytes(),
-            _ => [0; 4],
-        };
         let plan = self.member.broadcast(0, 4);
-        let input = if self.member.rank == 0 { &number[..] } else { &[] };
-        self.step(plan, input, None, |join, bytes| {
-            let number = bytes.try_into().map_or(0, u32::from_be_bytes);
-            join.vote(number);
-        });
+        if self.member.rank == 0 {
+            let number = self.room.new_number();
+            self.step(plan, &number.to_be_bytes(), None, move |join, _| join.vote(number));
+        } else {
+            self.step(plan, &[], None, |join, bytes| {
+                join.vote(bytes.try_into().map_or(0, u32::from_be_bytes));
+            });
+        }
     }
 
-    fn vote(self, number: u32) {
+    fn vote(mut self, number: u32) {
         let mut state = lock(&self.room.state);
         let taken =
             number == 0 || state.groups.contains_key(&number) || !state.reserved.insert(number);
         drop(state);
+        self.reserved = (!taken).then_some(number);
         let plan = self.member.allreduce(1, 1);
         let highest = Operation::highest_byte();
-        self.step(plan, &[u8::from(taken)], Some(highest), move |join, verdict| {
-            if !taken {
-                lock(&join.room.state).reserved.remove(&number);
-            }
+        self.step(plan, &[u8::from(taken)], Some(highest), move |mut join, verdict| {
             if verdict != [0] {
+                join.release();
                 return join.propose();
             }
             let group = Arc::new(Group {
                 number,
+                joining: join.tag,
                 members: join.members.clone(),
                 member: join.member,
                 state: Mutex::default(),
@@ -541,7 +602,14 @@ impl Join {
         });
     }
 
-    fn over(self, result: Result<Arc<Group>>) {
+    fn release(&mut self) {
+        if let Some(number) = self.reserved.take() {
+            lock(&self.room.state).reserved.remove(&number);
+        }
+    }
+
+    fn over(mut self, result: Result<Arc<Group>>) {
+        self.release();
         self.room.join_over(self.signature);
         (self.done)(result);
     }
@@ -571,9 +639,7 @@ impl Run {
             let Some(round) = state.rounds.pop_front() else {
                 let result = state.result;
                 drop(state);
-                let mut bytes = vec![0; result.len];
-                self.area.read(result, &mut bytes);
-                self.end(Ok(&bytes));
+                self.end(Ok(self.area.bytes(result)));
                 return Ok(());
             };
             // Receives first: what comes early needs not be kept.
@@ -689,22 +755,18 @@ impl Run {
             return;
         }
         let group = lock(&self.room.state).groups.get(&self.group).cloned();
-        let mut notice = Notice { group: self.group, error: error.code(), signature: 0 };
+        let mut notice = Notice { group: self.group, error: error.code(), joining: 0 };
         match &group {
             // Whoever told us told the others as well.
             Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),
             Some(_) => {}
-            None => notice.signature = (self.tag & !(TAG | JOINING)) >> RANK_BITS,
+            None => notice.joining = self.tag,
         }
         self.end(Err(error));
         if let Some(group) = group {
             self.room.broken(&group, error);
         }
-        for (rank, member) in self.members.iter().enumerate() {
-            if rank != self.rank {
-                self.room.notify(*member, &notice);
-            }
-        }
+        self.room.tell(&self.members, self.rank, &notice);
     }
 
     /// It is over, well or not. Its memory stays until the last transfer is.

@@ -63,6 +63,10 @@ impl<E: Endpoint> Port for Shared<E> {
             let _ = self.inner.cancel(context, true);
         }
     }
+
+    fn id_of(&self, member: fi_addr_t) -> fi_addr_t {
+        self.bindings().av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(member))
+    }
 }
 
 impl<E: Endpoint> Shared<E> {
