@@ -16,6 +16,7 @@ use crate::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, tostr, version};
 use core::ffi::{CStr, c_void};
 use core::ptr;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set by utility providers: the call is not an application's.
 pub const GETINFO_INTERNAL: u64 = 1 << 58;
@@ -95,6 +96,10 @@ impl Wanted {
     }
 }
 
+/// The application got an answer: what is refused from then on is one of the things
+/// it tries, such as the list of hints that MPICH goes through.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
 /// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
 /// `-FI_ENODATA`: no provider does, and one line of the log says why.
 pub fn getinfo(request: Request<'_>) -> Result<InfoChain> {
@@ -132,6 +137,8 @@ pub fn getinfo(request: Request<'_>) -> Result<InfoChain> {
     }
     if chain.is_empty() {
         summarise(&registry, request, &reasons);
+    } else {
+        ANSWERED.store(true, Ordering::Relaxed);
     }
     some(tcp_first(chain))
 }
@@ -332,7 +339,8 @@ fn tcp_first(chain: InfoChain) -> InfoChain {
     infos.into_iter().collect()
 }
 
-/// The one line that says why there is nothing.
+/// The one line that says why there is nothing. It is a warning if nothing works so
+/// far, and not because the application looks for hardware that is not everywhere.
 fn summarise(registry: &Registry, request: Request<'_>, reasons: &[String]) {
     // What fits a line of the log, with room for what stands around it.
     const MOST: usize = 800;
@@ -360,9 +368,17 @@ fn summarise(registry: &Registry, request: Request<'_>, reasons: &[String]) {
         text = "no provider was asked".to_owned();
     }
     let version = version_text(request.version);
-    log::warn(format_args!(
-        "fi_getinfo({version}): no data available: {text} (fi_info --explain shows all)"
-    ));
+    let asked = request.hints.and_then(InfoRef::prov_name).map(CStr::to_string_lossy);
+    let absent =
+        |asked: &str| Wanted::parse(asked).names.iter().any(|n| registry.find(n).is_none());
+    let tries = ANSWERED.load(Ordering::Relaxed) || asked.is_some_and(|asked| absent(&asked));
+    let text =
+        format!("fi_getinfo({version}): no data available: {text} (fi_info --explain shows all)");
+    if tries {
+        log::info(format_args!("{text}"));
+    } else {
+        log::warn(format_args!("{text}"));
+    }
 }
 
 /// `fi_fabric`: `-FI_EINVAL` without names, `-FI_ENODEV` for a provider that is
