@@ -1,6 +1,7 @@
 # Shared by the scripts here: packages, the one-file library directory, proofs.
 # shellcheck shell=bash
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck disable=SC2034 # for those who source this
 OUT=$ROOT/out
 WORK=$(mktemp -d)
 PIDS=()
@@ -29,6 +30,15 @@ need() {
   tail -n 5 "$WORK/apt.log" >&2
   echo "please run as root: apt-get install ${missing[*]}" >&2
   return 1
+}
+
+# need_for SUITE PACKAGE...: the same for a whole suite, which ends here without them: it is left
+# out for a user who may not install any.
+need_for() {
+  local suite=$1; shift
+  need "$@" && return
+  if [ "$(id -u)" = 0 ]; then echo "FAIL $suite: packages to test with"; echo "0 passed, 1 failed, 0 skipped"; exit 1
+  else echo "skip $suite: root has to install: $*"; echo "0 passed, 0 failed, 1 skipped"; exit 0; fi
 }
 
 # only DIR: sets ONLY to a directory that holds nothing but a link to DIR's libfabric.so.1,
@@ -64,6 +74,7 @@ fi_pp() {
     sleep 0.05
   done
   # the library is mapped at start: the server is a child of timeout
+  # shellcheck disable=SC2034
   PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
   wait $pid; rc2=$?
