@@ -292,10 +292,10 @@ unsafe extern "C" fn broadcast<E: Endpoint>(
     })
 }
 
-/// Calls without an operation, and without or with a root.
-macro_rules! moving {
-    ($($name:ident, $entry:literal, $coll:ident $(, $root:ident)?;)+) => {$(
-        #[allow(unused_mut, unused_assignments, reason = "some calls have no root")]
+/// Calls with two buffers: with or without a root, and an operation.
+macro_rules! calls {
+    ($($name:ident, $entry:literal, $coll:ident $(, to $root:ident)? $(, by $op:ident)?;)+) => {$(
+        #[allow(unused_mut, unused_assignments, reason = "some calls have no root or operation")]
         unsafe extern "C" fn $name<E: Endpoint>(
             ep: *mut fid_ep,
             buf: *const c_void,
@@ -306,16 +306,18 @@ macro_rules! moving {
             group: fi_addr_t,
             $($root: fi_addr_t,)?
             datatype: Type,
+            $($op: ReduceOp,)?
             flags: u64,
             context: *mut c_void,
         ) -> ssize_t {
             answer_transfer($entry, || {
-                let mut at = FI_ADDR_UNSPEC;
+                let (mut at, mut number) = (FI_ADDR_UNSPEC, NOOP);
                 $(at = $root;)?
+                $(number = $op.raw();)?
                 let elements = Elements::new(count, datatype)?;
                 let (coll, flags) = (fi_collective_op::$coll, Some(flags));
-                let call =
-                    Plain { coll, buf, result, elements, group, root: at, op: NOOP, flags, context };
+                let (root, op) = (at, number);
+                let call = Plain { coll, buf, result, elements, group, root, op, flags, context };
                 // SAFETY: see above.
                 unsafe { call.begin::<E>(ep) }
             })
@@ -323,49 +325,14 @@ macro_rules! moving {
     )+};
 }
 
-moving! {
+calls! {
     alltoall, "fi_alltoall", FI_ALLTOALL;
     allgather, "fi_allgather", FI_ALLGATHER;
-    scatter, "fi_scatter", FI_SCATTER, root;
-    gather, "fi_gather", FI_GATHER, root;
-}
-
-/// Calls with an operation, and without or with a root.
-macro_rules! combining {
-    ($($name:ident, $entry:literal, $coll:ident $(, $root:ident)?;)+) => {$(
-        #[allow(unused_mut, unused_assignments, reason = "some calls have no root")]
-        unsafe extern "C" fn $name<E: Endpoint>(
-            ep: *mut fid_ep,
-            buf: *const c_void,
-            count: usize,
-            _desc: *mut c_void,
-            result: *mut c_void,
-            _result_desc: *mut c_void,
-            group: fi_addr_t,
-            $($root: fi_addr_t,)?
-            datatype: Type,
-            op: ReduceOp,
-            flags: u64,
-            context: *mut c_void,
-        ) -> ssize_t {
-            answer_transfer($entry, || {
-                let mut at = FI_ADDR_UNSPEC;
-                $(at = $root;)?
-                let elements = Elements::new(count, datatype)?;
-                let (coll, flags, op) = (fi_collective_op::$coll, Some(flags), op.raw());
-                let call =
-                    Plain { coll, buf, result, elements, group, root: at, op, flags, context };
-                // SAFETY: see above.
-                unsafe { call.begin::<E>(ep) }
-            })
-        }
-    )+};
-}
-
-combining! {
-    allreduce, "fi_allreduce", FI_ALLREDUCE;
-    reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER;
-    reduce, "fi_reduce", FI_REDUCE, root;
+    scatter, "fi_scatter", FI_SCATTER, to root;
+    gather, "fi_gather", FI_GATHER, to root;
+    allreduce, "fi_allreduce", FI_ALLREDUCE, by op;
+    reduce_scatter, "fi_reduce_scatter", FI_REDUCE_SCATTER, by op;
+    reduce, "fi_reduce", FI_REDUCE, to root, by op;
 }
 
 /// The bytes of several runs of elements.
