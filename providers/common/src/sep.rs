@@ -20,6 +20,23 @@ pub enum Half {
     Receive,
 }
 
+/// A transmit and a receive context that talk on a connection of their own, as calls
+/// name them. The first ones are what an endpoint that is not scalable has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Contexts {
+    /// The caller's transmit context.
+    pub tx: u16,
+    /// The called endpoint's receive context.
+    pub rx: u16,
+}
+
+impl Contexts {
+    /// Whether these are just endpoints, which call each other.
+    pub fn are_first(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// A scalable endpoint and its contexts share this. Thread-safe.
 pub struct Group {
     ids: Vec<u32>,

@@ -6,6 +6,7 @@
 //! one of them is not this library's; else the receiver reads the other order.
 //! Nothing here trusts what it reads.
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
+use ofi_provider::sep::Contexts;
 use std::fmt;
 
 /// Version of the connection data.
@@ -120,23 +121,6 @@ impl FlowControl {
             2 => Self::Off,
             _ => Self::Unstated,
         }
-    }
-}
-
-/// Which contexts of scalable endpoints a connection is between; 0 is also an
-/// endpoint that is not scalable.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Contexts {
-    /// The caller's transmit context.
-    pub tx: u16,
-    /// The receive context that is called.
-    pub rx: u16,
-}
-
-impl Contexts {
-    /// Whether messages go both ways, as between endpoints that are not scalable.
-    pub fn are_first(self) -> bool {
-        self == Self::default()
     }
 }
 

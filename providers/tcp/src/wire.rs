@@ -8,6 +8,7 @@
 //! [`Malformed`], and the connection it came on is closed.
 use ofi_provider::atomic::Kind;
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
+use ofi_provider::sep::Contexts;
 use std::fmt;
 
 /// Version of connection messages and of transfer headers.
@@ -506,23 +507,6 @@ const NAMES_CONTEXTS: u8 = 2;
 /// network order: the caller's transmit context, the called endpoint's receive
 /// context.
 const CM_CONTEXTS: usize = 8;
-
-/// A transmit and a receive context that talk on a connection of their own. The
-/// first ones are what an endpoint that is not scalable has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Contexts {
-    /// The caller's transmit context.
-    pub tx: u16,
-    /// The called endpoint's receive context.
-    pub rx: u16,
-}
-
-impl Contexts {
-    /// Whether these are just endpoints, which call each other.
-    pub fn are_first(self) -> bool {
-        self == Self::default()
-    }
-}
 
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;

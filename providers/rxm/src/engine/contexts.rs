@@ -11,12 +11,12 @@ use super::cm::Link;
 use super::ep::{Ep, Identity};
 use super::rx::Target;
 use super::{Engine, State};
-use crate::wire::{Call, Contexts, Refusal};
+use crate::wire::{Call, Refusal};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::sep::Half;
+use ofi_provider::sep::{Contexts, Half};
 use ofi_provider::slab::NONE;
 use std::net::SocketAddr;
 

@@ -11,11 +11,11 @@ use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
-use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Contexts, RDM_ANSWER, RdmHello};
+use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
-use ofi_provider::sep::Half;
+use ofi_provider::sep::{Contexts, Half};
 use ofi_provider::slab::NONE;
 use std::net::SocketAddr;
 
