@@ -1,6 +1,7 @@
 /* Scalable endpoints and shared contexts of FI_EP_RDM: fi_endpoint(3), fi_av(3) for fi_rx_addr. */
 #include "ct.h"
 #include <rdma/fi_rma.h>
+#include <rdma/fi_trigger.h>
 
 #define N 3		/* contexts of each kind */
 #define BITS 2		/* of an fi_addr_t, that name one */
@@ -749,6 +750,86 @@ static void unasked(int rank)
 	fi_freeinfo(h);
 }
 
+/* Operations of contexts wait for counters, each kind on contexts of its side alone. */
+static void later(int rank)
+{
+	struct fi_triggered_context2 tc[3] = { 0 };
+	struct fi_deferred_work work[2] = { 0 };
+	struct fi_op_msg op[2] = { 0 };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct fid_cntr *go, *sent, *got;
+	struct iovec v[2];
+	struct fi_msg m;
+	struct sep s;
+	int out[2] = { 10 + rank, 20 + rank }, in[2] = { 0 };
+
+	open_all(&s, FI_MSG | FI_TRIGGER);
+	CHECK(s.c.info->caps & FI_TRIGGER);
+	CHECK(!(s.c.info->caps & FI_COLLECTIVE));
+	meet(&s);
+	OK(fi_cntr_open(s.c.domain, NULL, &go, NULL));
+	OK(fi_cntr_open(s.c.domain, NULL, &sent, NULL));
+	OK(fi_cntr_open(s.c.domain, NULL, &got, NULL));
+	OK(fi_recv(s.rx[1], &in[0], sizeof in[0], NULL, FI_ADDR_UNSPEC, &in[0]));
+	for (int i = 0; i < 3; i++) {
+		tc[i].event_type = FI_TRIGGER_THRESHOLD;
+		tc[i].trigger.threshold.cntr = go;
+		tc[i].trigger.threshold.threshold = 1 + i;
+	}
+	v[0] = (struct iovec){ &out[0], sizeof out[0] };
+	m = (struct fi_msg){ .msg_iov = v, .iov_count = 1, .addr = at(&s, 1), .context = &tc[0] };
+	OK(fi_sendmsg(s.tx[2], &m, FI_TRIGGER));
+	/* taken back before its time, and the last waits in vain for one */
+	m.context = &tc[1];
+	OK(fi_sendmsg(s.tx[2], &m, FI_TRIGGER));
+	OK(fi_cancel(&s.tx[2]->fid, &tc[1]));
+	EQ(ct_next(&s.c, s.txq[2], &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.err == FI_ECANCELED && err.op_context == &tc[1]);
+	m.context = &tc[2];
+	OK(fi_sendmsg(s.tx[2], &m, FI_TRIGGER));
+	NOTHING(&s.c, s.rxq[1], 50);
+	ct_barrier(&s.c);
+	OK(fi_cntr_add(go, 1));
+	ct_next(&s.c, s.txq[2], &e, NULL, NULL);
+	CHECK(e.op_context == &tc[0]);
+	ct_next(&s.c, s.rxq[1], &e, NULL, NULL);
+	EQ(in[0], 10 + !rank);
+	/* deferred: a receive on one context, a send to it from another */
+	v[0] = (struct iovec){ &in[1], sizeof in[1] };
+	v[1] = (struct iovec){ &out[1], sizeof out[1] };
+	for (int i = 0; i < 2; i++) {
+		op[i].ep = i ? s.tx[0] : s.rx[2];
+		op[i].msg = (struct fi_msg){ .msg_iov = &v[i], .iov_count = 1, .addr = i ? at(&s, 2) : FI_ADDR_UNSPEC, .context = &op[i] };
+		work[i].triggering_cntr = go;
+		work[i].threshold = 2;
+		work[i].completion_cntr = i ? sent : got;
+		work[i].op_type = i ? FI_OP_SEND : FI_OP_RECV;
+		work[i].op.msg = &op[i];
+	}
+	op[0].ep = s.tx[0];
+	ERR(fi_control(&s.c.domain->fid, FI_QUEUE_WORK, &work[0]), FI_ENOSYS);
+	op[0].ep = s.sep;
+	ERR(fi_control(&s.c.domain->fid, FI_QUEUE_WORK, &work[0]), FI_EINVAL);
+	op[0].ep = s.rx[2];
+	OK(fi_control(&s.c.domain->fid, FI_QUEUE_WORK, &work[0]));
+	OK(fi_control(&s.c.domain->fid, FI_QUEUE_WORK, &work[1]));
+	NOTHING(&s.c, s.rxq[2], 50);
+	ct_barrier(&s.c);
+	OK(fi_cntr_add(go, 1));
+	while (fi_cntr_read(sent) + fi_cntr_read(got) < 2)
+		ct_progress(&s.c);
+	EQ(in[1], 20 + !rank);
+	ct_barrier(&s.c);
+	/* what waits goes with its context */
+	ERR(fi_close(&go->fid), FI_EBUSY);
+	close_one(&s.tx[2], &s.txq[2]);
+	OK(fi_close(&go->fid));
+	OK(fi_close(&sent->fid));
+	OK(fi_close(&got->fid));
+	close_all(&s);
+}
+
 static const struct ct_test tests[] = {
 	{ "messages of every transmit context reach the receive context they name, in order", ways, CT_RDM | CT_REL },
 	{ "contexts match tags each for itself", tags, CT_RDM | CT_REL },
@@ -762,5 +843,6 @@ static const struct ct_test tests[] = {
 	{ "connectionless endpoints share a transmit context alone", shared_tx, CT_RDM | CT_REL | CT_SOLO },
 	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO },
 	{ "only who asks for several contexts is offered them", unasked, CT_RDM | CT_REL | CT_SOLO },
+	{ "operations of contexts wait for counters, and are deferred", later, CT_RDM | CT_REL },
 };
 CT_MAIN("sep", tests)

@@ -155,10 +155,13 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
     // Who can do with every mode asks for none. The prefix has no bytes.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
-    // What is done later, and by several together, takes endpoints that both send
-    // and receive as they always do.
-    let plain = contexts == 1 && mode & FI_BUFFERED_RECV == 0 && caps == 0;
-    let without = if plain { 0 } else { FI_TRIGGER | FI_COLLECTIVE };
+    // What is done later takes receives as they always are, and what several do
+    // together also an endpoint that both sends and receives.
+    let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
+        false => FI_TRIGGER | FI_COLLECTIVE,
+        true if contexts > 1 => FI_COLLECTIVE,
+        true => 0,
+    };
     let rdm = Kind {
         ep_type: fi_ep_type::FI_EP_RDM,
         caps: ((MSG_CAPS | RDM_CAPS) & !without) | named | caps,

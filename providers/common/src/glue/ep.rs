@@ -73,10 +73,10 @@ pub(super) enum Role {
 }
 
 impl Role {
-    fn sends(self) -> bool {
+    pub(super) fn sends(self) -> bool {
         matches!(self, Self::Endpoint | Self::Tx)
     }
-    fn receives(self) -> bool {
+    pub(super) fn receives(self) -> bool {
         matches!(self, Self::Endpoint | Self::Srx | Self::Rx)
     }
 }
@@ -432,7 +432,9 @@ impl<E: Endpoint> EpFid<E> {
             shared,
         });
         ep.shared.fids().push(FidPtr(ep.as_c().cast()));
-        if let Some(later) = &ep.shared.ground.later {
+        if let Some(later) = &ep.shared.ground.later
+            && ep.shared.role != Role::Scalable
+        {
             later.opened(ep.as_c() as usize);
         }
         if enabled || ep.shared.role == Role::Scalable {
@@ -802,7 +804,7 @@ impl<E: Endpoint> Shared<E> {
         if bindings.av.is_none() {
             return Err(Error::NOAV);
         }
-        self.inner.enable(&bindings, None)?;
+        self.inner.enable(&Bindings { later: self.aside(), ..bindings.clone() }, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! (fi_endpoint(3)).
 use super::ep::{EpFid, Ground, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr, unbuilt};
-use crate::abi::{fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
+use crate::abi::{FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
 use crate::boundary::answer;
 use crate::buffered;
 use crate::error::{Error, Result};
@@ -113,7 +113,11 @@ impl<E: Endpoint> EpFid<E> {
             buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
             tx_defaults: tx.op_flags,
             rx_defaults: rx.op_flags,
-            ground: Ground { later: None, ..ground },
+            // It hands this on to contexts that may have operations for later.
+            ground: Ground {
+                later: ground.later.filter(|_| info.caps() & FI_TRIGGER != 0),
+                ..ground
+            },
             scalable: Some(Scalable { tx, rx }),
             sep: None,
         };
@@ -143,7 +147,7 @@ impl<E: Endpoint> EpFid<E> {
                 api_version: sep.ground.api_version,
                 domain: sep.ground.domain.clone(),
                 progress: sep.ground.progress.clone(),
-                later: None,
+                later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),
                 leave: Box::new(move || users.remove()),
             },
             scalable: None,

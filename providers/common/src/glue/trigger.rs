@@ -370,7 +370,9 @@ impl Work {
         }
         let kind = op.kind();
         let needed = kind & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC);
-        if needed & shared.caps == 0 {
+        let role = shared.role;
+        let has_it = if kind & FI_RECV != 0 { role.receives() } else { role.sends() };
+        if needed & shared.caps == 0 || !has_it {
             return Err(Error::NOSYS);
         }
         let mut to = match completion.is_null() {
