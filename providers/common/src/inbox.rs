@@ -353,6 +353,11 @@ impl<B: Body> Inbox<B> {
         if entry.flags & ASIDE != 0 {
             return self.done_aside(Ok(entry));
         }
+        self.report_success(entry, wanted);
+    }
+
+    #[inline(always)]
+    fn report_success(&self, entry: Completion, wanted: bool) {
         if let Some(cntr) = &self.cntr {
             cntr.completed(entry.len);
         }
@@ -413,6 +418,37 @@ impl<B: Body> Inbox<B> {
             // That a buffer is given back is always said.
             self.report(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
         }
+    }
+
+    /// By far the commonest case, in short: all of a message is here, and the oldest
+    /// receive waits for it. False if it is any other case, and then nothing has happened
+    /// yet. `tag`: that of a tagged message.
+    #[inline(always)]
+    pub fn receive_plain(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
+        let tagged = tag.is_some();
+        let tag = tag.unwrap_or(0);
+        if self.shared.is_some()
+            || self.addrs.is_some()
+            || (tagged && self.takes_aside(tag))
+            || !self.has_room()
+        {
+            return false;
+        }
+        let stranger = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+        let (name, src) = *self.names.get(peer as usize).unwrap_or(&stranger);
+        let posted = &mut self.own.posted[usize::from(tagged)];
+        let Some(recv) = posted.first(name, tag) else { return false };
+        if recv.flags & (FI_MULTI_RECV | ASIDE) != 0 || recv.buf.len() < bytes.len() {
+            return false;
+        }
+        recv.buf.copy_from(0, bytes);
+        let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
+        let of = Completion::of(recv.context, flags, bytes.len());
+        let entry = Completion { buf: recv.buf.address(), tag, src, ..of };
+        let wanted = recv.flags & FI_COMPLETION != 0;
+        posted.drop_first();
+        self.report_success(entry, wanted);
+        true
     }
 
     /// A receive gets its message no more.
@@ -492,7 +528,15 @@ impl<B: Body> Inbox<B> {
             return Err(Error::INVAL);
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
-        self.with(queue, |queues| queues.post(queue, pattern, recv, meetings));
+        match &self.shared {
+            Some(shared) if queue != COLLECTIVE => {
+                locked(shared).post_any(queue, pattern, recv, meetings);
+            }
+            _ if self.own.unexpected[queue].is_empty() => {
+                self.own.posted[queue].push(pattern, recv);
+            }
+            _ => self.own.post_any(queue, pattern, recv, meetings),
+        }
         Ok(())
     }
 
@@ -619,8 +663,14 @@ impl<B: Body> Queues<B> {
         }
     }
 
-    #[inline]
-    fn post(&mut self, queue: usize, pattern: Pattern, recv: Recv, meetings: &mut Vec<Meeting>) {
+    #[inline(never)]
+    fn post_any(
+        &mut self,
+        queue: usize,
+        pattern: Pattern,
+        recv: Recv,
+        meetings: &mut Vec<Meeting>,
+    ) {
         if self.unexpected[queue].is_empty() {
             self.posted[queue].push(pattern, recv);
             return;

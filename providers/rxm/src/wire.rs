@@ -440,6 +440,17 @@ pub struct Header {
     pub tag: u64,
 }
 
+/// All of a message, as [`Header::plain`] finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plain<'a> {
+    /// How the receiver named the connection.
+    pub conn_id: u64,
+    /// Its tag, if it has one.
+    pub tag: Option<u64>,
+    /// Its bytes.
+    pub body: &'a [u8],
+}
+
 impl Header {
     /// A header of this kind on this connection, all else zero.
     pub fn of(kind: Kind, conn_id: u64) -> Self {
@@ -461,7 +472,13 @@ impl Header {
     /// Writes the header to the start of `bytes`.
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) {
-        let mut header = [0; HEADER_LEN];
+        self.write_to(bytes.first_chunk_mut().expect("packets have room for a header"));
+    }
+
+    /// The same, where there is no doubt.
+    #[inline(always)]
+    pub fn write_to(&self, header: &mut [u8; HEADER_LEN]) {
+        *header = [0; HEADER_LEN];
         header[0] = CTRL_VERSION;
         header[1] = self.kind as u8;
         header[2..4].copy_from_slice(&self.seg_size.to_ne_bytes());
@@ -475,7 +492,6 @@ impl Header {
         header[40..48].copy_from_slice(&self.size.to_ne_bytes());
         header[48..56].copy_from_slice(&self.data.to_ne_bytes());
         header[56..64].copy_from_slice(&self.tag.to_ne_bytes());
-        bytes[..HEADER_LEN].copy_from_slice(&header);
     }
 
     /// The header at the start of a packet, and what is behind it.
@@ -536,6 +552,22 @@ impl Header {
             }
             _ => Ok((header, payload)),
         }
+    }
+
+    /// What a packet brings that is all of a message with nothing special to it; nothing
+    /// if it is any other.
+    #[inline(always)]
+    pub fn plain(packet: &[u8]) -> Option<Plain<'_>> {
+        let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
+        let numbers = Numbers { bytes: head, swapped: false };
+        let plain = head[0] == CTRL_VERSION
+            && head[1] == Kind::Eager as u8
+            && head[32] == OP_HEADER_VERSION
+            && head[34] <= OP_TAGGED
+            && numbers.u32(36) == 0
+            && numbers.u64(40) == body.len() as u64;
+        let tag = (head[34] == OP_TAGGED).then(|| numbers.u64(56));
+        plain.then_some(Plain { conn_id: numbers.u64(8), tag, body })
     }
 
     /// What names the connection of a packet, which may be none otherwise.
@@ -720,6 +752,41 @@ mod tests {
         }
         assert_eq!(Refusal::read(&[1, 0]), Some(Refusal::Unspecified));
         assert_eq!(Refusal::read(&[]), None);
+    }
+
+    #[test]
+    fn the_short_way_takes_whole_messages_only_and_reads_what_the_long_one_does() {
+        let mut plain = 0;
+        for kind in 0..=9 {
+            for (op, flags, len) in [(OP_MSG, 0, 3), (OP_TAGGED, 0, 3), (OP_TAGGED, 0, 0)]
+                .into_iter()
+                .chain([(OP_TAGGED, REMOTE_CQ_DATA, 3), (OP_TAGGED, 0, 2), (OP_ATOMIC, 0, 3)])
+            {
+                let header = Header {
+                    op,
+                    flags,
+                    size: len,
+                    tag: 7,
+                    conn_id: 5,
+                    ..Header::of(Kind::Eager, 0)
+                };
+                let mut packet = vec![b'x'; HEADER_LEN + if len == 0 { 0 } else { 3 }];
+                header.write(&mut packet);
+                packet[1] = kind;
+                let long = Header::read(&packet);
+                let Some(found) = Header::plain(&packet) else {
+                    assert!(kind != 0 || flags != 0 || long.is_err());
+                    continue;
+                };
+                let (read, body) = long.unwrap();
+                assert_eq!((read.kind, read.flags, read.conn_id), (Kind::Eager, 0, found.conn_id));
+                assert_eq!(found.tag, read.is_tagged().then_some(read.tag));
+                assert_eq!(found.body, body);
+                plain += 1;
+            }
+        }
+        assert_eq!(plain, 3);
+        assert_eq!(Header::plain(&[CTRL_VERSION; HEADER_LEN - 1]), None);
     }
 
     #[test]

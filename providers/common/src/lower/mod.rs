@@ -15,7 +15,7 @@ mod queue;
 mod wait;
 
 pub use cm::{Eq, Event, Passive};
-pub use queue::{Cq, Done, Endpoint, SharedRx};
+pub use queue::{Cq, Done, Endpoint, Entries, Entry, SharedRx};
 pub use wait::WaitSet;
 
 use crate::abi::{

@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Entries read in one call.
 const BATCH: usize = 16;
 
+/// What entries of messages do not say of those that [`SharedRx::pass_on`] can have.
+const SPECIAL: u64 = abi::FI_REMOTE_WRITE | abi::FI_REMOTE_CQ_DATA | abi::FI_TAGGED;
+
 /// The fewest entries of a queue that it is opened with.
 const LEAST_ENTRIES: usize = 8;
 
@@ -88,14 +91,18 @@ impl Flights {
         Ok((u64::from(number) << 32 | u64::from(id)) as usize)
     }
 
-    /// Takes out what a completion's context names.
+    /// What a completion's context names.
+    #[inline(always)]
+    fn get(&self, context: usize) -> Option<&Flight> {
+        let (number, id) = ((context as u64 >> 32) as u32, context as u32);
+        self.slab.get(id).filter(|flight| flight.number == number)
+    }
+
+    /// The same, taken out.
     #[inline]
     fn take(&mut self, context: usize) -> Option<Flight> {
-        let (number, id) = ((context as u64 >> 32) as u32, context as u32);
-        if self.slab.get(id)?.number != number {
-            return None;
-        }
-        self.remove(id)
+        self.get(context)?;
+        self.remove(context as u32)
     }
 
     #[inline]
@@ -140,10 +147,66 @@ pub struct Done {
     pub error: Option<Error>,
 }
 
+/// What a queue had to read, as the core wrote it: room that is used again and again.
+pub struct Entries {
+    room: [MaybeUninit<fi_cq_tagged_entry>; BATCH],
+    from: [fi_addr_t; BATCH],
+    /// The next to be looked at, and how many the core wrote.
+    next: usize,
+    len: usize,
+}
+
+// SAFETY: contexts are numbers of ours, and no address is followed.
+unsafe impl Send for Entries {}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    of: &'a fi_cq_tagged_entry,
+    src: fi_addr_t,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        let room = [const { MaybeUninit::uninit() }; BATCH];
+        Self { room, from: [abi::FI_ADDR_NOTAVAIL; BATCH], next: 0, len: 0 }
+    }
+}
+
+impl Entries {
+    /// The most that are read at a time.
+    pub const MAX: usize = BATCH;
+
+    /// The next entry, once each.
+    #[inline(always)]
+    pub fn take_next(&mut self) -> Option<Entry<'_>> {
+        if self.next == self.len {
+            return None;
+        }
+        let at = self.next;
+        self.next += 1;
+        // SAFETY: the core wrote `len` entries, and all up to there are looked at once.
+        Some(Entry { of: unsafe { self.room[at].assume_init_ref() }, src: self.from[at] })
+    }
+}
+
+impl std::fmt::Debug for Entries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entries({} of {})", self.next, self.len)
+    }
+}
+
+impl std::fmt::Debug for Entry<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({:#x}, {} bytes)", self.of.flags, self.of.len)
+    }
+}
+
 /// A core provider's completion queue.
 #[derive(Debug)]
 pub struct Cq {
     raw: NonNull<fid_cq>,
+    /// Whoever stands on the queue serializes what it does with it: the level of its lock.
     flights: Lock<Flights>,
     owners: AtomicU32,
     /// Not to be closed before it.
@@ -220,54 +283,53 @@ impl Cq {
 
     /// How many transfers can be under way at a time; then it is -FI_EAGAIN.
     pub fn size(&self) -> usize {
-        self.flights.lock().room
+        self.flights.lock_within().room
     }
 
     /// Transfers under way.
     pub fn in_flight(&self) -> usize {
-        self.flights.lock().slab.len()
+        self.flights.lock_within().slab.len()
     }
 
-    /// Gives what is complete to `out`, up to `max` entries; how many there
-    /// were. An error is the core's, about the queue itself.
-    #[inline]
-    pub fn read(&self, max: usize, out: &mut Vec<Done>) -> Result<usize> {
-        let mut room = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
-        let mut from = [abi::FI_ADDR_NOTAVAIL; BATCH];
+    /// Reads what is complete, up to `max` entries; how many there were. -FI_EAVAIL: the
+    /// next is a failure, for [`read_error`](Self::read_error). Any other error is the
+    /// core's, about the queue itself.
+    #[inline(always)]
+    pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
+        (entries.next, entries.len) = (0, 0);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, readfrom);
-            read(self.raw.as_ptr(), room.as_mut_ptr().cast(), max, from.as_mut_ptr())
+            let (room, from) = (entries.room.as_mut_ptr(), entries.from.as_mut_ptr());
+            read(self.raw.as_ptr(), room.cast(), max, from)
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
                 Error::AGAIN => Ok(0),
-                Error::AVAIL => self.read_error(out),
                 error => Err(error),
             };
         }
-        let room = &room[..(n as usize).min(max)];
-        if !room.is_empty() {
-            let mut flights = self.flights.lock();
-            for (entry, src) in room.iter().zip(from) {
-                // SAFETY: the core wrote as many entries as it says.
-                let entry = unsafe { entry.assume_init_ref() };
-                let flight = flights.take(entry.op_context as usize);
-                let mut done = done(flight, entry.flags, entry.len, entry.data, None);
-                if let Some(done) = &mut done
-                    && entry.flags & abi::FI_TAGGED != 0
-                {
-                    (done.tag, done.src) = (entry.tag, src);
-                }
-                out.extend(done);
-            }
-        }
-        Ok(room.len())
+        entries.len = (n as usize).min(max);
+        Ok(entries.len)
     }
 
+    /// What an entry means; nothing if it is of an endpoint closed meanwhile.
+    #[inline]
+    pub fn done(&self, entry: Entry<'_>) -> Option<Done> {
+        let of = entry.of;
+        let flight = self.flights.lock_within().take(of.op_context as usize);
+        let mut done = done(flight, of.flags, of.len, of.data, None)?;
+        if of.flags & abi::FI_TAGGED != 0 {
+            (done.tag, done.src) = (of.tag, entry.src);
+        }
+        Some(done)
+    }
+
+    /// Reads a failure; nothing if it is of an endpoint closed meanwhile, or another
+    /// thread was quicker.
     #[cold]
-    fn read_error(&self, out: &mut Vec<Done>) -> Result<usize> {
+    pub fn read_error(&self) -> Result<Option<Done>> {
         // SAFETY: all zeros is a valid entry, without room for more data.
         let entry = unsafe {
             let mut entry = std::mem::zeroed::<fi_cq_err_entry>();
@@ -275,14 +337,13 @@ impl Cq {
             let n = read(self.raw.as_ptr(), &mut entry, 0);
             if n < 0 {
                 let error = Error::from_code(-n as c_int);
-                return if error == Error::AGAIN { Ok(0) } else { Err(error) };
+                return if error == Error::AGAIN { Ok(None) } else { Err(error) };
             }
             entry
         };
-        let flight = self.flights.lock().take(entry.op_context as usize);
+        let flight = self.flights.lock_within().take(entry.op_context as usize);
         let error = Some(Error::from_code(entry.err));
-        out.extend(done(flight, entry.flags, entry.len, entry.data, error));
-        Ok(1)
+        Ok(done(flight, entry.flags, entry.len, entry.data, error))
     }
 
     /// Takes note of a transfer; -FI_EAGAIN when the queue has no entry for it.
@@ -294,12 +355,12 @@ impl Cq {
         owner: u32,
         kind: Kind,
     ) -> core::result::Result<usize, (Error, Buf)> {
-        let added = self.flights.lock().add(Some(buf), token, owner, kind);
+        let added = self.flights.lock_within().add(Some(buf), token, owner, kind);
         added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(|| Buf::new(0))))
     }
 
     fn give_back(&self, context: usize) -> Option<Buf> {
-        self.flights.lock().take(context)?.buf
+        self.flights.lock_within().take(context)?.buf
     }
 
     /// Closes `fid` and takes back what was posted to it.
@@ -309,7 +370,7 @@ impl Cq {
     unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<Flight> {
         // SAFETY: by this function's contract.
         let closed = unsafe { close(fid) };
-        let flights = self.flights.lock().take_all(owner);
+        let flights = self.flights.lock_within().take_all(owner);
         if closed.is_err() {
             // It may still use their memory, which is lost.
             return flights
@@ -350,7 +411,7 @@ impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: what is bound to it holds a count on this, so nothing is left.
         if unsafe { close(self.fid()) }.is_err() {
-            let flights = std::mem::take(&mut *self.flights.lock());
+            let flights = std::mem::take(&mut *self.flights.lock_within());
             std::mem::forget(flights);
         }
     }
@@ -376,6 +437,36 @@ impl SharedRx {
         Ok(Arc::new(Self { raw, owner: cq.owner(), cq: cq.clone() }))
     }
 
+    /// The commonest case, in short: a message came to a buffer of this context, and is
+    /// understood where it is. If `take` takes it, the buffer is posted again as it is, or
+    /// comes back if the core has no room for it. Nothing if the message was not taken, or
+    /// it is anything else: then the entry is for [`Cq::done`].
+    #[inline(always)]
+    pub fn pass_on(
+        &self,
+        entry: Entry<'_>,
+        take: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<core::result::Result<(), Buf>> {
+        let of = entry.of;
+        if of.flags & SPECIAL != 0 {
+            return None;
+        }
+        let context = of.op_context as usize;
+        let flights = self.cq.flights.lock_within();
+        let flight = flights.get(context).filter(|flight| flight.owner == self.owner)?;
+        let buf = flight.buf.as_ref()?;
+        if !take(&buf[..of.len.min(buf.len)]) {
+            return None;
+        }
+        let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
+        drop(flights);
+        // SAFETY: open; the memory stays with the queue until the next completion.
+        match unsafe { recv(self.raw, base, len, desc, context) } {
+            Ok(()) => Some(Ok(())),
+            Err(_) => self.cq.give_back(context).map(Err),
+        }
+    }
+
     /// Posts a buffer for a message of any endpoint.
     pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
         // SAFETY: open.
@@ -387,6 +478,26 @@ impl Drop for SharedRx {
     fn drop(&mut self) {
         // SAFETY: open; its endpoints hold a count on this, so none is left.
         drop(unsafe { self.cq.close_owner(self.raw.as_ptr().cast(), self.owner) });
+    }
+}
+
+/// fi_recv(3).
+///
+/// # Safety
+/// `ep` is an open endpoint or context; the memory stays until the completion.
+#[inline(always)]
+unsafe fn recv(
+    ep: NonNull<fid_ep>,
+    base: *mut u8,
+    len: usize,
+    desc: *mut c_void,
+    context: usize,
+) -> Result {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let recv = call!(ep.as_ref().msg, recv);
+        let context = context as *mut c_void;
+        check(recv(ep.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
     }
 }
 
@@ -404,15 +515,9 @@ unsafe fn post(
 ) -> core::result::Result<(), (Error, Buf)> {
     let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
     let context = cq.depart(buf, token, owner, kind)?;
-    let posted = (|| {
-        // SAFETY: by this function's contract; the memory stays with the queue
-        // until the completion, or until the endpoint is closed.
-        unsafe {
-            let recv = call!(ep.as_ref().msg, recv);
-            let context = context as *mut c_void;
-            check(recv(ep.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
-        }
-    })();
+    // SAFETY: by this function's contract; the memory stays with the queue until the
+    // completion, or until the endpoint is closed.
+    let posted = unsafe { recv(ep, base, len, desc, context) };
     posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(|| Buf::new(0))))
 }
 
@@ -464,7 +569,7 @@ impl Endpoint {
     /// Whether transfers other than receives are under way, of whose completion the
     /// queue will tell. Takes as long as there are transfers in the queue.
     pub fn has_transfers(&self) -> bool {
-        let flights = self.cq.flights.lock();
+        let flights = self.cq.flights.lock_within();
         flights
             .slab
             .iter()
@@ -766,7 +871,7 @@ impl Endpoint {
             let Ok(len) = usize::try_from(segment.len) else { return Err((Error::INVAL, buf)) };
             *place = fi_rma_iov { addr: segment.addr, len, key: segment.key };
         }
-        let added = self.cq.flights.lock().add(buf, what.token, self.owner, Kind::Transfer);
+        let added = self.cq.flights.lock_within().add(buf, what.token, self.owner, Kind::Transfer);
         let context = added.map_err(|buf| (Error::AGAIN, buf))?;
         let message = fi_msg_rma {
             msg_iov: iov.as_ptr(),

@@ -13,7 +13,7 @@ use ofi_provider::addr::{self, connect_order};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lower::{Endpoint, Event};
-use ofi_provider::slab::NONE;
+use ofi_provider::slab::{NONE, Slab};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -123,6 +123,12 @@ impl Conn {
 }
 
 impl Conn {
+    /// Whether transfers can go out right now.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
+    }
+
     /// It is the next to go again.
     pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
         let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
@@ -141,6 +147,15 @@ fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
 }
 
+/// The connection that a packet names.
+#[inline(always)]
+pub(super) fn named(conns: &Slab<Conn>, conn_id: u64) -> Option<(u32, &Conn)> {
+    let named = conn_id as u32;
+    let id = named & ((1 << INDEX_BITS) - 1);
+    let conn = conns.get(id)?;
+    (conn.secret == named >> INDEX_BITS && !conn.swapped).then_some((id, conn))
+}
+
 impl Ep {
     /// Our number of a connection, as connection data have it.
     fn conn_id(&self, id: u32) -> u64 {
@@ -151,10 +166,7 @@ impl Ep {
     /// The connection that a packet names.
     #[inline]
     pub(super) fn named_conn(&self, conn_id: u64) -> Option<u32> {
-        let named = conn_id as u32;
-        let id = named & ((1 << INDEX_BITS) - 1);
-        let conn = self.conns.get(id)?;
-        (conn.secret == named >> INDEX_BITS && !conn.swapped).then_some(id)
+        named(&self.conns, conn_id).map(|(id, _)| id)
     }
 
     /// The same of a packet from a peer of the other byte order.
@@ -511,12 +523,7 @@ impl Ep {
     /// A connection is over: so is everything that depends on it.
     pub(super) fn ended(&mut self, id: u32, error: Error) {
         // What came before the end counts.
-        if let Some(cq) = self.core.as_ref().map(|core| core.cq.clone()) {
-            let mut done = Vec::new();
-            while cq.read(16, &mut done).is_ok_and(|n| n > 0) {
-                done.drain(..).for_each(|done| self.completed(done));
-            }
-        }
+        self.drain_core();
         let Some(mut conn) = self.conns.remove(id) else { return };
         if conn.link != Link::Connected {
             self.unready -= 1;

@@ -2,8 +2,8 @@
 use super::Common;
 use super::cm::{Conn, Link, Peer};
 use super::contexts::Handed;
-use super::rx::{Body, Fetch, Packet};
-use super::tx::TxOp;
+use super::rx::{Body, Fetch, Packet, plain_message};
+use super::tx::{MAX_INJECT, TxOp};
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
@@ -18,7 +18,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::Bindings;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::later::{ASIDE, Aside};
-use ofi_provider::lower::{self, Buf, Done};
+use ofi_provider::lower::{self, Buf, Entries};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -73,7 +73,7 @@ pub(crate) struct Ep {
     pub(super) common: Arc<Common>,
     pub(super) identity: Identity,
     pub(super) core: Option<Core>,
-    tx_cq: Option<Arc<Cq>>,
+    pub(super) tx_cq: Option<Arc<Cq>>,
     tx_cntr: Option<Arc<Cntr>>,
     /// Count own reads and writes, and what peers read and wrote.
     rma_cntrs: [Option<Arc<Cntr>>; 4],
@@ -120,6 +120,15 @@ pub(crate) struct Ep {
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
 
+    /// What was read of the core's completion queue last.
+    pub(super) entries: Entries,
+    /// Room to make a packet in that the core copies.
+    pub(super) packet: Box<[u8; MAX_INJECT]>,
+    /// The longest message that goes that way.
+    pub(super) plain_max: usize,
+    /// Messages that came to shared buffers.
+    pub(super) came: usize,
+
     /// Completions since the time was looked at.
     since_look: usize,
     /// Turns without a completion since then.
@@ -138,7 +147,12 @@ impl Ep {
         if identity.collective {
             inbox.set_collective();
         }
+        let plain_max = common.core_inject.min(MAX_INJECT);
         Self {
+            plain_max: plain_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
+            entries: Entries::default(),
+            packet: Box::new([0; MAX_INJECT]),
+            came: 0,
             common,
             identity,
             core: None,
@@ -312,7 +326,7 @@ impl Ep {
                 && !(report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
         };
         if !room(self) {
-            self.turn(&mut Vec::new());
+            self.turn();
             if !room(self) {
                 return Err(Error::AGAIN);
             }
@@ -354,52 +368,53 @@ impl Ep {
     #[inline]
     pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
         let of = Completion::of(context, flags, 0);
+        if flags & ASIDE == 0 && result.is_ok() {
+            return self.report_success(of, wanted);
+        }
         if flags & ASIDE != 0 {
             let outcome = result.map(|()| of).map_err(|error| CompletionError::new(of, error));
             return self.later.iter().for_each(|later| later.done(outcome.clone()));
         }
-        let cntr = self.cntr_of(flags);
-        match result {
-            Ok(()) => {
-                if let Some(cntr) = cntr {
-                    cntr.completed(0);
-                }
-                if wanted && let Some(cq) = &self.tx_cq {
-                    cq.write(of);
-                }
+        if let Err(error) = result {
+            if let Some(cntr) = self.cntr_of(flags) {
+                cntr.failed();
             }
-            Err(error) => {
-                if let Some(cntr) = cntr {
-                    cntr.failed();
-                }
-                if let Some(cq) = &self.tx_cq {
-                    cq.write_error(CompletionError::new(of, error));
-                }
+            if let Some(cq) = &self.tx_cq {
+                cq.write_error(CompletionError::new(of, error));
             }
+        }
+    }
+
+    /// A transfer of the application's went well.
+    #[inline(always)]
+    pub(super) fn report_success(&self, of: Completion, wanted: bool) {
+        if let Some(cntr) = self.cntr_of(of.flags) {
+            cntr.completed(0);
+        }
+        if wanted && let Some(cq) = &self.tx_cq {
+            cq.write(of);
         }
     }
 
     /// One turn: completions of the core's, connection events, what waits.
     #[inline]
-    pub(super) fn turn(&mut self, done: &mut Vec<Done>) {
+    pub(super) fn turn(&mut self) {
         if !self.parked.is_empty() {
             self.unpark();
         }
-        let mut left = self.common.config.comp_per_progress;
+        let (came, most) = (self.came, self.common.config.comp_per_progress);
         let mut read = 0;
-        while left > 0 {
-            done.clear();
-            let wanted = left.min(16);
-            let Some(core) = &self.core else { return };
-            let Ok(n) = core.cq.read(wanted, done) else { break };
-            for done in done.drain(..) {
-                self.completed(done);
-            }
+        while read < most {
+            let wanted = most - read;
+            let n = self.read_core(wanted);
             read += n;
-            left -= n.min(left);
-            if n < wanted {
+            if n == 0 || n < wanted.min(Entries::MAX) {
                 break;
             }
+        }
+        // Many at a time: with more buffers the core keeps fewer messages itself.
+        if read > 0 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
+            self.want_more_shared();
         }
         if !self.stalled.is_empty() {
             self.retry_stalled();
@@ -418,6 +433,59 @@ impl Ep {
             self.idle_turns = 0;
             self.look_for_events();
         }
+    }
+
+    /// Reads the core's completion queue once, and deals with what there was: how many.
+    #[inline(always)]
+    fn read_core(&mut self, most: usize) -> usize {
+        let Some(core) = &self.core else { return 0 };
+        match core.cq.read(most, &mut self.entries) {
+            Ok(n) => {
+                self.take_entries();
+                n
+            }
+            Err(Error::AVAIL) => self.read_core_error(),
+            Err(_) => 0,
+        }
+    }
+
+    #[cold]
+    fn read_core_error(&mut self) -> usize {
+        let Some(Ok(done)) = self.core.as_ref().map(|core| core.cq.read_error()) else { return 0 };
+        done.into_iter().for_each(|done| self.completed(done));
+        1
+    }
+
+    /// Deals with what was read of the core's completion queue.
+    #[inline(always)]
+    fn take_entries(&mut self) {
+        while let Self { core: Some(core), entries, .. } = self
+            && let Some(entry) = entries.take_next()
+        {
+            if self.parked.is_empty()
+                && let Some(srx) = &core.srx
+            {
+                let (conns, inbox) = (&self.conns, &mut self.inbox);
+                let result = srx.pass_on(entry, |packet| plain_message(conns, inbox, packet));
+                if let Some(posted) = result {
+                    self.came += 1;
+                    if let Err(buf) = posted {
+                        self.not_posted_again(buf);
+                    }
+                    continue;
+                }
+            }
+            if let Some(done) = core.cq.done(entry) {
+                self.completed(done);
+            }
+        }
+    }
+
+    /// Deals with all that is complete.
+    pub(super) fn drain_core(&mut self) {
+        // What was read is not dealt with yet when one of it ends a connection.
+        self.take_entries();
+        while self.read_core(Entries::MAX) > 0 {}
     }
 
     /// Counts for the application what the core counted of peers' accesses.
@@ -561,6 +629,14 @@ impl Ep {
         }
     }
 
+    /// The peer of this name, if one is known.
+    #[inline(always)]
+    pub(super) fn peer_named(&self, name: fi_addr_t) -> Option<&Peer> {
+        // NONE is the number of no peer.
+        let place = usize::try_from(name).ok()?;
+        self.peers.get(*self.by_name.get(place)?)
+    }
+
     /// The connection to a peer, which is called if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
@@ -578,8 +654,7 @@ impl Ep {
     /// Whether transfers can go out on a connection right now.
     #[inline]
     pub(super) fn is_ready(&self, conn: u32) -> bool {
-        let conn = &self.conns[conn];
-        conn.link == Link::Connected && conn.waiting.is_empty() && conn.urgent.is_empty()
+        self.conns[conn].is_ready()
     }
 
     /// Whether what was begun, or a peer waits for, can go out right now.

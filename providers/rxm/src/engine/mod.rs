@@ -22,7 +22,7 @@ use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::lower::{self, Buf, Done};
+use ofi_provider::lower::{self, Buf};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
@@ -149,8 +149,6 @@ pub(crate) struct State {
     eps: Slab<Box<Ep>>,
     /// The helper runs.
     helped: bool,
-    /// Room for completions of the core's, used again and again.
-    done: Vec<Done>,
     /// Room for what a receive finds, used again and again.
     meetings: Vec<Meeting>,
 }
@@ -159,12 +157,7 @@ impl Engine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State {
-            eps: Slab::default(),
-            helped: false,
-            done: Vec::with_capacity(64),
-            meetings: Vec::new(),
-        };
+        let state = State { eps: Slab::default(), helped: false, meetings: Vec::new() };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -367,7 +360,7 @@ impl State {
     pub(crate) fn turn(&mut self) {
         let mut handed = false;
         for (_, ep) in self.eps.iter_mut() {
-            ep.turn(&mut self.done);
+            ep.turn();
             handed |= !ep.handed.is_empty();
         }
         if handed {

@@ -4,20 +4,20 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
-use super::cm::{Conn, Link};
+use super::cm::{Conn, Link, named};
 use super::ep::Ep;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
-use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, read_places};
+use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, Plain, read_places};
 use ofi_provider::abi::{
     FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
-use ofi_provider::inbox::{self, About, Meeting, QUEUES, Recv};
+use ofi_provider::inbox::{self, About, Inbox, Meeting, QUEUES, Recv};
 use ofi_provider::lower::{Buf, Done, Region};
-use ofi_provider::slab::NONE;
+use ofi_provider::slab::{NONE, Slab};
 
 /// Memory that waiting messages of one endpoint, or of all that share their
 /// receives, may take before no more are taken from the core.
@@ -125,7 +125,30 @@ pub(super) struct Fetch {
     regions: Vec<Region>,
 }
 
+/// A whole message with nothing special to it, for which a receive waits, goes there.
+/// False if it is any other case, and then nothing has happened yet.
+#[inline(always)]
+pub(super) fn plain_message(conns: &Slab<Conn>, inbox: &mut Inbox<Body>, packet: &[u8]) -> bool {
+    let Some(Plain { conn_id, tag, body }) = Header::plain(packet) else { return false };
+    let Some((_, conn)) = named(conns, conn_id) else { return false };
+    inbox.receive_plain(conn.peer, tag, body)
+}
+
 impl Ep {
+    /// The core had no room for a shared buffer whose message is dealt with.
+    #[cold]
+    pub(super) fn not_posted_again(&mut self, buf: Buf) {
+        self.rx_posted -= 1;
+        self.release(Some(buf));
+    }
+
+    /// Posts more buffers to the shared context from now on.
+    #[cold]
+    pub(super) fn want_more_shared(&mut self) {
+        self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
+        self.post_shared();
+    }
+
     /// Posts receive buffers to the shared context until there are enough.
     pub(super) fn post_shared(&mut self) {
         while self.rx_posted < self.rx_wanted && self.inbox.kept_bytes() <= MAX_KEPT {
@@ -227,6 +250,7 @@ impl Ep {
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         if conn == NONE {
             self.rx_posted -= 1;
+            self.came += 1;
         } else if let Some(conn) = self.conns.get_mut(conn) {
             conn.rx_posted = conn.rx_posted.saturating_sub(1);
         }
@@ -322,10 +346,6 @@ impl Ep {
     #[inline]
     fn reuse(&mut self, conn: u32, buf: Option<Buf>) {
         if conn == NONE {
-            if self.rx_posted == 0 {
-                // All were used up before we looked: more would have been.
-                self.rx_wanted = (self.rx_wanted * 2).min(self.common.rx_buffers(true));
-            }
             self.post_again(buf);
         } else {
             if let Some(Conn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
@@ -440,7 +460,7 @@ impl Ep {
         Ok(About {
             tagged: header.is_tagged(),
             collective: header.is_tagged() && self.inbox.takes_aside(header.tag),
-            tag: header.tag,
+            tag: if header.is_tagged() { header.tag } else { 0 },
             len: len.ok_or(Malformed("a message longer than memory"))?,
             cq_data: header.cq_data(),
             peer: self.conns[conn].peer,

@@ -19,7 +19,7 @@ use ofi_provider::abi::{
 };
 use ofi_provider::atomic;
 use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::cq::Context;
+use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::later::ASIDE;
@@ -31,7 +31,10 @@ use ofi_provider::slab::NONE;
 const DIRECT_MIN: usize = 4096;
 
 /// The largest packet that is made on the stack for the core to copy.
-const MAX_INJECT: usize = 256;
+pub(super) const MAX_INJECT: usize = 256;
+
+/// What a message cannot ask for and still take the short way.
+const SPECIAL: u64 = FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | ASIDE;
 
 /// What a transfer of the core's was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,8 +157,56 @@ fn core_flags(flags: u64) -> u64 {
 
 impl Ep {
     /// fi_send and its kin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
+        match self.send_plain(&op, tagged) {
+            true => Ok(()),
+            false => self.send_any(op, tagged),
+        }
+    }
+
+    /// By far the commonest case, in short: a small message with nothing special to it, which
+    /// the core copies at once. False if it is any other case, and then nothing has
+    /// happened yet.
+    #[inline(always)]
+    fn send_plain(&mut self, op: &SendOp, tagged: bool) -> bool {
+        let len = op.buf.len();
+        let report = op.flags & FI_COMPLETION != 0;
+        if op.flags & SPECIAL != 0
+            || len > self.plain_max
+            || (op.flags & FI_INJECT != 0 && len > self.identity.inject_size)
+            || self.tx_left() == 0
+            || (report && self.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+        {
+            return false;
+        }
+        let Some(conn) = self.peer_named(op.dest).and_then(|peer| self.conns.get(peer.conn)) else {
+            return false;
+        };
+        let Some(link) = conn.ep.as_ref().filter(|_| conn.is_ready()) else { return false };
+        let data = if op.flags & FI_REMOTE_CQ_DATA != 0 { op.data } else { 0 };
+        let header = Header {
+            op: if tagged { OP_TAGGED } else { OP_MSG },
+            flags: if op.flags & FI_REMOTE_CQ_DATA != 0 { REMOTE_CQ_DATA } else { 0 },
+            size: len as u64,
+            data,
+            tag: op.tag,
+            ..Header::of(Kind::Eager, conn.remote_id)
+        };
+        let (head, body) = self.packet.split_first_chunk_mut().expect("room for a header");
+        header.write_to(head);
+        op.buf.copy_to(0, &mut body[..len]);
+        // If not, it waits, or a new connection takes it.
+        if link.inject(&self.packet[..HEADER_LEN + len]).is_err() {
+            return false;
+        }
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        self.report_success(Completion::of(op.context, flags, 0), report);
+        true
+    }
+
+    #[inline(never)]
+    fn send_any(&mut self, op: SendOp, tagged: bool) -> Result {
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
         if inject && len > self.identity.inject_size {
@@ -179,23 +230,6 @@ impl Ep {
         let mut packet = None;
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
         let total = HEADER_LEN + len;
-        if eager && ready && !deliver && total <= self.common.core_inject.min(MAX_INJECT) {
-            // The commonest case: the core copies it and that is that.
-            let mut bytes = [0; MAX_INJECT];
-            let header = message.header(Kind::Eager);
-            let link = &self.conns[conn];
-            Header { conn_id: link.remote_id, ..header }.write(&mut bytes);
-            message.buf.copy_to(0, &mut bytes[HEADER_LEN..total]);
-            match link.ep.as_ref().ok_or(Error::NOTCONN)?.inject(&bytes[..total]) {
-                Ok(()) => {
-                    self.report(op.context, flags, report, Ok(()));
-                    return Ok(());
-                }
-                // It waits, or a new connection takes it.
-                Err(Error::AGAIN | Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {}
-                Err(error) => return Err(error),
-            }
-        }
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
             let mut buf = self.buffer()?;
