@@ -106,6 +106,20 @@ const TAGGED: usize = 1;
 /// Those of collective operations.
 const COLLECTIVE: usize = 2;
 
+/// What an inbox knows of a peer.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Its name, as receives choose it, and what completions call it.
+    name: fi_addr_t,
+    id: fi_addr_t,
+    /// Messages of its that wait.
+    kept: u32,
+}
+
+impl Known {
+    const STRANGER: Self = Self { name: FI_ADDR_NOTAVAIL, id: FI_ADDR_NOTAVAIL, kept: 0 };
+}
+
 /// Receives that wait for messages, and messages that wait for receives.
 #[derive(Debug)]
 pub struct Queues<B> {
@@ -156,8 +170,8 @@ pub struct Inbox<B> {
     shared: Option<SharedQueues<B>>,
     /// It is a shared receive context's, and not an endpoint's that has one.
     hosts: bool,
-    /// The names of peers by their numbers, and what completions call them.
-    names: Vec<(fi_addr_t, fi_addr_t)>,
+    /// What is known of peers, by their numbers.
+    peers: Vec<Known>,
     /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
     addrs: Option<HashMap<u32, Vec<u8>>>,
 }
@@ -177,7 +191,7 @@ impl<B: Body> Inbox<B> {
             own: Queues::new(min_multi_recv),
             shared: None,
             hosts: false,
-            names: Vec::new(),
+            peers: Vec::new(),
             addrs: source_err.then(HashMap::new),
         }
     }
@@ -283,15 +297,20 @@ impl<B: Body> Inbox<B> {
         self.cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
+    fn known(&mut self, peer: u32) -> &mut Known {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize(index + 1, Known::STRANGER);
+        }
+        &mut self.peers[index]
+    }
+
     /// Names a peer, as receives choose it and as completions report it;
     /// FI_ADDR_NOTAVAIL for a stranger. The two differ with FI_AV_USER_ID.
     pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
-        let index = peer as usize;
-        if self.names.len() <= index {
-            self.names.resize(index + 1, (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL));
-        }
-        let before = std::mem::replace(&mut self.names[index], (name, id));
-        if before.0 != name {
+        let known = self.known(peer);
+        let before = std::mem::replace(known, Known { name, id, ..*known });
+        if before.name != name && before.kept > 0 {
             let owner = self.owner;
             for queue in 0..QUEUES {
                 self.with(queue, |queues| queues.rename(queue, owner, peer, name));
@@ -317,13 +336,13 @@ impl<B: Body> Inbox<B> {
     /// A peer's name.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
-        self.names.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |(name, _)| *name)
+        self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.name)
     }
 
     /// What completions call a peer.
     #[inline]
     fn id_of(&self, peer: u32) -> fi_addr_t {
-        self.names.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |(_, id)| *id)
+        self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.id)
     }
 
     /// Bytes that waiting messages take.
@@ -434,8 +453,8 @@ impl<B: Body> Inbox<B> {
         {
             return false;
         }
-        let stranger = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-        let (name, src) = *self.names.get(peer as usize).unwrap_or(&stranger);
+        let Known { name, id: src, .. } =
+            *self.peers.get(peer as usize).unwrap_or(&Known::STRANGER);
         let posted = &mut self.own.posted[usize::from(tagged)];
         let Some(recv) = posted.first(name, tag) else { return false };
         if recv.flags & (FI_MULTI_RECV | ASIDE) != 0 || recv.buf.len() < bytes.len() {
@@ -468,6 +487,7 @@ impl<B: Body> Inbox<B> {
 
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
+        self.known(about.peer).kept += 1;
         let (owner, source) = (self.owner, self.name_of(about.peer));
         self.with(about.queue(), |queues| {
             queues.kept_bytes += body.cost() + MESSAGE_COST;
@@ -487,9 +507,11 @@ impl<B: Body> Inbox<B> {
         });
     }
 
-    /// Takes a waiting message out for good.
+    /// Takes a waiting message that came to this endpoint out for good.
     pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
-        self.with(queue, |queues| queues.take_kept(queue, message))
+        let message = self.with(queue, |queues| queues.take_kept(queue, message))?;
+        self.known(message.about.peer).kept -= 1;
+        Some(message)
     }
 
     /// The messages of one queue that came to this endpoint and wait in such a
@@ -500,10 +522,7 @@ impl<B: Body> Inbox<B> {
 
     /// Whether messages of this peer wait.
     pub fn keeps_from(&self, peer: u32) -> bool {
-        (0..QUEUES).any(|queue| {
-            let of_peer = |kept: &Message<B>| kept.about.peer == peer;
-            self.look(queue, |queues| !queues.kept_of(queue, self.owner, of_peer).is_empty())
-        })
+        self.peers.get(peer as usize).is_some_and(|known| known.kept > 0)
     }
 
     /// Whether somebody claimed this tagged message.

@@ -544,6 +544,9 @@ impl<U> Unexpected<U> {
 
     /// The numbers of all messages, claimed ones too.
     pub fn ids(&self) -> Vec<u32> {
+        if self.is_empty() {
+            return Vec::new();
+        }
         self.messages.iter().map(|(id, _)| id).collect()
     }
 

@@ -10,15 +10,15 @@ use crate::error::{Error, Result};
 use crate::glue::RemoteSegment;
 use crate::info::InfoBuf;
 use crate::lock::{Level, Lock};
-use crate::slab::Slab;
+use crate::slab::{NONE, Slab};
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Entries read in one call.
 const BATCH: usize = 16;
@@ -40,6 +40,9 @@ struct Flight {
     kind: Kind,
     /// Tells it from earlier ones in the same place.
     number: u32,
+    /// Its place among those of its owner.
+    prev: u32,
+    next: u32,
 }
 
 /// What of a completion queue a transfer may take.
@@ -58,6 +61,8 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Flights {
     slab: Slab<Flight>,
+    /// The last of each owner's.
+    owners: Slab<u32>,
     numbers: u32,
     /// Entries of the queue.
     room: usize,
@@ -87,7 +92,15 @@ impl Flights {
         // Never 0, so that no context is null.
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let number = self.numbers;
-        let id = self.slab.insert(Flight { buf, token, owner, kind, number });
+        let prev = self.owners.get(owner).copied().unwrap_or(NONE);
+        let flight = Flight { buf, token, owner, kind, number, prev, next: NONE };
+        let id = self.slab.insert(flight);
+        if let Some(prev) = self.slab.get_mut(prev) {
+            prev.next = id;
+        }
+        if let Some(last) = self.owners.get_mut(owner) {
+            *last = id;
+        }
         Ok((u64::from(number) << 32 | u64::from(id)) as usize)
     }
 
@@ -109,19 +122,35 @@ impl Flights {
     fn remove(&mut self, id: u32) -> Option<Flight> {
         let flight = self.slab.remove(id)?;
         self.receives -= usize::from(flight.kind != Kind::Transfer);
+        if let Some(prev) = self.slab.get_mut(flight.prev) {
+            prev.next = flight.next;
+        }
+        if let Some(next) = self.slab.get_mut(flight.next) {
+            next.prev = flight.prev;
+        } else if let Some(last) = self.owners.get_mut(flight.owner) {
+            *last = flight.prev;
+        }
         Some(flight)
     }
 
-    /// Takes out all of one owner, in the order of their posting.
+    /// One owner's, the last first.
+    fn of(&self, owner: u32) -> impl Iterator<Item = (u32, &Flight)> {
+        let mut id = self.owners.get(owner).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            let this = id;
+            let flight = self.slab.get(this)?;
+            id = flight.prev;
+            Some((this, flight))
+        })
+    }
+
+    /// Takes out all of one owner, in the order of their posting; it posts no more.
     fn take_all(&mut self, owner: u32) -> Vec<Flight> {
-        let mut ids: Vec<_> = self
-            .slab
-            .iter()
-            .filter(|(_, flight)| flight.owner == owner)
-            .map(|(id, flight)| (flight.number, id))
-            .collect();
-        ids.sort_unstable();
-        ids.into_iter().filter_map(|(_, id)| self.remove(id)).collect()
+        let mut ids: Vec<_> = self.of(owner).map(|(id, _)| id).collect();
+        ids.reverse();
+        let flights = ids.into_iter().filter_map(|id| self.remove(id)).collect();
+        self.owners.remove(owner);
+        flights
     }
 }
 
@@ -208,7 +237,6 @@ pub struct Cq {
     raw: NonNull<fid_cq>,
     /// Whoever stands on the queue serializes what it does with it: the level of its lock.
     flights: Lock<Flights>,
-    owners: AtomicU32,
     /// Not to be closed before it.
     _set: Option<Arc<WaitSet>>,
     domain: Arc<Domain>,
@@ -259,7 +287,6 @@ impl Cq {
         Ok(Arc::new(Self {
             raw,
             flights: Lock::with_level(flights, level),
-            owners: AtomicU32::new(0),
             _set: set.cloned(),
             domain: domain.clone(),
         }))
@@ -269,8 +296,9 @@ impl Cq {
         self.raw.as_ptr().cast()
     }
 
+    /// A number for another endpoint or context, until [`Flights::take_all`].
     fn owner(&self) -> u32 {
-        self.owners.fetch_add(1, Ordering::Relaxed)
+        self.flights.lock_within().owners.insert(NONE)
     }
 
     /// What becomes readable with a completion, if the core has that.
@@ -567,13 +595,10 @@ unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
     /// Whether transfers other than receives are under way, of whose completion the
-    /// queue will tell. Takes as long as there are transfers in the queue.
+    /// queue will tell. Takes as long as it has receives posted.
     pub fn has_transfers(&self) -> bool {
         let flights = self.cq.flights.lock_within();
-        flights
-            .slab
-            .iter()
-            .any(|(_, flight)| flight.owner == self.owner && flight.kind == Kind::Transfer)
+        flights.of(self.owner).any(|(_, flight)| flight.kind == Kind::Transfer)
     }
 
     /// Opens an endpoint as `info` describes it, and enables it. Events name it
@@ -925,6 +950,7 @@ mod tests {
     #[test]
     fn no_more_is_under_way_than_the_queue_has_entries_and_receives_leave_room_to_send() {
         let mut flights = Flights { room: 16, ..Default::default() };
+        flights.owners.insert(NONE);
         let mut add = |kind, most: usize| {
             let taken: Vec<_> =
                 (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
@@ -941,5 +967,27 @@ mod tests {
         assert!(flights.add(None, 0, 0, Kind::FirstRecv).is_err());
         assert_eq!(flights.take_all(0).len(), 16);
         assert_eq!(flights.receives, 0);
+    }
+
+    #[test]
+    fn each_owner_gets_its_own_transfers_back_in_the_order_of_posting() {
+        let mut flights = Flights { room: 100, ..Default::default() };
+        let owners = [flights.owners.insert(NONE), flights.owners.insert(NONE)];
+        let contexts: Vec<_> = (0..20)
+            .map(|i| flights.add(None, i, owners[i as usize % 2], Kind::Transfer).unwrap())
+            .collect();
+        // The first, the last and one in the middle complete; others take their places.
+        for done in [0, 18, 6] {
+            assert_eq!(flights.take(contexts[done]).unwrap().token, done as u64);
+        }
+        assert!(flights.take(contexts[6]).is_none());
+        for token in [100, 101] {
+            flights.add(None, token, owners[0], Kind::Transfer).unwrap();
+        }
+        let tokens = |all: Vec<Flight>| all.into_iter().map(|one| one.token).collect::<Vec<_>>();
+        assert_eq!(tokens(flights.take_all(owners[0])), [2, 4, 8, 10, 12, 14, 16, 100, 101]);
+        let odd: Vec<_> = (0..20).filter(|i| i % 2 == 1).collect();
+        assert_eq!(tokens(flights.take_all(owners[1])), odd);
+        assert_eq!(flights.slab.len(), 0);
     }
 }

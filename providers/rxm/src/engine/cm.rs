@@ -35,6 +35,8 @@ pub(super) struct Peer {
     pub(super) rx: u16,
     /// The connection to send on.
     pub(super) conn: u32,
+    /// How many connections there are with it.
+    pub(super) conns: u32,
 }
 
 /// How far a connection is.
@@ -74,6 +76,8 @@ pub(super) struct Conn {
     /// What was begun, or a peer waits for: it goes first, and past a fence, which may
     /// be waiting for what the peer does then.
     pub(super) urgent: VecDeque<Waiting>,
+    /// Messages of its that are still at the sender and wait for a receive.
+    pub(super) announced: usize,
     /// Messages that arrive in segments.
     pub(super) partial: Vec<Partial>,
     /// It is on the endpoint's list of stalled ones.
@@ -109,6 +113,7 @@ impl Conn {
             refusals: 0,
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
+            announced: 0,
             partial: Vec::new(),
             stalled: false,
             ops: 0,
@@ -185,6 +190,7 @@ impl Ep {
             self.conns.remove(id);
             return Err(Error::NOBUFS);
         }
+        self.peers[peer].conns += 1;
         self.unready += 1;
         Ok(id)
     }
@@ -219,6 +225,7 @@ impl Ep {
         let id = self.new_conn(peer, Link::Calling)?;
         if let Err(error) = self.start_call(id) {
             self.conns.remove(id);
+            self.peers[peer].conns -= 1;
             self.unready -= 1;
             return Err(error);
         }
@@ -524,16 +531,25 @@ impl Ep {
     pub(super) fn ended(&mut self, id: u32, error: Error) {
         // What came before the end counts.
         self.drain_core();
+        self.end(id, error);
+    }
+
+    /// The same, when what came before is dealt with. What it takes does not depend on
+    /// how many other connections there are.
+    pub(super) fn end(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         if conn.link != Link::Connected {
             self.unready -= 1;
+            self.refused.retain(|refused| *refused != id);
         }
-        self.refused.retain(|refused| *refused != id);
-        self.stalled.retain(|stalled| *stalled != id);
-        if let Some(peer) = self.peers.get_mut(conn.peer)
-            && peer.conn == id
-        {
-            peer.conn = NONE;
+        if conn.stalled {
+            self.stalled.retain(|stalled| *stalled != id);
+        }
+        if let Some(peer) = self.peers.get_mut(conn.peer) {
+            peer.conns -= 1;
+            if peer.conn == id {
+                peer.conn = NONE;
+            }
         }
         // After this the core uses no memory of the connection's transfers.
         if let Some(ep) = conn.ep.take() {
@@ -549,26 +565,25 @@ impl Ep {
                 self.release(Some(buf));
             }
         }
-        self.fail_ops_of(id, error);
+        if conn.ops > 0 {
+            self.fail_ops_of(id, error);
+        }
         self.lose_messages_of(id, &mut conn, error);
-        let peer = conn.peer;
+        let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
         if conn.link == Link::Connected
-            && self.conns.iter().all(|(_, other)| other.peer != peer)
+            && unconnected
             && let Some(later) = &self.later
         {
-            later.lost(self.inbox.name_of(peer), error);
+            later.lost(self.inbox.name_of(conn.peer), error);
         }
         self.forget_peer_if_unused(conn.peer);
     }
 
     /// Forgets a peer that is not connected and has no name.
-    fn forget_peer_if_unused(&mut self, peer: u32) {
+    pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         let Some(entry) = self.peers.get(peer) else { return };
         let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-        let talks = entry.conn != NONE
-            || self.conns.iter().any(|(_, conn)| conn.peer == peer)
-            || self.inbox.keeps_from(peer);
-        if !named && !talks {
+        if !named && entry.conns == 0 && !self.inbox.keeps_from(peer) {
             let key = (entry.addr, entry.rx);
             self.peers.remove(peer);
             self.by_addr.remove(&key);

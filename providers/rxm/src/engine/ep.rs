@@ -565,7 +565,7 @@ impl Ep {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
-        let peer = self.peers.insert(Peer { addr, rx, conn: NONE });
+        let peer = self.peers.insert(Peer { addr, rx, conn: NONE, conns: 0 });
         self.by_addr.insert((addr, rx), peer);
         self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
@@ -672,8 +672,9 @@ impl Ep {
             self.flush(id);
         }
         // Connections first: no memory of the application's is used after that.
+        self.drain_core();
         for id in self.conns.iter().map(|(id, _)| id).collect::<Vec<_>>() {
-            self.ended(id, Error::CANCELED);
+            self.end(id, Error::CANCELED);
         }
         self.core = None;
         self.inbox.leave();

@@ -540,6 +540,7 @@ impl Ep {
         match self.inbox.take_posted(&about) {
             Some(recv) => self.fetch(recv, about, id, *header, places),
             None => {
+                self.conns[id].announced += 1;
                 self.inbox.keep(about, Body::AtSender { conn: id, header: *header, places });
             }
         }
@@ -697,6 +698,7 @@ impl Ep {
                     recv.buf.copy_from(0, &bytes);
                     self.inbox.received(&recv, &about);
                 }
+                self.forget_peer_if_unused(about.peer);
             }
             Body::InPacket(buf, len) => {
                 if let Some(recv) = recv {
@@ -704,6 +706,7 @@ impl Ep {
                     self.inbox.received(&recv, &about);
                 }
                 self.release(Some(buf));
+                self.forget_peer_if_unused(about.peer);
             }
             Body::Partial { bytes, conn, msg_id } => {
                 let Some(conn) = self.conns.get_mut(conn) else { return };
@@ -720,15 +723,20 @@ impl Ep {
                     None => Target::Nowhere,
                 };
             }
-            Body::AtSender { conn, header, places } => match recv {
-                Some(recv) => self.fetch(recv, about, conn, header, places),
-                None => {
-                    // Its sender is done with it.
-                    let mut done = Header::of(Kind::RndvReadDone, 0);
-                    done.msg_id = header.msg_id;
-                    self.send_control(conn, done, None);
+            Body::AtSender { conn, header, places } => {
+                if let Some(conn) = self.conns.get_mut(conn) {
+                    conn.announced -= 1;
                 }
-            },
+                match recv {
+                    Some(recv) => self.fetch(recv, about, conn, header, places),
+                    None => {
+                        // Its sender is done with it.
+                        let mut done = Header::of(Kind::RndvReadDone, 0);
+                        done.msg_id = header.msg_id;
+                        self.send_control(conn, done, None);
+                    }
+                }
+            }
             Body::Lost => {
                 if let Some(recv) = recv {
                     self.inbox.failed(&recv, &about, Error::CONNRESET);
@@ -751,7 +759,9 @@ impl Ep {
 
     /// A connection ended: what was arriving on it is lost.
     pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut Conn, error: Error) {
+        let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {
+            waits |= matches!(partial.target, Target::Kept(_));
             if let Target::Recv(recv) = partial.target {
                 self.inbox.failed(&recv, &partial.about, error);
             }
@@ -764,7 +774,8 @@ impl Ep {
             }
             self.fetch_failed(fetch, error);
         }
-        for queue in 0..QUEUES {
+        // Looked for only if there is something to find.
+        for queue in (0..QUEUES).filter(|_| waits) {
             let lost = |body: &Body| match body {
                 Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
                 _ => false,

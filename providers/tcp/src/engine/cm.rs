@@ -787,8 +787,13 @@ impl State {
 
     /// The endpoint is closed: ends its connections and posted operations.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
-        let ids: Vec<u32> =
-            self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
+        let ep = &self.eps[ep_id];
+        let is_its = |(id, conn): (u32, &Conn)| (conn.ep == ep_id).then_some(id);
+        let ids: Vec<u32> = match ep.identity.kind {
+            // One, which is not looked for: there may be as many endpoints as connections.
+            Kind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
+            _ => self.conns.iter().filter_map(is_its).collect(),
+        };
         // The event queue hears nothing of an endpoint that is being closed.
         self.eps[ep_id].eq = None;
         for id in ids {
