@@ -204,6 +204,60 @@ static void with_data(int rank)
 	}
 	done(&c);
 }
+/* Writes with data to a peer that makes progress and leaves its queue unread. */
+static void data_unread(int rank)
+{
+	enum { LEN = 4096, WINDOW = 16, MOST = 12000, ENOUGH = 8000 };
+	struct ct_opt o = { .caps = CAPS, .cq_size = WINDOW };
+	struct fi_cq_tagged_entry e;
+	struct ct c;
+	struct region r;
+	char *b;
+	int n = 0, told = 0;
+
+	if (!strncmp(ct_prov, "verbs", 5))
+		SKIP("each takes one of the receives posted there");
+	/* what a utility provider takes of its core before it waits */
+	setenv("FI_UNIVERSE_SIZE", "1", 1);
+	setenv("FI_OFI_RXM_MSG_RX_SIZE", "64", 1);
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, LEN);
+	r = share(&c, 0, b, LEN, REMOTE);
+	if (rank == 0) {
+		for (int64_t last = ct_ms(); n < MOST && (told < WINDOW || ct_ms() - last < 500);) {
+			long ret = n - told < WINDOW ? fi_writedata(c.ep, b, LEN, ct_desc(b), n, c.peer, r.addr, r.key, CTX(n % WINDOW)) : -FI_EAGAIN;
+
+			if (!ret)
+				n++;
+			else
+				EQ(ret, -FI_EAGAIN);
+			if (fi_cq_read(c.tx, &e, 1) == 1) {
+				CHECK(e.op_context == CTX(told % WINDOW));
+				told++;
+				last = ct_ms();
+			}
+			sched_yield();
+		}
+		/* the system's buffers have room for some; the rest waits here */
+		if (n > ENOUGH)
+			FAIL("%d writes went to a peer whose queue has %d entries", n, WINDOW);
+		CHECK(n > WINDOW);
+		ct_send_oob(&n, sizeof n);
+		for (; told < n; told++)
+			ct_sent(&c, CTX(told % WINDOW));
+	} else {
+		ct_recv_oob(&c, &n, sizeof n);
+		for (int i = 0; i < n; i++) {
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			CHECK(e.flags & FI_REMOTE_WRITE);
+			EQ(e.data, (uint64_t)i);
+			EQ(e.len, LEN);
+		}
+		NOTHING(&c, c.rx, 20);
+	}
+	done(&c);
+}
 static uint64_t reached(struct ct *c, struct fid_cntr *k, uint64_t n)
 {
 	uint64_t v;
@@ -508,6 +562,7 @@ static const struct ct_test tests[] = {
 	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
 	{ "one transfer can use several buffers and several places", many_places, CT_REL },
 	{ "remote CQ data makes an entry at the target, a plain write none", with_data, CT_REL },
+	{ "writes with data wait at their sender when the target's queue is full and unread, and all are told", data_unread, CT_REL },
 	{ "counters count reads and writes at both ends", counted, CT_REL },
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },

@@ -2,7 +2,7 @@
 use super::Common;
 use super::cm::{Conn, Link, Peer};
 use super::contexts::Handed;
-use super::rx::{Body, Fetch, Packet, plain_message};
+use super::rx::{Body, Fetch, Parked, plain_message};
 use super::tx::{MAX_INJECT, TxOp};
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
@@ -88,8 +88,10 @@ pub(crate) struct Ep {
     pub(super) fetches: Slab<Fetch>,
     /// Packets came that nothing says whose they are, of which one warning tells.
     pub(super) strange: bool,
-    /// Packets that came while the completion queue was full.
-    pub(super) parked: VecDeque<Packet>,
+    /// What came while the completion queue was full, and from how much on no more is
+    /// taken from the core: nothing else bounds what peers write.
+    pub(super) parked: VecDeque<Parked>,
+    parked_max: usize,
 
     pub(super) peers: Slab<Peer>,
     /// Peers by address and receive context.
@@ -166,6 +168,7 @@ impl Ep {
             fetches: Slab::default(),
             strange: false,
             parked: VecDeque::new(),
+            parked_max: usize::MAX,
             peers: Slab::default(),
             by_addr: HashMap::new(),
             by_name: Vec::new(),
@@ -262,6 +265,7 @@ impl Ep {
                 cntrs.push((lower::Cntr::open(&common.domain)?, flag));
             }
         }
+        self.parked_max = cq.size();
         self.core = Some(Core { pep, srx, cntrs, cq, eq });
         self.post_shared();
         Ok(self.fds())
@@ -404,7 +408,7 @@ impl Ep {
         }
         let (came, most) = (self.came, self.common.config.comp_per_progress);
         let mut read = 0;
-        while read < most {
+        while read < most && self.parked.len() < self.parked_max {
             let wanted = most - read;
             let n = self.read_core(wanted);
             read += n;

@@ -77,6 +77,14 @@ pub(super) struct Packet {
     bare: Option<Bare>,
 }
 
+/// What came while the completion queue was full, and keeps its place in the order.
+#[derive(Debug)]
+pub(super) enum Parked {
+    Packet(Packet),
+    /// A peer wrote to our memory: its data, and how many bytes it were.
+    Written(u64, usize),
+}
+
 /// What the core says of a message that comes without a header.
 #[derive(Debug)]
 struct Bare {
@@ -276,7 +284,7 @@ impl Ep {
         let waits = !self.parked.is_empty() || !self.may_take();
         let packet = Packet { buf, len, conn, bare };
         if waits && (packet.bare.is_some() || !Header::is_control(&packet.buf[..len])) {
-            self.parked.push_back(packet);
+            self.parked.push_back(Parked::Packet(packet));
             return;
         }
         self.take_packet(packet);
@@ -299,9 +307,12 @@ impl Ep {
     /// Goes on with packets that waited for room.
     pub(super) fn unpark(&mut self) {
         while self.may_take()
-            && let Some(packet) = self.parked.pop_front()
+            && let Some(parked) = self.parked.pop_front()
         {
-            self.take_packet(packet);
+            match parked {
+                Parked::Packet(packet) => self.take_packet(packet),
+                Parked::Written(data, len) => self.report_written(data, len),
+            }
         }
     }
 
@@ -750,10 +761,17 @@ impl Ep {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
             return;
         }
+        if self.parked.is_empty() && self.inbox.has_room() {
+            self.report_written(done.data, done.len);
+        } else {
+            self.parked.push_back(Parked::Written(done.data, done.len));
+        }
+    }
+
+    fn report_written(&self, data: u64, len: usize) {
         if let Some(cq) = self.inbox.cq() {
             let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
-            let entry = Completion::of(Context::NULL, flags, done.len);
-            cq.write(Completion { data: done.data, ..entry });
+            cq.write(Completion { data, ..Completion::of(Context::NULL, flags, len) });
         }
     }
 
