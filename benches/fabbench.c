@@ -22,6 +22,9 @@
  *   fabbench start msg|rdm PROVIDER SIZE COUNT
  *       milliseconds from the start of two processes to the end of a first message
  *       of SIZE bytes and its answer
+ *   fabbench pairs rdm PROVIDER SIZE COUNT
+ *       milliseconds until each of COUNT processes has a message of SIZE bytes from each
+ *       other, none of which were connected before
  *
  * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
  * object and both sides spin, each on a core of its own where there are two.
@@ -33,10 +36,12 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -555,6 +560,100 @@ static double start_time(char **argv, long count)
 	return (now_us() - t) / count / 1000;
 }
 
+/* What the processes of all pairs share. */
+struct all {
+	atomic_int open, go, through;
+	struct sockaddr_storage name[];
+};
+
+static void await_count(atomic_int *n, int wanted, struct side *s)
+{
+	while (atomic_load(n) < wanted) {
+		if (s) {
+			(void)fi_cq_read(s->rx, NULL, 0);
+			(void)fi_cq_read(s->tx, NULL, 0);
+		}
+		sched_yield();
+	}
+}
+/* One of n processes: its endpoint tells all others, and hears from them. */
+static void talk_to_all(struct all *all, int me, int n, size_t size)
+{
+	static struct side s;
+	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
+	size_t len = sizeof all->name[me];
+	int sent = 0, heard = 0;
+
+	s.info = find(node(), "0", FI_SOURCE);
+	TRY(fi_fabric(s.info->fabric_attr, &s.fabric, NULL));
+	open_ep(&s);
+	TRY(fi_getname(&s.ep->fid, &all->name[me], &len));
+	atomic_fetch_add(&all->open, 1);
+	await_count(&all->go, 1, NULL);
+	for (int i = 0; i < n; i++) {
+		fi_addr_t peer;
+
+		if (fi_av_insert(s.av, &all->name[i], 1, &peer, 0, NULL) != 1 || peer != (fi_addr_t)i)
+			exit(1);
+		if (i != me)
+			TRY(fi_trecv(s.ep, rbuf, size, NULL, FI_ADDR_UNSPEC, 1, 0, &ctx[i]));
+	}
+	/* each begins with another */
+	for (int i = 1; i < n; i++) {
+		int to = (me + i) % n;
+		ssize_t r;
+
+		while ((r = fi_tsend(s.ep, sbuf, size, NULL, to, 1, &ctx[n + to])) == -FI_EAGAIN) {
+			heard += reap(s.rx);
+			sent += reap(s.tx);
+		}
+		TRY(r);
+	}
+	while (sent < n - 1 || heard < n - 1) {
+		int before = sent + heard;
+
+		heard += reap(s.rx);
+		sent += reap(s.tx);
+		if (sent + heard == before)
+			sched_yield();
+	}
+	atomic_fetch_add(&all->through, 1);
+	await_count(&all->through, n, &s);
+	_exit(0);
+}
+static double pairs(int n, size_t size)
+{
+	struct all *all = mmap(NULL, sizeof *all + n * sizeof *all->name, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t *pid = calloc(n, sizeof *pid), parent = getpid();
+	double t;
+
+	for (int i = 0; i < n; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (getppid() == parent)
+				talk_to_all(all, i, n, size);
+			_exit(1);
+		}
+	}
+	while (atomic_load(&all->open) < n) {
+		if (waitpid(-1, NULL, WNOHANG) > 0)
+			exit(1);
+		usleep(1000);
+	}
+	t = now_us();
+	atomic_store(&all->go, 1);
+	while (atomic_load(&all->through) < n) {
+		if (waitpid(-1, NULL, WNOHANG) > 0 && atomic_load(&all->through) < n)
+			exit(1);
+		usleep(200);
+	}
+	t = now_us() - t;
+	while (wait(NULL) > 0)
+		;
+	return t / 1000;
+}
+
 int main(int argc, char **argv)
 {
 	static struct side s;
@@ -566,7 +665,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|posted|idle|memory|getinfo|start msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|posted|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -589,6 +688,10 @@ int main(int argc, char **argv)
 	sbuf = calloc(1, n + 256);
 	rbuf = calloc(1, n + 256);
 	memset(sbuf, 1, n + 256);
+	if (!strcmp(argv[1], "pairs")) {
+		printf("%.1f\n", pairs(count, n));
+		return 0;
+	}
 	if (!strcmp(argv[1], "steps") || !strcmp(argv[1], "posted") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
 		struct sockaddr_storage name[2];
 		struct rlimit files;
