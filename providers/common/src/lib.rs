@@ -4,7 +4,7 @@
 //! `Endpoint`, `Msg`, `Tagged`, `Cm` …) and gets from here the C ops tables made
 //! from them, and the objects every provider has in the same form: completion
 //! queues ([`cq`]), event queues ([`eq`]), counters ([`cntr`]), address vectors
-//! ([`av`]), memory regions ([`mr`]), atomic operations on them ([`atomic`]) and a cache of them ([`mr_cache`]), poll and wait sets ([`poll`]), tag
+//! ([`av`]) and the peers they name ([`names`]), memory regions ([`mr`]), atomic operations on them ([`atomic`]) and a cache of them ([`mr_cache`]), poll and wait sets ([`poll`]), tag
 //! matching ([`matching`]) and the progress thread ([`progress`]).
 //!
 //! Locks are taken in this order: a provider's engine, then a queue's own lock.
@@ -29,6 +29,7 @@ pub mod mem_monitor;
 pub mod mr;
 pub mod mr_cache;
 pub mod multi_recv;
+pub mod names;
 pub mod param;
 mod peer;
 pub mod poll;

@@ -584,9 +584,8 @@ impl Ep {
         let Some(entry) = self.peers.get(peer) else { return };
         let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
         if !named && entry.conns == 0 && !self.inbox.keeps_from(peer) {
-            let key = (entry.addr, entry.rx);
+            self.names.remove(entry.addr, entry.rx);
             self.peers.remove(peer);
-            self.by_addr.remove(&key);
             self.inbox.forget(peer);
         }
     }

@@ -16,8 +16,8 @@ use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR, fi_addr_t
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::info::InfoBuf;
+use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
-use ofi_provider::slab::NONE;
 use std::net::SocketAddr;
 
 /// A call for another context than that which listens.
@@ -41,19 +41,14 @@ impl Ep {
     #[cold]
     pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
         let av = self.av.as_ref().ok_or(Error::NOAV)?;
-        let (name, rx) = av.split(dest);
-        let table = rx.checked_sub(1).and_then(|rx| self.by_context.get(rx));
-        let place = usize::try_from(name).ok();
-        if let Some(&peer) = table.zip(place).and_then(|(table, place)| table.get(place))
-            && peer != NONE
-        {
-            return Ok(peer);
+        match self.names.look_up(av, dest)? {
+            Dest::Peer(peer) => Ok(peer),
+            Dest::New(name, addr, rx) => {
+                let peer = self.context_at(addr, rx);
+                self.set_name(name, peer);
+                Ok(peer)
+            }
         }
-        let rx = u16::try_from(rx).map_err(|_| Error::INVAL)?;
-        let addr = av.get(name)?;
-        let peer = self.context_at(addr, rx);
-        self.set_name(name, peer);
-        Ok(peer)
     }
 
     /// A transmit context calls, for a receive context of ours.

@@ -19,8 +19,9 @@ use ofi_provider::glue::Bindings;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::later::{ASIDE, Aside};
 use ofi_provider::lower::{self, Buf, Entries};
+use ofi_provider::names::Names;
 use ofi_provider::slab::{NONE, Slab};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -94,12 +95,7 @@ pub(crate) struct Ep {
     parked_max: usize,
 
     pub(super) peers: Slab<Peer>,
-    /// Peers by address and receive context.
-    pub(super) by_addr: HashMap<(SocketAddr, u16), u32>,
-    /// Peers by their name in the address vector.
-    by_name: Vec<u32>,
-    /// The same for other receive contexts of theirs than the first.
-    pub(super) by_context: Vec<Vec<u32>>,
+    pub(super) names: Names,
     /// Which of a scalable endpoint's contexts this is; 0 is also its listener and
     /// its talk with endpoints that are not scalable.
     pub(super) index: u16,
@@ -170,9 +166,7 @@ impl Ep {
             parked: VecDeque::new(),
             parked_max: usize::MAX,
             peers: Slab::default(),
-            by_addr: HashMap::new(),
-            by_name: Vec::new(),
-            by_context: Vec::new(),
+            names: Names::default(),
             index: 0,
             receivers: Vec::new(),
             handed: Vec::new(),
@@ -565,12 +559,12 @@ impl Ep {
 
     /// The same for a receive context of a peer's.
     pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
-        if let Some(&peer) = self.by_addr.get(&(addr, rx)) {
+        if let Some(peer) = self.names.at(addr, rx) {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
         let peer = self.peers.insert(Peer { addr, rx, conn: NONE, conns: 0 });
-        self.by_addr.insert((addr, rx), peer);
+        self.names.add(addr, rx, peer);
         self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
         peer
@@ -579,75 +573,38 @@ impl Ep {
     pub(super) fn set_name(&mut self, name: fi_addr_t, peer: u32) {
         let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
         self.inbox.set_name(peer, name, id);
-        let Ok(index) = usize::try_from(name) else { return };
-        if name == FI_ADDR_NOTAVAIL {
-            return;
-        }
-        let table = match usize::from(self.peers[peer].rx) {
-            0 => &mut self.by_name,
-            rx => {
-                if self.by_context.len() < rx {
-                    self.by_context.resize(rx, Vec::new());
-                }
-                &mut self.by_context[rx - 1]
-            }
-        };
-        if table.len() <= index {
-            table.resize(index + 1, NONE);
-        }
-        table[index] = peer;
-    }
-
-    /// The peers that have this name: the endpoint, and contexts of it. `forget`:
-    /// nobody has it from now on.
-    fn named(&mut self, name: fi_addr_t, forget: bool) -> Vec<u32> {
-        let Ok(name) = usize::try_from(name) else { return Vec::new() };
-        let tables = std::iter::once(&mut self.by_name).chain(&mut self.by_context);
-        let places = tables.filter_map(|table| table.get_mut(name));
-        let peers: Vec<_> =
-            places.map(|at| if forget { std::mem::replace(at, NONE) } else { *at }).collect();
-        peers.into_iter().filter(|peer| self.peers.get(*peer).is_some()).collect()
+        self.names.put(name, self.peers[peer].rx, peer);
     }
 
     /// An address got a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &SocketAddr) {
         // Only peers that exist; others are looked up when they are sent to.
-        for rx in 0..=self.by_context.len() as u16 {
-            if let Some(&peer) = self.by_addr.get(&(*addr, rx)) {
-                self.set_name(name, peer);
-            }
+        for peer in self.names.all_at(*addr) {
+            self.set_name(name, peer);
         }
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        for peer in self.named(name, false) {
+        for peer in self.names.named(name) {
             self.inbox.set_name(peer, name, id);
         }
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        for peer in self.named(name, true) {
+        for peer in self.names.take(name) {
             self.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+            self.forget_peer_if_unused(peer);
         }
-    }
-
-    /// The peer of this name, if one is known.
-    #[inline(always)]
-    pub(super) fn peer_named(&self, name: fi_addr_t) -> Option<&Peer> {
-        // NONE is the number of no peer.
-        let place = usize::try_from(name).ok()?;
-        self.peers.get(*self.by_name.get(place)?)
     }
 
     /// The connection to a peer, which is called if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let known = usize::try_from(dest).ok().and_then(|n| self.by_name.get(n)).copied();
-        let peer = match known {
-            Some(peer) if peer != NONE => peer,
-            _ => self.look_up(dest)?,
+        let peer = match self.names.first(dest) {
+            Some(peer) => peer,
+            None => self.look_up(dest)?,
         };
         match self.peers[peer].conn {
             NONE => self.call(peer),

@@ -180,9 +180,8 @@ impl Ep {
         {
             return false;
         }
-        let Some(conn) = self.peer_named(op.dest).and_then(|peer| self.conns.get(peer.conn)) else {
-            return false;
-        };
+        let peer = self.names.first(op.dest).and_then(|peer| self.peers.get(peer));
+        let Some(conn) = peer.and_then(|peer| self.conns.get(peer.conn)) else { return false };
         let Some(link) = conn.ep.as_ref().filter(|_| conn.is_ready()) else { return false };
         let data = if op.flags & FI_REMOTE_CQ_DATA != 0 { op.data } else { 0 };
         let header = Header {

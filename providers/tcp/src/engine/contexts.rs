@@ -15,8 +15,8 @@ use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
+use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
-use ofi_provider::slab::NONE;
 use std::net::SocketAddr;
 
 /// Said with a refusal that is for good.
@@ -44,17 +44,10 @@ impl Ep {
     /// not sent to yet, or a receive context of one (fi_rx_addr).
     pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
         let av = self.av.as_ref().ok_or(Error::NOAV)?;
-        let (name, rx) = av.split(dest);
-        let table = rx.checked_sub(1).and_then(|rx| self.by_context.get(rx));
-        let place = usize::try_from(name).ok();
-        if let Some(&peer) = table.zip(place).and_then(|(table, place)| table.get(place))
-            && peer != NONE
-        {
-            return Ok(peer);
+        match self.names.look_up(av, dest)? {
+            Dest::Peer(peer) => Ok(peer),
+            Dest::New(_, addr, rx) => Ok(self.context_at(addr, rx)),
         }
-        let rx = u16::try_from(rx).map_err(|_| Error::INVAL)?;
-        let addr = av.get(name)?;
-        Ok(self.context_at(addr, rx))
     }
 }
 

@@ -12,8 +12,9 @@ use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::glue::Bindings;
 use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
+use ofi_provider::names::Names;
 use ofi_provider::slab::{NONE, Slab};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,12 +112,7 @@ pub(crate) struct Ep {
     /// RDM: where peers connect to.
     pub(super) listener: Option<Socket>,
     pub(super) peers: Slab<Peer>,
-    /// Peers by address and receive context.
-    pub(super) by_addr: HashMap<(SocketAddr, u16), u32>,
-    /// Peers by their name in the address vector.
-    pub(super) by_name: Vec<u32>,
-    /// The same for other receive contexts of theirs than the first.
-    pub(super) by_context: Vec<Vec<u32>>,
+    pub(super) names: Names,
 
     /// Which of a scalable endpoint's contexts this is; 0 is also its listener
     /// and its talk with endpoints that are not scalable.
@@ -149,9 +145,7 @@ impl Ep {
             inbox,
             listener: None,
             peers: Slab::default(),
-            by_addr: HashMap::new(),
-            by_name: Vec::new(),
-            by_context: Vec::new(),
+            names: Names::default(),
             index: 0,
             receivers: Vec::new(),
             conn: NONE,
@@ -177,14 +171,7 @@ impl Ep {
         if self.identity.kind == Kind::Msg {
             return Some(self.conn);
         }
-        Some(self.peers.get(self.peer_named(dest)?)?.conn)
-    }
-
-    /// The peer of this name, if it is known.
-    #[inline]
-    pub(super) fn peer_named(&self, dest: fi_addr_t) -> Option<u32> {
-        let peer = *self.by_name.get(usize::try_from(dest).ok()?)?;
-        (peer != NONE).then_some(peer)
+        Some(self.peers.get(self.names.first(dest)?)?.conn)
     }
 
     /// The peer's name, by which receives choose.
@@ -308,7 +295,7 @@ impl Ep {
 
     /// The same for a receive context of a peer's.
     pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
-        if let Some(&peer) = self.by_addr.get(&(addr, rx)) {
+        if let Some(peer) = self.names.at(addr, rx) {
             return peer;
         }
         let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
@@ -326,37 +313,9 @@ impl Ep {
             refusals: 0,
             firewalled: false,
         });
-        self.by_addr.insert((addr, rx), peer);
-        self.put_name(name, rx, peer);
+        self.names.add(addr, rx, peer);
+        self.names.put(name, rx, peer);
         peer
-    }
-
-    /// The peers that have this name: the endpoint, and contexts of it.
-    fn named(&self, name: fi_addr_t) -> Vec<u32> {
-        let Ok(name) = usize::try_from(name) else { return Vec::new() };
-        let tables = std::iter::once(&self.by_name).chain(&self.by_context);
-        tables.filter_map(|table| table.get(name).copied()).filter(|peer| *peer != NONE).collect()
-    }
-
-    /// From now on a name stands for this peer's context, or for nobody.
-    fn put_name(&mut self, name: fi_addr_t, rx: u16, peer: u32) {
-        let Ok(index) = usize::try_from(name) else { return };
-        if name == FI_ADDR_NOTAVAIL {
-            return;
-        }
-        let table = match usize::from(rx) {
-            0 => &mut self.by_name,
-            rx => {
-                if self.by_context.len() < rx {
-                    self.by_context.resize(rx, Vec::new());
-                }
-                &mut self.by_context[rx - 1]
-            }
-        };
-        if table.len() <= index {
-            table.resize(index + 1, NONE);
-        }
-        table[index] = peer;
     }
 
     /// Forgets a peer nobody refers to: not connected, not in the address
@@ -369,9 +328,8 @@ impl Ep {
             && entry.messages == 0
             && entry.parked.is_empty()
         {
-            let key = (entry.addr, entry.rx);
+            self.names.remove(entry.addr, entry.rx);
             self.peers.remove(peer);
-            self.by_addr.remove(&key);
         }
     }
 }
@@ -419,19 +377,18 @@ impl State {
     pub(crate) fn name_inserted(&mut self, ep: u32, name: fi_addr_t, addr: &SocketAddr) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
         // Only peers that exist; others are looked up when they are sent to.
-        for rx in 0..=ep.by_context.len() as u16 {
-            if let Some(&peer) = ep.by_addr.get(&(*addr, rx)) {
-                ep.peers[peer].name = name;
-                ep.peers[peer].id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
-                ep.put_name(name, rx, peer);
-            }
+        for peer in ep.names.all_at(*addr) {
+            let entry = &mut ep.peers[peer];
+            entry.name = name;
+            entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
+            ep.names.put(name, entry.rx, peer);
         }
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        for peer in ep.named(name) {
+        for peer in ep.names.named(name) {
             if let Some(peer) = ep.peers.get_mut(peer) {
                 peer.id = id;
             }
@@ -441,11 +398,9 @@ impl State {
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        for peer in ep.named(name) {
+        for peer in ep.names.take(name) {
             let Some(entry) = ep.peers.get_mut(peer) else { continue };
-            let rx = entry.rx;
             (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-            ep.put_name(name, rx, NONE);
             ep.forget_peer_if_unused(peer);
         }
     }

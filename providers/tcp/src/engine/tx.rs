@@ -458,7 +458,7 @@ impl State {
     /// The peer of this name, with or without a connection.
     fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
         let ep = &mut self.eps[ep_id];
-        match ep.peer_named(dest) {
+        match ep.names.first(dest) {
             Some(peer) => Ok(peer),
             None => ep.look_up(dest),
         }

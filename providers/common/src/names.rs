@@ -1,0 +1,139 @@
+//! The peers of an endpoint by address and by name (fi_av(3)).
+//!
+//! A provider numbers its peers, of which each is an address and a receive context there; 0 is
+//! the first context, or an endpoint that is not scalable (fi_endpoint(3)).
+use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::av::Av;
+use crate::error::{Error, Result};
+use crate::slab::NONE;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// Finds the numbers of peers.
+#[derive(Debug, Default)]
+pub struct Names {
+    by_addr: HashMap<(SocketAddr, u16), u32>,
+    /// First contexts by their names in the address vector.
+    first: Vec<u32>,
+    /// The same for each other context.
+    others: Vec<Vec<u32>>,
+}
+
+/// Whom a destination stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dest {
+    /// This peer.
+    Peer(u32),
+    /// A peer that is not known by this name yet: its name, its address, and which of its
+    /// contexts.
+    New(fi_addr_t, SocketAddr, u16),
+}
+
+impl Names {
+    /// The peer whose first context a destination names, if it is known: nearly always.
+    #[inline(always)]
+    pub fn first(&self, dest: fi_addr_t) -> Option<u32> {
+        let peer = *self.first.get(usize::try_from(dest).ok()?)?;
+        (peer != NONE).then_some(peer)
+    }
+
+    /// The peer that any other destination names: one not sent to yet, or a receive context
+    /// (fi_rx_addr). -FI_EINVAL: nobody.
+    #[cold]
+    pub fn look_up(&self, av: &Av, dest: fi_addr_t) -> Result<Dest> {
+        let (name, rx) = av.split(dest);
+        let table = rx.checked_sub(1).and_then(|rx| self.others.get(rx));
+        let place = usize::try_from(name).ok();
+        match table.zip(place).and_then(|(table, place)| table.get(place)) {
+            Some(&peer) if peer != NONE => Ok(Dest::Peer(peer)),
+            _ => {
+                let rx = u16::try_from(rx).map_err(|_| Error::INVAL)?;
+                Ok(Dest::New(name, av.get(name)?, rx))
+            }
+        }
+    }
+
+    /// The peer with this address.
+    pub fn at(&self, addr: SocketAddr, rx: u16) -> Option<u32> {
+        self.by_addr.get(&(addr, rx)).copied()
+    }
+
+    /// All contexts known of the endpoint with this address.
+    pub fn all_at(&self, addr: SocketAddr) -> Vec<u32> {
+        (0..=self.others.len() as u16).filter_map(|rx| self.at(addr, rx)).collect()
+    }
+
+    /// A peer has this address.
+    pub fn add(&mut self, addr: SocketAddr, rx: u16, peer: u32) {
+        self.by_addr.insert((addr, rx), peer);
+    }
+
+    /// A peer without a name is forgotten.
+    pub fn remove(&mut self, addr: SocketAddr, rx: u16) {
+        self.by_addr.remove(&(addr, rx));
+    }
+
+    /// From now on a name stands for this peer; FI_ADDR_NOTAVAIL is no name.
+    pub fn put(&mut self, name: fi_addr_t, rx: u16, peer: u32) {
+        let Ok(index) = usize::try_from(name) else { return };
+        if name == FI_ADDR_NOTAVAIL {
+            return;
+        }
+        let table = match usize::from(rx) {
+            0 => &mut self.first,
+            rx => {
+                if self.others.len() < rx {
+                    self.others.resize(rx, Vec::new());
+                }
+                &mut self.others[rx - 1]
+            }
+        };
+        if table.len() <= index {
+            table.resize(index + 1, NONE);
+        }
+        table[index] = peer;
+    }
+
+    fn tables(&mut self) -> impl Iterator<Item = &mut Vec<u32>> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// The peers that have this name: the endpoint, and contexts of it.
+    pub fn named(&mut self, name: fi_addr_t) -> Vec<u32> {
+        let Ok(name) = usize::try_from(name) else { return Vec::new() };
+        let places = self.tables().filter_map(|table| table.get(name).copied());
+        places.filter(|peer| *peer != NONE).collect()
+    }
+
+    /// A name is gone: the peers that had it.
+    pub fn take(&mut self, name: fi_addr_t) -> Vec<u32> {
+        let Ok(name) = usize::try_from(name) else { return Vec::new() };
+        let places = self.tables().filter_map(|table| table.get_mut(name));
+        places.map(|at| std::mem::replace(at, NONE)).filter(|peer| *peer != NONE).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_found_by_address_and_by_name_until_the_name_is_taken() {
+        let addr: SocketAddr = ([127, 0, 0, 1], 7).into();
+        let mut names = Names::default();
+        assert_eq!((names.first(3), names.first(FI_ADDR_NOTAVAIL)), (None, None));
+        names.add(addr, 0, 5);
+        names.put(3, 0, 5);
+        names.add(addr, 2, 6);
+        names.put(3, 2, 6);
+        names.put(FI_ADDR_NOTAVAIL, 0, 9);
+        assert_eq!((names.first(3), names.first(2), names.first(4)), (Some(5), None, None));
+        assert_eq!((names.at(addr, 2), names.at(addr, 1)), (Some(6), None));
+        assert_eq!(names.all_at(addr), [5, 6]);
+        assert_eq!(names.named(3), [5, 6]);
+        assert_eq!(names.take(3), [5, 6]);
+        assert_eq!((names.named(3), names.first(3)), (Vec::new(), None));
+        names.remove(addr, 2);
+        assert_eq!(names.all_at(addr), [5]);
+    }
+}
