@@ -94,6 +94,9 @@ pub(super) struct Conn {
     pub(super) swapped: bool,
     /// The sides count each other's receive buffers.
     pub(super) counted: bool,
+    /// Receive buffers that the peer told of before we knew that they count: its
+    /// message may overtake its acceptance.
+    pub(super) early: u32,
     /// Receive buffers of which the peer does not know yet.
     pub(super) untold: u32,
 }
@@ -122,6 +125,7 @@ impl Conn {
             own: false,
             swapped: false,
             counted: false,
+            early: 0,
             untold: 0,
         }
     }
@@ -211,7 +215,7 @@ impl Ep {
         let Some(conn) = self.conns.get_mut(id).filter(|_| wanted) else { return };
         conn.counted = true;
         if let Some(ep) = &conn.ep {
-            ep.count_credits(1);
+            ep.count_credits(conn.early.saturating_add(1));
         }
     }
 
@@ -282,7 +286,7 @@ impl Ep {
         let _ = ep.set_source(u64::from(self.conns[id].secret << INDEX_BITS | id));
         let own = core.srx.is_none();
         let conn = &mut self.conns[id];
-        (conn.ep, conn.rx_posted, conn.counted) = (Some(ep), 0, false);
+        (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
         if self.common.flow_control {
             // Nothing is learnt from a peer that waits for us to tell of more.
             conn.rx_wanted = self.common.rx_buffers(false);

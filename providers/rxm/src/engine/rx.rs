@@ -247,8 +247,10 @@ impl Ep {
     fn granted(&mut self, id: u32, credits: u64) -> Parsed {
         let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
-        if let Some(Conn { ep: Some(ep), .. }) = self.conns.get(id) {
-            ep.add_credits(credits);
+        match self.conns.get_mut(id) {
+            Some(Conn { counted: true, ep: Some(ep), .. }) => ep.add_credits(credits),
+            Some(conn) => conn.early = conn.early.saturating_add(credits),
+            None => {}
         }
         Ok(())
     }
