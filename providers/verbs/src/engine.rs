@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// In a request's number: it is one that sends. The endpoint's index is in the
 /// upper half.
@@ -47,11 +47,18 @@ const CQ_SIZE: usize = 8192;
 /// their own: so long they are waited for.
 const LINGER: Duration = Duration::from_millis(5);
 
+/// So long a caller that says nothing may take to read what accepted it.
+const SETTLE: Duration = Duration::from_millis(200);
+
 /// Completion queues are read so often at most before others get their turn.
 const POLLS: usize = 8;
 
 /// Requests that are posted together at most (FI_MORE).
 const TOGETHER: usize = 16;
+
+/// The vendor that siw says it is of. It knows nothing of the message by which other
+/// devices tell that they read their acceptance (RFC 6581).
+const SIW: u32 = 0x62_6d74;
 
 /// Regions of the cache that a posted operation uses: the application named none.
 type Kept = Option<Box<[Cached<Memory>]>>;
@@ -74,6 +81,8 @@ pub(crate) struct Engine {
     /// Segments of a read.
     read_segments: usize,
     atomics: bool,
+    /// Its callers have to speak first.
+    settles: bool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -91,6 +100,8 @@ pub(crate) struct State {
     sharers: HashMap<u32, u32>,
     /// Endpoints with requests that wait for more (FI_MORE).
     waiting: Vec<u32>,
+    /// Endpoints whose caller is to speak first.
+    settling: Vec<u32>,
     /// Completions taken from a queue of the device's at once.
     bunch: usize,
 }
@@ -122,6 +133,9 @@ enum Conn {
     Resolving(Vec<u8>),
     Requested,
     Accepted,
+    /// Accepted by a device on which a message may overtake the acceptance, which ends
+    /// the connection: the caller is to speak first, before this time.
+    Settling(Instant),
     Up,
     Down,
 }
@@ -141,6 +155,8 @@ struct Ep {
     inline: usize,
     sent: Fifo<Sent>,
     posted: Fifo<Posted>,
+    /// The peer has sent something.
+    heard: bool,
     /// Receives of a shared context, in any order.
     shared: Slab<Posted>,
     /// Sends since the last one of which success is told.
@@ -266,6 +282,7 @@ impl Engine {
                 queues: Vec::new(),
                 sharers: HashMap::new(),
                 waiting: Vec::new(),
+                settling: Vec::new(),
                 bunch: config().cqread_bunch_size,
             }),
             activity: AtomicU64::new(0),
@@ -274,6 +291,7 @@ impl Engine {
             max_datagram: mtu(&port),
             max_cqe: size(attr.max_cqe),
             atomics: has_atomics(&attr),
+            settles: device.is_iwarp() && attr.vendor_id == SIW,
             read_segments: size(attr.max_sge_rd).clamp(1, IOV_LIMIT),
         });
         let mut engines = engines();
@@ -346,7 +364,7 @@ impl Engine {
             state.sharers.remove(&number);
         }
         let id = ep.id.take();
-        if matches!(ep.conn, Conn::Up | Conn::Accepted)
+        if ep.is_made()
             && let Some(id) = &id
         {
             let _ = id.disconnect();
@@ -486,8 +504,9 @@ impl Progress for Connections {
         }
         let mut ended = Vec::new();
         let mut state = self.0.lock();
+        state.settle();
         while let Some(event) = self.0.channel.next() {
-            ended.extend(state.hear(event));
+            ended.extend(state.hear(event, &self.0));
         }
         if ended.is_empty() {
             return;
@@ -504,6 +523,14 @@ impl Progress for Connections {
 
     fn wake_fd(&self) -> Option<RawFd> {
         Some(self.0.device.events_fd())
+    }
+
+    fn may_block(&self) -> bool {
+        let settles = self.0.lock().settle();
+        if settles {
+            std::thread::sleep(LINGER);
+        }
+        !settles
     }
 
     /// No call of the application's does this.
@@ -656,7 +683,7 @@ impl State {
 
     pub(crate) fn shutdown(&mut self, at: u32) -> Result {
         let ep = &mut self.eps[at];
-        if !matches!(ep.conn, Conn::Up | Conn::Accepted) {
+        if !ep.is_made() {
             return Err(Error::NOTCONN);
         }
         ep.conn = Conn::Up;
@@ -697,7 +724,7 @@ impl State {
             let Some(posted) = ep.shared.remove(number) else { return };
             // The endpoint that took it tells of it.
             let taker = self.sharers.get(&done.qp).copied().unwrap_or(at);
-            if let Some(ep) = self.eps.get(taker) {
+            if let Some(ep) = self.eps.get_mut(taker) {
                 ep.received(&posted, done);
             }
         } else if ep.posted.up_to(number) == 1
@@ -729,7 +756,7 @@ impl State {
     }
 
     /// Takes in an event; the endpoint whose connection it ended.
-    fn hear(&mut self, event: CmEvent) -> Option<u32> {
+    fn hear(&mut self, event: CmEvent, engine: &Engine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
         match kind {
@@ -740,11 +767,15 @@ impl State {
             }
             CmKind::Established => {
                 ep.tune();
-                ep.conn = Conn::Up;
-                ep.tell(FI_CONNECTED as u32, unpack(&data));
+                if engine.settles && ep.conn == Conn::Accepted && !ep.heard {
+                    ep.conn = Conn::Settling(Instant::now() + SETTLE);
+                    self.settling.push(token as u32);
+                } else {
+                    ep.connected(unpack(&data));
+                }
             }
             CmKind::Rejected => ep.fail(Error::CONNREFUSED, status, unpack(&data)),
-            CmKind::Failed if !matches!(ep.conn, Conn::Up | Conn::Accepted) => {
+            CmKind::Failed if !ep.is_made() => {
                 let error = match -status {
                     0 => Error::CONNREFUSED,
                     code => Error::from_code(code),
@@ -754,7 +785,7 @@ impl State {
             // Some failures are of a connection that there was: the way to the peer is
             // lost, or the handshake did not come to its end.
             CmKind::Disconnected | CmKind::Removed | CmKind::Failed => {
-                let was_up = matches!(ep.conn, Conn::Up | Conn::Accepted);
+                let was_up = ep.is_made();
                 ep.conn = Conn::Down;
                 if was_up {
                     ep.tell(FI_SHUTDOWN as u32, Vec::new());
@@ -764,6 +795,21 @@ impl State {
             CmKind::Request | CmKind::Other => {}
         }
         None
+    }
+
+    /// Goes on with callers that said nothing; whether there are others that may yet.
+    fn settle(&mut self) -> bool {
+        let now = Instant::now();
+        let eps = &mut self.eps;
+        self.settling.retain(|at| match eps.get_mut(*at) {
+            Some(Ep { conn: Conn::Settling(end), .. }) if *end > now => true,
+            Some(ep @ Ep { conn: Conn::Settling(_), .. }) => {
+                ep.connected(Vec::new());
+                false
+            }
+            _ => false,
+        });
+        !self.settling.is_empty()
     }
 
     /// Ends our half of a connection that the peer has ended; what is posted is
@@ -791,6 +837,7 @@ impl Ep {
             inline: 0,
             sent: Fifo::default(),
             posted: Fifo::default(),
+            heard: false,
             shared: Slab::default(),
             silent: 0,
             told: 0,
@@ -807,6 +854,11 @@ impl Ep {
             (None, Some(ud)) => Ok(ud.pair.qp()),
             (None, None) => Err(Error::NOTCONN),
         }
+    }
+
+    /// Whether it has a connection, or as good as that.
+    fn is_made(&self) -> bool {
+        matches!(self.conn, Conn::Up | Conn::Accepted | Conn::Settling(_))
     }
 
     /// Completions that its queue has room for.
@@ -847,6 +899,12 @@ impl Ep {
         eq.write(Event::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
     }
 
+    /// The connection is made.
+    fn connected(&mut self, data: Vec<u8>) {
+        self.conn = Conn::Up;
+        self.tell(FI_CONNECTED as u32, data);
+    }
+
     fn tell(&self, event: u32, data: Vec<u8>) {
         if let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) {
             eq.write(Event::Cm { event, fid, info: None, data });
@@ -856,8 +914,11 @@ impl Ep {
     /// Whether another send would be taken.
     #[inline]
     fn has_room(&self) -> Result<bool> {
-        if !matches!(self.conn, Conn::Up | Conn::Accepted) {
+        if !self.is_made() {
             return Err(Error::NOTCONN);
+        }
+        if matches!(self.conn, Conn::Settling(_)) {
+            return Ok(false);
         }
         let cq_room = self.bindings.tx_cq.as_ref().is_none_or(|cq| cq.has_room());
         Ok(cq_room && self.sent.items.len() < self.limits.tx_size)
@@ -1127,9 +1188,9 @@ impl Ep {
                 self.received(&posted, &done);
             }
         }
-        if matches!(std::mem::replace(&mut self.conn, Conn::Down), Conn::Up | Conn::Accepted)
-            && self.ud.is_none()
-        {
+        let was_up = self.is_made() && self.ud.is_none();
+        self.conn = Conn::Down;
+        if was_up {
             self.tell(FI_SHUTDOWN as u32, Vec::new());
         }
     }
@@ -1176,7 +1237,7 @@ impl Ep {
     /// A queue pair that failed does not work any more: the peer hears of it.
     fn broke(&self, status: u32) {
         if status != status::IBV_WC_WR_FLUSH_ERR
-            && matches!(self.conn, Conn::Up | Conn::Accepted)
+            && self.is_made()
             && let Some(id) = &self.id
         {
             let _ = id.disconnect();
@@ -1184,7 +1245,13 @@ impl Ep {
     }
 
     #[inline]
-    fn received(&self, posted: &Posted, done: &WorkDone) {
+    fn received(&mut self, posted: &Posted, done: &WorkDone) {
+        if !self.heard && done.status == status::IBV_WC_SUCCESS {
+            self.heard = true;
+            if matches!(self.conn, Conn::Settling(_)) {
+                self.connected(Vec::new());
+            }
+        }
         let kind = if done.is_write { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
         let mut of = Completion::of(posted.context, kind, 0);
         if done.status != status::IBV_WC_SUCCESS {
