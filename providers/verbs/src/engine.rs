@@ -138,6 +138,9 @@ enum Conn {
     Settling(Instant),
     Up,
     Down,
+    /// Closed by the application while it called. siw lets go of a queue pair only when
+    /// the call is answered, which may need both sides, so that is not waited for.
+    Leaving,
 }
 
 /// An endpoint or a shared receive context.
@@ -358,23 +361,10 @@ impl Engine {
     /// Ends an endpoint and all it has posted; no completion follows.
     pub(crate) fn close(&self, at: u32) {
         let mut state = self.lock();
-        let state = &mut *state;
-        let Some(mut ep) = state.eps.remove(at) else { return };
-        if let Some(number) = ep.qp().ok().map(|qp| qp.number()) {
-            state.sharers.remove(&number);
+        if self.settles && state.eps.get_mut(at).is_some_and(Ep::leave) {
+            return;
         }
-        let id = ep.id.take();
-        if ep.is_made()
-            && let Some(id) = &id
-        {
-            let _ = id.disconnect();
-        }
-        drop(id);
-        // The pair is gone now, and what it left in the queue is taken out here.
-        if let Some(queue) = ep.queue {
-            state.poll();
-            state.queues[queue].free += ep.reserved();
-        }
+        state.remove(at);
     }
 
     /// Posts a request that sends; -FI_EAGAIN when there is no room, after progress.
@@ -603,6 +593,26 @@ impl State {
         Ok(number)
     }
 
+    /// Ends an endpoint and all it has posted.
+    fn remove(&mut self, at: u32) {
+        let Some(mut ep) = self.eps.remove(at) else { return };
+        if let Some(number) = ep.qp().ok().map(|qp| qp.number()) {
+            self.sharers.remove(&number);
+        }
+        let id = ep.id.take();
+        if ep.is_made()
+            && let Some(id) = &id
+        {
+            let _ = id.disconnect();
+        }
+        drop(id);
+        // The pair is gone now, and what it left in the queue is taken out here.
+        if let Some(queue) = ep.queue {
+            self.poll();
+            self.queues[queue].free += ep.reserved();
+        }
+    }
+
     pub(crate) fn set_fid(&mut self, at: u32, fid: FidPtr) {
         self.eps[at].fid = Some(fid);
     }
@@ -759,6 +769,13 @@ impl State {
     fn hear(&mut self, event: CmEvent, engine: &Engine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
+        if ep.conn == Conn::Leaving {
+            if kind == CmKind::Established {
+                ep.conn = Conn::Up;
+            }
+            self.remove(token as u32);
+            return None;
+        }
         match kind {
             CmKind::AddrResolved | CmKind::RouteResolved => {
                 if let Err(error) = ep.go_on(kind) {
@@ -864,6 +881,22 @@ impl Ep {
     /// Completions that its queue has room for.
     fn reserved(&self) -> usize {
         self.limits.tx_size + self.limits.rx_size
+    }
+
+    /// Leaves nothing but what goes with the answer to its call; false if no call of
+    /// its is under way.
+    fn leave(&mut self) -> bool {
+        if self.conn != Conn::Requested {
+            return false;
+        }
+        // Now the device uses nothing of what is posted any more.
+        if self.qp().and_then(|qp| qp.fail()).is_err() {
+            return false;
+        }
+        (self.conn, self.fid, self.bindings) = (Conn::Leaving, None, Bindings::default());
+        (self.sent, self.posted) = (Fifo::default(), Fifo::default());
+        self.work = Vec::new();
+        true
     }
 
     /// The next step of connecting.

@@ -495,6 +495,13 @@ impl Ep {
         conn.own |= in_own;
         let again = matches!(refused, Some(Refusal::Already | Refusal::Unspecified)) || in_own;
         if conn.link != Link::Calling || !again || conn.refusals >= MAX_REFUSALS {
+            let (link, refusals) = (conn.link, conn.refusals);
+            ofi_provider::log!(
+                &RXM,
+                INFO,
+                EP_CTRL,
+                "a connection failed: {error} ({refused:?}; {link:?}, {refusals} refusals before)"
+            );
             let keys = refused == Some(Refusal::OtherKey);
             self.ended(id, if keys { Error::KEYREJECTED } else { error });
             return;
