@@ -3,7 +3,7 @@
  * device, and what the application hears when its peer or the system fails.  It
  * runs as root in the guest of ctest/vm.
  */
-#include "../../conformance/ct.h"
+#include "ends.h"
 #include <linux/capability.h>
 #include <sys/syscall.h>
 
@@ -100,20 +100,6 @@ static void more_alone(int rank)
 			ct_sent(&c, CTX(i));
 	}
 	ct_done(&c);
-}
-
-/* The endpoint ends: FI_SHUTDOWN, and what is posted comes back. */
-static void wants_end(struct ct *c, int recvs)
-{
-	struct fi_cq_err_entry err;
-	struct fi_cq_tagged_entry e;
-
-	ct_want_event(c, FI_SHUTDOWN, NULL, 0);
-	for (int i = 0; i < recvs; i++) {
-		EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
-		EQ(err.err, FI_ECANCELED);
-		CHECK(err.op_context == CTX(i));
-	}
 }
 
 static void peer_killed(int rank)

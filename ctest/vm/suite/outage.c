@@ -4,7 +4,7 @@
  *
  *   VM_DEVICE, VM_NETDEV, VM_TYPE   the RDMA device, its interface and driver
  */
-#include "../../conformance/ct.h"
+#include "ends.h"
 
 enum { LEN = 64 };
 
@@ -26,20 +26,6 @@ static void run(const char *fmt, ...)
 	va_end(a);
 	EQ(system(command), 0);
 }
-/* The endpoint ends: FI_SHUTDOWN, and what is posted comes back. */
-static void wants_end(struct ct *c, int recvs)
-{
-	struct fi_cq_err_entry err;
-	struct fi_cq_tagged_entry e;
-
-	ct_want_event(c, FI_SHUTDOWN, NULL, 0);
-	for (int i = 0; i < recvs; i++) {
-		EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
-		EQ(err.err, FI_ECANCELED);
-		CHECK(err.op_context == CTX(i));
-	}
-}
-
 static void port_down(int rank)
 {
 	struct ct c;
@@ -67,6 +53,37 @@ static void port_down(int rank)
 	ct_done(&c);
 }
 
+/* The sender's packets go to nobody: without it the peer and the connection are well. */
+static void no_answer(int rank)
+{
+	struct ct c;
+	struct fi_cq_err_entry err;
+	struct fi_cq_tagged_entry e;
+	const char *node = ct_node(&(struct ct_opt){ 0 }), *netdev = env("VM_NETDEV");
+	char *b, text[100];
+
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 2 * LEN);
+	OK(fi_recv(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(0)));
+	ct_barrier(&c);
+	/* the caller: the peer's address is the one that both know */
+	if (rank == 1) {
+		run("ip neigh replace %s lladdr 02:00:00:00:00:99 dev %s nud permanent", node, netdev);
+		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		run("ip neigh del %s dev %s", node, netdev);
+		CHECK(err.op_context == CTX(1));
+		EQ(err.err, FI_ETIMEDOUT);
+		EQ(err.prov_errno, 12);	/* IBV_WC_RETRY_EXC_ERR */
+		EQ(err.err_data_size, 4);
+		fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text);
+		if (!strstr(text, "retry counter exceeded"))
+			FAIL("it says: %s", text);
+		wants_end(&c, 1);
+	}
+	ct_done(&c);
+}
+
 static void device_removed(int rank)
 {
 	struct ct c;
@@ -87,6 +104,7 @@ static void device_removed(int rank)
 
 static const struct ct_test tests[] = {
 	{ "a port that goes down ends sends with the device's reason", port_down, CT_MSG },
+	{ "a peer that answers no more ends sends with the device's reason", no_answer, CT_MSG },
 	{ "a device that is removed ends its connections", device_removed, CT_MSG },
 };
 CT_MAIN("outage", tests)
