@@ -70,6 +70,39 @@ pub struct LocalSegment {
     pub desc: usize,
 }
 
+/// The pieces of a buffer in their order.
+#[derive(Debug, Default)]
+pub struct Local<'a> {
+    iov: &'a [iovec],
+    descs: &'a [*mut c_void],
+}
+
+impl Local<'_> {
+    /// The one there is, if there is just one left.
+    #[inline]
+    pub fn only(&self) -> Option<LocalSegment> {
+        match (self.iov, self.descs) {
+            ([iov], [desc]) => {
+                let (addr, desc) = (iov.iov_base as usize, *desc as usize);
+                Some(LocalSegment { addr, len: iov.iov_len, desc })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Iterator for Local<'_> {
+    type Item = LocalSegment;
+
+    #[inline]
+    fn next(&mut self) -> Option<LocalSegment> {
+        let ((iov, iovs), (desc, descs)) = (self.iov.split_first()?, self.descs.split_first()?);
+        (self.iov, self.descs) = (iovs, descs);
+        let (addr, desc) = (iov.iov_base as usize, *desc as usize);
+        Some(LocalSegment { addr, len: iov.iov_len, desc })
+    }
+}
+
 const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 impl Segments {
@@ -119,16 +152,13 @@ impl Segments {
         self
     }
 
-    fn local(&self) -> impl Iterator<Item = LocalSegment> {
+    #[inline]
+    fn local(&self) -> Local<'_> {
         let descs = match &self.all {
             None => std::slice::from_ref(&self.desc),
             Some(all) => &all.descs[..all.count],
         };
-        self.as_slice().iter().zip(descs).map(|(iov, desc)| LocalSegment {
-            addr: iov.iov_base as usize,
-            len: iov.iov_len,
-            desc: *desc as usize,
-        })
+        Local { iov: self.as_slice(), descs }
     }
 
     #[inline]
@@ -399,7 +429,8 @@ macro_rules! lent {
 
             /// The segments and what they are registered as. The hardware uses them until
             /// the transfer is complete, as the application lent them.
-            pub fn local(&self) -> impl Iterator<Item = LocalSegment> {
+            #[inline]
+            pub fn local(&self) -> Local<'_> {
                 self.0.local()
             }
 

@@ -11,13 +11,13 @@ use crate::device::{has_atomics, mtu};
 use crate::domain::Memory;
 use crate::info::VERBS;
 use crate::sys::{
-    Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp, QpSpec,
-    Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
+    Bunch, Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp,
+    QpSpec, Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::addr::UdAddr;
-use ofi_provider::buf::{IOV_LIMIT, LocalSegment, RecvBuf};
+use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment, RecvBuf};
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::{Event, EventError, FidPtr};
@@ -100,10 +100,8 @@ pub(crate) struct State {
     sharers: HashMap<u32, u32>,
     /// Endpoints with requests that wait for more (FI_MORE).
     waiting: Vec<u32>,
-    /// Endpoints whose caller is to speak first.
-    settling: Vec<u32>,
-    /// Completions taken from a queue of the device's at once.
-    bunch: usize,
+    /// Where completions taken from a queue of the device's at once come.
+    bunch: Bunch,
 }
 
 /// A completion queue of the device's.
@@ -133,8 +131,8 @@ enum Conn {
     Resolving(Vec<u8>),
     Requested,
     Accepted,
-    /// Accepted by a device on which a message may overtake the acceptance, which ends
-    /// the connection: the caller is to speak first, before this time.
+    /// Up on a device on which a message may overtake the acceptance, which ends the
+    /// connection: until this time we send only when the caller has.
     Settling(Instant),
     Up,
     Down,
@@ -252,7 +250,7 @@ struct Posted {
 /// A request that sends, as the engine takes it.
 pub(crate) struct Request<'a> {
     pub(crate) verb: Verb,
-    pub(crate) segments: &'a mut dyn Iterator<Item = LocalSegment>,
+    pub(crate) segments: Local<'a>,
     pub(crate) len: usize,
     /// FI_SEND | FI_MSG …
     pub(crate) kind: u64,
@@ -285,8 +283,7 @@ impl Engine {
                 queues: Vec::new(),
                 sharers: HashMap::new(),
                 waiting: Vec::new(),
-                settling: Vec::new(),
-                bunch: config().cqread_bunch_size,
+                bunch: Bunch::new(config().cqread_bunch_size),
             }),
             activity: AtomicU64::new(0),
             armed: AtomicBool::new(false),
@@ -396,9 +393,27 @@ impl Engine {
 
     /// Fills `sges` with the segments; how many, and what of them is registered
     /// for as long as the operation lasts.
+    #[inline]
     fn segments(
         &self,
-        segments: &mut dyn Iterator<Item = LocalSegment>,
+        segments: Local<'_>,
+        sges: &mut [Sge; IOV_LIMIT],
+        inline: bool,
+        right: u32,
+    ) -> Result<(usize, Kept)> {
+        if let Some(LocalSegment { addr, len, desc }) = segments.only()
+            && len > 0
+            && (inline || desc != 0)
+        {
+            sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
+            return Ok((1, None));
+        }
+        self.other_segments(segments, sges, inline, right)
+    }
+
+    fn other_segments(
+        &self,
+        segments: Local<'_>,
         sges: &mut [Sge; IOV_LIMIT],
         inline: bool,
         right: u32,
@@ -494,7 +509,6 @@ impl Progress for Connections {
         }
         let mut ended = Vec::new();
         let mut state = self.0.lock();
-        state.settle();
         while let Some(event) = self.0.channel.next() {
             ended.extend(state.hear(event, &self.0));
         }
@@ -513,14 +527,6 @@ impl Progress for Connections {
 
     fn wake_fd(&self) -> Option<RawFd> {
         Some(self.0.device.events_fd())
-    }
-
-    fn may_block(&self) -> bool {
-        let settles = self.0.lock().settle();
-        if settles {
-            std::thread::sleep(LINGER);
-        }
-        !settles
     }
 
     /// No call of the application's does this.
@@ -649,7 +655,7 @@ impl State {
     }
 
     pub(crate) fn is_connected(&self, at: u32) -> bool {
-        self.eps[at].conn == Conn::Up
+        matches!(self.eps[at].conn, Conn::Up | Conn::Settling(_))
     }
 
     /// Sends, or receives, that would still be taken.
@@ -709,19 +715,20 @@ impl State {
                 ep.ring();
             }
         }
-        let (mut found, queues) = (false, std::mem::take(&mut self.queues));
-        for queue in &queues {
+        let mut found = false;
+        for at in 0..self.queues.len() {
             for _ in 0..POLLS {
-                let more = queue.cq.poll(self.bunch, |done| {
-                    found = true;
+                let came = self.queues[at].cq.poll(&mut self.bunch);
+                for place in 0..came {
+                    let done = self.bunch.get(place);
                     self.done(&done);
-                });
-                if !more {
+                }
+                found |= came > 0;
+                if came < self.bunch.len() {
                     break;
                 }
             }
         }
-        self.queues = queues;
         found
     }
 
@@ -786,10 +793,10 @@ impl State {
                 ep.tune();
                 if engine.settles && ep.conn == Conn::Accepted && !ep.heard {
                     ep.conn = Conn::Settling(Instant::now() + SETTLE);
-                    self.settling.push(token as u32);
                 } else {
-                    ep.connected(unpack(&data));
+                    ep.conn = Conn::Up;
                 }
+                ep.tell(FI_CONNECTED as u32, unpack(&data));
             }
             CmKind::Rejected => ep.fail(Error::CONNREFUSED, status, unpack(&data)),
             CmKind::Failed if !ep.is_made() => {
@@ -812,21 +819,6 @@ impl State {
             CmKind::Request | CmKind::Other => {}
         }
         None
-    }
-
-    /// Goes on with callers that said nothing; whether there are others that may yet.
-    fn settle(&mut self) -> bool {
-        let now = Instant::now();
-        let eps = &mut self.eps;
-        self.settling.retain(|at| match eps.get_mut(*at) {
-            Some(Ep { conn: Conn::Settling(end), .. }) if *end > now => true,
-            Some(ep @ Ep { conn: Conn::Settling(_), .. }) => {
-                ep.connected(Vec::new());
-                false
-            }
-            _ => false,
-        });
-        !self.settling.is_empty()
     }
 
     /// Ends our half of a connection that the peer has ended; what is posted is
@@ -932,12 +924,6 @@ impl Ep {
         eq.write(Event::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
     }
 
-    /// The connection is made.
-    fn connected(&mut self, data: Vec<u8>) {
-        self.conn = Conn::Up;
-        self.tell(FI_CONNECTED as u32, data);
-    }
-
     fn tell(&self, event: u32, data: Vec<u8>) {
         if let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) {
             eq.write(Event::Cm { event, fid, info: None, data });
@@ -946,12 +932,15 @@ impl Ep {
 
     /// Whether another send would be taken.
     #[inline]
-    fn has_room(&self) -> Result<bool> {
+    fn has_room(&mut self) -> Result<bool> {
         if !self.is_made() {
             return Err(Error::NOTCONN);
         }
-        if matches!(self.conn, Conn::Settling(_)) {
-            return Ok(false);
+        if let Conn::Settling(end) = self.conn {
+            if Instant::now() < end {
+                return Ok(false);
+            }
+            self.conn = Conn::Up;
         }
         let cq_room = self.bindings.tx_cq.as_ref().is_none_or(|cq| cq.has_room());
         Ok(cq_room && self.sent.items.len() < self.limits.tx_size)
@@ -977,7 +966,8 @@ impl Ep {
         if len > most || (flags & FI_INJECT != 0 && len > self.limits.inject) {
             return Err(Error::MSGSIZE);
         }
-        let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+        let mut work = Work::default();
+        let sges = &mut work.sges;
         let inline = !read && !atomic && len <= self.inline;
         let (mut count, mut kept) = (0, None);
         let mut fetch = fetch.map(|to| Box::new((to, 0)));
@@ -992,7 +982,7 @@ impl Ep {
         } else {
             let right = if read { Memory::WRITABLE } else { 0 };
             (count, kept) = engine
-                .segments(segments, &mut sges, inline, right)
+                .segments(segments, sges, inline, right)
                 .map(|found| (count + found.0, found.1))?;
             if count > self.limits.tx_iov {
                 return Err(Error::INVAL);
@@ -1031,17 +1021,19 @@ impl Ep {
             fence: flags & FI_FENCE != 0,
         };
         let wr_id = u64::from(at) << 32 | u64::from(SEND | number);
-        sges.copy_within(first..count, 0);
-        let mut work = Work::new(wr_id, verb, sges, count - first, how);
+        if first > 0 {
+            sges.copy_within(first..count, 0);
+        }
+        work.is(wr_id, verb, count - first, how);
         if self.limits.datagrams {
-            work = work.to(self.way_to(dest)?);
+            work.goes(self.way_to(dest)?);
         }
         // What is to be copied now cannot wait.
         let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < TOGETHER;
         if more || !self.work.is_empty() {
             self.work.push(work);
         } else {
-            self.post(work)?;
+            self.post(&mut work)?;
         }
         self.silent = if signalled { 0 } else { self.silent + 1 };
         let report_error = report || flags & FI_INJECT == 0;
@@ -1074,12 +1066,12 @@ impl Ep {
 
     /// Posts one request.
     #[inline]
-    fn post(&self, mut work: Work) -> Result {
+    fn post(&self, work: &mut Work) -> Result {
         let qp = self.qp()?;
         // SAFETY: the application lends the memory until the completion, which is
         // when `Sent` goes and with it what keeps the memory registered; an
         // inlined message is copied.
-        let posted = unsafe { qp.post(std::slice::from_mut(&mut work)) };
+        let posted = unsafe { qp.post(std::slice::from_mut(work)) };
         posted.map_err(|(error, _)| post_error(error))
     }
 
@@ -1111,9 +1103,10 @@ impl Ep {
     fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
         self.ring();
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
-        let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
-        sges[0] = to;
-        self.post(Work::new(wr_id, verb, sges, 1, How::default()))?;
+        let mut work = Work::default();
+        work.sges[0] = to;
+        work.is(wr_id, verb, 1, How::default());
+        self.post(&mut work)?;
         self.silent += 1;
         self.sent.items.push_back(Sent {
             context: Context::NULL,
@@ -1140,7 +1133,7 @@ impl Ep {
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
         let (mut count, kept) =
-            engine.segments(&mut op.buf.local(), &mut sges, false, Memory::WRITABLE)?;
+            engine.segments(op.buf.local(), &mut sges, false, Memory::WRITABLE)?;
         if count > self.limits.rx_iov {
             return Err(Error::INVAL);
         }
@@ -1282,7 +1275,7 @@ impl Ep {
         if !self.heard && done.status == status::IBV_WC_SUCCESS {
             self.heard = true;
             if matches!(self.conn, Conn::Settling(_)) {
-                self.connected(Vec::new());
+                self.conn = Conn::Up;
             }
         }
         let kind = if done.is_write { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
@@ -1425,5 +1418,15 @@ mod tests {
             failure(Completion::of(Context::NULL, FI_SEND, 0), status, 7).error,
             Error::MSGSIZE
         );
+        // The second never comes of our own connections, which try for ever.
+        for (status, error, text) in [
+            (status::IBV_WC_RETRY_EXC_ERR, Error::TIMEDOUT, "transport retry counter exceeded"),
+            (status::IBV_WC_RNR_RETRY_EXC_ERR, Error::NORX, "RNR retry counter exceeded"),
+        ] {
+            let entry = failure(Completion::of(Context::NULL, FI_SEND, 0), status, 9);
+            assert_eq!((entry.error, entry.prov_errno), (error, status as c_int));
+            let said = status_text(entry.prov_errno).unwrap().to_str().unwrap();
+            assert_eq!(said, text);
+        }
     }
 }

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use ofi_provider::abi::*;
 use ofi_provider::addr;
 use ofi_provider::atomic::{Kind, Operation};
-use ofi_provider::buf::SendBuf;
+use ofi_provider::buf::{Local, SendBuf};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -88,7 +88,7 @@ impl Msg for VerbsEp {
     fn send(&self, op: SendOp) -> Result {
         let request = Request {
             verb: Verb::Send,
-            segments: &mut op.buf.local(),
+            segments: op.buf.local(),
             len: op.buf.len(),
             kind: FI_SEND | FI_MSG,
             flags: op.flags,
@@ -122,7 +122,7 @@ impl Rma for VerbsEp {
         let (addr, key) = place(&op.remote)?;
         let request = Request {
             verb: Verb::Read { addr, key },
-            segments: &mut op.buf.local(),
+            segments: op.buf.local(),
             len: op.buf.len(),
             kind: FI_READ | FI_RMA,
             flags: op.flags & !(FI_INJECT | FI_REMOTE_CQ_DATA),
@@ -138,7 +138,7 @@ impl Rma for VerbsEp {
         let (addr, key) = place(&op.remote)?;
         let request = Request {
             verb: Verb::Write { addr, key },
-            segments: &mut op.buf.local(),
+            segments: op.buf.local(),
             len: op.buf.len(),
             kind: FI_WRITE | FI_RMA,
             flags: op.flags,
@@ -194,7 +194,7 @@ impl Atomic for VerbsEp {
         let way = if operation.fetches() { FI_READ } else { FI_WRITE };
         let request = Request {
             verb,
-            segments: &mut std::iter::empty(),
+            segments: Local::default(),
             len: op.remote.total()?,
             kind: way | FI_ATOMIC,
             // A device has no immediate data for these.

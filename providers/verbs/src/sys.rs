@@ -387,35 +387,52 @@ impl HwCq {
         check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Hands up to `most` completions to `each` (at most [`POLL_MAX`]); whether there
-    /// may be more.
+    /// Takes completions, as many as fit; how many there were.
     #[inline]
-    pub(crate) fn poll(&self, most: usize, mut each: impl FnMut(WorkDone)) -> bool {
-        let most = most.clamp(1, POLL_MAX);
-        let mut done = [const { MaybeUninit::<raw::ibv_wc>::uninit() }; POLL_MAX];
-        // Of a failed one the device writes only some of the fields.
-        done[..most].fill_with(MaybeUninit::zeroed);
+    pub(crate) fn poll(&self, to: &mut Bunch) -> usize {
+        let (room, most) = (to.0.as_mut_ptr(), to.0.len() as c_int);
         // SAFETY: the queue is open and writes at most as many entries as it is told.
-        let n =
-            unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most as i32, done.as_mut_ptr().cast()) };
-        let n = usize::try_from(n).unwrap_or(0);
-        for wc in &done[..n] {
-            // SAFETY: numbers only, so all zeros is a value, and zeroed it was.
-            let wc = unsafe { wc.assume_init_ref() };
-            let with_data = wc.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-            each(WorkDone {
-                wr_id: wc.wr_id,
-                status: wc.status,
-                vendor_error: wc.vendor_err,
-                is_write: wc.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
-                len: wc.byte_len,
-                // SAFETY: both views of the union are a 32-bit number.
-                data: with_data
-                    .then(|| unsafe { u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data) }),
-                qp: wc.qp_num,
-            });
+        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most, room) };
+        usize::try_from(n).unwrap_or(0)
+    }
+}
+
+/// Room for work completions that are taken at once, at most [`POLL_MAX`].
+#[derive(Default)]
+pub(crate) struct Bunch(Vec<raw::ibv_wc>);
+
+// SAFETY: numbers only.
+unsafe impl Send for Bunch {}
+
+impl Bunch {
+    pub(crate) fn new(size: usize) -> Self {
+        // SAFETY: numbers only, so all zeros is a value. (Of a completion that failed a
+        // device writes only some of the fields.)
+        let empty = || unsafe { std::mem::zeroed() };
+        Self((0..size.clamp(1, POLL_MAX)).map(|_| empty()).collect())
+    }
+
+    /// How many it has room for.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What came to one place.
+    #[inline]
+    pub(crate) fn get(&self, place: usize) -> WorkDone {
+        let wc = &self.0[place];
+        let with_data = wc.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both views of the union are a 32-bit number.
+        let data = || unsafe { u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data) };
+        WorkDone {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            vendor_error: wc.vendor_err,
+            is_write: wc.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+            len: wc.byte_len,
+            data: with_data.then(data),
+            qp: wc.qp_num,
         }
-        n == most
     }
 }
 
@@ -513,26 +530,28 @@ pub(crate) struct How {
 /// A work request to be posted.
 pub(crate) struct Work {
     wr: raw::ibv_send_wr,
-    sges: [Sge; IOV_LIMIT],
+    /// Its memory.
+    pub(crate) sges: [Sge; IOV_LIMIT],
 }
 
 // SAFETY: its pointers are set and read by `CmId::post` alone.
 unsafe impl Send for Work {}
 
-impl Work {
-    /// A request with this number, on the first `count` of `sges`.
+impl Default for Work {
     #[inline]
-    pub(crate) fn new(
-        wr_id: u64,
-        verb: Verb,
-        sges: [Sge; IOV_LIMIT],
-        count: usize,
-        how: How,
-    ) -> Self {
+    fn default() -> Self {
+        // SAFETY: numbers and null pointers, so all zeros is a value.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+impl Work {
+    /// Makes it a request with this number, on the first `count` of its segments.
+    #[inline]
+    pub(crate) fn is(&mut self, wr_id: u64, verb: Verb, count: usize, how: How) {
         use raw::ibv_send_flags as flags;
         use raw::ibv_wr_opcode::*;
-        // SAFETY: numbers and null pointers, so all zeros is a value.
-        let mut wr: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
+        let wr = &mut self.wr;
         wr.wr_id = wr_id;
         wr.num_sge = count.min(IOV_LIMIT) as c_int;
         let on = |on: bool, flag: flags| if on { flag.0 } else { 0 };
@@ -565,14 +584,12 @@ impl Work {
                 IBV_WR_ATOMIC_CMP_AND_SWP
             }
         };
-        Self { wr, sges }
     }
 
-    /// The same, of a datagram to that peer.
-    pub(crate) fn to(mut self, way: &Way) -> Self {
+    /// Makes it a datagram to that peer.
+    pub(crate) fn goes(&mut self, way: &Way) {
         let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
         self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
-        self
     }
 }
 
