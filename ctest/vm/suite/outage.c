@@ -53,37 +53,6 @@ static void port_down(int rank)
 	ct_done(&c);
 }
 
-/* The sender's packets go to nobody: without it the peer and the connection are well. */
-static void no_answer(int rank)
-{
-	struct ct c;
-	struct fi_cq_err_entry err;
-	struct fi_cq_tagged_entry e;
-	const char *node = ct_node(&(struct ct_opt){ 0 }), *netdev = env("VM_NETDEV");
-	char *b, text[100];
-
-	ct_open(&c, NULL);
-	b = ct_alloc(&c, 2 * LEN);
-	OK(fi_recv(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(0)));
-	ct_barrier(&c);
-	/* the caller: the peer's address is the one that both know */
-	if (rank == 1) {
-		run("ip neigh replace %s lladdr 02:00:00:00:00:99 dev %s nud permanent", node, netdev);
-		POST(&c, fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)));
-		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
-		run("ip neigh del %s dev %s", node, netdev);
-		CHECK(err.op_context == CTX(1));
-		EQ(err.err, FI_ETIMEDOUT);
-		EQ(err.prov_errno, 12);	/* IBV_WC_RETRY_EXC_ERR */
-		EQ(err.err_data_size, 4);
-		fi_cq_strerror(c.tx, err.prov_errno, err.err_data, text, sizeof text);
-		if (!strstr(text, "retry counter exceeded"))
-			FAIL("it says: %s", text);
-		wants_end(&c, 1);
-	}
-	ct_done(&c);
-}
-
 static void device_removed(int rank)
 {
 	struct ct c;
@@ -104,7 +73,6 @@ static void device_removed(int rank)
 
 static const struct ct_test tests[] = {
 	{ "a port that goes down ends sends with the device's reason", port_down, CT_MSG },
-	{ "a peer that answers no more ends sends with the device's reason", no_answer, CT_MSG },
 	{ "a device that is removed ends its connections", device_removed, CT_MSG },
 };
 CT_MAIN("outage", tests)

@@ -86,6 +86,11 @@ impl Endpoint for VerbsEp {
 impl Msg for VerbsEp {
     #[inline]
     fn send(&self, op: SendOp) -> Result {
+        if let Some(segment) = op.buf.local().only()
+            && self.engine.send_plain(self.at, segment, op.flags, op.data, op.context)?
+        {
+            return Ok(());
+        }
         let request = Request {
             verb: Verb::Send,
             segments: op.buf.local(),

@@ -547,7 +547,7 @@ impl Default for Work {
 
 impl Work {
     /// Makes it a request with this number, on the first `count` of its segments.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is(&mut self, wr_id: u64, verb: Verb, count: usize, how: How) {
         use raw::ibv_send_flags as flags;
         use raw::ibv_wr_opcode::*;
@@ -669,6 +669,7 @@ impl Qp<'_> {
     /// # Safety
     /// Their memory stays the library's until their completion, or until the return
     /// for those that are sent inline.
+    #[inline(always)]
     pub(crate) unsafe fn post(
         &self,
         work: &mut [Work],
