@@ -520,11 +520,15 @@ fn device_told(device: Device, event: DeviceEvent) {
 #[derive(Debug)]
 pub(crate) struct Connections(pub(crate) Arc<Engine>);
 
-impl Progress for Connections {
-    fn progress(&self) {
-        while let Some(event) = self.0.device.next_event() {
-            device_told(self.0.device, event);
-        }
+/// Takes in what all connections of this process tell: what came before a request to a
+/// listener is to be heard before it.
+pub(crate) fn hear_all() {
+    let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
+    engines.into_iter().for_each(|engine| Connections(engine).hear());
+}
+
+impl Connections {
+    fn hear(&self) {
         let mut ended = Vec::new();
         let mut state = self.0.lock();
         while let Some(event) = self.0.channel.next() {
@@ -537,6 +541,15 @@ impl Progress for Connections {
         std::thread::sleep(LINGER);
         let mut state = self.0.lock();
         ended.into_iter().for_each(|at| state.end(at));
+    }
+}
+
+impl Progress for Connections {
+    fn progress(&self) {
+        while let Some(event) = self.0.device.next_event() {
+            device_told(self.0.device, event);
+        }
+        self.hear();
     }
 
     fn wait_fd(&self) -> RawFd {

@@ -1,5 +1,6 @@
 //! Passive endpoints: listening for connections.
 use crate::cm::{DATA_MAX, pack, unpack};
+use crate::engine::hear_all;
 use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
@@ -145,6 +146,7 @@ impl Progress for Shared {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock();
         while let Some(event) = self.channel.next() {
+            hear_all();
             if let Err(error) = state.announce(event) {
                 ofi_provider::log!(&VERBS, WARN, EP_CTRL, "dropping a connection request: {error}");
             }
