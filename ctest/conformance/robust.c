@@ -896,6 +896,70 @@ static void silent_peer(int rank)
 	ct_close(&b);
 }
 
+/* A caller bound to its address takes a port that is free for this one connection, not one that nothing uses. */
+static void few_ports(int rank)
+{
+	enum { N = 64 };
+	static const char range[] = "40000 40015";
+	static struct ct a, b[N];
+	static char in[N][8], out[N][8];
+	struct fi_cq_tagged_entry e;
+	int fd, told = 0, heard = 0;
+
+	(void)rank;
+	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
+		SKIP("no private network: %s", strerror(errno));
+	set_lo(1);
+	fd = open("/proc/sys/net/ipv4/ip_local_port_range", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, range, sizeof range - 1) < 0)
+		SKIP("the ports that the system gives away cannot be set: %s", strerror(errno));
+	close(fd);
+	a.o.caps = FI_MSG;
+	ct_open_rdm(&a, NULL);
+	for (int i = 0; i < N; i++) {
+		char *port = out[i];
+		struct ct_name n;
+
+		snprintf(port, sizeof out[i], "%d", 20000 + i);
+		b[i].o.caps = FI_MSG;
+		b[i].info = ct_getinfo(&b[i].o, "127.0.0.1", port, FI_SOURCE);
+		if (!i) {
+			OK(fi_fabric(b[0].info->fabric_attr, &b[0].fabric, NULL));
+			ct_open_domain(&b[0]);
+		}
+		b[i].domain = b[0].domain;
+		b[i].rx = b[0].rx;
+		b[i].tx = b[0].tx;
+		b[i].av = b[0].av;
+		ct_open_ep(&b[i], b[i].info);
+		OK(fi_enable(b[i].ep));
+		OK(fi_recv(b[i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, &ct_ctx[i]));
+		n = ct_getname(&b[i].ep->fid);
+		a.peer = ct_insert(&a, &n);
+		POST(&a, fi_send(a.ep, port, sizeof out[i], NULL, a.peer, NULL));
+	}
+	while (told < N || heard < N) {
+		struct fi_cq_err_entry err = { 0 };
+		ssize_t r = fi_cq_read(a.tx, &e, 1);
+
+		if (r == -FI_EAVAIL) {
+			EQ(fi_cq_readerr(a.tx, &err, 0), 1);
+			FAIL("send %d: %s", told, fi_strerror(err.err));
+		}
+		told += r == 1;
+		heard += fi_cq_read(b[0].rx, &e, 1) == 1;
+		sched_yield();
+	}
+	for (int i = 0; i < N; i++)
+		EQ(atoi(in[i]), 20000 + i);
+	for (int i = N; i-- > 1;) {
+		OK(fi_close(&b[i].ep->fid));
+		fi_freeinfo(b[i].info);
+	}
+	ct_close(&b[0]);
+	ct_close(&a);
+}
+
 /* Endpoints of one domain, in a ring: each sends to the next, which blocks for it on its own or on the common queue. */
 static void ring(int n, int own)
 {
@@ -1088,6 +1152,7 @@ static const struct ct_test tests[] = {
 	{ "signals that interrupt system calls disturb nothing", interrupted, CT_REL },
 	{ "a peer that is busy for long is not taken for gone", busy_peer, CT_REL },
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },
+	{ "few ports to call from serve many peers", few_ports, CT_RDM | CT_REL | CT_SOLO },
 	{ "a forked child that ends leaves messages alone", forked, CT_REL },
 	{ "a forked child that closes everything closes nothing of its parent's", forked_and_closed, CT_REL },
 	{ "a program may end while a thread reads a queue of its own domain", ends_while_reading, CT_RDM | CT_SOLO | CT_REL },

@@ -103,6 +103,16 @@ impl Socket {
         Ok(())
     }
 
+    /// Binds to call from an address; the port is found when it calls. It may then be
+    /// one that connections to other peers have: what the system gives away is not
+    /// used up by so many peers, and the search for a free one stays short.
+    pub(crate) fn bind_source(&self, mut addr: SocketAddr) -> Result {
+        // Without it (Linux before 4.2) the port is taken now.
+        let _ = self.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        addr.set_port(0);
+        self.bind(&addr)
+    }
+
     /// Binds to listen: the address may still be in use by connections of a
     /// predecessor. With a `ports` range, the first free port of it.
     pub(crate) fn bind_listener(&self, to: &SocketAddr, ports: Option<(u16, u16)>) -> Result {

@@ -148,7 +148,7 @@ impl State {
 
     /// Starts a connection from an endpoint to an address.
     fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
-        let mut local = self.eps[ep_id].identity.local;
+        let local = self.eps[ep_id].identity.local;
         let socket = Socket::new(to)?;
         if config().nodelay {
             socket.set_nodelay();
@@ -159,8 +159,7 @@ impl State {
             if self.eps[ep_id].identity.keep_port {
                 socket.bind_listener(&local, None)?;
             } else {
-                local.set_port(0);
-                socket.bind(&local)?;
+                socket.bind_source(local)?;
             }
         }
         socket.connect(to)?;
