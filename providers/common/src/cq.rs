@@ -113,9 +113,11 @@ struct Ring {
 impl Ring {
     /// `size` is a power of two, or 0 for a ring that is always full.
     fn new(size: usize) -> Self {
-        let empty = Completion::of(Context::NULL, 0, 0);
+        // Zeroed and not filled: memory that no entry has come to yet is not taken.
+        let slots = Box::<[Completion]>::new_zeroed_slice(size);
         Self {
-            slots: vec![empty; size].into_boxed_slice(),
+            // SAFETY: a completion is numbers and a context, which may be null.
+            slots: unsafe { slots.assume_init() },
             read: 0,
             written: 0,
             awaited: false,
