@@ -83,6 +83,17 @@ fi_pp() {
   return 1
 }
 
+# runtime NAME REQUIREMENT: sets V to a Python environment with that package of PyPI, which is
+# fetched once and kept in OFI_TEST_CACHE.
+: "${OFI_TEST_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/ofi-test}"
+runtime() {
+  V=$OFI_TEST_CACHE/$1
+  [ -e "$V/.complete" ] && return 0
+  mkdir -p "$OFI_TEST_CACHE" && rm -rf "$V" && python3 -m venv "$V" && "$V/bin/pip" install -q --retries 1 --timeout 30 --no-deps "$2" >"$WORK/pip.log" 2>&1 && touch "$V/.complete" && return 0
+  tail -n 3 "$WORK/pip.log" >&2
+  return 1
+}
+
 # mpi PROVIDER NP PROGRAM...: Debian's Open MPI, all messages through libfabric.
 mpi() {
   local prov=$1 np=$2; shift 2

@@ -379,6 +379,49 @@ static void not_before_receive(int rank, int tagged, uint64_t level)
 	}
 	ct_done(&c);
 }
+/* What was injected may be written over at once, whatever completion it is sent with. */
+static void injected_delivered(int rank, int tagged)
+{
+	struct ct_opt o = { .caps = caps_of(tagged), .tx_op_flags = FI_DELIVERY_COMPLETE };
+	struct ct c;
+	size_t n;
+	char *b;
+
+	ct_open(&c, &o);
+	n = c.info->tx_attr->inject_size < 64 ? c.info->tx_attr->inject_size : 64;
+	b = ct_alloc(&c, 4096);
+	for (int i = 0; i < 4; i++) {
+		if (rank == 0) {
+			ct_barrier(&c);		/* sender has written over it, and watched its queue */
+			post_recv(&c, tagged, RECV, b, n, 3, CTX(i));
+			ct_recvd(&c, CTX(i), n);
+			CHECK(ct_same(b, n, i));
+		} else {
+			struct iovec v = { b, n };
+			struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .context = CTX(i) };
+			struct fi_msg_tagged t = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .tag = 3, .context = CTX(i) };
+			const uint64_t flags = FI_INJECT | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+
+			ct_fill(b, n, i);
+			if (i % 2 && tagged)
+				POST(&c, fi_tsendmsg(c.ep, &t, flags));
+			else if (i % 2)
+				POST(&c, fi_sendmsg(c.ep, &m, flags));
+			else if (tagged)
+				POST(&c, fi_tinject(c.ep, b, n, c.peer, 3));
+			else
+				POST(&c, fi_inject(c.ep, b, n, c.peer));
+			memset(b, -1, n);
+			NOTHING(&c, c.tx, 20);
+			ct_barrier(&c);
+			if (i % 2)
+				ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+static void msg_injected_delivered(int rank) { injected_delivered(rank, 0); }
+static void tag_injected_delivered(int rank) { injected_delivered(rank, 1); }
 static void msg_delivered_late(int rank) { not_before_receive(rank, 0, FI_DELIVERY_COMPLETE); }
 static void tag_delivered_late(int rank) { not_before_receive(rank, 1, FI_DELIVERY_COMPLETE); }
 static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE); }
@@ -1206,6 +1249,8 @@ static const struct ct_test tests[] = {
 	{ "FI_DELIVERY_COMPLETE completes for a tagged message", tag_delivery_complete, 0 },
 	{ "FI_MATCH_COMPLETE completes for a tagged message", tag_match_complete, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for the receive", msg_delivered_late, CT_REL },
+	{ "an injected message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", msg_injected_delivered, CT_REL },
+	{ "an injected tagged message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", tag_injected_delivered, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for the tagged receive", tag_delivered_late, 0 },
 	{ "FI_MATCH_COMPLETE waits for the match", tag_matched_late, 0 },
 	{ "messages sent before any receive arrive in order", unexpected_order, 0 },

@@ -748,10 +748,18 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     /// The flags of a call without any that injects: never a success entry, and
-    /// no context that could name a counter.
+    /// no context that could name a counter. It is complete as soon as the buffer is
+    /// the application's again, whatever the endpoint's other transfers wait for:
+    /// an answer from the peer would be news to nobody.
     #[inline]
     pub(super) fn inject_flags(&self) -> u64 {
-        (self.tx() & !(abi::FI_COMPLETION | abi::FI_TRIGGER)) | abi::FI_INJECT
+        const NOT: u64 = abi::FI_COMPLETION
+            | abi::FI_TRIGGER
+            | abi::FI_TRANSMIT_COMPLETE
+            | abi::FI_DELIVERY_COMPLETE
+            | abi::FI_MATCH_COMPLETE
+            | abi::FI_COMMIT_COMPLETE;
+        (self.tx() & !NOT) | abi::FI_INJECT
     }
 
     #[inline]

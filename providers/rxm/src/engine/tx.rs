@@ -148,6 +148,8 @@ pub(super) struct TxOp {
     outstanding: u32,
     /// Its memory, registered while it is used.
     regions: Vec<Region>,
+    /// What was injected and its receiver fetches.
+    copy: Option<Buf>,
 }
 
 /// What is left of a send call's flags for the core.
@@ -215,9 +217,11 @@ impl Ep {
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
+        let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE);
         let message = Message {
-            buf: op.buf,
+            buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
             tagged,
             tag: op.tag,
             cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
@@ -227,7 +231,6 @@ impl Ep {
         };
         let ready = self.may_go(conn, op.flags);
         let mut packet = None;
-        let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
         let total = HEADER_LEN + len;
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
@@ -250,8 +253,21 @@ impl Ep {
             todo,
             outstanding: 0,
             regions: Vec::new(),
+            copy: copy.map(|(kept, _)| kept),
         });
         self.start(id, conn, ready)
+    }
+
+    /// A copy of what the application sends, and that as what is sent in its place.
+    #[cold]
+    fn copy_of(&mut self, buf: &SendBuf) -> Result<(Buf, SendBuf)> {
+        let mut copy = self.buffer()?;
+        let bytes = copy.get_mut(..buf.len()).ok_or(Error::MSGSIZE)?;
+        buf.copy_to(0, bytes);
+        // SAFETY: the transfer keeps the copy until it is complete, and its bytes stay
+        // where they are when it is moved.
+        let sent = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len())? };
+        Ok((copy, sent))
     }
 
     /// fi_read and its kin.
@@ -272,6 +288,7 @@ impl Ep {
             todo: Todo::Read { buf: op.buf, from: op.remote },
             outstanding: 0,
             regions: Vec::new(),
+            copy: None,
         });
         self.start(id, conn, ready)
     }
@@ -308,6 +325,7 @@ impl Ep {
             todo,
             outstanding: 0,
             regions: Vec::new(),
+            copy: None,
         });
         self.start(id, conn, ready)
     }
@@ -374,6 +392,7 @@ impl Ep {
             todo: Todo::Wait,
             outstanding: 0,
             regions: Vec::new(),
+            copy: None,
         });
         let header = Header {
             msg_id: u64::from(id),
@@ -1000,6 +1019,11 @@ impl Ep {
             std::mem::replace(&mut op.todo, Todo::Wait)
         {
             self.release(Some(buf));
+        }
+        if op.copy.is_some() {
+            // No longer registered before another transfer has it.
+            op.regions.clear();
+            self.release(op.copy.take());
         }
         Some(op)
     }

@@ -888,7 +888,7 @@ pub(super) fn level(op_flags: u64) -> (u16, bool) {
     if op_flags & FI_REMOTE_CQ_DATA != 0 {
         flags |= REMOTE_CQ_DATA;
     }
-    let acked = op_flags & ACKED != 0 && op_flags & FI_INJECT == 0;
+    let acked = op_flags & ACKED != 0;
     if acked {
         let commit = op_flags & FI_COMMIT_COMPLETE != 0;
         flags |= if commit { COMMIT_COMPLETE } else { DELIVERY_COMPLETE };
