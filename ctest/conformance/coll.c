@@ -18,11 +18,11 @@ struct party {
 
 static uint64_t CAPS = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
 
-static void open_one(struct ct *c, struct ct *base, const struct ct_opt *o)
+static void open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
 {
 	memset(c, 0, sizeof *c);
 	c->o = *o;
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
 	if (base) {
 		c->fabric = base->fabric;
 		c->domain = base->domain;
@@ -37,6 +37,7 @@ static void open_one(struct ct *c, struct ct *base, const struct ct_opt *o)
 	OK(fi_ep_bind(c->ep, &(base ? base : c)->eq->fid, 0));
 	OK(fi_enable(c->ep));
 }
+static void open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { open_at(c, base, o, "0"); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->own; e++)
@@ -654,6 +655,94 @@ static void joined_in_vain(int rank)
 	p.own = 5;
 	close_party(&p, 0);
 }
+/* Member e ends, and another one begins at its address: it knows of nothing before. */
+static void restart(struct party *p, int e)
+{
+	struct ct_opt o = p->c[e].o;
+	struct ct_name name = ct_getname(&p->c[e].ep->fid);
+	char service[8];
+
+	snprintf(service, sizeof service, "%d", ntohs(((struct sockaddr_in *)name.b)->sin_port));
+	OK(fi_close(&p->c[e].ep->fid));
+	p->c[e].ep = NULL;
+	if (p->mc[e])
+		OK(fi_close(&p->mc[e]->fid));
+	p->mc[e] = NULL;
+	ct_close(&p->c[e]);
+	open_at(&p->c[e], &p->c[0], &o, service);
+	for (int r = 0; r < p->n; r++) {
+		struct ct_name other = ct_getname(&p->c[r].ep->fid);
+		p->addr[e][r] = ct_insert(&p->c[e], &other);
+	}
+	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+		turn(p);
+}
+static void leave_all(struct party *p)
+{
+	EACH(p) if (p->mc[e]) {
+		OK(fi_close(&p->mc[e]->fid));
+		p->mc[e] = NULL;
+	}
+}
+static void restarted(int rank)
+{
+	struct party p;
+
+	(void)rank;
+	for (int n = 2; n < 8; n++) {
+		open_party(&p, n, 0, NULL);
+		for (int k = 0; k < n; k++) {
+			join_all(&p);
+			all_operations(&p, 2);
+			leave_all(&p);
+		}
+		for (int e = 1; e < n; e++) {
+			restart(&p, e);
+			if (e % 3 == 0)		/* two at a time */
+				restart(&p, e - 1);
+			for (int k = 0; k < 2; k++) {
+				join_all(&p);
+				all_operations(&p, 2);
+				leave_all(&p);
+			}
+		}
+		close_party(&p, 0);
+	}
+}
+/* Of a group that one has left so, nobody waits for what its successor knows nothing of. */
+static void successor(int rank)
+{
+	struct party p, old;
+
+	(void)rank;
+	open_party(&p, 4, 0, NULL);
+	join_all(&p);
+	EACH(&p) OK(fi_barrier(p.c[e].ep, p.coll[e], CTX(100 + e)));
+	complete_all(&p);
+	old = p;
+	restart(&p, 2);
+	memset(p.mc, 0, sizeof p.mc);
+	old.mc[2] = NULL;
+	join_all(&p);
+	all_operations(&p, 2);
+	EACH(&p) if (e != 2)
+		OK(fi_barrier(p.c[e].ep, old.coll[e], CTX(100 + e)));
+	EACH(&p) if (e != 2) {
+		struct fi_cq_tagged_entry x;
+		struct fi_cq_err_entry err = { 0 };
+		ssize_t got;
+
+		while ((got = fi_cq_read(p.c[e].tx, &x, 1)) == -FI_EAGAIN)
+			turn(&p);
+		EQ(got, -FI_EAVAIL);
+		EQ(fi_cq_readerr(p.c[e].tx, &err, 0), 1);
+		CHECK(err.op_context == CTX(100 + e));
+	}
+	EACH(&p) if (old.mc[e])
+		OK(fi_close(&old.mc[e]->fid));
+	all_operations(&p, 2);
+	close_party(&p, 0);
+}
 /* What a member of a group tells the others, from one who is none. */
 static void forged(int rank)
 {
@@ -856,6 +945,8 @@ static const struct ct_test tests[] = {
 	{ "a member that dies ends what waits for it in an error", dies, CT_RDM },
 	{ "a member that died before the call ends it in an error", died, CT_RDM },
 	{ "joining that fails at one member fails at all, those who come later as well", joined_in_vain, CT_RDM | CT_SOLO },
+	{ "members that were replaced at their address join with those that stayed", restarted, CT_RDM | CT_SOLO },
+	{ "a group that a member has left by ending fails, when another has its address as well", successor, CT_RDM | CT_SOLO },
 	{ "a group believes none but its members that it is broken", forged, CT_RDM | CT_SOLO },
 	{ "endpoints are closed with operations under way", closed_under_way, CT_RDM | CT_SOLO },
 	{ "what makes no sense is refused", refused, CT_RDM | CT_SOLO },

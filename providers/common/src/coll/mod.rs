@@ -17,17 +17,27 @@
 //! |---|---|---|
 //! | 62 | 0 | 1 |
 //! | 61..30 | the group's number | what tells the set from others |
-//! | 29..16 | the operation's number | how often the set was joined before |
+//! | 29..16 | the operation's number | its turn: how often the set was joined before |
 //! | 15..0 | the sender's rank | the sender's rank |
 //!
 //! Group 0 is none: its tag is for [`Notice`]s: that a group is broken, or that joining
-//! one failed, both of which only its members are believed, or nothing but proof that
-//! a member is reachable.
+//! one failed, or of turns, all of which only its members are believed, or nothing but
+//! proof that a member is reachable.
+//!
+//! # Turns
+//! Every member counts how often it joined a set, so that the first call of each meets
+//! the first of the others, also when that failed for some before others made it. One that
+//! begins anew at a former member's address has counted nothing yet. So whoever joins a set
+//! for the first time asks those with whom it exchanges messages for their turn, which is
+//! never answered by one who is further than it can be without the asker, unless he knew a
+//! predecessor; and goes on with the highest. Who is told of a higher one tells it to
+//! those that it told a lower one.
 //!
 //! # Members that vanish
 //! Waiting for a message says nothing about its sender. So the first time that a
 //! member waits for another one it sends it an empty notice, which makes a
-//! connection or fails; and the engine tells when a connection ends. Whoever finds
+//! connection or fails; and the engine tells when a connection ends, after which nobody at
+//! that address is of the groups there were. Whoever finds
 //! a group broken tells all its members, since they may wait for him. A member that
 //! hears so of a group which it has not begun to join remembers it until then.
 mod area;
@@ -45,7 +55,8 @@ use crate::error::{Error, Result};
 use crate::later::{Later, Outcome, Task};
 use area::Area;
 use plan::{Round, Transfer};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The bit of the tag that says a message is ours.
@@ -58,6 +69,11 @@ const MAX_EARLY: usize = 64;
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
 const RANK_BITS: u32 = 16;
 const SEQ_BITS: u32 = 14;
+/// Turns that can be told apart. One more stands for the question after the turn.
+const TURNS: u64 = (1 << SEQ_BITS) - 1;
+const QUESTION: u64 = TURNS;
+/// In the place of a receive: what is waited for comes as a notice.
+const BY_NOTICE: Context = Context(usize::MAX as *mut _);
 /// Operations of a group that can be told apart at a time.
 const MAX_RUNS: usize = 1 << (SEQ_BITS - 2);
 
@@ -83,12 +99,12 @@ pub(crate) trait Port: Send + Sync {
 /// What is called when an operation is over: once, with its result.
 pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
-/// A notice: of a broken group, of joining that failed, or of nothing.
+/// A notice: of a broken group, of joining that failed, of turns, or of nothing.
 #[derive(Default)]
 struct Notice {
-    /// The group's number, or 0.
+    /// The group's number, or 0; what the set is known by, if it is about turns.
     group: u32,
-    /// Why; an errno.
+    /// Why; an errno. 0 if nothing failed.
     error: i32,
     /// The tag of the joining but for the sender's rank, or 0.
     joining: u64,
@@ -126,20 +142,45 @@ struct State {
     /// Numbers that groups have which are still being made.
     reserved: HashSet<u32>,
     runs: Vec<Arc<Run>>,
-    /// Those whose connection ended since we last heard of them, and why.
-    lost: HashMap<fi_addr_t, Error>,
-    /// Those that a connection was made to.
+    /// Those that a connection was made to, which did not end since.
     reached: HashSet<fi_addr_t>,
+    /// Who the members were when a set was last joined.
+    addrs: HashMap<fi_addr_t, SocketAddr>,
     /// The receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
     joins: HashMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
-    /// How often each set was joined.
-    turns: HashMap<Arc<[fi_addr_t]>, u16>,
+    /// Sets that were joined.
+    sets: HashMap<Arc<[fi_addr_t]>, Set>,
+    /// Questions after the turn of sets that were not: who asks, and the set.
+    asked: Vec<(fi_addr_t, u32)>,
     /// Joining that failed elsewhere and has not begun here: who said so, its tag, and why.
     early: Vec<(fi_addr_t, u64, Error)>,
     /// For numbers of new groups.
     seed: u64,
+}
+
+/// What is known of a set that the endpoint joins or has joined.
+struct Set {
+    /// Made of its members' addresses, of all of it: others call it the same.
+    name: u32,
+    /// Of its tags.
+    signature: u32,
+    /// That of the joining under way, or of the next one.
+    turn: u64,
+    /// A joining is under way.
+    joining: bool,
+    /// It was joined once: the turn is right.
+    agreed: bool,
+    /// Members that were told a turn which is perhaps too low.
+    told: Vec<fi_addr_t>,
+}
+
+impl Set {
+    /// The notice of a turn, or the question after it.
+    fn notice(&self, turn: u64) -> Notice {
+        Notice { group: self.name, error: 0, joining: joining_tag(self.signature, turn) }
+    }
 }
 
 /// A joined group.
@@ -156,6 +197,9 @@ pub(crate) struct Group {
 struct GroupState {
     next: u64,
     broken: Option<Error>,
+    /// Members whose connection ended, and why. Whoever is at their address since
+    /// is no member.
+    lost: HashMap<fi_addr_t, Error>,
 }
 
 impl Group {
@@ -296,26 +340,26 @@ impl Room {
         self.later.add([Task::new(self.lane, task)]);
     }
 
-    /// Makes a group of these members, of which the own endpoint is `member`. The
-    /// ports of all tell joins of different sets apart.
+    /// Makes a group of these members with these addresses, of which the own endpoint
+    /// is `member`.
     pub(crate) fn join(
         self: &Arc<Self>,
         members: Arc<[fi_addr_t]>,
         member: Member,
-        ports: &[u16],
+        addrs: &[SocketAddr],
         done: impl FnOnce(Result<Arc<Group>>) + Send + 'static,
     ) {
-        let signature = signature(ports);
+        let (signature, name) = (signature(addrs), name(addrs));
         let (room, done) = (self.clone(), Box::new(done));
         let mut state = lock(&self.state);
-        let turn = state.turns.entry(members.clone()).or_default();
-        let order = u64::from(*turn) % (1 << SEQ_BITS);
-        *turn = turn.wrapping_add(1);
-        let set = u64::from(signature) << (SEQ_BITS + RANK_BITS);
-        let tag = TAG | JOINING | set | order << RANK_BITS;
+        for (member, addr) in members.iter().zip(addrs) {
+            if state.addrs.insert(*member, *addr).is_some_and(|before| before != *addr) {
+                state.reached.remove(member);
+            }
+        }
         let begin = move || {
-            let join = Join { room, members, member, signature, tag, reserved: None, done };
-            join.begin();
+            let (turn, reserved) = (0, None);
+            Join { room, members, member, signature, name, turn, reserved, done }.begin();
         };
         let waiting = state.joins.entry(signature).or_default();
         waiting.push_back(Box::new(begin));
@@ -353,6 +397,11 @@ impl Room {
         }
         drop(state);
         self.next_join(signature);
+    }
+
+    /// The turn of a set.
+    fn turn(&self, members: &Arc<[fi_addr_t]>) -> u64 {
+        lock(&self.state).sets.get(members).map_or(0, |set| set.turn)
     }
 
     /// A number that no group of ours has.
@@ -404,12 +453,21 @@ impl Room {
 
     /// Whether completions call one of these members so.
     fn is_among(&self, id: fi_addr_t, members: &[fi_addr_t]) -> bool {
-        let Some(port) = self.port.upgrade() else { return false };
-        id != FI_ADDR_NOTAVAIL && members.iter().any(|member| port.id_of(*member) == id)
+        self.member_of(id, members).is_some()
     }
 
-    fn noticed(&self, from: fi_addr_t, notice: &Notice) {
+    /// The rank of the member that completions call so.
+    fn member_of(&self, id: fi_addr_t, members: &[fi_addr_t]) -> Option<usize> {
+        let port = self.port.upgrade()?;
+        let is = |member: &fi_addr_t| port.id_of(*member) == id;
+        members.iter().position(is).filter(|_| id != FI_ADDR_NOTAVAIL)
+    }
+
+    fn noticed(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
         let Notice { group, joining, .. } = *notice;
+        if notice.error == 0 {
+            return self.heard_turn(from, group, joining);
+        }
         let error = Error::from_code(notice.error.max(1));
         let mut state = lock(&self.state);
         // A member may fail in the last step of joining, of which others see nothing.
@@ -431,6 +489,78 @@ impl Room {
         }
         for run in runs.iter().filter(|run| self.is_among(from, &run.members)) {
             run.end(Err(error));
+        }
+    }
+
+    /// Somebody asks for the turn of a set, or tells it.
+    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, name: u32, tag: u64) {
+        let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
+        if tag & JOINING == 0 || from == FI_ADDR_NOTAVAIL {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let of_name = |(_, set): &(_, &Set)| set.name == name;
+        let Some(members) = state.sets.iter().find(of_name).map(|(members, _)| members.clone())
+        else {
+            let same = |(asker, _): &&(fi_addr_t, u32)| *asker == from;
+            if turn == QUESTION
+                && !state.asked.contains(&(from, name))
+                && state.asked.iter().filter(same).count() < MAX_EARLY
+            {
+                state.asked.push((from, name));
+            }
+            return;
+        };
+        drop(state);
+        match self.member_of(from, &members) {
+            Some(rank) if turn == QUESTION => self.answer(&members, members[rank]),
+            Some(rank) => self.raise(&members, rank, turn),
+            None => {}
+        }
+    }
+
+    /// Tells a member the turn of the joining under way, or of the next one that is not
+    /// known to fail.
+    fn answer(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, to: fi_addr_t) {
+        let mut state = lock(&self.state);
+        let early: Vec<_> = state.early.iter().map(|(from, tag, _)| (*from, *tag)).collect();
+        let Some(set) = state.sets.get_mut(members) else { return };
+        if !set.agreed && !set.told.contains(&to) {
+            set.told.push(to);
+        }
+        let mut turn = set.turn;
+        let fails = |turn| {
+            let tag = joining_tag(set.signature, turn);
+            early.iter().any(|(from, of)| *of == tag && self.member_of(*from, members).is_some())
+        };
+        while !set.joining && fails(turn) {
+            turn = (turn + 1) % TURNS;
+        }
+        let notice = set.notice(turn);
+        drop(state);
+        self.notify(to, &notice);
+    }
+
+    /// A member told its turn.
+    fn raise(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64) {
+        let mut state = lock(&self.state);
+        let runs: Vec<_> =
+            state.runs.iter().filter(|r| r.group == 0 && r.members == *members).cloned().collect();
+        let Some(set) = state.sets.get_mut(members) else { return };
+        let higher = (1..TURNS / 2).contains(&((turn + TURNS - set.turn) % TURNS));
+        let raised = (higher && !set.agreed).then(|| {
+            set.turn = turn;
+            (set.told.clone(), set.notice(turn))
+        });
+        drop(state);
+        if let Some((told, notice)) = &raised {
+            told.iter().for_each(|to| self.notify(*to, notice));
+        }
+        for run in runs {
+            // What was exchanged until now is of a turn that the others are past.
+            if !run.hears(rank) && raised.is_some() {
+                run.end(Err(Error::AGAIN));
+            }
         }
     }
 
@@ -478,7 +608,9 @@ impl Room {
     pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
         let mut state = lock(&self.state);
         state.reached.remove(&name);
-        state.lost.insert(name, error);
+        for group in state.groups.values().filter(|group| group.members.contains(&name)) {
+            lock(&group.state).lost.insert(name, error);
+        }
         let runs = state.runs.clone();
         drop(state);
         for run in runs {
@@ -502,10 +634,35 @@ impl Room {
 /// What tells one set of members from another: a number made of their
 /// ports in the order of ranks. Addresses can look different from different
 /// hosts, ports cannot. Sets for which it is the same join one after the other.
-fn signature(ports: &[u16]) -> u32 {
-    let mix = |hash: u64, port: &u16| (hash ^ u64::from(*port)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = ports.iter().fold(0xcbf2_9ce4_8422_2325 ^ ports.len() as u64, mix);
-    (hash ^ hash >> 32) as u32
+fn signature(addrs: &[SocketAddr]) -> u32 {
+    hash(addrs.len(), addrs.iter().map(|addr| u64::from(addr.port())))
+}
+
+/// What the members call the set among each other, if they see the same addresses: a
+/// number made of all of these.
+fn name(addrs: &[SocketAddr]) -> u32 {
+    let parts = addrs.iter().flat_map(|addr| {
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let ip = u128::from(ip);
+        [u64::from(addr.port()), (ip >> 64) as u64, ip as u64]
+    });
+    hash(addrs.len(), parts)
+}
+
+fn hash(len: usize, parts: impl Iterator<Item = u64>) -> u32 {
+    let mix = |hash: u64, part: u64| {
+        let hash = (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3);
+        hash ^ hash >> 32
+    };
+    parts.fold(0xcbf2_9ce4_8422_2325 ^ len as u64, mix) as u32
+}
+
+/// The tag by which a set is joined, but for the sender's rank.
+fn joining_tag(signature: u32, turn: u64) -> u64 {
+    TAG | JOINING | u64::from(signature) << (SEQ_BITS + RANK_BITS) | turn << RANK_BITS
 }
 
 /// A group being made: rank 0 proposes a number, and all say whether they have a
@@ -515,44 +672,107 @@ struct Join {
     members: Arc<[fi_addr_t]>,
     member: Member,
     signature: u32,
-    /// Of its messages, but for the sender's rank.
-    tag: u64,
+    name: u32,
+    turn: u64,
     /// The number that is kept for it.
     reserved: Option<u32>,
     done: Box<dyn FnOnce(Result<Arc<Group>>) + Send>,
 }
 
 impl Join {
+    /// Of its messages, but for the sender's rank.
+    fn tag(&self) -> u64 {
+        joining_tag(self.signature, self.turn)
+    }
+
     fn begin(self) {
-        match self.room.failed_early(self.tag, &self.members) {
+        let new = || Set {
+            name: self.name,
+            signature: self.signature,
+            turn: 0,
+            joining: true,
+            agreed: false,
+            told: Vec::new(),
+        };
+        let mut state = lock(&self.room.state);
+        let set = state.sets.entry(self.members.clone()).or_insert_with(new);
+        if set.name != self.name {
+            // Other members, that have the places of former ones in the address vector.
+            *set = new();
+        }
+        set.joining = true;
+        let agreed = set.agreed;
+        let name = self.name;
+        let asked: Vec<_> = state.asked.extract_if(.., |(_, of)| *of == name).collect();
+        drop(state);
+        for (from, _) in asked {
+            if let Some(rank) = self.room.member_of(from, &self.members) {
+                self.room.answer(&self.members, self.members[rank]);
+            }
+        }
+        if agreed || self.member.of == 1 { self.enter() } else { self.ask() }
+    }
+
+    /// Asks those with whom it exchanges messages for their turn.
+    fn ask(mut self) {
+        self.turn = self.room.turn(&self.members);
+        if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
+            return self.over(Err(error));
+        }
+        let plans = [self.member.broadcast(0, 4), self.member.allreduce(1, 1)];
+        let others: BTreeSet<usize> = plans.iter().flat_map(Plan::others).collect();
+        let (room, members) = (self.room.clone(), self.members.clone());
+        let question =
+            Notice { group: self.name, error: 0, joining: joining_tag(self.signature, QUESTION) };
+        let nothing = Plan::nothing();
+        self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| join.enter());
+        for other in others {
+            lock(&room.state).reached.insert(members[other]);
+            room.notify(members[other], &question);
+        }
+    }
+
+    /// Takes part in the set's turn.
+    fn enter(mut self) {
+        self.turn = self.room.turn(&self.members);
+        match self.room.failed_early(self.tag(), &self.members) {
             Some(error) => self.over(Err(error)),
             None => self.propose(),
         }
     }
 
+    /// One step: an operation, or waiting for notices of `told`.
     fn step(
         self,
         plan: Plan,
         input: &[u8],
         reduction: Option<Operation>,
+        told: Vec<usize>,
         then: impl FnOnce(Self, &[u8]) + Send + 'static,
     ) {
-        let (tag, rank) = (self.tag, self.member.rank);
+        let (tag, rank) = (self.tag(), self.member.rank);
         let (room, members) = (self.room.clone(), self.members.clone());
         let slot = Arc::new(Mutex::new(Some(self)));
         let of_finish = slot.clone();
         let finish: Finish = Box::new(move |result| {
-            if let Some(join) = lock(&of_finish).take() {
-                match result {
-                    Ok(bytes) => then(join, bytes),
-                    Err(error) => join.over(Err(error)),
+            let Some(mut join) = lock(&of_finish).take() else { return };
+            match result {
+                Ok(bytes) => then(join, bytes),
+                Err(_) if join.room.turn(&join.members) != join.turn => {
+                    join.release();
+                    join.enter();
                 }
+                Err(error) => join.over(Err(error)),
             }
         });
         let start = Start { plan, input: None, reduction, finish };
         match room.run(0, &members, rank, tag, start) {
             Ok(run) => {
                 run.area.write(0, input);
+                let mut state = lock(&run.state);
+                state.outstanding = told.len();
+                state.receives = told.into_iter().map(|from| (BY_NOTICE, from)).collect();
+                drop(state);
                 room.go(run);
             }
             Err(error) => {
@@ -569,9 +789,11 @@ impl Join {
         let plan = self.member.broadcast(0, 4);
         if self.member.rank == 0 {
             let number = self.room.new_number();
-            self.step(plan, &number.to_be_bytes(), None, move |join, _| join.vote(number));
+            self.step(plan, &number.to_be_bytes(), None, Vec::new(), move |join, _| {
+                join.vote(number)
+            });
         } else {
-            self.step(plan, &[], None, |join, bytes| {
+            self.step(plan, &[], None, Vec::new(), |join, bytes| {
                 join.vote(bytes.try_into().map_or(0, u32::from_be_bytes));
             });
         }
@@ -585,14 +807,14 @@ impl Join {
         self.reserved = (!taken).then_some(number);
         let plan = self.member.allreduce(1, 1);
         let highest = Operation::highest_byte();
-        self.step(plan, &[u8::from(taken)], Some(highest), move |mut join, verdict| {
+        self.step(plan, &[u8::from(taken)], Some(highest), Vec::new(), move |mut join, verdict| {
             if verdict != [0] {
                 join.release();
                 return join.propose();
             }
             let group = Arc::new(Group {
                 number,
-                joining: join.tag,
+                joining: join.tag(),
                 members: join.members.clone(),
                 member: join.member,
                 state: Mutex::default(),
@@ -610,6 +832,14 @@ impl Join {
 
     fn over(mut self, result: Result<Arc<Group>>) {
         self.release();
+        if let Some(set) = lock(&self.room.state).sets.get_mut(&self.members) {
+            set.joining = false;
+            set.told.clear();
+            set.agreed |= result.is_ok();
+            if set.turn == self.turn {
+                set.turn = (self.turn + 1) % TURNS;
+            }
+        }
         self.room.join_over(self.signature);
         (self.done)(result);
     }
@@ -703,20 +933,37 @@ impl Run {
     /// A message of this peer is waited for: is there anybody to send it?
     fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
         let mut state = lock(&self.room.state);
-        let lost = state.lost.get(&peer).copied();
-        let new = state.reached.insert(peer);
-        drop(state);
-        if new {
-            // A new connection, or none: then `lost` is called.
-            self.room.notify(peer, &Notice::default());
-        } else if let Some(error) = lost {
+        let gone = |group: &Arc<Group>| lock(&group.state).lost.get(&peer).copied();
+        if let Some(error) = state.groups.get(&self.group).and_then(gone) {
+            drop(state);
             // What came before the end counts: that it did is known by then.
             let run = self.clone();
             self.room.task(move || {
                 run.check(peer, error);
                 Ok(())
             });
+        } else if state.reached.insert(peer) {
+            drop(state);
+            // A new connection, or none: then `lost` is called.
+            self.room.notify(peer, &Notice::default());
         }
+    }
+
+    /// Whether this waited for a notice of the member of this rank, which has come.
+    fn hears(self: &Arc<Self>, rank: usize) -> bool {
+        let mut state = lock(&self.state);
+        let mut waits = false;
+        state.receives.retain(|receive| {
+            let is = *receive == (BY_NOTICE, rank);
+            waits |= is;
+            !is
+        });
+        if waits {
+            state.outstanding -= 1;
+            let run = self.clone();
+            self.room.task(move || run.advance());
+        }
+        waits || state.receives.iter().any(|(context, _)| *context == BY_NOTICE)
     }
 
     /// A transfer is over.

@@ -74,6 +74,21 @@ fn talk(transfers: Vec<Transfer>) -> Round {
     Round { steps: Vec::new(), transfers }
 }
 
+impl Plan {
+    /// Nothing is to be done.
+    pub(super) fn nothing() -> Self {
+        Self { area: 0, input: 0, result: part(0, 0), rounds: Vec::new() }
+    }
+
+    /// The ranks of those that messages go to or come from.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+        self.rounds.iter().flat_map(|round| &round.transfers).map(|transfer| match transfer {
+            Transfer::Send { to, .. } => *to,
+            Transfer::Recv { from, .. } => *from,
+        })
+    }
+}
+
 /// A member of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {

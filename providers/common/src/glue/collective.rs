@@ -547,7 +547,6 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
             members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
         let own = addr::from_bytes(&shared.inner.getname()?)?;
         let member = Member { rank: own_rank(own, &addrs)?, of: members.len() };
-        let ports: Vec<u16> = addrs.iter().map(SocketAddr::port).collect();
         eq.add_user();
         let mc = Arc::new(Mc {
             c: UnsafeCell::new(fid_mc {
@@ -565,7 +564,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
         let (joining, context) = (mc.clone(), Context(context));
         // SAFETY: checked above. Before the event, which another thread may read first.
         unsafe { out.write(mc.into_c()) };
-        shared.room()?.join(members, member, &ports, move |result| joining.joined(context, result));
+        shared.room()?.join(members, member, &addrs, move |result| joining.joined(context, result));
         if let Some(later) = &shared.ground.later {
             later.run();
         }
