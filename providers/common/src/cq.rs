@@ -20,6 +20,7 @@ use crate::progress::Progress;
 use crate::wait::{self, Kind, Lazy, Wait};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
+use std::alloc::Layout;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -110,21 +111,36 @@ struct Ring {
     error_data: Vec<u8>,
 }
 
+/// So many slots, zeroed and not filled: memory that no entry has come to yet is not taken.
+fn zeroed(size: usize) -> Result<Box<[Completion]>> {
+    let layout = Layout::array::<Completion>(size).map_err(|_| Error::NOMEM)?;
+    if size == 0 {
+        return Ok(Box::default());
+    }
+    // SAFETY: the layout is that of the slice, and not empty; a completion is numbers and
+    // a context, which may be null.
+    unsafe {
+        let first = std::alloc::alloc_zeroed(layout).cast::<Completion>();
+        if first.is_null() {
+            return Err(Error::NOMEM);
+        }
+        Ok(Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, size)))
+    }
+}
+
 impl Ring {
-    /// `size` is a power of two, or 0 for a ring that is always full.
-    fn new(size: usize) -> Self {
-        // Zeroed and not filled: memory that no entry has come to yet is not taken.
-        let slots = Box::<[Completion]>::new_zeroed_slice(size);
-        Self {
-            // SAFETY: a completion is numbers and a context, which may be null.
-            slots: unsafe { slots.assume_init() },
+    /// `size` is a power of two, or 0 for a ring that is always full; -FI_ENOMEM if
+    /// there is no memory for so many.
+    fn new(size: usize) -> Result<Self> {
+        Ok(Self {
+            slots: zeroed(size)?,
             read: 0,
             written: 0,
             awaited: false,
             behind: VecDeque::new(),
             errors: VecDeque::new(),
             error_data: Vec::new(),
-        }
+        })
     }
 
     #[inline]
@@ -278,7 +294,7 @@ impl Cq {
             (parent.on_blocking)(kind)?;
         }
         if let Some(owner) = owner {
-            return Ok(Self::of_peer(parent, format, owner));
+            return Self::of_peer(parent, format, owner);
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
@@ -295,7 +311,7 @@ impl Cq {
                 },
                 ops: (&raw const CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(size.next_power_of_two()), parent.level),
+            ring: Lock::with_level(Ring::new(size.next_power_of_two())?, parent.level),
             count: AtomicUsize::new(0),
             size,
             format,
@@ -316,8 +332,8 @@ impl Cq {
 
     /// A queue whose entries go to the queue of another provider's. Its context
     /// was only for opening.
-    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Arc<Self> {
-        Arc::new(Self {
+    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
             c: fid_cq {
                 fid: fid {
                     fclass: FI_CLASS_CQ as usize,
@@ -326,7 +342,7 @@ impl Cq {
                 },
                 ops: (&raw const PEER_CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(0), parent.level),
+            ring: Lock::with_level(Ring::new(0)?, parent.level),
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
@@ -338,7 +354,7 @@ impl Cq {
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
-        })
+        }))
     }
 
     /// The queue behind a fid of the application's, if it is one of ours.
