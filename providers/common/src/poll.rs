@@ -47,6 +47,18 @@ impl Member {
         }
     }
 
+    /// Progresses it, without taking note of what it has.
+    fn progress(&self) {
+        match self {
+            Self::Cntr(cntr) => {
+                if let Some(cntr) = cntr.upgrade() {
+                    cntr.progress_source().progress();
+                }
+            }
+            Self::Cq(_) | Self::Eq(_) => _ = self.poll(),
+        }
+    }
+
     /// Whether it has something for the application, without progress and
     /// without taking note of it.
     fn ready(&self) -> bool {
@@ -405,7 +417,10 @@ unsafe extern "C" fn poll_poll(
         let members = set.members().clone();
         let mut n = 0;
         for member in &members {
-            if member.poll() && n < count {
+            if n == count {
+                // What it has is for the next call to tell.
+                member.progress();
+            } else if member.poll() {
                 // SAFETY: the caller gave room for `count` contexts.
                 unsafe { contexts.add(n as usize).write(member.context()) };
                 n += 1;
