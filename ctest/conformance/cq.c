@@ -761,6 +761,60 @@ static void poll_set(int rank)
 	OK(fi_close(&p->fid));
 	ct_done(&c);
 }
+/* Fabric and domain alone. */
+static void open_bare(struct ct *c)
+{
+	memset(c, 0, sizeof *c);
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
+	OK(fi_domain(c->fabric, c->info, &c->domain, c));
+}
+static void poll_counters(int rank)
+{
+	struct fi_cntr_attr n = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_NONE };
+	struct fi_poll_attr a = { 0 };
+	struct fid_cntr *cntr[3];
+	struct fid_poll *p;
+	void *hit[3];
+	struct ct c;
+	int seen = 0;
+
+	(void)rank;
+	open_bare(&c);
+	OK(fi_poll_open(c.domain, &a, &p));
+	for (int i = 0; i < 3; i++) {
+		OK(fi_cntr_open(c.domain, &n, &cntr[i], CTX(i)));
+		OK(fi_poll_add(p, &cntr[i]->fid, 0));
+		OK(fi_cntr_add(cntr[i], 1));
+	}
+	EQ(fi_poll(p, NULL, 0), 0);
+	for (int i = 0; i < 3; i++) {
+		EQ(fi_poll(p, hit, 1), 1);
+		for (int k = 0; k < 3; k++)
+			seen |= (hit[0] == CTX(k)) << k;
+	}
+	EQ(seen, 7);
+	EQ(fi_poll(p, hit, 3), 0);
+	for (int i = 0; i < 3; i++) {
+		OK(fi_poll_del(p, &cntr[i]->fid, 0));
+		OK(fi_close(&cntr[i]->fid));
+	}
+	OK(fi_close(&p->fid));
+	ct_close(&c);
+}
+static void too_large(int rank)
+{
+	struct fi_cq_attr q = { .size = 1u << 29, .format = FI_CQ_FORMAT_TAGGED };
+	struct rlimit l = { 4ull << 30, 4ull << 30 };
+	struct fid_cq *cq;
+	struct ct c;
+
+	(void)rank;
+	open_bare(&c);
+	CHECK(!setrlimit(RLIMIT_AS, &l));
+	ERR(fi_cq_open(c.domain, &q, &cq, NULL), FI_ENOMEM);
+	ct_close(&c);
+}
 static void wait_set(int rank)
 {
 	struct ct c;
@@ -825,7 +879,9 @@ static const struct ct_test tests[] = {
 	{ "counters can be set and added to", counter_arithmetic, 0 },
 	{ "a cancelled receive counts as an error", counter_errors, 0 },
 	{ "add and adderr wake a waiter", counter_wakes, 0 },
+	{ "a queue for which there is no memory is refused", too_large, CT_SOLO },
 	{ "a poll set tells which queue has something", poll_set, 0 },
+	{ "a poll set tells of every counter that changed, however few a call takes", poll_counters, CT_SOLO },
 	{ "a wait set waits and is busy while a queue uses it", wait_set, 0 },
 	{ "objects in use answer -FI_EBUSY to fi_close", busy, 0 },
 };

@@ -555,6 +555,76 @@ static void region_counter(int rank)
 	OK(fi_close(&n->fid));
 	done(&c);
 }
+static void nothing(int rank)
+{
+	struct ct c;
+	struct region r;
+	char *b;
+	struct iovec v = { NULL, 0 };
+	struct fi_rma_iov p = { 0 };
+	struct fi_msg_rma g = { .msg_iov = &v, .iov_count = 1, .rma_iov = &p, .rma_iov_count = 1, .context = CTX(4) };
+	struct fi_cq_tagged_entry e = { 0 };
+
+	(void)rank;
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 4096);
+	r = share(&c, 0, b, 4096, REMOTE);
+	g.addr = c.peer;
+	p.addr = r.addr;
+	p.key = r.key;
+	POST(&c, fi_write(c.ep, b, 0, ct_desc(b), c.peer, r.addr, r.key, CTX(0)));
+	ct_sent(&c, CTX(0));
+	POST(&c, fi_write(c.ep, NULL, 0, NULL, c.peer, r.addr + 4096, r.key, CTX(1)));
+	ct_sent(&c, CTX(1));
+	POST(&c, fi_read(c.ep, b, 0, ct_desc(b), c.peer, r.addr, r.key, CTX(2)));
+	ct_sent(&c, CTX(2));
+	POST(&c, fi_read(c.ep, NULL, 0, NULL, c.peer, r.addr + 4096, r.key, CTX(3)));
+	ct_sent(&c, CTX(3));
+	for (int buffers = 1; buffers >= 0; buffers--) {
+		g.iov_count = buffers;
+		POST(&c, fi_writemsg(c.ep, &g, 0));
+		ct_sent(&c, CTX(4));
+		POST(&c, fi_readmsg(c.ep, &g, 0));
+		ct_sent(&c, CTX(4));
+	}
+	POST(&c, fi_inject_write(c.ep, NULL, 0, c.peer, r.addr, r.key));
+	/* no place is none that the peer could check */
+	g.rma_iov_count = 0;
+	ERR(fi_writemsg(c.ep, &g, 0), FI_EINVAL);
+	ERR(fi_readmsg(c.ep, &g, 0), FI_EINVAL);
+	POST(&c, fi_inject_writedata(c.ep, NULL, 0, 77, c.peer, r.addr, r.key));
+	ct_next(&c, c.rx, &e, NULL, NULL);
+	EQ(e.data, 77);
+	EQ(e.len, 0);
+	done(&c);
+}
+static void all_memory(int rank)
+{
+	static const int modes[] = { 0, FI_MR_VIRT_ADDR, 2, 1 };
+
+	for (int i = 0; i < 4; i++) {
+		int mode = modes[i];
+		struct ct_opt o = { .caps = CAPS, .mr_mode = &mode, .version = i < 2 ? 0 : FI_VERSION(1, 4) };
+		struct region r;
+		struct fid_mr *none;
+		struct ct c;
+		char *b;
+
+		mr[0] = mr[1] = NULL;
+		ct_open(&c, &o);
+		b = ct_alloc(&c, 4096);
+		ERR(fi_mr_reg(c.domain, (char *)4096, SIZE_MAX - 10, REMOTE, 0, 50, 0, &none, NULL), FI_EINVAL);
+		r = share(&c, 0, NULL, SIZE_MAX, REMOTE);
+		ct_swap(&c, &(uint64_t){ (uintptr_t)b }, &r.addr, sizeof r.addr);
+		ct_fill(b + 100, 50, rank);
+		POST(&c, fi_write(c.ep, b + 100, 50, NULL, c.peer, r.addr, r.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		POST(&c, fi_read(c.ep, b + 200, 50, NULL, c.peer, r.addr, r.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(b + 200, 50, rank));
+		done(&c);
+	}
+}
 
 static const struct ct_test tests[] = {
 	{ "regions are named as FI_MR_BASIC, FI_MR_SCALABLE or neither say, in old programs and new", registration_modes, CT_REL },
@@ -571,5 +641,7 @@ static const struct ct_test tests[] = {
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
 	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },
 	{ "a committed write is there when it is complete", committed, CT_REL },
+	{ "transfers of no bytes complete, and those that name no place are refused", nothing, CT_REL },
+	{ "all memory can be one region, and none goes past its end", all_memory, CT_REL },
 };
 CT_MAIN("rma", tests)

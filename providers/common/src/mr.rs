@@ -422,6 +422,8 @@ impl Mr {
         // SAFETY: by this function's contract.
         let iov = unsafe { *attr.mr_iov };
         let (base, len) = (iov.iov_base as usize, iov.iov_len);
+        // There is no memory behind the last address.
+        base.checked_add(len).ok_or(Error::INVAL)?;
         let (access, offset, wanted) = (attr.access, attr.offset, attr.requested_key);
         let (key, backing) = match &table.backing {
             None => (table.insert(base, len, access, offset, wanted)?, None),
