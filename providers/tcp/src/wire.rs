@@ -395,7 +395,9 @@ impl Header {
         // The original leaves whatever was there in headers that name no place.
         let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
-        if remote && !(1..=MAX_SEGMENTS).contains(&(segments as usize)) {
+        // A transfer of no bytes may name no place.
+        let least = usize::from(op == Op::Atomic);
+        if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
         }
         let size = word(8)?;
