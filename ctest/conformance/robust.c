@@ -732,6 +732,7 @@ static void silent_callers(int rank)
 	struct ct c;
 	static char b[64];
 	struct ct_name n, theirs;
+	struct rlimit low = { 64, 64 };
 	int s[N];
 
 	memset(&c, 0, sizeof c);
@@ -741,20 +742,30 @@ static void silent_callers(int rank)
 	} else if (ct_type != FI_EP_MSG) {
 		n = ct_open_rdm(&c, NULL);
 	}
+	if (rank == 0)
+		CHECK(!setrlimit(RLIMIT_NOFILE, &low));
 	ct_swap(&c, &n, &theirs, sizeof n);
 	if (ct_type != FI_EP_MSG)
 		c.peer = ct_insert(&c, &theirs);
 	if (rank == 0) {
-		struct rlimit low = { 64, 64 };
 		char x;
 
-		CHECK(!setrlimit(RLIMIT_NOFILE, &low));
 		if (ct_type == FI_EP_MSG) {
 			ct_want_event(&c, FI_CONNREQ, NULL, 0);
 		} else {
 			POST(&c, fi_recv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, CTX(0)));
 			ct_recvd(&c, CTX(0), 8);
 		}
+		/* and the program has descriptors left for itself */
+		for (int64_t end = ct_ms() + 100; ct_ms() < end;) {
+			ct_progress(&c);
+			if (c.eq)
+				(void)fi_eq_read(c.eq, (uint32_t[1]){ 0 }, b, sizeof b, 0);
+		}
+		for (int i = 0; i < 8; i++)
+			CHECK((s[i] = dup(0)) >= 0);
+		for (int i = 0; i < 8; i++)
+			close(s[i]);
 		ct_send_oob("", 1);
 		ct_recv_oob(&c, &x, 1);
 	} else {

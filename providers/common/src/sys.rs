@@ -8,6 +8,16 @@ pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
 }
 
+/// How many descriptors the process may have open (RLIMIT_NOFILE).
+pub fn max_descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call, which writes it.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
+        0 => usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX),
+        _ => usize::MAX,
+    }
+}
+
 /// An epoll instance: which descriptors are worth looking at.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);

@@ -1,7 +1,7 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
 use crate::engine::{
-    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
+    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
 };
 use crate::info::TCP;
 use crate::sock::{Socket, to_bytes};
@@ -217,7 +217,7 @@ impl State {
                         socket.set_nodelay();
                     }
                     socket.set_connect_timeout(CONNECT_TIMEOUT);
-                    if self.callers.len() >= MAX_SILENT {
+                    if self.callers.len() >= max_silent().min(MAX_SILENT) {
                         self.drop_oldest();
                     }
                     let fd = socket.fd();

@@ -20,7 +20,7 @@ use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
-use ofi_provider::sys::Interest;
+use ofi_provider::sys::{Interest, max_descriptors};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -45,6 +45,12 @@ const MAX_HANG_UPS: u32 = 10;
 
 /// How long a listener that lacked descriptors or memory waits.
 pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
+
+/// How many callers may be connected without having said what they want: strangers
+/// leave the program the other half of its descriptors.
+pub(crate) fn max_silent() -> usize {
+    max_descriptors() / 2
+}
 
 /// Whether accepting failed for want of what may be there later.
 pub(crate) fn is_shortage(error: Error) -> bool {
@@ -273,6 +279,7 @@ impl State {
                     if let Ok(id) = self.add_conn(conn) {
                         // What the peer says first is often there already.
                         self.handshake(id);
+                        self.bound_silence(id);
                     }
                 }
                 Err(error) if is_shortage(error) => {
@@ -309,6 +316,28 @@ impl State {
                     return;
                 }
             }
+        }
+    }
+
+    /// Strangers must not use up the program's descriptors by silence; who was only
+    /// slow calls again.
+    fn bound_silence(&mut self, new: u32) {
+        let conns = &self.conns;
+        let is_silent = |(id, serial): &(u32, u64)| {
+            let silent = |c: &Conn| c.stage == Stage::AwaitRequest && c.serial == *serial;
+            conns.get(*id).is_some_and(silent)
+        };
+        let new = conns.get(new).map(|conn| (new, conn.serial)).filter(is_silent);
+        self.silent.extend(new);
+        let most = max_silent();
+        if self.silent.len() <= most {
+            return;
+        }
+        self.silent.retain(is_silent);
+        while self.silent.len() > most
+            && let Some((oldest, _)) = self.silent.pop_front()
+        {
+            self.fail(oldest, Error::CONNABORTED);
         }
     }
 

@@ -27,7 +27,7 @@ mod uring;
 mod zerocopy;
 
 pub(crate) use cm::{
-    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage,
+    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
 };
 pub(crate) use ep::{Identity, Kind};
 
@@ -42,6 +42,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -148,6 +149,8 @@ pub(crate) struct State {
     timer: cm::Timer,
     /// Endpoints whose listener could not accept for want of descriptors.
     deaf: Vec<u32>,
+    /// Callers who had said nothing when they were accepted, with their serial numbers.
+    silent: VecDeque<(u32, u64)>,
     /// Memory that peers may read and write.
     regions: Arc<MrTable>,
 }
@@ -182,6 +185,7 @@ impl Engine {
             events: Vec::with_capacity(64),
             timer,
             deaf: Vec::new(),
+            silent: VecDeque::new(),
             regions,
         };
         let state = Lock::with_level(state, level.clone());
