@@ -687,7 +687,9 @@ impl Ep {
     fn written(&mut self, conn: u32, header: &Header) -> Parsed {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
-            fetch.conn == conn && fetch.by_write && fetch.header.msg_id == header.msg_id
+            // The sender knows where to write it only once that was said.
+            let told = fetch.by_write && fetch.outstanding > 0;
+            fetch.conn == conn && told && fetch.header.msg_id == header.msg_id
         });
         let Some((id, _)) = found else {
             return Err(Malformed("the end of a write that is none"));
