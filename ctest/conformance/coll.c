@@ -1,5 +1,6 @@
 /* fi_collective(3), fi_av_set(3): groups of endpoints, in one process and in two. */
 #include "ct.h"
+#include <sys/prctl.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 
@@ -674,7 +675,8 @@ static void restart(struct party *p, int e)
 		struct ct_name other = ct_getname(&p->c[r].ep->fid);
 		p->addr[e][r] = ct_insert(&p->c[e], &other);
 	}
-	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+	/* those that stayed hear of its end before they join again, which would fail else */
+	for (int64_t end = ct_ms() + 50, n = 0; ct_ms() < end || n < 300; n++)
 		turn(p);
 }
 static void leave_all(struct party *p)
@@ -708,6 +710,131 @@ static void restarted(int rank)
 		}
 		close_party(&p, 0);
 	}
+}
+/* A process of four that joins a set, uses the group, and joins it again, until it is killed. */
+static void again_and_again(int me, const int *ports, volatile int *through)
+{
+	enum { N = 4 };
+	struct ct_opt o = { .caps = CAPS, .cq_size = 64, .one_cq = 1 };
+	struct fi_av_set_attr a = { .count = N, .start_addr = FI_ADDR_NOTAVAIL, .end_addr = FI_ADDR_NOTAVAIL };
+	struct fid_av_set *s;
+	struct ct c;
+	char service[8];
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	snprintf(service, sizeof service, "%d", ports[me]);
+	open_at(&c, NULL, &o, service);
+	OK(fi_av_set(c.av, &a, &s, NULL));
+	for (int i = 0; i < N; i++) {
+		struct ct_name name = ct_getname(&c.ep->fid);
+		((struct sockaddr_in *)name.b)->sin_port = htons(ports[i]);
+		OK(fi_av_set_insert(s, ct_insert(&c, &name)));
+	}
+	for (;;) {
+		struct fi_eq_err_entry err = { 0 };
+		struct fi_eq_entry e;
+		struct fid_mc *mc;
+		fi_addr_t at;
+		uint32_t ev;
+		ssize_t r;
+
+		OK(fi_av_set_addr(s, &at));
+		OK(fi_join_collective(c.ep, at, s, 0, &mc, NULL));
+		while ((r = fi_eq_read(c.eq, &ev, &e, sizeof e, 0)) == -FI_EAGAIN) {
+			ct_progress(&c);
+			sched_yield();
+		}
+		if (r == -FI_EAVAIL) {
+			EQ(fi_eq_readerr(c.eq, &err, 0), sizeof err);
+			ct_idle(&c, 5);
+		}
+		for (int i = 0; r > 0 && i < 5; i++) {
+			struct fi_cq_err_entry failed = { 0 };
+			struct fi_cq_tagged_entry x;
+			uint64_t in = 1, out = 0;
+
+			if (fi_allreduce(c.ep, &in, 1, NULL, &out, NULL, fi_mc_addr(mc), FI_UINT64, FI_SUM, 0, NULL))
+				break;
+			while ((r = fi_cq_read(c.rx, &x, 1)) == -FI_EAGAIN)
+				sched_yield();
+			if (r < 0) {
+				EQ(fi_cq_readerr(c.rx, &failed, 0), 1);
+				break;
+			}
+			EQ(out, N);
+			through[me]++;
+		}
+		OK(fi_close(&mc->fid));
+	}
+}
+static void killed_at_random(int rank)
+{
+	enum { N = 4, ROUNDS = 8 };
+	unsigned seed = (unsigned)ct_ms();
+	volatile int *through = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct party p;
+	int ports[N];
+	pid_t pid[N];
+
+	(void)rank;
+	CHECK(through != MAP_FAILED);
+	open_party(&p, N, 0, NULL);
+	for (int i = 0; i < N; i++) {
+		struct ct_name name = ct_getname(&p.c[i].ep->fid);
+		ports[i] = ntohs(((struct sockaddr_in *)name.b)->sin_port);
+	}
+	close_party(&p, 0);
+	for (int i = 0; i < N; i++)
+		if (!(pid[i] = fork()))
+			again_and_again(i, ports, through);
+	for (int k = 0; k < ROUNDS; k++) {
+		/* everybody gets somewhere */
+		for (int i = 0; i < N; i++)
+			for (int before = through[i]; through[i] < before + 6; ct_nap(5))
+				if (waitpid(pid[i], NULL, WNOHANG) == pid[i])
+					FAIL("member %d ended, seed %u", i, seed);
+		for (int n = rand_r(&seed) % 3; n >= 0; n--) {
+			int i = rand_r(&seed) % N;
+
+			ct_nap(rand_r(&seed) % 30);
+			kill(pid[i], SIGKILL);
+			CHECK(waitpid(pid[i], NULL, 0) == pid[i]);
+			ct_nap(rand_r(&seed) % 2 * 20);
+			if (!(pid[i] = fork()))
+				again_and_again(i, ports, through);
+		}
+	}
+	for (int i = 0; i < N; i++) {
+		kill(pid[i], SIGKILL);
+		waitpid(pid[i], NULL, 0);
+	}
+}
+/* One is asked to join by somebody whom it has not in its address vector yet. */
+static void known_late(int rank)
+{
+	static const int others[2] = { 0, 2 }, both[2] = { 0, 1 };
+	struct party p;
+	struct fid_mc *mc[3];
+	struct ct_name name;
+
+	(void)rank;
+	open_party(&p, 3, 0, NULL);
+	name = ct_getname(&p.c[1].ep->fid);
+	OK(fi_av_remove(p.c[0].av, &p.addr[0][1], 1, 0));
+	for (int i = 0; i < 2; i++)
+		mc[others[i]] = begin_join(&p, others[i], others, 2, CTX(0));
+	for (int i = 0; i < 2; i++)
+		end_join(&p, mc[others[i]], CTX(0));
+	mc[1] = begin_join(&p, 1, both, 2, CTX(1));
+	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+		turn(&p);
+	p.addr[0][1] = ct_insert(&p.c[0], &name);
+	p.mc[0] = begin_join(&p, 0, both, 2, CTX(1));
+	end_join(&p, p.mc[0], CTX(1));
+	end_join(&p, mc[1], CTX(1));
+	for (int i = 0; i < 3; i++)
+		OK(fi_close(&mc[i]->fid));
+	close_party(&p, 0);
 }
 /* Of a group that one has left so, nobody waits for what its successor knows nothing of. */
 static void successor(int rank)
@@ -946,6 +1073,8 @@ static const struct ct_test tests[] = {
 	{ "a member that died before the call ends it in an error", died, CT_RDM },
 	{ "joining that fails at one member fails at all, those who come later as well", joined_in_vain, CT_RDM | CT_SOLO },
 	{ "members that were replaced at their address join with those that stayed", restarted, CT_RDM | CT_SOLO },
+	{ "members that are killed and start again at any time join again", killed_at_random, CT_RDM | CT_SOLO },
+	{ "a member joins although it was asked by one that it did not know then", known_late, CT_RDM | CT_SOLO },
 	{ "a group that a member has left by ending fails, when another has its address as well", successor, CT_RDM | CT_SOLO },
 	{ "a group believes none but its members that it is broken", forged, CT_RDM | CT_SOLO },
 	{ "endpoints are closed with operations under way", closed_under_way, CT_RDM | CT_SOLO },

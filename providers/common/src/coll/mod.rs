@@ -27,11 +27,11 @@
 //! # Turns
 //! Every member counts how often it joined a set, so that the first call of each meets
 //! the first of the others, also when that failed for some before others made it. One that
-//! begins anew at a former member's address has counted nothing yet. So whoever joins a set
-//! for the first time asks those with whom it exchanges messages for their turn, which is
-//! never answered by one who is further than it can be without the asker, unless he knew a
-//! predecessor; and goes on with the highest. Who is told of a higher one tells it to
-//! those that it told a lower one.
+//! begins anew at a former member's address has counted nothing yet, and notices of a member
+//! that ended may not have reached all. So whoever joins a set for the first time, or failed
+//! to the last time, asks those with whom it exchanges messages for their turn, goes on with
+//! the highest, and tells that to those that know a lower one, who go on with it as well:
+//! whoever asks is no part of what they had under way.
 //!
 //! # Members that vanish
 //! Waiting for a message says nothing about its sender. So the first time that a
@@ -63,8 +63,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 pub const TAG: u64 = 1 << 63;
 /// It is about joining a group.
 const JOINING: u64 = 1 << 62;
-/// Notices of joining that failed, kept of each sender until their time comes.
+/// Notices about joining, kept of each sender until their time comes.
 const MAX_EARLY: usize = 64;
+/// Those of all senders that the address vector does not have.
+const MAX_STRANGE: usize = 1024;
 /// The most members a group can have.
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
 const RANK_BITS: u32 = 16;
@@ -72,6 +74,8 @@ const SEQ_BITS: u32 = 14;
 /// Turns that can be told apart. One more stands for the question after the turn.
 const TURNS: u64 = (1 << SEQ_BITS) - 1;
 const QUESTION: u64 = TURNS;
+/// The error of a notice that tells a turn without being asked.
+const UNASKED: i32 = -1;
 /// In the place of a receive: what is waited for comes as a notice.
 const BY_NOTICE: Context = Context(usize::MAX as *mut _);
 /// Operations of a group that can be told apart at a time.
@@ -100,11 +104,11 @@ pub(crate) trait Port: Send + Sync {
 pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// A notice: of a broken group, of joining that failed, of turns, or of nothing.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Notice {
     /// The group's number, or 0; what the set is known by, if it is about turns.
     group: u32,
-    /// Why; an errno. 0 if nothing failed.
+    /// Why; an errno. 0 if nothing failed, [`UNASKED`] if it is of a turn.
     error: i32,
     /// The tag of the joining but for the sender's rank, or 0.
     joining: u64,
@@ -141,6 +145,8 @@ struct State {
     groups: HashMap<u32, Arc<Group>>,
     /// Numbers that groups have which are still being made.
     reserved: HashSet<u32>,
+    /// Those of them that are broken already, as a member has it: who, and why.
+    broken: Vec<(fi_addr_t, u32, Error)>,
     runs: Vec<Arc<Run>>,
     /// Those that a connection was made to, which did not end since.
     reached: HashSet<fi_addr_t>,
@@ -152,12 +158,23 @@ struct State {
     joins: HashMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
     /// Sets that were joined.
     sets: HashMap<Arc<[fi_addr_t]>, Set>,
-    /// Questions after the turn of sets that were not: who asks, and the set.
-    asked: Vec<(fi_addr_t, u32)>,
+    /// Questions after the turn of sets that were not, until they are.
+    asked: VecDeque<Question>,
     /// Joining that failed elsewhere and has not begun here: who said so, its tag, and why.
     early: Vec<(fi_addr_t, u64, Error)>,
     /// For numbers of new groups.
     seed: u64,
+}
+
+/// Somebody asked for the turn of a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Question {
+    /// What completions call him; nobody, if the address vector does not have him yet.
+    from: fi_addr_t,
+    /// The rank he says he has.
+    rank: usize,
+    /// The set.
+    name: u32,
 }
 
 /// What is known of a set that the endpoint joins or has joined.
@@ -166,20 +183,43 @@ struct Set {
     name: u32,
     /// Of its tags.
     signature: u32,
+    /// The own one.
+    rank: usize,
     /// That of the joining under way, or of the next one.
     turn: u64,
     /// A joining is under way.
     joining: bool,
-    /// It was joined once: the turn is right.
+    /// The last joining succeeded: the turn is right.
     agreed: bool,
-    /// Members that were told a turn which is perhaps too low.
-    told: Vec<fi_addr_t>,
+    /// The turns that members know of since a joining began.
+    known: HashMap<fi_addr_t, u64>,
+    /// Those whose connection ended while it is under way, and why.
+    lost: HashMap<fi_addr_t, Error>,
+}
+
+/// Whether a turn comes after another one.
+fn is_after(turn: u64, other: u64) -> bool {
+    (1..TURNS / 2).contains(&((turn + TURNS - other) % TURNS))
 }
 
 impl Set {
-    /// The notice of a turn, or the question after it.
-    fn notice(&self, turn: u64) -> Notice {
-        Notice { group: self.name, error: 0, joining: joining_tag(self.signature, turn) }
+    /// The notice of a turn.
+    fn notice(&self, turn: u64, error: i32) -> Notice {
+        Notice { group: self.name, error, joining: joining_tag(self.signature, turn) }
+    }
+
+    /// A member has told its turn. If that is higher than ours, ours is the same from now
+    /// on. Whom to tell that it is higher than theirs.
+    fn learn(&mut self, member: fi_addr_t, turn: u64) -> Vec<fi_addr_t> {
+        self.known.insert(member, turn);
+        if is_after(turn, self.turn) {
+            self.turn = turn;
+        }
+        let behind: Vec<_> =
+            self.known.iter().filter(|(_, of)| is_after(self.turn, **of)).collect();
+        let behind: Vec<_> = behind.into_iter().map(|(member, _)| *member).collect();
+        self.known.extend(behind.iter().map(|member| (*member, self.turn)));
+        behind
     }
 }
 
@@ -465,8 +505,8 @@ impl Room {
 
     fn noticed(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
         let Notice { group, joining, .. } = *notice;
-        if notice.error == 0 {
-            return self.heard_turn(from, group, joining);
+        if notice.error == 0 || notice.error == UNASKED {
+            return self.heard_turn(from, notice);
         }
         let error = Error::from_code(notice.error.max(1));
         let mut state = lock(&self.state);
@@ -474,6 +514,10 @@ impl Room {
         let is_meant = |of: &&Arc<Group>| of.number == group || of.joining == joining;
         let groups: Vec<_> = state.groups.values().filter(is_meant).cloned().collect();
         let runs: Vec<_> = state.runs.iter().filter(|run| run.tag == joining).cloned().collect();
+        let same = |of: &&(fi_addr_t, u32, Error)| of.0 == from;
+        if state.reserved.contains(&group) && state.broken.iter().filter(same).count() < MAX_EARLY {
+            state.broken.push((from, group, error));
+        }
         if joining != 0 && from != FI_ADDR_NOTAVAIL && groups.is_empty() && runs.is_empty() {
             let same = |early: &(fi_addr_t, u64, Error)| early.0 == from;
             if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY
@@ -493,29 +537,53 @@ impl Room {
     }
 
     /// Somebody asks for the turn of a set, or tells it.
-    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, name: u32, tag: u64) {
+    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
+        let (name, tag) = (notice.group, notice.joining);
         let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
-        if tag & JOINING == 0 || from == FI_ADDR_NOTAVAIL {
+        if tag & JOINING == 0 {
             return;
         }
         let mut state = lock(&self.state);
         let of_name = |(_, set): &(_, &Set)| set.name == name;
-        let Some(members) = state.sets.iter().find(of_name).map(|(members, _)| members.clone())
-        else {
-            let same = |(asker, _): &&(fi_addr_t, u32)| *asker == from;
-            if turn == QUESTION
-                && !state.asked.contains(&(from, name))
-                && state.asked.iter().filter(same).count() < MAX_EARLY
+        let set = state.sets.iter().find(of_name).map(|(members, _)| members.clone());
+        if turn != QUESTION {
+            drop(state);
+            if let Some(members) = set
+                && let Some(rank) = self.member_of(from, &members)
             {
-                state.asked.push((from, name));
+                self.told(&members, rank, turn, notice.error == UNASKED);
             }
             return;
+        }
+        let question = Question { from, rank: tag as usize & (MAX_MEMBERS - 1), name };
+        match set {
+            Some(members) if from != FI_ADDR_NOTAVAIL => {
+                drop(state);
+                self.reply(&members, question);
+            }
+            // It is answered when the set is joined; the vector has him then.
+            _ if !state.asked.contains(&question) => {
+                let most = if from == FI_ADDR_NOTAVAIL { MAX_STRANGE } else { MAX_EARLY };
+                let same = |other: &Question| other.from == from;
+                if state.asked.iter().filter(|other| same(other)).count() >= most
+                    && let Some(oldest) = state.asked.iter().position(same)
+                {
+                    state.asked.remove(oldest);
+                }
+                state.asked.push_back(question);
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers a question, to the member that was to ask it.
+    fn reply(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, question: Question) {
+        let rank = match question.from {
+            FI_ADDR_NOTAVAIL => Some(question.rank),
+            from => self.member_of(from, members),
         };
-        drop(state);
-        match self.member_of(from, &members) {
-            Some(rank) if turn == QUESTION => self.answer(&members, members[rank]),
-            Some(rank) => self.raise(&members, rank, turn),
-            None => {}
+        if let Some(to) = rank.and_then(|rank| members.get(rank)) {
+            self.answer(members, *to);
         }
     }
 
@@ -525,42 +593,53 @@ impl Room {
         let mut state = lock(&self.state);
         let early: Vec<_> = state.early.iter().map(|(from, tag, _)| (*from, *tag)).collect();
         let Some(set) = state.sets.get_mut(members) else { return };
-        if !set.agreed && !set.told.contains(&to) {
-            set.told.push(to);
-        }
         let mut turn = set.turn;
         let fails = |turn| {
             let tag = joining_tag(set.signature, turn);
             early.iter().any(|(from, of)| *of == tag && self.member_of(*from, members).is_some())
         };
+        if set.joining && set.lost.contains_key(&to) {
+            // It is its predecessor that takes part, or did.
+            turn = (turn + 1) % TURNS;
+        }
         while !set.joining && fails(turn) {
             turn = (turn + 1) % TURNS;
         }
-        let notice = set.notice(turn);
+        set.known.insert(to, turn);
+        let notice = set.notice(turn, 0);
         drop(state);
         self.notify(to, &notice);
     }
 
     /// A member told its turn.
-    fn raise(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64) {
+    fn told(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64, unasked: bool) {
         let mut state = lock(&self.state);
         let runs: Vec<_> =
             state.runs.iter().filter(|r| r.group == 0 && r.members == *members).cloned().collect();
-        let Some(set) = state.sets.get_mut(members) else { return };
-        let higher = (1..TURNS / 2).contains(&((turn + TURNS - set.turn) % TURNS));
-        let raised = (higher && !set.agreed).then(|| {
-            set.turn = turn;
-            (set.told.clone(), set.notice(turn))
-        });
+        let awaited = runs.iter().any(|run| run.awaits_notice_of(rank));
+        let Some(set) = state.sets.get_mut(members).filter(|_| awaited || unasked) else {
+            // An answer that comes late says nothing any more.
+            return;
+        };
+        let before = set.turn;
+        let behind = set.learn(members[rank], turn);
+        let (raised, notice) = (set.turn != before, set.notice(set.turn, UNASKED));
+        let (passed, own) = (joining_tag(set.signature, before), set.rank);
         drop(state);
-        if let Some((told, notice)) = &raised {
-            told.iter().for_each(|to| self.notify(*to, notice));
-        }
+        behind.iter().for_each(|to| self.notify(*to, &notice));
+        let asks = runs.iter().any(|run| run.asks());
         for run in runs {
-            // What was exchanged until now is of a turn that the others are past.
-            if !run.hears(rank) && raised.is_some() {
+            if asks {
+                run.heard(rank);
+            } else if raised {
+                // It goes on in the new turn.
                 run.end(Err(Error::AGAIN));
             }
+        }
+        if raised && !asks && before != 0 {
+            // Others may wait for us in the turn that is left or skipped here, or be through.
+            let error = Error::CONNRESET.code();
+            self.tell(members, own, &Notice { group: 0, error, joining: passed });
         }
     }
 
@@ -608,11 +687,17 @@ impl Room {
     pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
         let mut state = lock(&self.state);
         state.reached.remove(&name);
-        for group in state.groups.values().filter(|group| group.members.contains(&name)) {
-            lock(&group.state).lost.insert(name, error);
+        let of_it = |group: &&Arc<Group>| group.members.contains(&name);
+        let groups: Vec<_> = state.groups.values().filter(of_it).cloned().collect();
+        for (_, set) in state.sets.iter_mut().filter(|(of, set)| set.joining && of.contains(&name))
+        {
+            set.lost.insert(name, error);
         }
         let runs = state.runs.clone();
         drop(state);
+        for group in groups {
+            lock(&group.state).lost.insert(name, error);
+        }
         for run in runs {
             run.check(name, error);
         }
@@ -689,10 +774,12 @@ impl Join {
         let new = || Set {
             name: self.name,
             signature: self.signature,
+            rank: self.member.rank,
             turn: 0,
             joining: true,
             agreed: false,
-            told: Vec::new(),
+            known: HashMap::new(),
+            lost: HashMap::new(),
         };
         let mut state = lock(&self.room.state);
         let set = state.sets.entry(self.members.clone()).or_insert_with(new);
@@ -701,15 +788,13 @@ impl Join {
             *set = new();
         }
         set.joining = true;
+        set.lost.clear();
         let agreed = set.agreed;
         let name = self.name;
-        let asked: Vec<_> = state.asked.extract_if(.., |(_, of)| *of == name).collect();
+        let asked: Vec<_> = state.asked.iter().filter(|of| of.name == name).copied().collect();
+        state.asked.retain(|of| of.name != name);
         drop(state);
-        for (from, _) in asked {
-            if let Some(rank) = self.room.member_of(from, &self.members) {
-                self.room.answer(&self.members, self.members[rank]);
-            }
-        }
+        asked.into_iter().for_each(|question| self.room.reply(&self.members, question));
         if agreed || self.member.of == 1 { self.enter() } else { self.ask() }
     }
 
@@ -722,8 +807,8 @@ impl Join {
         let plans = [self.member.broadcast(0, 4), self.member.allreduce(1, 1)];
         let others: BTreeSet<usize> = plans.iter().flat_map(Plan::others).collect();
         let (room, members) = (self.room.clone(), self.members.clone());
-        let question =
-            Notice { group: self.name, error: 0, joining: joining_tag(self.signature, QUESTION) };
+        let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
+        let question = Notice { group: self.name, error: 0, joining };
         let nothing = Plan::nothing();
         self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| join.enter());
         for other in others {
@@ -758,6 +843,7 @@ impl Join {
             let Some(mut join) = lock(&of_finish).take() else { return };
             match result {
                 Ok(bytes) => then(join, bytes),
+                // It failed in a turn that the others are past.
                 Err(_) if join.room.turn(&join.members) != join.turn => {
                     join.release();
                     join.enter();
@@ -812,12 +898,21 @@ impl Join {
                 join.release();
                 return join.propose();
             }
+            let mut state = lock(&join.room.state);
+            let lost = state.sets.get(&join.members).map(|set| set.lost.clone());
+            let broken: Vec<_> = state.broken.extract_if(.., |(_, of, _)| *of == number).collect();
+            drop(state);
+            let member_says = broken.iter().find(|(by, ..)| join.room.is_among(*by, &join.members));
             let group = Arc::new(Group {
                 number,
                 joining: join.tag(),
                 members: join.members.clone(),
                 member: join.member,
-                state: Mutex::default(),
+                state: Mutex::new(GroupState {
+                    next: 0,
+                    broken: member_says.map(|(.., error)| *error),
+                    lost: lost.unwrap_or_default(),
+                }),
             });
             lock(&join.room.state).groups.insert(number, group.clone());
             join.over(Ok(group));
@@ -826,7 +921,9 @@ impl Join {
 
     fn release(&mut self) {
         if let Some(number) = self.reserved.take() {
-            lock(&self.room.state).reserved.remove(&number);
+            let mut state = lock(&self.room.state);
+            state.reserved.remove(&number);
+            state.broken.retain(|(_, of, _)| *of != number);
         }
     }
 
@@ -834,8 +931,8 @@ impl Join {
         self.release();
         if let Some(set) = lock(&self.room.state).sets.get_mut(&self.members) {
             set.joining = false;
-            set.told.clear();
-            set.agreed |= result.is_ok();
+            set.known.clear();
+            set.agreed = result.is_ok();
             if set.turn == self.turn {
                 set.turn = (self.turn + 1) % TURNS;
             }
@@ -932,38 +1029,47 @@ impl Run {
 
     /// A message of this peer is waited for: is there anybody to send it?
     fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
-        let mut state = lock(&self.room.state);
-        let gone = |group: &Arc<Group>| lock(&group.state).lost.get(&peer).copied();
-        if let Some(error) = state.groups.get(&self.group).and_then(gone) {
-            drop(state);
+        let state = lock(&self.room.state);
+        let group = state.groups.get(&self.group).cloned();
+        let set = state.sets.get(&self.members);
+        let lost = set.filter(|_| group.is_none()).and_then(|set| set.lost.get(&peer).copied());
+        drop(state);
+        let lost = match group {
+            Some(group) => lock(&group.state).lost.get(&peer).copied(),
+            None => lost,
+        };
+        if let Some(error) = lost {
             // What came before the end counts: that it did is known by then.
             let run = self.clone();
             self.room.task(move || {
                 run.check(peer, error);
                 Ok(())
             });
-        } else if state.reached.insert(peer) {
-            drop(state);
+        } else if lock(&self.room.state).reached.insert(peer) {
             // A new connection, or none: then `lost` is called.
             self.room.notify(peer, &Notice::default());
         }
     }
 
-    /// Whether this waited for a notice of the member of this rank, which has come.
-    fn hears(self: &Arc<Self>, rank: usize) -> bool {
+    /// Whether this waits for notices.
+    fn asks(&self) -> bool {
+        lock(&self.state).receives.iter().any(|(context, _)| *context == BY_NOTICE)
+    }
+
+    /// Whether this waits for a notice of the member of this rank.
+    fn awaits_notice_of(&self, rank: usize) -> bool {
+        lock(&self.state).receives.contains(&(BY_NOTICE, rank))
+    }
+
+    /// A notice of this member has come.
+    fn heard(self: &Arc<Self>, rank: usize) {
         let mut state = lock(&self.state);
-        let mut waits = false;
-        state.receives.retain(|receive| {
-            let is = *receive == (BY_NOTICE, rank);
-            waits |= is;
-            !is
-        });
-        if waits {
-            state.outstanding -= 1;
-            let run = self.clone();
-            self.room.task(move || run.advance());
-        }
-        waits || state.receives.iter().any(|(context, _)| *context == BY_NOTICE)
+        let before = state.receives.len();
+        state.receives.retain(|receive| *receive != (BY_NOTICE, rank));
+        state.outstanding -= before - state.receives.len();
+        drop(state);
+        let run = self.clone();
+        self.room.task(move || run.advance());
     }
 
     /// A transfer is over.
