@@ -438,6 +438,10 @@ impl Ep {
                 Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => {
                     return self.start_anew(id, conn);
                 }
+                Err(error) if self.ops[id].outstanding > 0 => {
+                    self.give_up(id, conn, error);
+                    return Ok(());
+                }
                 Err(error) => {
                     self.drop_op(id);
                     return Err(error);
@@ -486,6 +490,16 @@ impl Ep {
         self.conns[conn].atomics += usize::from(self.ops[id].answer.is_some());
         self.conns[conn].waiting.push_back(Waiting::Op(id));
         Ok(())
+    }
+
+    /// The core refuses a transfer for good. If it has parts of it already, which use
+    /// its memory, the connection ends with it.
+    #[cold]
+    fn give_up(&mut self, id: u32, conn: u32, error: Error) {
+        match self.ops.get(id).is_some_and(|op| op.outstanding > 0) {
+            true => self.ended(conn, error),
+            false => self.finish_op(id, Err(error)),
+        }
     }
 
     pub(super) fn stall(&mut self, id: u32) {
@@ -728,7 +742,7 @@ impl Ep {
                 // It ends with the connection, of which the core is about to tell.
                 Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => self.look_now = true,
                 Err(error) => {
-                    self.finish_op(id, Err(error));
+                    self.give_up(id, conn, error);
                     return true;
                 }
             }
@@ -907,7 +921,7 @@ impl Ep {
                     self.look_now = true;
                     return;
                 }
-                Err((error, Waiting::Op(op))) => self.finish_op(op, Err(error)),
+                Err((error, Waiting::Op(op))) => self.give_up(op, id, error),
                 Err((error, Waiting::Fetch(fetch))) => self.fetch_failed(fetch, error),
                 Err((_, Waiting::Packet(buf, ..))) => self.release(Some(buf)),
             }
