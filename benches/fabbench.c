@@ -437,13 +437,14 @@ static void step(size_t n, uint64_t tag)
 		(void)fi_cq_read(two.rx, NULL, 0);
 	} while (1);
 	if (calm)
-		usleep(3000);
+		usleep(10000);
 	while (!reap(one.tx))
 		(void)fi_cq_read(two.rx, NULL, 0);
 	while (!reap(two.rx))
 		;
 }
-static void steps(size_t n, long count)
+/* By its name instructions are counted. */
+static __attribute__((noinline)) void steps(size_t n, long count)
 {
 	for (long i = 0; i < count; i++) {
 		post_recv(&two, n, 0);
@@ -713,6 +714,10 @@ int main(int argc, char **argv)
 		else
 			open_pair(name);
 		if (!strcmp(argv[1], "steps") || calm) {
+			if (calm) {	/* connects */
+				post_recv(&two, n, 0);
+				step(n, 1);
+			}
 			steps(n, count);
 		} else if (!strcmp(argv[1], "posted")) {
 			printf("%.3f\n", posted(n, count));
