@@ -11,6 +11,9 @@
  *   fabbench steps rdm PROVIDER SIZE COUNT
  *       COUNT times tagged send, receive and both completions between two
  *       endpoints of one process, for an instruction counter around it
+ *   fabbench calm msg|rdm PROVIDER SIZE COUNT
+ *       the same with a rest before completions are read, which then are there: nothing
+ *       is counted of looking in vain
  *   fabbench posted rdm PROVIDER SIZE COUNT
  *       how much longer such a step takes with 10000 receives posted than with 10
  *   fabbench idle rdm PROVIDER SIZE COUNT
@@ -348,6 +351,7 @@ static double raw(const char *mode, size_t n, long count)
 /* ---- two endpoints of one process -------------------------------------- */
 
 static struct side one, two;
+static int calm;
 
 static void open_pair(struct sockaddr_storage name[2])
 {
@@ -432,12 +436,15 @@ static void step(size_t n, uint64_t tag)
 		(void)reap(one.tx);
 		(void)fi_cq_read(two.rx, NULL, 0);
 	} while (1);
+	if (calm)
+		usleep(10000);
 	while (!reap(one.tx))
 		(void)fi_cq_read(two.rx, NULL, 0);
 	while (!reap(two.rx))
 		;
 }
-static void steps(size_t n, long count)
+/* By its name instructions are counted. */
+static __attribute__((noinline)) void steps(size_t n, long count)
 {
 	for (long i = 0; i < count; i++) {
 		post_recv(&two, n, 0);
@@ -665,7 +672,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|posted|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -692,7 +699,8 @@ int main(int argc, char **argv)
 		printf("%.1f\n", pairs(count, n));
 		return 0;
 	}
-	if (!strcmp(argv[1], "steps") || !strcmp(argv[1], "posted") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
+	calm = !strcmp(argv[1], "calm");
+	if (!strcmp(argv[1], "steps") || calm || !strcmp(argv[1], "posted") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
 		struct sockaddr_storage name[2];
 		struct rlimit files;
 		double none;
@@ -705,7 +713,11 @@ int main(int argc, char **argv)
 			connect_pair();
 		else
 			open_pair(name);
-		if (!strcmp(argv[1], "steps")) {
+		if (!strcmp(argv[1], "steps") || calm) {
+			if (calm) {	/* connects */
+				post_recv(&two, n, 0);
+				step(n, 1);
+			}
 			steps(n, count);
 		} else if (!strcmp(argv[1], "posted")) {
 			printf("%.3f\n", posted(n, count));

@@ -224,6 +224,15 @@ mod tests {
         let mut copy = copy;
         copy.set_nic(Nic::default());
         assert!(tostr::info(copy.as_ref()).contains("bus_type: FI_BUS_UNKNOWN"));
+        // An info of another provider's that stands on the card.
+        let mut above = InfoBuf::new().unwrap();
+        let mut below = InfoBuf::new().unwrap();
+        below.set_nic(card());
+        above.copy_nic(below.as_ref()).unwrap();
+        drop(below);
+        assert!(tostr::info(above.as_ref()).contains("name: mlx5_0"));
+        above.copy_nic(InfoBuf::new().unwrap().as_ref()).unwrap();
+        assert!(above.as_ref().nic().is_none());
     }
 
     #[test]

@@ -462,6 +462,16 @@ impl InfoBuf {
         unsafe { close_nic(old) };
     }
 
+    /// Says that the card behind it is that of another info, if that tells of one.
+    pub fn copy_nic(&mut self, of: InfoRef<'_>) -> Result {
+        // SAFETY: the nic is live while its info is.
+        let copy = unsafe { dup_nic(of.0.nic) }?;
+        let old = core::mem::replace(&mut self.raw().nic, copy);
+        // SAFETY: the info's own, which nobody uses any more.
+        unsafe { close_nic(old) };
+        Ok(())
+    }
+
     /// `caps`, as [`InfoRef::caps`].
     pub fn caps(&self) -> u64 {
         self.as_ref().caps()

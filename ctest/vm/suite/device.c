@@ -214,12 +214,97 @@ static void forks(int rank)
 	ct_done(&c);
 }
 
+/* Somebody of this address who speaks TCP, as siw does, and never answers a call. */
+static int mute(struct ct *c, struct ct_name *name, int backlog)
+{
+	struct sockaddr_in *in = (void *)name->b;
+	socklen_t len = sizeof *in;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	name->n = sizeof *in;
+	in->sin_family = AF_INET;
+	inet_pton(AF_INET, ct_node(&c->o), &in->sin_addr);
+	CHECK(!bind(fd, (void *)in, sizeof *in));
+	CHECK(!listen(fd, backlog));
+	CHECK(!getsockname(fd, (void *)in, &len));
+	return fd;
+}
+static void only_siw(const struct ct *c)
+{
+	if (strncmp(c->info->domain_attr->name, "siw", 3))
+		SKIP("calls block on siw alone");
+}
+static void unanswered(int rank)
+{
+	struct ct c = { 0 };
+	struct ct_name to = { 0 };
+	char b[64];
+	int fd, peer;
+
+	(void)rank;
+	fd = mute(&c, &to, 5);
+	ct_prepare(&c, &to);
+	only_siw(&c);
+	OK(fi_connect(c.ep, to.b, NULL, 0));
+	peer = accept(fd, NULL, NULL);
+	/* the call, which siw waits seconds for an answer to and then hangs up */
+	CHECK(peer >= 0 && read(peer, b, sizeof b) > 0);
+	ct_close(&c);
+	EQ(recv(peer, b, sizeof b, MSG_DONTWAIT), -1);
+	CHECK(errno == EAGAIN);
+}
+static void blocked(int rank)
+{
+	struct ct c, d = { 0 };
+	struct ct_name to = { 0 };
+	struct fi_eq_cm_entry e;
+	uint32_t ev;
+	char *b;
+
+	ct_open(&c, NULL);
+	only_siw(&c);
+	b = ct_alloc(&c, 2 * LEN);
+	if (rank == 0) {
+		int fd = mute(&d, &to, 0);
+
+		/* takes no more calls: the system tries again for minutes */
+		for (int i = 0; i < 4; i++) {
+			int full = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+			CHECK(!connect(full, (void *)to.b, sizeof(struct sockaddr_in)) || errno == EINPROGRESS);
+		}
+		CHECK(fd >= 0);
+		d.info = ct_getinfo(&d.o, ct_node(&d.o), "1", 0);
+		d.fabric = c.fabric, d.domain = c.domain, d.borrowed = 1;
+		ct_open_eq(&d);
+		ct_open_domain(&d);
+		ct_open_ep(&d, d.info);
+		OK(fi_enable(d.ep));
+		OK(fi_connect(d.ep, to.b, NULL, 0));
+		ct_nap(500);
+	}
+	for (int i = 0; i < N; i++) {
+		OK(fi_recv(c.ep, b, LEN, ct_desc(b), c.peer, CTX(0)));
+		ct_barrier(&c);
+		POST(&c, fi_send(c.ep, b + LEN, LEN, ct_desc(b), c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		ct_recvd(&c, CTX(0), LEN);
+	}
+	if (rank == 0) {
+		EQ(fi_eq_read(d.eq, &ev, &e, sizeof e, 0), -FI_EAGAIN);
+		ct_close(&d);
+	}
+	ct_done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "requests with FI_MORE reach the device together", more, CT_MSG },
 	{ "a request with FI_MORE that nothing follows leaves all the same", more_alone, CT_MSG },
 	{ "a peer that is killed ends the connection, and receives come back", peer_killed, CT_MSG },
 	{ "connecting to nobody ends in an error event", nobody, CT_MSG | CT_SOLO },
 	{ "memory above RLIMIT_MEMLOCK is refused, and the log names the limit", locked_memory, CT_MSG | CT_SOLO },
+	{ "an endpoint and its domain close while its call is not answered", unanswered, CT_MSG | CT_SOLO },
+	{ "a call that the peer's system does not take stalls no other connection", blocked, CT_MSG },
 	{ "a child of fork disturbs no transfer", forks, CT_MSG },
 };
 CT_MAIN("device", tests)

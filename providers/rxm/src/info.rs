@@ -198,7 +198,8 @@ fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) 
         domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
         domain.mr_mode = core_domain.mr_mode & MR_MODE & !FI_MR_LOCAL;
         domain.mr_key_size = core_domain.mr_key_size;
-        domain.cq_data_size = core_domain.cq_data_size.max(size_of::<u64>());
+        // What comes with a write is the core's to carry.
+        domain.cq_data_size = core_domain.cq_data_size.min(size_of::<u64>());
         domain.cq_cnt = 65536;
         domain.ep_cnt = 32768;
         [domain.max_ep_stx_ctx, domain.max_ep_srx_ctx] =
@@ -278,6 +279,7 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     if let Some(name) = core.prov_name() {
         info.set_prov_name(name)?;
     }
+    info.copy_nic(core)?;
     Ok(Some(info))
 }
 

@@ -81,6 +81,12 @@ impl VerbsDomain {
     }
 }
 
+impl Drop for VerbsDomain {
+    fn drop(&mut self) {
+        self.engine.leave();
+    }
+}
+
 impl Domain for VerbsDomain {
     type Endpoint = VerbsEp;
 

@@ -28,6 +28,7 @@ use ofi_provider::mr_cache::{Cache, Cached};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::worker::Worker;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -100,6 +101,10 @@ pub(crate) struct State {
     sharers: HashMap<u32, u32>,
     /// Endpoints with requests that wait for more (FI_MORE).
     waiting: Vec<u32>,
+    /// Those of endpoints that know the way.
+    calls: VecDeque<Call>,
+    /// Threads that make them.
+    callers: usize,
     /// Where completions taken from a queue of the device's at once come.
     bunch: Bunch,
 }
@@ -129,6 +134,9 @@ enum Conn {
     None,
     /// The way to the peer is looked for; then this goes along with the request.
     Resolving(Vec<u8>),
+    /// The call is to be made, or is being made: that may take, so it is done without the
+    /// engine's lock, by [`Engine::call`].
+    Calling,
     Requested,
     Accepted,
     /// Up on a device on which a message may overtake the acceptance, which ends the
@@ -138,8 +146,24 @@ enum Conn {
     Down,
     /// Closed by the application while it called. siw lets go of a queue pair only when
     /// the call is answered, which may need both sides, so that is not waited for.
-    Leaving,
+    Leaving {
+        /// The answer was there before the call returned.
+        answered: bool,
+    },
 }
+
+/// A call that is to be made, and what goes along with it.
+struct Call {
+    at: u32,
+    id: Arc<CmId>,
+    data: Vec<u8>,
+}
+
+/// So many calls are under way at most, of those that take.
+const CALLERS: usize = 16;
+
+/// How often it is looked for answers to calls of a domain that is closed.
+const LOOK_IN: Duration = Duration::from_millis(100);
 
 /// An endpoint or a shared receive context.
 struct Ep {
@@ -147,7 +171,10 @@ struct Ep {
     fid: Option<FidPtr>,
     bindings: Bindings,
     conn: Conn,
-    id: Option<CmId>,
+    /// Shared with whoever makes its call.
+    id: Option<Arc<CmId>>,
+    /// Somebody does.
+    calling: bool,
     /// What a datagram endpoint has instead of a connection.
     ud: Option<Ud>,
     srq: Option<Srq>,
@@ -283,6 +310,8 @@ impl Engine {
                 queues: Vec::new(),
                 sharers: HashMap::new(),
                 waiting: Vec::new(),
+                calls: VecDeque::new(),
+                callers: 0,
                 bunch: Bunch::new(config().cqread_bunch_size),
             }),
             activity: AtomicU64::new(0),
@@ -358,10 +387,91 @@ impl Engine {
     /// Ends an endpoint and all it has posted; no completion follows.
     pub(crate) fn close(&self, at: u32) {
         let mut state = self.lock();
-        if self.settles && state.eps.get_mut(at).is_some_and(Ep::leave) {
+        if !state.eps.get_mut(at).is_some_and(|ep| ep.leave(self.settles)) {
+            state.remove(at);
+        }
+    }
+
+    /// Makes the calls that wait, in threads of their own where that takes: siw calls the
+    /// peer's system, and waits for it.
+    fn call(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let most = if self.settles { CALLERS } else { 1 };
+        let wanted = state.calls.len().min(most.saturating_sub(state.callers));
+        state.callers += wanted;
+        drop(state);
+        for _ in 0..wanted {
+            let engine = self.clone();
+            let work = move || while engine.make_call() {};
+            let begun = self.settles && Worker::start("ofi-verbs-call", work).is_ok();
+            if !begun {
+                while self.make_call() {}
+            }
+        }
+    }
+
+    /// Makes a call that waits; false, and one caller less, if there is none.
+    fn make_call(&self) -> bool {
+        let mut state = self.lock();
+        let Some(Call { at, id, data }) = state.calls.pop_front() else {
+            state.callers -= 1;
+            return false;
+        };
+        if state.eps.get(at).is_some_and(|ep| matches!(ep.conn, Conn::Leaving { .. })) {
+            // Closed before its turn came.
+            drop(id);
+            state.remove(at);
+            return true;
+        }
+        drop(state);
+        let made = id.connect(&data);
+        // The endpoint has it as well, and ends it with the lock held.
+        drop(id);
+        self.lock().called(at, made, self.settles);
+        true
+    }
+
+    /// Takes in what connections tell.
+    fn hear(self: &Arc<Self>) {
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        while let Some(event) = self.channel.next() {
+            ended.extend(state.hear(event, self));
+        }
+        let calls = !state.calls.is_empty();
+        drop(state);
+        if calls {
+            self.call();
+        }
+        if ended.is_empty() {
             return;
         }
-        state.remove(at);
+        std::thread::sleep(LINGER);
+        let mut state = self.lock();
+        ended.into_iter().for_each(|at| state.end(at));
+    }
+
+    /// The domain is closed. Calls of its endpoints that are not answered yet go on to be
+    /// waited for, by nobody of the application's.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let is_left = |engine: &Self| {
+            engine.lock().eps.iter().any(|(_, ep)| matches!(ep.conn, Conn::Leaving { .. }))
+        };
+        if !is_left(self) {
+            return;
+        }
+        let engine = self.clone();
+        let work = move || {
+            let Ok(epoll) = Epoll::new() else { return };
+            let _ = epoll.add(engine.channel.fd(), 0, Interest::READ);
+            while is_left(&engine) {
+                let _ = epoll.wait(Some(LOOK_IN), |_| ());
+                engine.hear();
+            }
+        };
+        if let Err(error) = Worker::start("ofi-verbs-bye", work) {
+            ofi_provider::log!(&VERBS, INFO, EP_CTRL, "waiting for calls to be answered: {error}");
+        }
     }
 
     /// Posts a request that sends; -FI_EAGAIN when there is no room, after progress.
@@ -524,24 +634,7 @@ pub(crate) struct Connections(pub(crate) Arc<Engine>);
 /// listener is to be heard before it.
 pub(crate) fn hear_all() {
     let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
-    engines.into_iter().for_each(|engine| Connections(engine).hear());
-}
-
-impl Connections {
-    fn hear(&self) {
-        let mut ended = Vec::new();
-        let mut state = self.0.lock();
-        while let Some(event) = self.0.channel.next() {
-            ended.extend(state.hear(event, &self.0));
-        }
-        if ended.is_empty() {
-            return;
-        }
-        drop(state);
-        std::thread::sleep(LINGER);
-        let mut state = self.0.lock();
-        ended.into_iter().for_each(|at| state.end(at));
-    }
+    engines.iter().for_each(Engine::hear);
 }
 
 impl Progress for Connections {
@@ -549,7 +642,7 @@ impl Progress for Connections {
         while let Some(event) = self.0.device.next_event() {
             device_told(self.0.device, event);
         }
-        self.hear();
+        self.0.hear();
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -613,10 +706,12 @@ impl State {
         }
         let mut id = self.eps[at].id.take().ok_or(Error::OPBADSTATE)?;
         spec.srq = srx.and_then(|srx| self.eps[srx].srq.as_ref());
-        let made = id.create_qp(pd, &spec).or_else(|_| {
-            // What it can copy may depend on the other limits.
-            spec.inline = 0;
-            id.create_qp(pd, &spec)
+        let made = Arc::get_mut(&mut id).ok_or(Error::OPBADSTATE).and_then(|id| {
+            id.create_qp(pd, &spec).or_else(|_| {
+                // What it can copy may depend on the other limits.
+                spec.inline = 0;
+                id.create_qp(pd, &spec)
+            })
         });
         let number = id.qp().ok().map(|qp| qp.number());
         let ep = &mut self.eps[at];
@@ -655,7 +750,7 @@ impl State {
     }
 
     pub(crate) fn set_id(&mut self, at: u32, id: CmId) {
-        self.eps[at].id = Some(id);
+        self.eps[at].id = Some(Arc::new(id));
     }
 
     /// Another address for an endpoint that has no queue pair yet.
@@ -664,7 +759,7 @@ impl State {
         if ep.queue.is_some() || ep.srq.is_some() {
             return Err(Error::OPBADSTATE);
         }
-        ep.id = Some(id);
+        ep.id = Some(Arc::new(id));
         Ok(())
     }
 
@@ -682,7 +777,7 @@ impl State {
     }
 
     pub(crate) fn id(&self, at: u32) -> Result<&CmId> {
-        self.eps[at].id.as_ref().ok_or(Error::OPBADSTATE)
+        self.eps[at].id.as_deref().ok_or(Error::OPBADSTATE)
     }
 
     pub(crate) fn is_connected(&self, at: u32) -> bool {
@@ -807,7 +902,11 @@ impl State {
     fn hear(&mut self, event: CmEvent, engine: &Engine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
-        if ep.conn == Conn::Leaving {
+        if let Conn::Leaving { answered } = &mut ep.conn {
+            if ep.calling {
+                *answered = true;
+                return None;
+            }
             if kind == CmKind::Established {
                 ep.conn = Conn::Up;
             }
@@ -815,11 +914,13 @@ impl State {
             return None;
         }
         match kind {
-            CmKind::AddrResolved | CmKind::RouteResolved => {
-                if let Err(error) = ep.go_on(kind) {
-                    ep.fail(error, status, Vec::new());
+            CmKind::AddrResolved | CmKind::RouteResolved => match ep.go_on(kind) {
+                Ok(call) => {
+                    let of = |(id, data)| Call { at: token as u32, id, data };
+                    self.calls.extend(call.map(of));
                 }
-            }
+                Err(error) => ep.fail(error, status, Vec::new()),
+            },
             CmKind::Established => {
                 ep.tune();
                 if engine.settles && ep.conn == Conn::Accepted && !ep.heard {
@@ -852,6 +953,21 @@ impl State {
         None
     }
 
+    /// An endpoint's call was made, which may be answered, or not. `answer`: whoever is
+    /// closed has to wait for it.
+    fn called(&mut self, at: u32, made: Result, answer: bool) {
+        let Some(ep) = self.eps.get_mut(at) else { return };
+        ep.calling = false;
+        match (&ep.conn, made) {
+            (Conn::Leaving { answered: false }, Ok(())) if answer => {}
+            (Conn::Leaving { .. }, _) => self.remove(at),
+            (Conn::Calling, Ok(())) => ep.conn = Conn::Requested,
+            (Conn::Calling, Err(error)) => ep.fail(error, -error.code(), Vec::new()),
+            // The answer was quicker.
+            _ => {}
+        }
+    }
+
     /// Ends our half of a connection that the peer has ended; what is posted is
     /// flushed.
     fn end(&mut self, at: u32) {
@@ -871,6 +987,7 @@ impl Ep {
             bindings: Bindings::default(),
             conn: Conn::None,
             id: None,
+            calling: false,
             ud: None,
             srq: None,
             queue: None,
@@ -907,33 +1024,37 @@ impl Ep {
     }
 
     /// Leaves nothing but what goes with the answer to its call; false if no call of
-    /// its is under way.
-    fn leave(&mut self) -> bool {
-        if self.conn != Conn::Requested {
+    /// its is under way, or `answer`, whether that has to be waited for, says no.
+    fn leave(&mut self, answer: bool) -> bool {
+        let waits = self.calling || (answer && self.conn == Conn::Requested);
+        if !waits {
             return false;
         }
         // Now the device uses nothing of what is posted any more.
-        if self.qp().and_then(|qp| qp.fail()).is_err() {
+        if self.qp().and_then(|qp| qp.fail()).is_err() && !self.calling {
             return false;
         }
-        (self.conn, self.fid, self.bindings) = (Conn::Leaving, None, Bindings::default());
+        let answered = !matches!(self.conn, Conn::Calling | Conn::Requested);
+        self.conn = Conn::Leaving { answered };
+        (self.fid, self.bindings) = (None, Bindings::default());
         (self.sent, self.posted) = (Fifo::default(), Fifo::default());
         self.work = Vec::new();
         true
     }
 
-    /// The next step of connecting.
-    fn go_on(&mut self, done: CmKind) -> Result {
+    /// The next step of connecting: a call, when that is it.
+    fn go_on(&mut self, done: CmKind) -> Result<Option<(Arc<CmId>, Vec<u8>)>> {
         let id = self.id.as_ref().ok_or(Error::OPBADSTATE)?;
-        match &self.conn {
-            Conn::Resolving(_) if done == CmKind::AddrResolved => id.resolve_route(),
+        match &mut self.conn {
+            Conn::Resolving(_) if done == CmKind::AddrResolved => id.resolve_route()?,
             Conn::Resolving(data) => {
-                id.connect(data)?;
-                self.conn = Conn::Requested;
-                Ok(())
+                let call = (id.clone(), std::mem::take(data));
+                (self.conn, self.calling) = (Conn::Calling, true);
+                return Ok(Some(call));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(None)
     }
 
     /// What librdmacm leaves to us when a queue pair works.

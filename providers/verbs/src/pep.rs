@@ -145,8 +145,13 @@ impl Progress for Shared {
     fn progress(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock();
-        while let Some(event) = self.channel.next() {
-            hear_all();
+        let events: Vec<_> = std::iter::from_fn(|| self.channel.next()).collect();
+        if events.is_empty() {
+            return;
+        }
+        // What connections told before one of these came.
+        hear_all();
+        for event in events {
             if let Err(error) = state.announce(event) {
                 ofi_provider::log!(&VERBS, WARN, EP_CTRL, "dropping a connection request: {error}");
             }
