@@ -379,6 +379,17 @@ static void not_before_receive(int rank, int tagged, uint64_t level)
 	}
 	ct_done(&c);
 }
+/* Where a provider stands on another one a message is delivered when that has it. */
+static int is_layered(void) { return strchr(ct_prov, ';') != NULL; }
+static void delivered_late(int rank, int tagged)
+{
+	if (is_layered())
+		SKIP("keeps delivered messages for receives to come");
+	not_before_receive(rank, tagged, FI_DELIVERY_COMPLETE);
+}
+static void msg_delivered_late(int rank) { delivered_late(rank, 0); }
+static void tag_delivered_late(int rank) { delivered_late(rank, 1); }
+static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE); }
 /* What was injected may be written over at once, whatever completion it is sent with. */
 static void injected_delivered(int rank, int tagged)
 {
@@ -412,7 +423,8 @@ static void injected_delivered(int rank, int tagged)
 			else
 				POST(&c, fi_inject(c.ep, b, n, c.peer));
 			memset(b, -1, n);
-			NOTHING(&c, c.tx, 20);
+			if (!is_layered() || i % 2 == 0)
+				NOTHING(&c, c.tx, 20);
 			ct_barrier(&c);
 			if (i % 2)
 				ct_sent(&c, CTX(i));
@@ -422,9 +434,6 @@ static void injected_delivered(int rank, int tagged)
 }
 static void msg_injected_delivered(int rank) { injected_delivered(rank, 0); }
 static void tag_injected_delivered(int rank) { injected_delivered(rank, 1); }
-static void msg_delivered_late(int rank) { not_before_receive(rank, 0, FI_DELIVERY_COMPLETE); }
-static void tag_delivered_late(int rank) { not_before_receive(rank, 1, FI_DELIVERY_COMPLETE); }
-static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE); }
 
 /* Messages sent before any receive is posted arrive in order. */
 static void unexpected_order(int rank)

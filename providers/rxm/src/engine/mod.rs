@@ -49,6 +49,8 @@ pub(crate) struct Common {
     core_inject: usize,
     /// Segments of one transfer of the core's.
     core_iov: usize,
+    /// The core can tell that the peer's core has a message.
+    core_delivers: bool,
     /// Keys of regions of ours, where the core does not choose them.
     keys: lower::Keys,
     /// A message that finds no receive ends the core's connection: peers count
@@ -88,6 +90,8 @@ impl Common {
             regions,
             core_inject,
             core_iov,
+            // There a transfer is complete when it was sent.
+            core_delivers: !iwarp,
             keys,
             flow_control,
         }

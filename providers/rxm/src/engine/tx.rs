@@ -103,6 +103,8 @@ struct Message {
     cq_data: Option<u64>,
     /// It is complete only when its receiver has it.
     deliver: bool,
+    /// Its end has to tell that: it is to meet a receive first, or the core cannot.
+    told: bool,
     /// Bytes that went in segments, and how many those were.
     sent: usize,
     segments: u32,
@@ -226,6 +228,7 @@ impl Ep {
             tag: op.tag,
             cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
             deliver,
+            told: op.flags & FI_MATCH_COMPLETE != 0 || (deliver && !self.common.core_delivers),
             sent: 0,
             segments: 0,
         };
@@ -587,11 +590,13 @@ impl Ep {
         let len = message.buf.len();
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
-        let result = if message.deliver && len > 0 {
+        // A small message is delivered when the peer's core has it: it may be kept there for
+        // a receive to come (FI_DELIVERY_COMPLETE, fi_cq(3)).
+        let result = if message.told && len > 0 {
             self.announce(id, &message)
         } else if len <= eager {
             self.send_part(id, &message, message.header(Kind::Eager), 0, len, Token::Message(id))
-        } else if len <= sar {
+        } else if len <= sar && !message.deliver {
             return self.send_segments(id, message);
         } else {
             self.announce(id, &message)
@@ -628,14 +633,15 @@ impl Ep {
             return result.map(|()| self.sent(id));
         }
         let token = token.to_u64();
-        let sent = if len >= DIRECT_MIN && self.may_go_direct(&message.buf) {
+        let sent = if len >= DIRECT_MIN && !message.deliver && self.may_go_direct(&message.buf) {
             ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes from where it is");
             let part = message.buf.part(from, len);
             link.send_with(buf, HEADER_LEN, &part, &[], 0, token)
         } else if message.deliver {
+            message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             let none = message.buf.part(from, 0);
             let flags = core_flags(FI_DELIVERY_COMPLETE);
-            link.send_with(buf, HEADER_LEN, &none, &[], flags, token)
+            link.send_with(buf, total, &none, &[], flags, token)
         } else {
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             link.send(buf, total, token)
