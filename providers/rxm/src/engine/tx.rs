@@ -154,11 +154,6 @@ pub(super) struct TxOp {
     copy: Option<Buf>,
 }
 
-/// What is left of a send call's flags for the core.
-fn core_flags(flags: u64) -> u64 {
-    flags & FI_DELIVERY_COMPLETE
-}
-
 impl Ep {
     /// fi_send and its kin.
     #[inline(always)]
@@ -442,7 +437,7 @@ impl Ep {
                     return self.start_anew(id, conn);
                 }
                 Err(error) if self.ops[id].outstanding > 0 => {
-                    self.give_up(id, conn, error);
+                    self.ended(conn, error);
                     return Ok(());
                 }
                 Err(error) => {
@@ -640,8 +635,7 @@ impl Ep {
         } else if message.deliver {
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             let none = message.buf.part(from, 0);
-            let flags = core_flags(FI_DELIVERY_COMPLETE);
-            link.send_with(buf, total, &none, &[], flags, token)
+            link.send_with(buf, total, &none, &[], FI_DELIVERY_COMPLETE, token)
         } else {
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             link.send(buf, total, token)
