@@ -112,6 +112,7 @@ struct Ring {
 }
 
 /// So many slots, zeroed and not filled: memory that no entry has come to yet is not taken.
+/// -FI_ENOMEM if there is none for so many.
 fn zeroed(size: usize) -> Result<Box<[Completion]>> {
     let layout = Layout::array::<Completion>(size).map_err(|_| Error::NOMEM)?;
     if size == 0 {
@@ -129,18 +130,17 @@ fn zeroed(size: usize) -> Result<Box<[Completion]>> {
 }
 
 impl Ring {
-    /// `size` is a power of two, or 0 for a ring that is always full; -FI_ENOMEM if
-    /// there is no memory for so many.
-    fn new(size: usize) -> Result<Self> {
-        Ok(Self {
-            slots: zeroed(size)?,
+    /// As many slots as a power of two, or none for a ring that is always full.
+    fn new(slots: Box<[Completion]>) -> Self {
+        Self {
+            slots,
             read: 0,
             written: 0,
             awaited: false,
             behind: VecDeque::new(),
             errors: VecDeque::new(),
             error_data: Vec::new(),
-        })
+        }
     }
 
     #[inline]
@@ -294,7 +294,7 @@ impl Cq {
             (parent.on_blocking)(kind)?;
         }
         if let Some(owner) = owner {
-            return Self::of_peer(parent, format, owner);
+            return Ok(Self::of_peer(parent, format, owner));
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
@@ -302,6 +302,7 @@ impl Cq {
         if size > 1 << 30 {
             return Err(Error::INVAL);
         }
+        let slots = zeroed(size.next_power_of_two())?;
         let cq = Arc::new(Self {
             c: fid_cq {
                 fid: fid {
@@ -311,7 +312,7 @@ impl Cq {
                 },
                 ops: (&raw const CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(size.next_power_of_two())?, parent.level),
+            ring: Lock::with_level(Ring::new(slots), parent.level),
             count: AtomicUsize::new(0),
             size,
             format,
@@ -332,8 +333,8 @@ impl Cq {
 
     /// A queue whose entries go to the queue of another provider's. Its context
     /// was only for opening.
-    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Arc<Self> {
+        Arc::new(Self {
             c: fid_cq {
                 fid: fid {
                     fclass: FI_CLASS_CQ as usize,
@@ -342,7 +343,7 @@ impl Cq {
                 },
                 ops: (&raw const PEER_CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(0)?, parent.level),
+            ring: Lock::with_level(Ring::new(Box::default()), parent.level),
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
@@ -354,7 +355,7 @@ impl Cq {
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
-        }))
+        })
     }
 
     /// The queue behind a fid of the application's, if it is one of ours.
