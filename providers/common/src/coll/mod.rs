@@ -215,9 +215,8 @@ impl Set {
         if is_after(turn, self.turn) {
             self.turn = turn;
         }
-        let behind: Vec<_> =
-            self.known.iter().filter(|(_, of)| is_after(self.turn, **of)).collect();
-        let behind: Vec<_> = behind.into_iter().map(|(member, _)| *member).collect();
+        let behind = self.known.iter().filter(|(_, of)| is_after(self.turn, **of));
+        let behind: Vec<_> = behind.map(|(member, _)| *member).collect();
         self.known.extend(behind.iter().map(|member| (*member, self.turn)));
         behind
     }
