@@ -19,7 +19,7 @@ use ofi_provider::addr::connect_order;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::slab::NONE;
+use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::{Interest, max_descriptors};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -50,6 +50,12 @@ pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
 /// leave the program the other half of its descriptors.
 pub(crate) fn max_silent() -> usize {
     max_descriptors() / 2
+}
+
+/// Whether a caller, known by its serial number, has not said yet who it is.
+fn is_silent(conns: &Slab<Conn>, (id, serial): (u32, u64)) -> bool {
+    let silent = |conn: &Conn| conn.stage == Stage::AwaitRequest && conn.serial == serial;
+    conns.get(id).is_some_and(silent)
 }
 
 /// Whether accepting failed for want of what may be there later.
@@ -283,10 +289,7 @@ impl State {
                     }
                 }
                 Err(error) if is_shortage(error) => {
-                    // Strangers must not use up our descriptors by silence; who
-                    // was only slow calls again.
-                    if let Some(silent) = self.oldest_silent() {
-                        self.fail(silent, Error::CONNABORTED);
+                    if self.drop_oldest_silent() {
                         continue;
                     }
                     // The callers stay in the system's queue. Epoll would report
@@ -323,29 +326,25 @@ impl State {
     /// slow calls again.
     fn bound_silence(&mut self, new: u32) {
         let conns = &self.conns;
-        let is_silent = |(id, serial): &(u32, u64)| {
-            let silent = |c: &Conn| c.stage == Stage::AwaitRequest && c.serial == *serial;
-            conns.get(*id).is_some_and(silent)
-        };
-        let new = conns.get(new).map(|conn| (new, conn.serial)).filter(is_silent);
-        self.silent.extend(new);
+        let caller = conns.get(new).map(|conn| (new, conn.serial));
+        self.silent.extend(caller.filter(|caller| is_silent(conns, *caller)));
         let most = max_silent();
-        if self.silent.len() <= most {
-            return;
+        if self.silent.len() > most {
+            self.silent.retain(|caller| is_silent(conns, *caller));
         }
-        self.silent.retain(is_silent);
-        while self.silent.len() > most
-            && let Some((oldest, _)) = self.silent.pop_front()
-        {
-            self.fail(oldest, Error::CONNABORTED);
-        }
+        while self.silent.len() > most && self.drop_oldest_silent() {}
     }
 
-    /// The caller who was accepted first of those that have not said yet who
-    /// they are.
-    fn oldest_silent(&self) -> Option<u32> {
-        let silent = self.conns.iter().filter(|(_, conn)| conn.stage == Stage::AwaitRequest);
-        silent.min_by_key(|(_, conn)| conn.serial).map(|(id, _)| id)
+    /// Ends the connection of the caller who was accepted first of those that have not
+    /// said yet who they are. Whether there was one.
+    fn drop_oldest_silent(&mut self) -> bool {
+        while let Some(caller) = self.silent.pop_front() {
+            if is_silent(&self.conns, caller) {
+                self.fail(caller.0, Error::CONNABORTED);
+                return true;
+            }
+        }
+        false
     }
 
     /// Goes on with making a connection. Whether anything moved.
