@@ -24,14 +24,7 @@ static void open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const
 	memset(c, 0, sizeof *c);
 	c->o = *o;
 	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
-	if (base) {
-		c->fabric = base->fabric;
-		c->domain = base->domain;
-		c->borrowed = 1;
-	} else {
-		OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
-	}
-	ct_open_domain(c);
+	ct_open_in(c, base);
 	if (!base)
 		ct_open_eq(c);
 	ct_open_ep(c, c->info);

@@ -222,6 +222,7 @@ static inline void ct_idle(struct ct *c, int ms)
 		ct_progress(c);
 }
 
+static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
 static inline int ct_is_ip(void) { return strncmp(ct_prov, "shm", 3) && strncmp(ct_prov, "lnx", 3); }
 static inline const char *ct_node(const struct ct_opt *o)
 {
@@ -417,10 +418,9 @@ static inline void ct_prepare(struct ct *c, const struct ct_name *to)
 	ct_open_ep(c, c->info);
 	OK(fi_enable(c->ep));
 }
-/* RDM endpoint of this process, enabled; base lends fabric and domain. */
-static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
+/* Queues and an address vector; base lends fabric and domain. */
+static inline void ct_open_in(struct ct *c, const struct ct *base)
 {
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
 	if (base) {
 		c->fabric = base->fabric;
 		c->domain = base->domain;
@@ -429,6 +429,22 @@ static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
 		OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
 	}
 	ct_open_domain(c);
+}
+/* Another endpoint, enabled, on base's queues and address vector. */
+static inline void ct_open_beside(struct ct *c, const struct ct *base)
+{
+	c->domain = base->domain;
+	c->rx = base->rx;
+	c->tx = base->tx;
+	c->av = base->av;
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+}
+/* RDM endpoint of this process, enabled; base lends fabric and domain. */
+static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
+{
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	ct_open_in(c, base);
 	ct_open_ep(c, c->info);
 	OK(fi_enable(c->ep));
 	return ct_getname(&c->ep->fid);

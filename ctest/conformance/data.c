@@ -380,10 +380,9 @@ static void not_before_receive(int rank, int tagged, uint64_t level)
 	ct_done(&c);
 }
 /* Where a provider stands on another one a message is delivered when that has it. */
-static int is_layered(void) { return strchr(ct_prov, ';') != NULL; }
 static void delivered_late(int rank, int tagged)
 {
-	if (is_layered())
+	if (ct_is_rxm())
 		SKIP("keeps delivered messages for receives to come");
 	not_before_receive(rank, tagged, FI_DELIVERY_COMPLETE);
 }
@@ -423,7 +422,7 @@ static void injected_delivered(int rank, int tagged)
 			else
 				POST(&c, fi_inject(c.ep, b, n, c.peer));
 			memset(b, -1, n);
-			if (!is_layered() || i % 2 == 0)
+			if (!ct_is_rxm() || i % 2 == 0)
 				NOTHING(&c, c.tx, 20);
 			ct_barrier(&c);
 			if (i % 2)

@@ -938,12 +938,7 @@ static void few_ports(int rank)
 			OK(fi_fabric(b[0].info->fabric_attr, &b[0].fabric, NULL));
 			ct_open_domain(&b[0]);
 		}
-		b[i].domain = b[0].domain;
-		b[i].rx = b[0].rx;
-		b[i].tx = b[0].tx;
-		b[i].av = b[0].av;
-		ct_open_ep(&b[i], b[i].info);
-		OK(fi_enable(b[i].ep));
+		ct_open_beside(&b[i], &b[0]);
 		OK(fi_recv(b[i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, &ct_ctx[i]));
 		n = ct_getname(&b[i].ep->fid);
 		a.peer = ct_insert(&a, &n);

@@ -472,7 +472,7 @@ static void keys(int rank)
 		longer = { .ep_key = "one of twenty-five bytes." };
 	struct fi_info *h, *i;
 
-	if (!strstr(ct_prov, "ofi_rxm"))
+	if (!ct_is_rxm())
 		SKIP("the keys are those of ofi_rxm");
 	h = ct_hints(&longer);
 	ERR(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i), FI_ENODATA);

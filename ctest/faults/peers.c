@@ -55,12 +55,7 @@ static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int 
 			ct_open_domain(&c[0]);
 			c[0].peer = ct_insert(&c[0], to);
 		}
-		c[i].domain = c[0].domain;
-		c[i].rx = c[0].rx;
-		c[i].tx = c[0].tx;
-		c[i].av = c[0].av;
-		ct_open_ep(&c[i], c[i].info);
-		OK(fi_enable(c[i].ep));
+		ct_open_beside(&c[i], &c[0]);
 		c[i].peer = 0;
 		OK(fi_recv(c[i].ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &ctx[i]));
 	}
