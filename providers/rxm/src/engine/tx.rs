@@ -154,6 +154,28 @@ pub(super) struct TxOp {
     copy: Option<Buf>,
 }
 
+impl TxOp {
+    /// One that has not started. `kind` is what its completion says it is, `flags` those
+    /// of the call.
+    #[inline]
+    fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {
+        let report = flags & FI_COMPLETION != 0;
+        Self {
+            conn,
+            context,
+            flags: kind | (flags & ASIDE),
+            report,
+            silent: flags & FI_INJECT != 0 && !report,
+            fence: flags & FI_FENCE != 0,
+            answer: None,
+            todo,
+            outstanding: 0,
+            regions: Vec::new(),
+            copy: None,
+        }
+    }
+}
+
 impl Ep {
     /// fi_send and its kin.
     #[inline(always)]
@@ -210,13 +232,12 @@ impl Ep {
         if inject && len > self.identity.inject_size {
             return Err(Error::MSGSIZE);
         }
-        let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
         let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
         let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
-        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE);
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let message = Message {
             buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
             tagged,
@@ -241,17 +262,8 @@ impl Ep {
         }
         let todo = packet.unwrap_or(Todo::Send(message));
         let id = self.ops.insert(TxOp {
-            conn,
-            context: op.context,
-            flags,
-            report,
-            silent: inject && !report,
-            fence: op.flags & FI_FENCE != 0,
-            answer: None,
-            todo,
-            outstanding: 0,
-            regions: Vec::new(),
             copy: copy.map(|(kept, _)| kept),
+            ..TxOp::new(conn, op.context, flags, op.flags, todo)
         });
         self.start(id, conn, ready)
     }
@@ -270,24 +282,12 @@ impl Ep {
 
     /// fi_read and its kin.
     pub(crate) fn read(&mut self, op: ReadOp) -> Result {
-        let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.src)?;
-        let flags = self.behind_atomics(conn, op.flags);
+        let flags = self.behind_atomics(conn, op.flags) & !FI_INJECT;
         let ready = self.may_go(conn, flags);
-        let id = self.ops.insert(TxOp {
-            conn,
-            context: op.context,
-            flags: FI_RMA | FI_READ | (op.flags & ASIDE),
-            report,
-            silent: false,
-            fence: flags & FI_FENCE != 0,
-            answer: None,
-            todo: Todo::Read { buf: op.buf, from: op.remote },
-            outstanding: 0,
-            regions: Vec::new(),
-            copy: None,
-        });
+        let todo = Todo::Read { buf: op.buf, from: op.remote };
+        let id = self.ops.insert(TxOp::new(conn, op.context, FI_RMA | FI_READ, flags, todo));
         self.start(id, conn, ready)
     }
 
@@ -298,11 +298,10 @@ impl Ep {
         if inject && len > self.identity.inject_size {
             return Err(Error::MSGSIZE);
         }
-        let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        let fence = self.behind_atomics(conn, op.flags) & FI_FENCE;
-        let ready = self.may_go(conn, fence);
+        let fenced = self.behind_atomics(conn, op.flags);
+        let ready = self.may_go(conn, fenced);
         let (to, data) = (op.remote, op.data);
         let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE);
         let todo = if inject {
@@ -312,19 +311,7 @@ impl Ep {
         } else {
             Todo::Write { buf: op.buf, to, data, flags }
         };
-        let id = self.ops.insert(TxOp {
-            conn,
-            context: op.context,
-            flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
-            report,
-            silent: inject && !report,
-            fence: fence != 0,
-            answer: None,
-            todo,
-            outstanding: 0,
-            regions: Vec::new(),
-            copy: None,
-        });
+        let id = self.ops.insert(TxOp::new(conn, op.context, FI_RMA | FI_WRITE, fenced, todo));
         self.start(id, conn, ready)
     }
 
@@ -355,7 +342,6 @@ impl Ep {
         if payload.max(ANSWER_LEN + op.result.len()) > self.common.config.eager_limit {
             return Err(Error::MSGSIZE);
         }
-        let report = op.flags & FI_COMPLETION != 0;
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let ready = self.may_go(conn, op.flags);
@@ -380,17 +366,8 @@ impl Ep {
         let what =
             AtomicHeader { datatype: op.operation.datatype(), op: op.operation.op(), places };
         let id = self.ops.insert(TxOp {
-            conn,
-            context: op.context,
-            flags: FI_ATOMIC | access | (op.flags & ASIDE),
-            report,
-            silent: op.flags & FI_INJECT != 0 && !report,
-            fence: op.flags & FI_FENCE != 0,
             answer: Some(op.result),
-            todo: Todo::Wait,
-            outstanding: 0,
-            regions: Vec::new(),
-            copy: None,
+            ..TxOp::new(conn, op.context, FI_ATOMIC | access, op.flags, Todo::Wait)
         });
         let header = Header {
             msg_id: u64::from(id),
