@@ -656,6 +656,58 @@ static void counted(int rank)
 		OK(fi_close(&k[i]->fid));
 	done(&c);
 }
+/* What was injected, and reports nothing, may be acknowledged all the same; an endpoint that counts waits for that. */
+static void acknowledged(int rank)
+{
+	struct ct_opt o = { .caps = CAPS, .cq_flags = FI_SELECTIVE_COMPLETION };
+	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *k;
+	struct ct c;
+	struct region r;
+	uint64_t *b, *s;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, ROOM);
+	s = ct_alloc(&c, ROOM);
+	r = share(&c, 0, b, ROOM, REMOTE);
+	OK(fi_cntr_open(c.domain, &a, &k, NULL));
+	if (rank == 0) {
+		struct fi_ioc v = { s, 1 };
+		void *d = ct_desc(s);
+		struct fi_rma_ioc p = { r.addr, 1, r.key };
+		struct fi_msg_atomic m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = c.peer, .rma_iov = &p,
+			.rma_iov_count = 1, .datatype = FI_UINT64, .op = FI_SUM, .context = CTX(0) };
+		struct fi_ioc none = { NULL, 1 };
+		struct fi_msg_atomic read = m;
+
+		read.msg_iov = &none;
+		read.op = FI_ATOMIC_READ;
+		for (int i = 0; i < 8; i++) {
+			if (i == 4) {
+				POST(&c, fi_fetch_atomicmsg(c.ep, &read, &(struct fi_ioc){ s, 1 }, &d, 1, FI_COMPLETION));
+				ct_sent(&c, CTX(0));
+				EQ(s[0], 4);
+				OK(fi_ep_bind(c.ep, &k->fid, FI_WRITE));
+			}
+			s[0] = 1;
+			POST(&c, fi_atomicmsg(c.ep, &m, FI_INJECT | (i % 2 ? FI_DELIVERY_COMPLETE : 0)));
+			s[0] = 0;
+		}
+		EQ(reached(&c, k, 4), 4);
+		POST(&c, fi_inject_atomic(c.ep, s, 1, c.peer, r.addr, r.key, FI_UINT64, FI_SUM));
+		EQ(reached(&c, k, 5), 5);
+		POST(&c, fi_fetch_atomicmsg(c.ep, &read, &(struct fi_ioc){ s, 1 }, &d, 1, FI_COMPLETION));
+		ct_sent(&c, CTX(0));
+		EQ(s[0], 8);
+	}
+	ct_barrier(&c);
+	EQ(b[0], rank == 1 ? 8 : 0);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&k->fid));
+	done(&c);
+}
 /* Both ranks and both processors count up the same numbers. */
 static void together(int rank)
 {
@@ -843,6 +895,7 @@ static const struct ct_test tests[] = {
 	{ "several buffers, results and places; what does not fit is refused", vectors, CT_REL },
 	{ "the largest operations from both sides at once", largest, CT_REL },
 	{ "completions say what it was, injected ones nothing", reported, CT_REL },
+	{ "injected ones are acknowledged to those who ask or count", acknowledged, CT_REL },
 	{ "remote CQ data makes an entry at the target", with_data, CT_REL },
 	{ "an operation without a right fails alone and changes nothing", forbidden, CT_REL },
 	{ "counters count atomics at both ends", counted, CT_REL },

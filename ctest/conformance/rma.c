@@ -316,6 +316,77 @@ static void counted(int rank)
 		OK(fi_close(&k[i]->fid));
 	done(&c);
 }
+/*
+ * As OpenSHMEM does: an endpoint that is used already gets counters, and the count alone, of writes that are injected
+ * with or without a completion level, says that what was written is there.
+ */
+static void counters_come_late(int rank)
+{
+	const uint64_t levels[] = { 0, FI_DELIVERY_COMPLETE };
+	struct ct_opt o = { .caps = CAPS, .cq_flags = FI_SELECTIVE_COMPLETION };
+	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *put, *get, *other;
+	struct region r;
+	struct ct c;
+	char *b, *s, x;
+
+	for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+		o.tx_op_flags = levels[l];
+		mr[0] = mr[1] = NULL;
+		ct_open(&c, &o);
+		b = ct_alloc(&c, 4096);
+		s = ct_alloc(&c, 4096);
+		r = share(&c, 0, b, 4096, REMOTE);
+		if (rank == 0) {
+			struct iovec v = { s, 64 };
+			void *d = ct_desc(s);
+			struct fi_rma_iov p = { r.addr + 64, 64, r.key };
+			struct fi_msg_rma m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = c.peer, .rma_iov = &p,
+				.rma_iov_count = 1, .context = CTX(0) };
+
+			/* from here on there is a connection */
+			POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION));
+			ct_sent(&c, CTX(0));
+		}
+		ct_barrier(&c);
+		OK(fi_cntr_open(c.domain, &a, &put, NULL));
+		OK(fi_cntr_open(c.domain, &a, &get, NULL));
+		OK(fi_cntr_open(c.domain, &a, &other, NULL));
+		OK(fi_ep_bind(c.ep, &put->fid, FI_WRITE));
+		OK(fi_ep_bind(c.ep, &get->fid, FI_READ));
+		ERR(fi_ep_bind(c.ep, &put->fid, FI_WRITE), FI_EINVAL);
+		ERR(fi_ep_bind(c.ep, &other->fid, FI_WRITE | FI_SEND), FI_EINVAL);
+		OK(fi_close(&other->fid));
+		ERR(fi_close(&put->fid), FI_EBUSY);
+		if (rank == 0) {
+			ct_recv_oob(&c, &x, 1);		/* the peer looks away */
+			ct_fill(s, 64, 5 + l);
+			POST(&c, fi_inject_write(c.ep, s, 64, c.peer, r.addr, r.key));
+			if (c.info->domain_attr->data_progress == FI_PROGRESS_MANUAL)
+				for (int64_t end = ct_ms() + 100; ct_ms() < end; ct_progress(&c))
+					EQ(fi_cntr_read(put), 0);
+			ct_send_oob("l", 1);
+			EQ(reached(&c, put, 1), 1);
+			ct_send_oob("w", 1);
+			memset(s, 0, 64);
+			POST(&c, fi_read(c.ep, s, 64, ct_desc(s), c.peer, r.addr, r.key, CTX(1)));
+			EQ(reached(&c, get, 1), 1);
+			CHECK(ct_same(s, 64, 5 + l));
+			EQ(fi_cntr_read(put), 1);
+		} else {
+			ct_send_oob("a", 1);
+			ct_recv_oob(NULL, &x, 1);
+			ct_recv_oob(&c, &x, 1);
+			CHECK(ct_same(b, 64, 5 + l));
+		}
+		ct_barrier(&c);
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		OK(fi_close(&put->fid));
+		OK(fi_close(&get->fid));
+		done(&c);
+	}
+}
 /* The connection a forbidden access came on ends; nothing else does. */
 static void forbidden(int rank)
 {
@@ -631,6 +702,7 @@ static const struct ct_test tests[] = {
 	{ "remote CQ data makes an entry at the target, a plain write none", with_data, CT_REL },
 	{ "writes with data wait at their sender when the target's queue is full and unread, and all are told", data_unread, CT_REL },
 	{ "counters count reads and writes at both ends", counted, CT_REL },
+	{ "counters bound to an enabled endpoint count what is there", counters_come_late, CT_REL },
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
 	{ "writes, messages and reads keep their order", mixed, CT_REL },

@@ -124,6 +124,7 @@ impl RxmEp {
 }
 
 impl Endpoint for RxmEp {
+    const ACKNOWLEDGES: bool = true;
     const LATER: bool = true;
 
     fn opened(&self, _fid: FidPtr) {}
@@ -150,6 +151,18 @@ impl Endpoint for RxmEp {
             self.names.get_or_init(|| Names::listen(&self.engine, self.id, av));
         }
         self.engine.enable(self.id, bindings, srx.map(|srx| srx.id))
+    }
+
+    fn bound_late(&self, bindings: &Bindings) -> Result {
+        let mut state = self.engine.lock();
+        let ep = state.ep(self.id);
+        match &self.part {
+            Part::Whole if self.kind == Kind::Srx => ep.inbox.bind(bindings),
+            Part::Whole => ep.bound_late(bindings)?,
+            Part::Context(_, half, _) => ep.bind_half(*half, bindings),
+            Part::Scalable(_) => return Err(Error::OPBADSTATE),
+        }
+        Ok(())
     }
 
     fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {

@@ -129,6 +129,7 @@ impl TcpEp {
 
 impl Endpoint for TcpEp {
     const BUFFERS: bool = true;
+    const ACKNOWLEDGES: bool = true;
     const LATER: bool = true;
 
     fn opened(&self, fid: FidPtr) {
@@ -166,6 +167,16 @@ impl Endpoint for TcpEp {
                 self.names.get_or_init(|| Names::listen(&self.engine, self.id, av));
             }
             state.listen(self.id)?;
+        }
+        Ok(())
+    }
+
+    fn bound_late(&self, bindings: &Bindings) -> Result {
+        let mut state = self.engine.lock();
+        match &self.part {
+            Part::Whole => state.ep(self.id).bind(bindings),
+            Part::Context(_, half, _) => state.bind_half(self.id, *half, bindings),
+            Part::Scalable(_) => return Err(Error::OPBADSTATE),
         }
         Ok(())
     }

@@ -749,6 +749,11 @@ impl State {
         self.eps[at].fid = Some(fid);
     }
 
+    /// More is bound to an endpoint than when it was enabled.
+    pub(crate) fn bind(&mut self, at: u32, bindings: &Bindings) {
+        self.eps[at].bindings = bindings.clone();
+    }
+
     pub(crate) fn set_id(&mut self, at: u32, id: CmId) {
         self.eps[at].id = Some(Arc::new(id));
     }

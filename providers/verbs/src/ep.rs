@@ -54,6 +54,11 @@ impl Endpoint for VerbsEp {
         self.engine.enable(self.at, bindings, srx.map(|srx| srx.at))
     }
 
+    fn bound_late(&self, bindings: &Bindings) -> Result {
+        self.engine.lock().bind(self.at, bindings);
+        Ok(())
+    }
+
     fn cancel(&self, _context: Context, _tx: bool) -> Result {
         // What a device has it does not give back.
         Err(Error::NOSYS)

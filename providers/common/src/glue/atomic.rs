@@ -49,7 +49,11 @@ impl<E: Endpoint> EpFid<E> {
         remote: RemoteSegments,
         about: About,
     ) -> Result {
-        self.atomic(Self::checked_op(operation, operands, remote, about)?)
+        let mut op = Self::checked_op(operation, operands, remote, about)?;
+        if operation.kind() == Kind::Base {
+            op.flags = self.write_flags(op.flags);
+        }
+        self.atomic(op)
     }
 
     /// The operation, of operands that go together.
@@ -301,7 +305,7 @@ unsafe extern "C" fn inject<E: Endpoint>(
         let remote = at(addr, key, &source)?;
         let operands = [source, Elements::NONE, Elements::NONE];
         let about = About::new(ep, dest, std::ptr::null_mut());
-        ep.atomic_op(op, operands, remote, About { flags: ep.inject_flags(), ..about })
+        ep.atomic_op(op, operands, remote, About { flags: ep.inject_flags(abi::FI_WRITE), ..about })
     })
 }
 

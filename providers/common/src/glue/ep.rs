@@ -57,6 +57,12 @@ impl Bindings {
     }
 }
 
+/// When a transfer is complete for its sender, other than at once (fi_cq(3)).
+const LEVELS: u64 = abi::FI_TRANSMIT_COMPLETE
+    | abi::FI_DELIVERY_COMPLETE
+    | abi::FI_MATCH_COMPLETE
+    | abi::FI_COMMIT_COMPLETE;
+
 /// What the C object is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
@@ -135,6 +141,8 @@ pub(super) struct Shared<E> {
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
     pub(super) enabled: AtomicBool,
+    /// The kinds of operations that counters are bound for, FI_SEND | FI_WRITE …
+    counted: AtomicU64,
     /// Nothing may be posted any more by what the domain does later.
     pub(super) closed: AtomicBool,
     /// The endpoint and its aliases that are open; events name it by the first.
@@ -374,6 +382,7 @@ impl<E: Endpoint> EpFid<E> {
         let shared = Arc::new(Shared {
             // A shared receive context needs nothing bound to it to take receives.
             enabled: AtomicBool::new(parts.role == Role::Srx),
+            counted: AtomicU64::new(0),
             parts,
             users: Arc::default(),
             srx: Mutex::new(None),
@@ -520,6 +529,18 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
+    /// Binds what an endpoint that is enabled may still get, if its engine agrees.
+    fn bind_any_time(&self, bind: impl FnOnce(&mut Bindings) -> Result) -> Result {
+        let mut bindings = self.bindings();
+        let mut more = bindings.clone();
+        bind(&mut more)?;
+        if self.shared.enabled.load(Ordering::Acquire) && self.shared.role != Role::Srx {
+            self.inner().bound_late(&self.completed(more.clone()))?;
+        }
+        *bindings = more;
+        Ok(())
+    }
+
     fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
         const KINDS: [u64; 6] = [
             abi::FI_SEND,
@@ -543,19 +564,35 @@ impl<E: Endpoint> EpFid<E> {
         if flags == 0 || flags & foreign != 0 {
             return Err(Error::INVAL);
         }
-        let mut bindings = self.bindings();
-        let Bindings { tx_cntr, rx_cntr, rma_cntrs: [read, write, rread, rwrite], .. } =
-            &mut *bindings;
-        let slots = [tx_cntr, rx_cntr, read, write, rread, rwrite];
-        for (kind, slot) in KINDS.iter().zip(slots) {
-            if flags & kind != 0 {
+        self.bind_any_time(|bindings| {
+            let Bindings { tx_cntr, rx_cntr, rma_cntrs: [read, write, rread, rwrite], .. } =
+                bindings;
+            let slots = [tx_cntr, rx_cntr, read, write, rread, rwrite];
+            for (_, slot) in KINDS.iter().zip(slots).filter(|(kind, _)| flags & *kind != 0) {
                 if slot.is_some() {
                     return Err(Error::INVAL);
                 }
-                cntr.add_user();
                 *slot = Some(cntr.clone());
             }
-        }
+            Ok(())
+        })?;
+        KINDS.iter().filter(|kind| flags & *kind != 0).for_each(|_| cntr.add_user());
+        self.shared.counted.fetch_or(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn bind_eq(&self, eq: &Arc<Eq>) -> Result {
+        self.bind_any_time(|bindings| {
+            if bindings.eq.is_some() {
+                return Err(Error::INVAL);
+            }
+            if !self.shared.ground.progress.is_serialized() {
+                eq.add_source(&self.shared.ground.progress)?;
+            }
+            bindings.eq = Some(eq.clone());
+            Ok(())
+        })?;
+        eq.add_user();
         Ok(())
     }
 
@@ -584,6 +621,13 @@ impl<E: Endpoint> EpFid<E> {
         // SAFETY: by this function's contract; the class says what to look for.
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
+                // As programs do that count with an endpoint which others use already.
+                Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
+                Some(FI_CLASS_EQ)
+                    if matches!(self.shared.role, Role::Endpoint | Role::Scalable) =>
+                {
+                    self.bind_eq(&Eq::from_fid(bfid)?)
+                }
                 _ if self.shared.enabled.load(Ordering::Acquire)
                     && self.shared.role != Role::Srx =>
                 {
@@ -594,23 +638,9 @@ impl<E: Endpoint> EpFid<E> {
                     self.shared.bind_stx(Stx::from_fid(bfid)?)
                 }
                 Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
-                Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
                 // Contexts have the vector of their scalable endpoint.
                 _ if !matches!(self.shared.role, Role::Endpoint | Role::Scalable) => {
                     Err(Error::INVAL)
-                }
-                Some(FI_CLASS_EQ) => {
-                    let eq = Eq::from_fid(bfid)?;
-                    let mut bindings = self.bindings();
-                    if bindings.eq.is_some() {
-                        return Err(Error::INVAL);
-                    }
-                    if !self.shared.ground.progress.is_serialized() {
-                        eq.add_source(&self.shared.ground.progress)?;
-                    }
-                    eq.add_user();
-                    bindings.eq = Some(eq);
-                    Ok(())
                 }
                 Some(FI_CLASS_AV) => {
                     let av = Av::from_fid(bfid)?;
@@ -627,25 +657,35 @@ impl<E: Endpoint> EpFid<E> {
         }
     }
 
-    fn enable(&self) -> Result {
-        if self.shared.enabled.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let mut bindings = self.bindings().clone();
+    /// What is bound, with what the endpoint has of others.
+    fn completed(&self, mut bindings: Bindings) -> Bindings {
         bindings.later = self.shared.aside();
-        let srx = self.srx().clone();
-        if let Some(srx) = &srx {
+        if let Some(srx) = &*self.srx() {
             // What is bound to the context is for endpoints that have no own.
-            let own = bindings.rx_cq.iter().map(|cq| (self.shared.place(), cq.clone()));
-            srx.change_sharers(|sharers| sharers.extend(own))?;
             let shared = srx.bindings();
             bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
         }
         if let Some(sep) = &self.shared.sep {
-            sep.enable_scalable()?;
             bindings.av.clone_from(&sep.bindings().av);
         }
+        bindings
+    }
+
+    fn enable(&self) -> Result {
+        if self.shared.enabled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let bindings = self.bindings().clone();
+        let srx = self.srx().clone();
+        if let Some(srx) = &srx {
+            let own = bindings.rx_cq.iter().map(|cq| (self.shared.place(), cq.clone()));
+            srx.change_sharers(|sharers| sharers.extend(own))?;
+        }
+        if let Some(sep) = &self.shared.sep {
+            sep.enable_scalable()?;
+        }
+        let bindings = self.completed(bindings);
         if self.shared.role == Role::Scalable {
             return self.shared.enable_scalable();
         }
@@ -748,18 +788,29 @@ impl<E: Endpoint> EpFid<E> {
     }
 
     /// The flags of a call without any that injects: never a success entry, and
-    /// no context that could name a counter. It is complete as soon as the buffer is
-    /// the application's again, whatever the endpoint's other transfers wait for:
-    /// an answer from the peer would be news to nobody.
+    /// no context that could name a counter. If none is bound either for its kind,
+    /// FI_SEND or FI_WRITE, it is complete as soon as the buffer is the application's
+    /// again, whatever the endpoint's other transfers wait for: an answer from the peer
+    /// would be news to nobody.
     #[inline]
-    pub(super) fn inject_flags(&self) -> u64 {
-        const NOT: u64 = abi::FI_COMPLETION
-            | abi::FI_TRIGGER
-            | abi::FI_TRANSMIT_COMPLETE
-            | abi::FI_DELIVERY_COMPLETE
-            | abi::FI_MATCH_COMPLETE
-            | abi::FI_COMMIT_COMPLETE;
-        (self.tx() & !NOT) | abi::FI_INJECT
+    pub(super) fn inject_flags(&self, kind: u64) -> u64 {
+        const NEVER: u64 = abi::FI_COMPLETION | abi::FI_TRIGGER;
+        let counted = self.shared.counted.load(Ordering::Relaxed) & kind != 0;
+        let not = if counted { NEVER } else { NEVER | LEVELS };
+        (self.tx() & !not) | abi::FI_INJECT
+    }
+
+    /// The flags of a write, or of an atomic operation that fetches nothing. Who counts
+    /// them has neither entries nor messages behind them to go by, only the count, which
+    /// is to say that what was written is there (OpenSHMEM's quiet): unless another
+    /// completion level is asked for.
+    #[inline]
+    pub(super) fn write_flags(&self, flags: u64) -> u64 {
+        let counted = self.shared.counted.load(Ordering::Relaxed) & abi::FI_WRITE != 0;
+        if E::ACKNOWLEDGES && counted && flags & (LEVELS | abi::FI_INJECT_COMPLETE) == 0 {
+            return flags | abi::FI_DELIVERY_COMPLETE;
+        }
+        flags
     }
 
     #[inline]
@@ -1208,7 +1259,7 @@ macro_rules! transmit {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 ep.$method(SendOp {
-                    buf, dest, context: Context::NULL, data: 0, tag: the_tag, flags: ep.inject_flags(),
+                    buf, dest, context: Context::NULL, data: 0, tag: the_tag, flags: ep.inject_flags(abi::FI_SEND),
                 })
             })
         }
@@ -1252,7 +1303,7 @@ macro_rules! transmit {
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 ep.$method(SendOp {
                     buf, dest, context: Context::NULL, data, tag: the_tag,
-                    flags: ep.inject_flags() | abi::FI_REMOTE_CQ_DATA,
+                    flags: ep.inject_flags(abi::FI_SEND) | abi::FI_REMOTE_CQ_DATA,
                 })
             })
         }

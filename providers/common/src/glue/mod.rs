@@ -309,12 +309,21 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
     /// ([`crate::buffered`]).
     const BUFFERS: bool = false;
+    /// Writes and atomic operations with FI_DELIVERY_COMPLETE are complete when the peer
+    /// has said that they are done.
+    const ACKNOWLEDGES: bool = false;
     /// The endpoint got its C object, or lost it and has another (fi_ep_alias); events
     /// name it by this.
     fn opened(&self, fid: FidPtr);
     /// All is bound: start working. With `srx`, receives come from that shared
     /// receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result;
+    /// Counters, or an event queue, were bound after [`enable`](Self::enable), which got
+    /// all the others: they count what completes from now on. -FI_EOPBADSTATE if it is too
+    /// late for that.
+    fn bound_late(&self, _bindings: &Bindings) -> Result {
+        Err(Error::OPBADSTATE)
+    }
     /// A context of a scalable endpoint, which this is: an endpoint that only
     /// sends or only receives, at the scalable endpoint's address. -FI_EINVAL if
     /// it has none of this index, -FI_EBUSY if that is open.

@@ -50,6 +50,7 @@ impl<E: Endpoint> EpFid<E> {
         if remote.total()? != buf.len() {
             return Err(Error::INVAL);
         }
+        let flags = self.write_flags(flags);
         self.write(WriteOp { buf, remote, dest, context: Context(context), data, flags })
     }
 }
@@ -223,7 +224,7 @@ unsafe extern "C" fn inject<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
         let remote = RemoteSegments::one(addr, len as u64, key);
-        ep.write_op(buf, remote, dest, std::ptr::null_mut(), 0, ep.inject_flags())
+        ep.write_op(buf, remote, dest, std::ptr::null_mut(), 0, ep.inject_flags(abi::FI_WRITE))
     })
 }
 
@@ -260,7 +261,7 @@ unsafe extern "C" fn injectdata<E: Endpoint>(
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
         let remote = RemoteSegments::one(addr, len as u64, key);
-        let flags = ep.inject_flags() | abi::FI_REMOTE_CQ_DATA;
+        let flags = ep.inject_flags(abi::FI_WRITE) | abi::FI_REMOTE_CQ_DATA;
         ep.write_op(buf, remote, dest, std::ptr::null_mut(), data, flags)
     })
 }

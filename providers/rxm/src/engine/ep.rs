@@ -197,6 +197,18 @@ impl Ep {
         self.open(true, counts)
     }
 
+    /// More is bound. What peers read and write is counted by the core, whose counters
+    /// are there from the beginning or never.
+    pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
+        let counts = |cntrs: &[Option<_>; 4]| [cntrs[2].is_some(), cntrs[3].is_some()];
+        if counts(&bindings.rma_cntrs) != counts(&self.rma_cntrs) {
+            return Err(Error::OPBADSTATE);
+        }
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
+        Ok(())
+    }
+
     /// What is bound for sending.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
         self.tx_cq.clone_from(&bindings.tx_cq);
@@ -353,7 +365,7 @@ impl Ep {
     }
 
     #[inline]
-    fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+    pub(super) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         let [read, write, _, _] = &self.rma_cntrs;
         match flags & (FI_READ | FI_WRITE) {
             FI_READ => read.as_ref(),

@@ -984,6 +984,9 @@ impl Ep {
         let Some(op) = self.drop_op(id) else { return };
         match result {
             Err(error) if op.silent => {
+                if let Some(cntr) = self.cntr_of(op.flags) {
+                    cntr.failed();
+                }
                 ofi_provider::log!(
                     &RXM,
                     WARN,

@@ -3,7 +3,7 @@
 //! A request carries the operands; the peer carries it out when all are there,
 //! at once and under its engine's lock, and answers how it went, with the former
 //! values if they are wanted. Answers come in the order of the requests, among
-//! those to reads. Only what was injected, and so reports nothing, has none.
+//! those to reads. Only what was injected, and is complete with that, has none.
 use super::State;
 use super::inbox::About;
 use super::rx::{Begun, Incoming, Target, about};
@@ -39,9 +39,10 @@ impl State {
         let route = self.route(ep_id, op.dest)?;
         let kind = op.operation.kind();
         let report = op.flags & FI_COMPLETION != 0;
+        let (flags, acked) = level(op.flags);
+        let inject = kind == Kind::Base && op.flags & FI_INJECT != 0 && !report;
         // Nobody would hear how it went.
-        let silent = kind == Kind::Base && op.flags & FI_INJECT != 0 && !report;
-        let (flags, _) = level(op.flags);
+        let silent = inject && !acked;
         let word =
             AtomicWord { kind, datatype: op.operation.datatype(), op: op.operation.op() }.to_word();
         let header = Header {
@@ -61,7 +62,7 @@ impl State {
             acked: false,
             len: op.remote.total()?,
             internal: false,
-            inject: silent,
+            inject,
         };
         if let Route::Conn(id) = route
             && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.atomics)

@@ -237,7 +237,7 @@ impl Ep {
 
     /// The counter of transfers of this kind, named by their entry's flags.
     #[inline]
-    fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+    pub(super) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         let [read, write, _, _] = &self.rma_cntrs;
         match flags & (FI_READ | FI_WRITE) {
             FI_READ => read.as_ref(),

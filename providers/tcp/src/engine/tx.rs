@@ -203,6 +203,9 @@ impl Ep {
         match result {
             Ok(()) => self.tx_done(finish.entry(), finish.report),
             Err(error) if finish.inject => {
+                if let Some(cntr) = self.cntr_of(finish.flags) {
+                    cntr.failed();
+                }
                 ofi_provider::log!(
                     &crate::info::TCP,
                     WARN,
