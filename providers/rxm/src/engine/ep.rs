@@ -47,7 +47,7 @@ pub(crate) struct Identity {
     pub(crate) directed: bool,
     /// A stranger's message is reported as an error (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) collective: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,

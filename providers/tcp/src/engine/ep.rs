@@ -46,7 +46,7 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) collective: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
