@@ -666,6 +666,48 @@ static void both_ways(int rank)
 	close_party(&p);
 }
 
+/* Peers that have no groups are asked nothing, and see nothing of it. */
+static void others(int rank)
+{
+	static const uint64_t caps[2] = { FI_MSG | FI_TAGGED | FI_SOURCE, FI_MSG | FI_TAGGED | FI_SOURCE | FI_COLLECTIVE };
+	struct party p = { .n = 0 };
+	struct fid_mc *s, *r;
+	char in[2][64], out[8] = { 0 };
+
+	(void)rank;
+	for (; p.n < 4; p.n++) {
+		struct ct_opt o = usual;
+
+		if (p.n >= 2)	/* on a domain of its own, which was opened for what it is */
+			o.caps = caps[p.n - 2];
+		p.name[p.n] = open_one(&p.c[p.n], p.n == 1 ? &p.c[0] : NULL, &o);
+	}
+	for (int e = 0; e < 4; e++)
+		for (int i = 0; i < 4; i++)
+			if (i != e)
+				meet(&p, e, i);
+	for (int i = 0; i < 2; i++)
+		POST(&p.c[2 + i], fi_trecv(p.c[2 + i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, 0, ~0ULL, CTX(202 + i)));
+	/* one is connected already, from the other side */
+	POST(&p.c[0], fi_recv(p.c[0].ep, in[0], 8, NULL, FI_ADDR_UNSPEC, CTX(200)));
+	TO_GROUP(&p, fi_send(p.c[2].ep, out, 8, NULL, p.addr[2][0], CTX(100)));
+	sent(&p, 2, CTX(100));
+	next(&p, 0, 0, NULL, NULL);
+	s = join(&p, 0, 0, 0);
+	r = join(&p, 1, 0, FI_RECV);
+	round_of(&p, 0, fi_mc_addr(s), 2, 100, 1);
+	silence(&p);
+	/* what they are sent by themselves reaches them */
+	for (int i = 0; i < 2; i++) {
+		TO_GROUP(&p, fi_tsend(p.c[0].ep, out, 8, NULL, p.addr[0][2 + i], 5, CTX(100)));
+		sent(&p, 0, CTX(100));
+		EQ(next(&p, 2 + i, 0, NULL, NULL).tag, 5);
+	}
+	OK(fi_close(&s->fid));
+	OK(fi_close(&r->fid));
+	close_party(&p);
+}
+
 static const struct ct_test tests[] = {
 	{ "FI_MULTICAST is offered to those who ask", only_if_asked, CT_RDM | CT_REL | CT_SOLO },
 	{ "a message to a group reaches each other member once, whatever its size", everybody, CT_RDM | CT_REL | CT_SOLO },
@@ -676,6 +718,7 @@ static const struct ct_test tests[] = {
 	{ "every call that sends", every_call, CT_RDM | CT_REL | CT_SOLO },
 	{ "a send counts once, and is reported if it asks for it", counted, CT_RDM | CT_REL | CT_SOLO },
 	{ "messages to a group and to one of its members keep their order", in_order, CT_RDM | CT_REL | CT_SOLO },
+	{ "peers without groups are asked nothing, and see nothing of it", others, CT_RDM | CT_REL | CT_SOLO },
 	{ "what makes no sense is refused", refused, CT_RDM | CT_REL | CT_SOLO },
 	{ "a group is left while it is being joined", left_early, CT_RDM | CT_REL | CT_SOLO },
 	{ "a member that was closed is none any more", closed, CT_RDM | CT_REL | CT_SOLO },

@@ -35,6 +35,12 @@ pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 /// FI_MULTICAST.
 pub use crate::coll::TAG;
 
+/// Whether a tagged message with these flags of its operation is a notice of multicast
+/// groups, which goes only to peers that know of those; -FI_EOPNOTSUPP for any other.
+pub fn is_group_notice(flags: u64, tag: u64) -> bool {
+    flags & ASIDE != 0 && tag == crate::mcast::TAG
+}
+
 /// How an operation ended.
 pub type Outcome = std::result::Result<Completion, CompletionError>;
 

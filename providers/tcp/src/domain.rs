@@ -80,6 +80,7 @@ impl TcpDomain {
             directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
             collective: kind == Kind::Rdm && info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
+            multicast: kind == Kind::Rdm && info.caps() & FI_MULTICAST != 0,
             buffered: buffered::is_asked(info, self.api_version),
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size,
@@ -141,6 +142,7 @@ impl Domain for TcpDomain {
             source_err: false,
             buffered: false,
             collective: false,
+            multicast: false,
             tx_size: 0,
             inject_size: 0,
         };

@@ -23,7 +23,9 @@
 //! inserted after the group was joined. Until they have answered no message can be sent
 //! to it (-FI_EAGAIN), which keeps the order of all messages to a peer.
 //!
-//! Notices have the [`TAG`] of no collective operation: their group is 0.
+//! Notices have the [`TAG`] of no collective operation: their group is 0. A provider sends
+//! none to a peer that has not said, when they connected, that it knows them
+//! (-FI_EOPNOTSUPP, [`is_group_notice`](crate::later::is_group_notice)): that one is in no group.
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::av::{self, Av};
 use crate::coll;
@@ -36,7 +38,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The tag of notices.
-const TAG: u64 = coll::TAG | 1;
+pub(crate) const TAG: u64 = coll::TAG | 1;
 
 /// The most answers to one peer that it has not taken yet; what it says beyond that is
 /// not answered.

@@ -48,6 +48,8 @@ pub(crate) struct Identity {
     pub(crate) source_err: bool,
     /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) collective: bool,
+    /// It takes notices of multicast groups (FI_MULTICAST).
+    pub(crate) multicast: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
