@@ -708,6 +708,80 @@ static void others(int rank)
 	close_party(&p);
 }
 
+/* Nothing but what it takes: neither tagged messages nor sources. Groups of both kinds of addresses. */
+static void bare(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_MULTICAST, .cq_size = 128 };
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(7) };
+	struct party p;
+	struct fid_mc *s, *r[2], *other;
+	char in[2][16], out[16];
+
+	(void)rank;
+	open_party(&p, 3, &o);
+	inet_pton(AF_INET6, "ff02::1234", &six.sin6_addr);
+	OK(fi_join(p.c[0].ep, &six, FI_SEND, &s, CTX(0)));
+	end_join(&p, s, 0);
+	for (int i = 0; i < 2; i++) {
+		OK(fi_join(p.c[1 + i].ep, &six, FI_RECV, &r[i], CTX(1 + i)));
+		end_join(&p, r[i], 1 + i);
+		post(&p, 1 + i, in[i], sizeof in[i]);
+	}
+	other = join(&p, 0, 0, FI_SEND);
+	ct_fill(out, sizeof out, 1);
+	TO_GROUP(&p, fi_send(p.c[0].ep, out, sizeof out, NULL, fi_mc_addr(other), CTX(100)));
+	sent(&p, 0, CTX(100));
+	silence(&p);
+	TO_GROUP(&p, fi_send(p.c[0].ep, out, sizeof out, NULL, fi_mc_addr(s), CTX(100)));
+	sent(&p, 0, CTX(100));
+	for (int i = 0; i < 2; i++) {
+		CHECK(next(&p, 1 + i, 0, NULL, NULL).op_context == CTX(201 + i));
+		CHECK(ct_same(in[i], sizeof in[i], 1));
+		OK(fi_close(&r[i]->fid));
+	}
+	OK(fi_close(&other->fid));
+	OK(fi_close(&s->fid));
+	close_party(&p);
+}
+/* Both processes sleep until they have joined, and until a message comes. */
+static void asleep(int rank)
+{
+	struct ct_opt o = usual;
+	struct party p = { .n = 0 };
+	struct ct_name theirs;
+	struct sockaddr_in a = group_at(0);
+	struct fid_mc *mc;
+	struct fi_eq_entry x;
+	struct fi_cq_tagged_entry e;
+	uint32_t ev;
+	char in[64], out[64];
+
+	o.wait = FI_WAIT_UNSPEC;
+	p.name[p.n++] = open_one(&p.c[0], NULL, &o);
+	ct_swap(NULL, p.name, &theirs, sizeof theirs);
+	if (rank == 1)
+		ct_nap(100);		/* asked before it knows who asks */
+	p.addr[0][0] = ct_insert(&p.c[0], &theirs);
+	OK(fi_join(p.c[0].ep, &a, 0, &mc, CTX(0)));
+	EQ(fi_eq_sread(p.c[0].eq, &ev, &x, sizeof x, -1, 0), sizeof x);
+	EQ(ev, FI_JOIN_COMPLETE);
+	ct_barrier(&p.c[0]);
+	post(&p, 0, in, sizeof in);
+	if (rank == 1) {
+		EQ(fi_cq_sread(p.c[0].rx, &e, 1, NULL, -1), 1);
+		CHECK(ct_same(in, sizeof in, 1));
+	} else {
+		ct_nap(100);
+		ct_fill(out, sizeof out, 1);
+		TO_GROUP(&p, fi_send(p.c[0].ep, out, sizeof out, NULL, fi_mc_addr(mc), CTX(100)));
+		EQ(fi_cq_sread(p.c[0].tx, &e, 1, NULL, -1), 1);
+		CHECK(e.op_context == CTX(100));
+	}
+	ct_barrier(&p.c[0]);
+	OK(fi_close(&mc->fid));
+	close_party(&p);
+}
+
 static const struct ct_test tests[] = {
 	{ "FI_MULTICAST is offered to those who ask", only_if_asked, CT_RDM | CT_REL | CT_SOLO },
 	{ "a message to a group reaches each other member once, whatever its size", everybody, CT_RDM | CT_REL | CT_SOLO },
@@ -715,6 +789,7 @@ static const struct ct_test tests[] = {
 	{ "members come and go", come_and_go, CT_RDM | CT_REL | CT_SOLO },
 	{ "groups do not mix", several, CT_RDM | CT_REL | CT_SOLO },
 	{ "members whose addresses are inserted after the group was joined", inserted_late, CT_RDM | CT_REL | CT_SOLO },
+	{ "groups of endpoints that have nothing else, by addresses of both kinds", bare, CT_RDM | CT_REL | CT_SOLO },
 	{ "every call that sends", every_call, CT_RDM | CT_REL | CT_SOLO },
 	{ "a send counts once, and is reported if it asks for it", counted, CT_RDM | CT_REL | CT_SOLO },
 	{ "messages to a group and to one of its members keep their order", in_order, CT_RDM | CT_REL | CT_SOLO },
@@ -724,5 +799,6 @@ static const struct ct_test tests[] = {
 	{ "a member that was closed is none any more", closed, CT_RDM | CT_REL | CT_SOLO },
 	{ "a member that is killed costs one message at most", killed, CT_RDM | CT_REL },
 	{ "two processes send to one group, under FI_THREAD_DOMAIN", both_ways, CT_RDM | CT_REL },
+	{ "sleepers are woken by the end of joining, and by what is sent to the group", asleep, CT_RDM | CT_REL },
 };
 CT_MAIN("mcast", tests)

@@ -138,7 +138,6 @@ impl<E: Endpoint> Shared<E> {
         {
             return Err(Error::AGAIN);
         }
-        multicast.pending.fetch_add(1, Ordering::Relaxed);
         let (flags, len, context) = (op.flags, op.buf.len(), op.context);
         let mut copy = None;
         if flags & FI_INJECT != 0 {
@@ -148,6 +147,7 @@ impl<E: Endpoint> Shared<E> {
             op.buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
             copy = Some(bytes);
         }
+        multicast.pending.fetch_add(1, Ordering::Relaxed);
         let what = if matches!(kind(op.clone()), Op::Tsend(_)) { FI_TAGGED } else { FI_MSG };
         let sending = Arc::new(Sending {
             shared: self.clone(),

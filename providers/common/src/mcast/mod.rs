@@ -198,6 +198,8 @@ struct State {
     numbers: HashMap<Name, u32>,
     /// Ports of peers that asked or told something before the vector had them.
     strangers: HashSet<u16>,
+    /// Those that were told since that it has them now.
+    reminded: HashSet<fi_addr_t>,
     /// Answers that are on their way.
     answers: HashMap<fi_addr_t, usize>,
 }
@@ -440,7 +442,11 @@ impl Room {
         // Before looking: whoever is inserted from now on is compared with it.
         state.strangers.insert(port);
         for peer in self.av.indices() {
-            if self.av.get(peer).is_ok_and(|addr| addr.port() == port) {
+            // Once: one whose messages come from another address than it is inserted with
+            // stays a stranger, whatever it repeats.
+            if self.av.get(peer).is_ok_and(|addr| addr.port() == port)
+                && state.reminded.insert(peer)
+            {
                 self.answer(state, peer, Word::Again, name);
             }
         }
@@ -454,7 +460,7 @@ impl av::Listener for Room {
         for (_, group) in state.groups.iter_mut() {
             group.introduce(index).for_each(|word| self.say(index, word, group.name));
         }
-        if known {
+        if known && state.reminded.insert(index) {
             self.say(index, Word::Again, Name { ip: [0; 16], port: 0 });
         }
     }
@@ -463,5 +469,73 @@ impl av::Listener for Room {
         let mut state = self.lock();
         state.groups.iter_mut().for_each(|(_, group)| group.forget(index));
         state.answers.remove(&index);
+        state.reminded.remove(&index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FI_ADDR_UNSPEC;
+
+    fn name(addr: &str) -> Result<Name> {
+        Name::of(addr.parse().expect("an address"))
+    }
+
+    #[test]
+    fn only_addresses_of_groups_name_groups_and_differ_by_both_parts() {
+        let groups = ["239.0.0.1:7", "239.0.0.1:8", "239.0.0.2:7", "[ff02::1]:7", "224.0.0.1:0"];
+        let names: HashSet<_> = groups.iter().map(|addr| name(addr).unwrap()).collect();
+        assert_eq!(names.len(), groups.len());
+        for other in ["127.0.0.1:7", "0.0.0.0:0", "255.255.255.255:7", "[fe80::1]:7", "[::]:7"] {
+            assert_eq!(name(other), Err(Error::INVAL), "{other}");
+        }
+    }
+
+    #[test]
+    fn notices_are_these_bytes_and_come_out_as_they_went_in() {
+        let group = name("239.1.2.3:258").unwrap();
+        let mut said = HashSet::new();
+        for word in [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again] {
+            let notice = Notice { word, port: 0x0304, group };
+            assert_eq!(Notice::read(&notice.write()), Some(notice));
+            said.insert(notice.write());
+        }
+        assert_eq!(said.len(), 6);
+        let bytes = Notice { word: Word::Joined, port: 0x0304, group }.write();
+        assert_eq!(bytes[..8], [0, 4, 3, 4, 1, 2, 0, 0]);
+        assert_eq!(bytes[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_says_nothing_that_is_known_is_no_notice() {
+        let good = Notice { word: Word::Ask, port: 1, group: name("239.0.0.1:7").unwrap() };
+        for at in 0..Notice::LEN {
+            for value in 0..=255 {
+                let mut bytes = good.write();
+                bytes[at] = value;
+                let known = match at {
+                    0 | 6 | 7 => value == 0,
+                    1 => (1..=6).contains(&value),
+                    _ => true,
+                };
+                assert_eq!(Notice::read(&bytes).is_some(), known, "byte {at} is {value}");
+            }
+        }
+        assert_eq!(Notice::read(&[0xff; Notice::LEN]), None);
+    }
+
+    #[test]
+    fn no_index_of_a_vector_looks_like_a_group() {
+        assert!(is_group(GROUP_ADDR) && is_group(GROUP_ADDR | 77));
+        for index in [0, 1, u64::from(u32::MAX), FI_ADDR_UNSPEC, FI_ADDR_NOTAVAIL] {
+            assert!(!is_group(index));
+        }
+        // Nor does one with a context (fi_rx_addr) of those there can be.
+        for bits in 1..=32 {
+            for context in 0..crate::sep::MAX_CONTEXTS as u64 {
+                assert!(!is_group(context << (64 - bits) | 5));
+            }
+        }
     }
 }
