@@ -782,6 +782,86 @@ static void asleep(int rank)
 	close_party(&p);
 }
 
+/* Members that share a receive context: each takes a message of it. */
+static struct fid_ep *shared;
+
+static void share(struct ct *c) { OK(fi_ep_bind(c->ep, &shared->fid, 0)); }
+static void sharing(int rank)
+{
+	struct ct_opt o = usual;
+	struct party p = { .n = 0 };
+	struct fid_mc *s, *r[2];
+	char in[4][64], out[64];
+
+	(void)rank;
+	p.name[p.n++] = open_one(&p.c[0], NULL, &usual);
+	o.setup = share;
+	for (; p.n < 3; p.n++) {
+		struct ct *c = &p.c[p.n];
+		struct fi_info *h = ct_hints(&usual);
+		int got;
+
+		h->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+		got = fi_getinfo(CT_VERSION, ct_node(&o), "0", FI_SOURCE, h, &c->info);
+		fi_freeinfo(h);
+		/* in the place of a provider that has no such endpoints another one over it may answer */
+		if (got == -FI_ENODATA || strcmp(c->info->fabric_attr->prov_name, p.c[0].info->fabric_attr->prov_name))
+			SKIP("not offered: groups of endpoints that share their receives");
+		OK(got);
+		c->o = o;
+		c->fabric = p.c[0].fabric;
+		c->domain = p.n == 1 ? NULL : p.c[1].domain;
+		c->borrowed = 1;
+		ct_open_domain(c);
+		if (p.n == 1)
+			OK(fi_srx_context(c->domain, c->info->rx_attr, &shared, NULL));
+		ct_open_ep(c, c->info);
+		OK(fi_ep_bind(c->ep, &p.c[0].eq->fid, 0));
+		OK(fi_enable(c->ep));
+		p.name[p.n] = ct_getname(&c->ep->fid);
+	}
+	for (int e = 0; e < 3; e++)
+		for (int i = 0; i < 3; i++)
+			if (i != e)
+				meet(&p, e, i);
+	for (int i = 0; i < 4; i++)
+		POST(&p.c[1], fi_recv(shared, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, CTX(200 + i)));
+	s = join(&p, 0, 0, FI_SEND);
+	for (int i = 0; i < 2; i++)
+		r[i] = join(&p, 1 + i, 0, 0);
+	for (int turns = 0; turns < 2; turns++) {
+		ct_fill(out, sizeof out, turns);
+		TO_GROUP(&p, fi_send(p.c[0].ep, out, sizeof out, NULL, fi_mc_addr(s), CTX(100)));
+		sent(&p, 0, CTX(100));
+		for (int i = 0; i < 2; i++) {
+			struct fi_cq_tagged_entry x = next(&p, 1 + i, 0, NULL, NULL);
+
+			CHECK(ct_same(in[(struct fi_context2 *)x.op_context - &ct_ctx[200]], sizeof out, turns));
+		}
+	}
+	/* among themselves */
+	POST(&p.c[1], fi_recv(shared, in[0], sizeof in[0], NULL, FI_ADDR_UNSPEC, CTX(200)));
+	TO_GROUP(&p, fi_send(p.c[1].ep, out, sizeof out, NULL, fi_mc_addr(r[0]), CTX(100)));
+	sent(&p, 1, CTX(100));
+	CHECK(next(&p, 2, 0, NULL, NULL).op_context == CTX(200));
+	silence(&p);
+	OK(fi_close(&r[0]->fid));
+	OK(fi_close(&r[1]->fid));
+	OK(fi_close(&s->fid));
+	for (int e = 2; e > 0; e--) {
+		struct fid_domain *d = e == 1 ? p.c[1].domain : NULL;
+
+		OK(fi_close(&p.c[e].ep->fid));
+		p.c[e].ep = NULL;
+		if (d)
+			OK(fi_close(&shared->fid));
+		ct_close(&p.c[e]);
+		if (d)
+			OK(fi_close(&d->fid));
+	}
+	ct_close(&p.c[0]);
+}
+
 static const struct ct_test tests[] = {
 	{ "FI_MULTICAST is offered to those who ask", only_if_asked, CT_RDM | CT_SOLO },
 	{ "a message to a group reaches each other member once, whatever its size", everybody, CT_RDM | CT_SOLO },
@@ -790,6 +870,7 @@ static const struct ct_test tests[] = {
 	{ "groups do not mix", several, CT_RDM | CT_SOLO },
 	{ "members whose addresses are inserted after the group was joined", inserted_late, CT_RDM | CT_SOLO },
 	{ "groups of endpoints that have nothing else, by addresses of both kinds", bare, CT_RDM | CT_SOLO },
+	{ "members that share their receives", sharing, CT_RDM | CT_SOLO },
 	{ "every call that sends", every_call, CT_RDM | CT_SOLO },
 	{ "a send counts once, and is reported if it asks for it", counted, CT_RDM | CT_SOLO },
 	{ "messages to a group and to one of its members keep their order", in_order, CT_RDM | CT_SOLO },

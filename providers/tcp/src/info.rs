@@ -159,10 +159,10 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
     // What is done later takes receives as they always are, and what several do
-    // together also an endpoint that both sends and receives.
+    // together also an endpoint that both sends and receives, for itself.
     let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
         false => FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST,
-        true if contexts > 1 => FI_COLLECTIVE | FI_MULTICAST,
+        true if contexts > 1 || shared[1] => FI_COLLECTIVE | FI_MULTICAST,
         true => 0,
     };
     let rdm = Kind {

@@ -450,6 +450,11 @@ impl Ep {
         self.buffering.is_some()
     }
 
+    /// Whether messages of the library's own come to it.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.identity.collective
+    }
+
     /// FI_DIRECTED_RECV and FI_SOURCE_ERR.
     pub(super) fn choose_sources(&mut self, directed: bool, source_err: bool) {
         (self.identity.directed, self.identity.source_err) = (directed, source_err);
