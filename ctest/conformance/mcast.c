@@ -782,6 +782,52 @@ static void asleep(int rank)
 	close_party(&p);
 }
 
+/* What looks like the library's own notices, from a peer that is known and from one that is not. */
+static void forged(int rank)
+{
+	struct party p = { .n = 0 };
+	struct fid_mc *s, *r;
+	struct ct_opt plain = { .caps = FI_MSG | FI_TAGGED, .cq_size = 128 };
+	unsigned char b[40];
+	unsigned seed = 7;
+
+	(void)rank;
+	for (; p.n < 4; p.n++)
+		p.name[p.n] = open_one(&p.c[p.n], p.n == 1 ? &p.c[0] : NULL, p.n < 2 ? &usual : &plain);
+	for (int e = 0; e < 4; e++)
+		for (int i = 0; i < 4; i++)
+			if (i != e && (i < 3 || e == 3))
+				meet(&p, e, i);
+	s = join(&p, 0, 0, 0);
+	r = join(&p, 1, 0, FI_RECV);
+	for (int i = 0; i < 4000; i++) {
+		int from = 2 + i % 2;
+		size_t len = i % 5 ? 24 : (size_t)(rand_r(&seed) % (int)sizeof b);
+
+		for (size_t k = 0; k < sizeof b; k++)
+			b[k] = (unsigned char)rand_r(&seed);
+		b[0] = b[6] = b[7] = 0;
+		b[1] %= 8;			/* every word, and two that are none */
+		if (b[1] == 4 || i % 3) {	/* the group that there is, but for joining it */
+			struct sockaddr_in g = group_at(0);
+
+			if (b[1] == 4)
+				b[1] = 3;
+			memcpy(b + 4, &g.sin_port, 2);
+			memset(b + 8, 0, 10);
+			memset(b + 18, 0xff, 2);
+			memcpy(b + 20, &g.sin_addr, 4);
+		}
+		TO_GROUP(&p, fi_tsend(p.c[from].ep, b, len, NULL, p.addr[from][i / 2 % 2], 1ULL << 63 | 1, CTX(100)));
+		sent(&p, from, CTX(100));
+	}
+	round_of(&p, 0, fi_mc_addr(s), 2, 100, 1);
+	round_of(&p, 2, p.addr[2][0], 1, 100, 2);	/* still a peer */
+	silence(&p);
+	OK(fi_close(&s->fid));
+	OK(fi_close(&r->fid));
+	close_party(&p);
+}
 /* Members that share a receive context: each takes a message of it. */
 static struct fid_ep *shared;
 
@@ -870,6 +916,7 @@ static const struct ct_test tests[] = {
 	{ "groups do not mix", several, CT_RDM | CT_SOLO },
 	{ "members whose addresses are inserted after the group was joined", inserted_late, CT_RDM | CT_SOLO },
 	{ "groups of endpoints that have nothing else, by addresses of both kinds", bare, CT_RDM | CT_SOLO },
+	{ "what peers make up as notices of the library's own harms nobody", forged, CT_RDM | CT_SOLO },
 	{ "members that share their receives", sharing, CT_RDM | CT_SOLO },
 	{ "every call that sends", every_call, CT_RDM | CT_SOLO },
 	{ "a send counts once, and is reported if it asks for it", counted, CT_RDM | CT_SOLO },
