@@ -828,6 +828,78 @@ static void forged(int rank)
 	OK(fi_close(&r->fid));
 	close_party(&p);
 }
+/* Threads that send to a group at once, while another one joins and leaves others. */
+enum { THREADS = 3, EACH = 150 };
+static struct party crowd;
+static fi_addr_t crowd_group;
+
+static void *sends(void *arg)
+{
+	static unsigned char out[THREADS];
+	intptr_t t = (intptr_t)arg;
+
+	out[t] = (unsigned char)t;
+	for (int i = 0; i < EACH; i++)
+		TO_GROUP(&crowd, fi_send(crowd.c[0].ep, &out[t], 1, NULL, crowd_group, CTX(1000)));
+	return NULL;
+}
+static void *joins(void *arg)
+{
+	for (int i = 0; i < 20; i++) {
+		struct fid_mc *mc = begin_join(&crowd, 0, 1 + i % 3, 0);
+
+		for (int k = 0; i % 2 && k < 20; k++)
+			turn(&crowd);
+		OK(fi_close(&mc->fid));
+	}
+	return arg;
+}
+static void crowded(int rank)
+{
+	struct ct_opt o = usual;
+	struct fid_mc *s, *r[2];
+	pthread_t t[THREADS + 1];
+	unsigned char in[2][8];
+	int got[2] = { 0 }, done = 0, of[2][THREADS] = { 0 };
+
+	(void)rank;
+	o.threading = FI_THREAD_SAFE;
+	o.cq_size = 1024;
+	open_party(&crowd, 3, &o);
+	s = join(&crowd, 0, 0, FI_SEND);
+	for (int i = 0; i < 2; i++) {
+		r[i] = join(&crowd, 1 + i, 0, FI_RECV);
+		post(&crowd, 1 + i, in[i], sizeof in[i]);
+	}
+	crowd_group = fi_mc_addr(s);
+	for (intptr_t i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&t[i], NULL, sends, (void *)i));
+	CHECK(!pthread_create(&t[THREADS], NULL, joins, NULL));
+	while (got[0] < THREADS * EACH || got[1] < THREADS * EACH || done < THREADS * EACH) {
+		struct fi_cq_tagged_entry x;
+
+		if (fi_cq_read(crowd.c[0].tx, &x, 1) == 1)
+			done++;
+		for (int i = 0; i < 2; i++)
+			if (fi_cq_read(crowd.c[1 + i].rx, &x, 1) == 1) {
+				EQ(x.len, 1);
+				CHECK(in[i][0] < THREADS);
+				of[i][in[i][0]]++;
+				if (++got[i] < THREADS * EACH)
+					post(&crowd, 1 + i, in[i], sizeof in[i]);
+			}
+	}
+	for (int i = 0; i <= THREADS; i++)
+		CHECK(!pthread_join(t[i], NULL));
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < THREADS; k++)
+			EQ(of[i][k], EACH);
+	silence(&crowd);
+	OK(fi_close(&s->fid));
+	OK(fi_close(&r[0]->fid));
+	OK(fi_close(&r[1]->fid));
+	close_party(&crowd);
+}
 /* Members that share a receive context: each takes a message of it. */
 static struct fid_ep *shared;
 
@@ -916,6 +988,7 @@ static const struct ct_test tests[] = {
 	{ "groups do not mix", several, CT_RDM | CT_SOLO },
 	{ "members whose addresses are inserted after the group was joined", inserted_late, CT_RDM | CT_SOLO },
 	{ "groups of endpoints that have nothing else, by addresses of both kinds", bare, CT_RDM | CT_SOLO },
+	{ "threads send to a group at once, while another joins and leaves others", crowded, CT_RDM | CT_SOLO },
 	{ "what peers make up as notices of the library's own harms nobody", forged, CT_RDM | CT_SOLO },
 	{ "members that share their receives", sharing, CT_RDM | CT_SOLO },
 	{ "every call that sends", every_call, CT_RDM | CT_SOLO },

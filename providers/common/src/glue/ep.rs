@@ -835,10 +835,9 @@ impl<E: Endpoint> EpFid<E> {
 
     #[inline]
     pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
-        // The capability's bit is that of the flag.
-        let beyond = flags & !(TX_FLAGS | self.shared.caps & abi::FI_MULTICAST);
-        if beyond != 0 {
-            self.only_triggered(beyond)?;
+        if flags & !TX_FLAGS != 0 {
+            // The capability's bit is that of the flag.
+            self.only_triggered(flags & !(TX_FLAGS | self.shared.caps & abi::FI_MULTICAST))?;
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }

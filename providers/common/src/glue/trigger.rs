@@ -134,11 +134,15 @@ impl<E: Endpoint> EpFid<E> {
         }
     }
 
-    /// Flags beyond those of any call: FI_TRIGGER, where that is possible.
+    /// Flags beyond those of any call: none, or FI_TRIGGER where that is possible.
     #[cold]
     pub(super) fn only_triggered(&self, beyond: u64) -> Result {
         let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.ground.later.is_some();
-        if possible && beyond == FI_TRIGGER { Ok(()) } else { Err(Error::BADFLAGS) }
+        if beyond == 0 || (possible && beyond == FI_TRIGGER) {
+            Ok(())
+        } else {
+            Err(Error::BADFLAGS)
+        }
     }
 
     /// Keeps an operation until the counter in its context has reached its
