@@ -454,6 +454,7 @@ static void refused(int rank)
 	struct iovec v = { &a, 4 };
 	struct fi_msg m = { .msg_iov = &v, .iov_count = 1 };
 	char big[4096] = { 0 };
+	struct fid_ep *none;
 	struct ct c;
 
 	(void)rank;
@@ -499,6 +500,8 @@ static void refused(int rank)
 	ct_close(&c);
 	open_one(&c, NULL, &o);
 	ERR(fi_join(c.ep, &a, 0, &mc, NULL), FI_ENOSYS);
+	c.info->caps |= FI_MULTICAST;	/* its domain was not opened for that */
+	ERR(fi_endpoint(c.domain, c.info, &none, NULL), FI_EINVAL);
 	ERR(fi_sendmsg(c.ep, &m, FI_MULTICAST), FI_EBADFLAGS);
 	ct_close(&c);
 }

@@ -127,7 +127,8 @@ impl Domain for RxmDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        let identity = self.identity(info)?;
+        // Contexts are in no groups.
+        let identity = Identity { multicast: false, ..self.identity(info)? };
         let ep = info.ep().ok_or(Error::INVAL)?;
         RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
     }

@@ -123,7 +123,8 @@ impl Domain for TcpDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        let identity = self.identity(info, None)?;
+        // Contexts are in no groups.
+        let identity = Identity { multicast: false, ..self.identity(info, None)? };
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
