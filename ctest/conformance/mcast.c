@@ -14,11 +14,11 @@ struct party {
 
 static const struct ct_opt usual = { .caps = FI_MSG | FI_TAGGED | FI_MULTICAST | FI_SOURCE, .cq_size = 128 };
 
-static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o)
+static struct ct_name open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
 {
 	memset(c, 0, sizeof *c);
 	c->o = *o;
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
 	ct_open_in(c, base);
 	if (!base)
 		ct_open_eq(c);
@@ -27,6 +27,7 @@ static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_op
 	OK(fi_enable(c->ep));
 	return ct_getname(&c->ep->fid);
 }
+static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return open_at(c, base, o, "0"); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->n; e++)
@@ -642,6 +643,89 @@ static void killed(int rank)
 	OK(fi_close(&mc->fid));
 	close_party(&p);
 }
+/* Processes that follow each other at one address, each killed at another moment: what is sent after one has joined
+ * reaches it. */
+static void again_and_again(int rank)
+{
+	enum { ROUNDS = 8 };
+	struct party p = { .n = 0 };
+	struct ct_name theirs, mine;
+	struct fid_mc *mc;
+	char service[16] = "0";
+	unsigned char out, in;
+
+	if (rank == 0) {
+		p.name[p.n++] = open_one(&p.c[0], NULL, &usual);
+		ct_send_oob(p.name, sizeof p.name[0]);
+		ct_recv_oob(&p.c[0], &theirs, sizeof theirs);
+		ct_insert(&p.c[0], &theirs);
+		mc = join(&p, 0, 0, FI_SEND);
+		for (int i = 0; i < ROUNDS; i++) {
+			struct fi_cq_tagged_entry x;
+			struct fi_cq_err_entry err;
+
+			ct_recv_oob(&p.c[0], &out, 1);	/* it has joined */
+			out = (unsigned char)i;
+			TO_GROUP(&p, fi_send(p.c[0].ep, &out, 1, NULL, fi_mc_addr(mc), CTX(100)));
+			sent(&p, 0, CTX(100));
+			/* and others that may reach it or not */
+			for (int k = 0; k < 3 * i; k++) {
+				long r;
+
+				TO_GROUP(&p, fi_send(p.c[0].ep, &out, 1, NULL, fi_mc_addr(mc), CTX(101)));
+				while ((r = fi_cq_read(p.c[0].tx, &x, 1)) == -FI_EAGAIN)
+					turn(&p);
+				if (r == -FI_EAVAIL)
+					EQ(fi_cq_readerr(p.c[0].tx, &err, 0), 1);
+			}
+		}
+		ct_barrier(&p.c[0]);
+		OK(fi_close(&mc->fid));
+		close_party(&p);
+		return;
+	}
+	ct_recv_oob(NULL, &theirs, sizeof theirs);
+	for (int i = 0; i < ROUNDS; i++) {
+		int told[2];
+		pid_t child;
+
+		CHECK(!pipe(told));
+		child = fork();
+		if (child == 0) {
+			static char more[64][8];
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			p.name[p.n++] = mine = open_at(&p.c[0], NULL, &usual, service);
+			CHECK(write(told[1], &mine, sizeof mine) == sizeof mine);
+			p.addr[0][0] = ct_insert(&p.c[0], &theirs);
+			POST(&p.c[0], fi_recv(p.c[0].ep, &in, 1, NULL, FI_ADDR_UNSPEC, CTX(200)));
+			for (int k = 0; k < 64; k++)
+				POST(&p.c[0], fi_recv(p.c[0].ep, more[k], 8, NULL, FI_ADDR_UNSPEC, CTX(201)));
+			join(&p, 0, 0, FI_RECV);
+			CHECK(write(told[1], &in, 1) == 1);
+			CHECK(next(&p, 0, 0, NULL, NULL).op_context == CTX(200));
+			CHECK(write(told[1], &in, 1) == 1);
+			for (;;)
+				turn(&p);
+		}
+		close(told[1]);		/* its end is seen */
+		if (read(told[0], &mine, sizeof mine) != sizeof mine)
+			_exit(3);
+		if (i == 0)
+			ct_send_oob(&mine, sizeof mine);
+		snprintf(service, sizeof service, "%d", ntohs(((struct sockaddr_in *)mine.b)->sin_port));
+		if (read(told[0], &in, 1) != 1)
+			_exit(3);
+		ct_send_oob(&in, 1);
+		if (read(told[0], &in, 1) != 1)
+			_exit(3);
+		ct_nap(i % 3);
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+		close(told[0]);
+	}
+	ct_barrier(NULL);
+}
 /* Two processes, each of which sends to the other's members. */
 static void both_ways(int rank)
 {
@@ -1002,6 +1086,7 @@ static const struct ct_test tests[] = {
 	{ "a group is left while it is being joined", left_early, CT_RDM | CT_REL | CT_SOLO },
 	{ "a member that was closed is none any more", closed, CT_RDM | CT_REL | CT_SOLO },
 	{ "a member that is killed costs one message at most", killed, CT_RDM | CT_REL },
+	{ "members that follow each other at one address get what is sent after they joined", again_and_again, CT_RDM | CT_REL },
 	{ "two processes send to one group, under FI_THREAD_DOMAIN", both_ways, CT_RDM | CT_REL },
 	{ "sleepers are woken by the end of joining, and by what is sent to the group", asleep, CT_RDM | CT_REL },
 };
