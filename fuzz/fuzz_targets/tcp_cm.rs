@@ -21,10 +21,12 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(CmMessage::parse(&bytes[..len - 1]).is_err());
     let Ok(message) = CmMessage::parse(bytes) else { return };
     assert_eq!(message.data, bytes[CM_LEN..]);
-    let own = CmMessage::encode(message.kind, message.atomics, &message.data);
-    let own = CmMessage::parse(&own).unwrap();
-    assert_eq!(
-        (own.kind, own.order, own.atomics, own.data),
-        (message.kind, wire::ByteOrder::Native, message.atomics, message.data)
-    );
+    let CmMessage { kind, atomics, multicast, contexts, data, .. } = message;
+    let mut own = CmMessage::encode_for(kind, atomics, contexts, &data);
+    if multicast {
+        CmMessage::say_multicast(&mut own, kind);
+    }
+    let order = wire::ByteOrder::Native;
+    let message = CmMessage { kind, order, atomics, multicast, contexts, data };
+    assert_eq!(CmMessage::parse(&own).unwrap(), message);
 });

@@ -31,7 +31,8 @@ const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER;
 
 /// Capabilities that change what an application gets to see, so that one that
 /// asks for nothing in particular must not have them.
-const ONLY_IF_ASKED: u64 = FI_SOURCE_ERR | FI_AV_USER_ID | FI_TRIGGER | FI_COLLECTIVE;
+const ONLY_IF_ASKED: u64 =
+    FI_SOURCE_ERR | FI_AV_USER_ID | FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
@@ -446,8 +447,8 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
         echo(&mut rx.size, want.size);
         echo(&mut rx.iov_limit, want.iov_limit);
     }
-    if caps & FI_COLLECTIVE != 0 {
-        // The highest bit of tags is for the messages of collectives.
+    if caps & (FI_COLLECTIVE | FI_MULTICAST) != 0 {
+        // The highest bit of tags is for the messages of collectives and groups.
         info.edit_ep(|ep| ep.mem_tag_format >>= 1);
     }
     if let Some(want) = hints.ep() {

@@ -163,7 +163,7 @@ pub struct Inbox<B> {
     later: Option<Aside>,
     /// A receive's source counts (FI_DIRECTED_RECV).
     directed: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     collective: bool,
     own: Queues<B>,
     /// What it has instead of its own but for collective operations.

@@ -1,5 +1,6 @@
 //! What a domain does when no lock is held: operations that waited for a counter
-//! (fi_trigger(3)), and steps of collective operations (fi_collective(3)).
+//! (fi_trigger(3)), steps of collective operations (fi_collective(3)), and what groups
+//! of multicast take (fi_cm(3)).
 //!
 //! Engines complete operations with their lock held, where nothing new can be
 //! started. Whatever follows from a completion is therefore put down as a
@@ -10,8 +11,8 @@
 //! The engine passes the flag on to the completion, and hands that to
 //! [`Aside::done`] instead of the application's queues and counters.
 //!
-//! Only domains opened for FI_TRIGGER or FI_COLLECTIVE have a `Later`.
-use crate::abi::fi_addr_t;
+//! Only domains opened for FI_TRIGGER, FI_COLLECTIVE or FI_MULTICAST have a `Later`.
+use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
@@ -27,8 +28,18 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 /// the API has this bit.
 pub const ASIDE: u64 = 1 << 61;
 
-/// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE.
+/// What a domain was opened for that takes a [`Later`].
+pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
+
+/// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE or
+/// FI_MULTICAST.
 pub use crate::coll::TAG;
+
+/// Whether a tagged message with these flags of its operation is a notice of multicast
+/// groups, which goes only to peers that know of those; -FI_EOPNOTSUPP for any other.
+pub fn is_group_notice(flags: u64, tag: u64) -> bool {
+    flags & ASIDE != 0 && tag == crate::mcast::TAG
+}
 
 /// How an operation ended.
 pub type Outcome = std::result::Result<Completion, CompletionError>;
@@ -141,7 +152,7 @@ pub struct Later {
     under_way: Mutex<Slab<(usize, Then)>>,
     waiting: Mutex<Waiting>,
     /// What hears of ended connections, by lane.
-    listeners: Mutex<HashMap<usize, Listener>>,
+    listeners: Mutex<HashMap<usize, Vec<Listener>>>,
     /// Open endpoints of the domain, by their address in C.
     endpoints: Mutex<Vec<usize>>,
 }
@@ -359,13 +370,13 @@ impl Later {
         lock(&self.endpoints).contains(&ep)
     }
 
-    /// From now on `listener` hears of ended connections of the lane's endpoint.
+    /// From now on `listener` hears as well of ended connections of the lane's endpoint.
     pub(crate) fn listen(
         &self,
         lane: usize,
         listener: impl Fn(fi_addr_t, Error) + Send + Sync + 'static,
     ) {
-        lock(&self.listeners).insert(lane, Arc::new(listener));
+        lock(&self.listeners).entry(lane).or_default().push(Arc::new(listener));
     }
 
     /// Drops everything of a lane that was not begun. When this returns none of its tasks runs, and
@@ -419,12 +430,14 @@ impl Aside {
     /// A connection that messages may have come from ended, and this peer has none
     /// any more. Any lock may be held.
     pub fn lost(&self, peer: fi_addr_t, error: Error) {
-        if let Some(listener) = lock(&self.later.listeners).get(&self.lane).cloned() {
-            self.later.add([Task::new(self.lane, move || {
-                listener(peer, error);
-                Ok(())
-            })]);
+        let listeners = lock(&self.later.listeners).get(&self.lane).cloned().unwrap_or_default();
+        if listeners.is_empty() {
+            return;
         }
+        self.later.add([Task::new(self.lane, move || {
+            listeners.iter().for_each(|listener| listener(peer, error));
+            Ok(())
+        })]);
     }
 }
 

@@ -6,7 +6,8 @@ use crate::info::{core_hints, core_version};
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{
-    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_SOURCE_ERR, fi_ep_type,
+    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_MULTICAST, FI_SOURCE_ERR,
+    fi_ep_type,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
@@ -90,7 +91,8 @@ impl RxmDomain {
             local: local_addr(info)?,
             directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: info.caps() & FI_COLLECTIVE != 0,
+            collective: info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
+            multicast: info.caps() & FI_MULTICAST != 0,
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
             key,
@@ -125,7 +127,8 @@ impl Domain for RxmDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        let identity = self.identity(info)?;
+        // Contexts are in no groups.
+        let identity = Identity { multicast: false, ..self.identity(info)? };
         let ep = info.ep().ok_or(Error::INVAL)?;
         RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
     }
@@ -136,6 +139,7 @@ impl Domain for RxmDomain {
             directed: rx.caps & FI_DIRECTED_RECV != 0,
             source_err: false,
             collective: false,
+            multicast: false,
             tx_size: 0,
             inject_size: 0,
             key: Vec::new(),

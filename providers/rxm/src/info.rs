@@ -27,6 +27,7 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_SOURCE_ERR
     | FI_TRIGGER
     | FI_COLLECTIVE
+    | FI_MULTICAST
     | FI_NAMED_RX_CTX;
 /// Of those, what it takes a core for that has it.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
@@ -42,6 +43,7 @@ const TX_CAPS: u64 = FI_ATOMIC
     | FI_FENCE
     | FI_TRIGGER
     | FI_COLLECTIVE
+    | FI_MULTICAST
     | FI_NAMED_RX_CTX;
 const RX_CAPS: u64 = FI_ATOMIC
     | FI_MSG
@@ -57,7 +59,8 @@ const RX_CAPS: u64 = FI_ATOMIC
     | FI_RMA_EVENT
     | FI_RMA_PMEM
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
@@ -152,7 +155,10 @@ fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) 
     let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
     // What is done later, and by several together, takes endpoints that both send
     // and receive.
-    caps &= !if contexts > 1 { FI_TRIGGER | FI_COLLECTIVE } else { FI_NAMED_RX_CTX };
+    caps &= match contexts {
+        ..=1 => !FI_NAMED_RX_CTX,
+        _ => !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST),
+    };
     // Whoever has atomics has the modifiers that go with them.
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;

@@ -22,6 +22,9 @@ pub const OP_VERSION: u8 = 3;
 /// Version of the operation header in packets.
 pub const OP_HEADER_VERSION: u8 = 2;
 
+/// In connection data, where others have zeros: the sender takes notices of multicast groups.
+const KNOWS_MULTICAST: u8 = 0x67;
+
 /// Bytes of both headers of a packet.
 pub const HEADER_LEN: usize = 64;
 /// Bytes of the first of them.
@@ -145,6 +148,8 @@ pub struct Call {
     pub own: bool,
     /// The caller's byte order is not ours.
     pub swapped: bool,
+    /// It takes notices of multicast groups.
+    pub multicast: bool,
 }
 
 /// Why a call cannot be answered.
@@ -177,6 +182,9 @@ impl Call {
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
+        if self.multicast {
+            bytes[7] = KNOWS_MULTICAST;
+        }
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
@@ -230,6 +238,7 @@ impl Call {
             key: key.to_vec(),
             own: bytes[0] == OWN_CM_VERSION,
             swapped,
+            multicast: bytes[7] == KNOWS_MULTICAST,
         })
     }
 }
@@ -245,6 +254,8 @@ pub struct Accept {
     pub flow_control: FlowControl,
     /// The byte order of the side that accepts is not the caller's.
     pub swapped: bool,
+    /// It takes notices of multicast groups, and the caller said that it does.
+    pub multicast: bool,
 }
 
 impl Accept {
@@ -256,6 +267,9 @@ impl Accept {
         bytes[12] = self.flow_control as u8;
         if own {
             bytes[13] = ENDIANNESS;
+        }
+        if self.multicast {
+            bytes[14] = KNOWS_MULTICAST;
         }
         bytes
     }
@@ -275,6 +289,7 @@ impl Accept {
             rx_size: numbers.u32(8),
             flow_control: FlowControl::read(bytes.get(12).copied().unwrap_or(0)),
             swapped,
+            multicast: bytes.get(14) == Some(&KNOWS_MULTICAST),
         })
     }
 }
@@ -723,9 +738,13 @@ mod tests {
             key: Vec::new(),
             own: false,
             swapped: false,
+            multicast: false,
         };
         assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
+        let multicast = Call { multicast: true, ..call.clone() };
+        assert_eq!(multicast.write()[7], 0x67);
+        assert_eq!(Call::read(&multicast.write()), Ok(multicast));
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
         let call = Call { contexts, key: vec![7, 8, 9], own: true, ..call };
         let mut bytes = call.write();
@@ -740,11 +759,15 @@ mod tests {
             rx_size: 4096,
             flow_control: FlowControl::Off,
             swapped: false,
+            multicast: false,
         };
         assert_eq!(Accept::read(&bytes, false), Ok(accept));
         assert_eq!(Accept::read(&bytes, true), Ok(accept));
         assert_eq!(accept.write(false)[..], bytes);
         assert_eq!(accept.write(true)[..], hex("010000007f390000 00100000 02020000"));
+        let accept = Accept { multicast: true, ..accept };
+        assert_eq!(accept.write(false)[..], hex("010000007f390000 00100000 02006700"));
+        assert_eq!(Accept::read(&accept.write(true), true), Ok(accept));
         assert_eq!(Refusal::Already.write(), [1, 2]);
         assert_eq!(Refusal::OtherKey.write()[..2], Refusal::Refused.write());
         for why in [Refusal::Refused, Refusal::Already, Refusal::OtherKey, Refusal::OtherOrder] {
@@ -801,6 +824,7 @@ mod tests {
             key: Vec::new(),
             own: false,
             swapped: false,
+            multicast: false,
         };
         for at in 0..4 {
             let mut bytes = call.write();

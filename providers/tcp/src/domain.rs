@@ -4,7 +4,7 @@ use crate::engine::{Engine, Identity, Kind, Request};
 use crate::ep::TcpEp;
 use crate::pep::TcpPep;
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_ep_type};
+use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::addr;
 use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
@@ -79,7 +79,8 @@ impl TcpDomain {
             keep_port: passive.is_some(),
             directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: kind == Kind::Rdm && info.caps() & FI_COLLECTIVE != 0,
+            collective: kind == Kind::Rdm && info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
+            multicast: kind == Kind::Rdm && info.caps() & FI_MULTICAST != 0,
             buffered: buffered::is_asked(info, self.api_version),
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size,
@@ -122,7 +123,8 @@ impl Domain for TcpDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        let identity = self.identity(info, None)?;
+        // Contexts are in no groups.
+        let identity = Identity { multicast: false, ..self.identity(info, None)? };
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
@@ -141,6 +143,7 @@ impl Domain for TcpDomain {
             source_err: false,
             buffered: false,
             collective: false,
+            multicast: false,
             tx_size: 0,
             inject_size: 0,
         };

@@ -155,7 +155,9 @@ impl Endpoint for TcpEp {
             if self.kind == Kind::Srx || !Arc::ptr_eq(&self.engine, &srx.engine) {
                 return Err(Error::INVAL);
             }
-            if state.ep(self.id).is_buffered() {
+            // Messages that are reported as they come, and the library's own, belong to
+            // one endpoint.
+            if state.ep(self.id).is_buffered() || state.ep(self.id).is_collective() {
                 return Err(Error::INVAL);
             }
             state.share_inbox(self.id, srx.id);

@@ -31,7 +31,8 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_FENCE
     | FI_TRIGGER;
 /// What connectionless endpoints can do besides.
-const RDM_CAPS: u64 = FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE;
+const RDM_CAPS: u64 =
+    FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE | FI_MULTICAST;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
@@ -46,7 +47,8 @@ const TX_CAPS: u64 = FI_MSG
     | FI_FENCE
     | FI_NAMED_RX_CTX
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
 /// Capabilities of a receive context.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
@@ -63,7 +65,8 @@ const RX_CAPS: u64 = FI_MSG
     | FI_RMA_PMEM
     | VARIABLE_MSG
     | FI_TRIGGER
-    | FI_COLLECTIVE;
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
 /// Everything on a connection is done in the order of its posting, but for the
 /// answers to reads, of memory and by atomic operations.
 const MSG_ORDER: u64 = FI_ORDER_RAR
@@ -156,10 +159,10 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
     // What is done later takes receives as they always are, and what several do
-    // together also an endpoint that both sends and receives.
+    // together also an endpoint that both sends and receives, for itself.
     let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
-        false => FI_TRIGGER | FI_COLLECTIVE,
-        true if contexts > 1 => FI_COLLECTIVE,
+        false => FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST,
+        true if contexts > 1 || shared[1] => FI_COLLECTIVE | FI_MULTICAST,
         true => 0,
     };
     let rdm = Kind {

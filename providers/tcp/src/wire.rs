@@ -505,6 +505,9 @@ const KNOWS_ATOMICS: u8 = 1;
 /// The answer is to a [`CmType::ContextRequest`].
 const NAMES_CONTEXTS: u8 = 2;
 
+/// It has multicast groups, of which it takes notices.
+const KNOWS_MULTICAST: u8 = 4;
+
 /// Where a [`CmType::ContextRequest`], and the answer to it, names contexts, in
 /// network order: the caller's transmit context, the called endpoint's receive
 /// context.
@@ -522,6 +525,8 @@ pub struct CmMessage {
     pub order: ByteOrder,
     /// The sender knows [`Op::Atomic`], and stores numbers as we do.
     pub atomics: bool,
+    /// The sender takes notices of multicast groups.
+    pub multicast: bool,
     /// The contexts that the connection is between.
     pub contexts: Contexts,
     /// What the sender's user gave along.
@@ -561,6 +566,15 @@ impl CmMessage {
             out[CM_CONTEXTS + 2..CM_CONTEXTS + 4].copy_from_slice(&contexts.rx.to_be_bytes());
         }
         out
+    }
+
+    /// Makes a message that was encoded say as well that we take notices of multicast
+    /// groups: a request, or the answer to one that says so.
+    pub fn say_multicast(message: &mut [u8], kind: CmType) {
+        if let Some(mark) = Self::mark(kind) {
+            message[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
+            message[CM_PROBE - 1] |= KNOWS_MULTICAST;
+        }
     }
 
     fn mark(kind: CmType) -> Option<[u8; 7]> {
@@ -612,6 +626,7 @@ impl CmMessage {
         let ours = Self::mark(kind).is_some_and(|ours| mark == ours);
         // Elements are not put into another order.
         let atomics = ours && knows & KNOWS_ATOMICS != 0 && order == ByteOrder::Native;
+        let multicast = ours && knows & KNOWS_MULTICAST != 0;
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if ours && knows & NAMES_CONTEXTS != 0 && kind != CmType::Request => {
                 Contexts { tx: u16::from_be_bytes([t0, t1]), rx: u16::from_be_bytes([r0, r1]) }
@@ -621,7 +636,7 @@ impl CmMessage {
         if contexts.are_first() && kind == CmType::ContextRequest {
             return Err(Malformed("a request for contexts that names none"));
         }
-        Ok(Self { kind, order, atomics, contexts, data: bytes[CM_LEN..].to_vec() })
+        Ok(Self { kind, order, atomics, multicast, contexts, data: bytes[CM_LEN..].to_vec() })
     }
 }
 
@@ -849,6 +864,28 @@ mod tests {
         let message = CmMessage::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.order), (CmType::Nack, ByteOrder::Native));
         assert_eq!((message.data, message.atomics), (b"no".to_vec(), false));
+    }
+
+    #[test]
+    fn those_who_have_groups_say_so_whatever_else_they_know() {
+        for (kind, mark) in [(CmType::Request, b"ofi-rs?\x04"), (CmType::Response, b"ofi-rs!\x04")]
+        {
+            let mut message = CmMessage::encode(kind, false, b"x");
+            assert!(!CmMessage::parse(&message).unwrap().multicast);
+            CmMessage::say_multicast(&mut message, kind);
+            assert_eq!(&message[16..24], mark);
+            let parsed = CmMessage::parse(&message).unwrap();
+            assert_eq!((parsed.multicast, parsed.atomics), (true, false));
+            let mut both = CmMessage::encode(kind, true, b"x");
+            CmMessage::say_multicast(&mut both, kind);
+            let parsed = CmMessage::parse(&both).unwrap();
+            assert_eq!((parsed.multicast, parsed.atomics), (true, true));
+        }
+        // Who only sends back what came says nothing by it.
+        let mut echo = CmMessage::encode(CmType::Request, true, b"");
+        CmMessage::say_multicast(&mut echo, CmType::Request);
+        echo[1] = CmType::Response as u8;
+        assert!(!CmMessage::parse(&echo).unwrap().multicast);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 /// after the rest. Which part is whose at which time is for the plan to say:
 /// transfers of a round touch no byte twice unless all of them read it, and steps
 /// come between rounds.
-pub(super) struct Area {
+pub(crate) struct Area {
     base: NonNull<u8>,
     len: usize,
 }
@@ -22,7 +22,7 @@ unsafe impl Sync for Area {}
 
 impl Area {
     /// `len` bytes, all zero; -FI_ENOMEM if there are none.
-    pub(super) fn new(len: usize) -> Result<Self> {
+    pub(crate) fn new(len: usize) -> Result<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| Error::NOMEM)?;
         bytes.resize(len, 0u8);
@@ -37,14 +37,14 @@ impl Area {
     }
 
     /// A part to send from.
-    pub(super) fn send(&self, part: Part) -> SendBuf {
+    pub(crate) fn send(&self, part: Part) -> SendBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { SendBuf::new(self.at(part).cast(), part.len) }
             .unwrap_or_else(|_| unreachable!("not null"))
     }
 
     /// A part to receive into.
-    pub(super) fn recv(&self, part: Part) -> RecvBuf {
+    pub(crate) fn recv(&self, part: Part) -> RecvBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { RecvBuf::new(self.at(part).cast(), part.len) }.unwrap_or_else(|_| RecvBuf::none())
     }
@@ -57,14 +57,14 @@ impl Area {
     }
 
     /// Writes bytes of ours, before anything is posted.
-    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(Part { at, len: bytes.len() });
         // SAFETY: within the area; `bytes` is none of it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// A part that nothing receives into any more.
-    pub(super) fn bytes(&self, part: Part) -> &[u8] {
+    pub(crate) fn bytes(&self, part: Part) -> &[u8] {
         // SAFETY: within the area; what is still under way, if anything, reads it.
         unsafe { std::slice::from_raw_parts(self.at(part), part.len) }
     }

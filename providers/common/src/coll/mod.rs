@@ -44,16 +44,17 @@ mod area;
 mod plan;
 mod set;
 
-pub(crate) use plan::{Member, Plan};
+pub(crate) use area::Area;
+pub(crate) use plan::{Member, Part, Plan};
 pub(crate) use set::{AvSet, av_set};
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::atomic::Operation;
-use crate::buf::{RecvBuf, SendBuf};
+use crate::buf::SendBuf;
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::later::{Later, Outcome, Task};
-use area::Area;
+use crate::notices::{Notices, Port};
 use plan::{Round, Transfer};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -86,18 +87,6 @@ const GROUP_ADDR: fi_addr_t = 1 << 62;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// How messages get out of an endpoint and into it.
-pub(crate) trait Port: Send + Sync {
-    /// Sends a message, which completes at `context` aside.
-    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
-    /// Posts a receive, which completes at `context` aside.
-    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result;
-    /// Takes a receive back.
-    fn cancel(&self, context: Context);
-    /// What completions call this address.
-    fn id_of(&self, member: fi_addr_t) -> fi_addr_t;
 }
 
 /// What is called when an operation is over: once, with its result.
@@ -137,6 +126,7 @@ pub(crate) struct Room {
     port: Weak<dyn Port>,
     later: Arc<Later>,
     lane: usize,
+    notices: Arc<Notices>,
     state: Mutex<State>,
 }
 
@@ -291,7 +281,8 @@ impl Room {
         // SAFETY: the buffer has as many bytes as is said.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
         state.seed = u64::from_ne_bytes(random);
-        Arc::new(Self { port, later, lane, state: Mutex::new(state) })
+        let notices = Notices::new(port.clone(), later.clone(), lane, TAG);
+        Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }
 
     /// The group of this address.
@@ -462,31 +453,12 @@ impl Room {
     /// Posts the receive for notices, once.
     fn listen(self: &Arc<Self>) {
         if !std::mem::replace(&mut lock(&self.state).listening, true) {
-            self.expect_notice();
-        }
-    }
-
-    fn expect_notice(self: &Arc<Self>) {
-        let Some(port) = self.port.upgrade() else { return };
-        let Ok(area) = Area::new(Notice::LEN) else { return };
-        let buf = area.recv(plan::Part { at: 0, len: Notice::LEN });
-        let room = self.clone();
-        let context = self.later.expect(self.lane, move |outcome| {
-            match outcome {
-                Ok(of) => {
-                    let bytes = area.bytes(plan::Part { at: 0, len: Notice::LEN });
-                    if let (Notice::LEN, Some(bytes)) = (of.len, bytes.first_chunk()) {
-                        room.noticed(of.src, &Notice::read(bytes));
-                    }
+            let room = Arc::downgrade(self);
+            self.notices.listen(move |from, bytes: &[u8; Notice::LEN]| {
+                if let Some(room) = room.upgrade() {
+                    room.noticed(from, &Notice::read(bytes));
                 }
-                // The endpoint is closed.
-                Err(error) if error.error == Error::CANCELED => return,
-                Err(_) => {}
-            }
-            room.expect_notice();
-        });
-        if port.recv(TAG, buf, context).is_err() {
-            self.later.unexpect(context);
+            });
         }
     }
 
@@ -656,30 +628,14 @@ impl Room {
         }
     }
 
-    fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
-        let (room, bytes) = (self.clone(), notice.write());
-        self.task(move || room.send_notice(to, &bytes));
-    }
-
     /// Sends a notice; if it cannot be sent its receiver is lost.
-    fn send_notice(self: &Arc<Self>, to: fi_addr_t, bytes: &[u8]) -> Result {
-        let Some(port) = self.port.upgrade() else { return Ok(()) };
-        let area = Area::new(bytes.len())?;
-        area.write(0, bytes);
-        let buf = area.send(plan::Part { at: 0, len: bytes.len() });
+    fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
         let room = self.clone();
-        let context = self.later.expect(self.lane, move |outcome| {
-            let _sent = area;
-            if let Err(error) = outcome {
-                room.lost(to, error.error);
+        self.notices.send(to, notice.write(), move |result| {
+            if let Err(error) = result {
+                room.lost(to, error);
             }
         });
-        port.send(to, TAG, buf, context).inspect_err(|error| {
-            self.later.unexpect(context);
-            if *error != Error::AGAIN {
-                self.lost(to, *error);
-            }
-        })
     }
 
     /// The connection with a peer ended, or could not be made.

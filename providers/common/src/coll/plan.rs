@@ -13,7 +13,7 @@
 /// Bytes of the area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
-    pub(super) at: usize,
+    pub(crate) at: usize,
     pub(crate) len: usize,
 }
 

@@ -2,30 +2,25 @@
 //! what there is.
 use super::domain::DomainFid;
 use super::ep::{EpFid, Shared};
-use super::trigger::Op;
-use super::{Domain, Endpoint, RecvOp, SendOp};
+use super::mc::Mc;
+use super::{Domain, Endpoint};
 use crate::abi::{
-    self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLASS_MC, FI_COLLECTIVE, FI_COMPLETION, c_enum,
-    fi_addr_t, fi_atomic_attr, fi_collective_addr, fi_collective_attr, fi_collective_op,
-    fi_datatype, fi_ioc, fi_msg_collective, fi_op, fi_ops, fi_ops_collective, fid, fid_domain,
-    fid_ep, fid_mc,
+    FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_COMPLETION, c_enum, fi_addr_t, fi_atomic_attr,
+    fi_collective_addr, fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc,
+    fi_msg_collective, fi_op, fi_ops_collective, fid_domain, fid_ep, fid_mc,
 };
 use crate::addr;
 use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
-use crate::coll::{AvSet, Group, MAX_MEMBERS, Member, Plan, Port, Room, Start};
+use crate::coll::{AvSet, Group, MAX_MEMBERS, Member, Plan, Room, Start};
 use crate::cq::{Completion, CompletionError, Context};
-use crate::eq::{Eq, Event, EventError, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::later::ASIDE;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use std::cell::UnsafeCell;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 type Type = c_enum<fi_datatype>;
 type ReduceOp = c_enum<fi_op>;
@@ -47,31 +42,9 @@ impl<E: Endpoint> EpFid<E> {
     };
 }
 
-impl<E: Endpoint> Port for Shared<E> {
-    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
-        self.post(Op::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
-    }
-
-    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result {
-        // Whom it is from, the tag says.
-        let src = FI_ADDR_UNSPEC;
-        self.post(Op::Trecv(RecvOp { buf, src, tag, ignore: 0, context, flags: ASIDE }))
-    }
-
-    fn cancel(&self, context: Context) {
-        if !self.closed.load(Ordering::SeqCst) {
-            let _ = self.inner.cancel(context, true);
-        }
-    }
-
-    fn id_of(&self, member: fi_addr_t) -> fi_addr_t {
-        self.bindings().av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(member))
-    }
-}
-
 impl<E: Endpoint> Shared<E> {
     /// The endpoint's collective operations.
-    fn room(self: &Arc<Self>) -> Result<&Arc<Room>> {
+    pub(super) fn room(self: &Arc<Self>) -> Result<&Arc<Room>> {
         let later = self.ground.later.as_ref().ok_or(Error::NOSYS)?;
         Ok(self.room.get_or_init(|| {
             let weak = Arc::downgrade(self);
@@ -419,74 +392,6 @@ unsafe extern "C" fn msg<E: Endpoint>(
     })
 }
 
-/// A group that an endpoint joins or has joined, as C holds it.
-#[repr(C)]
-struct Mc<E> {
-    /// The address in it is written once, before the event that tells of it.
-    c: UnsafeCell<fid_mc>,
-    shared: Arc<Shared<E>>,
-    eq: Arc<Eq>,
-    /// Nothing if joining failed.
-    joined: OnceLock<Option<Arc<Group>>>,
-}
-
-// SAFETY: the application reads the C part's address after the event of its being
-// written, which orders the two; the rest is thread-safe by itself.
-unsafe impl<E: Endpoint> Sync for Mc<E> {}
-// SAFETY: as above.
-unsafe impl<E: Endpoint> Send for Mc<E> {}
-// SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
-// `join`, in an `Arc`.
-unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
-
-impl<E: Endpoint> Mc<E> {
-    const FID_OPS: &'static fi_ops = &crate::fid::ops(close_mc::<E>);
-
-    /// Joining is over.
-    fn joined(self: &Arc<Self>, context: Context, result: Result<Arc<Group>>) {
-        let fid = FidPtr(self.as_c().cast());
-        match result {
-            Ok(group) => {
-                // SAFETY: see the type: this happens once, and nobody reads yet.
-                unsafe { (*self.c.get()).fi_addr = group.addr() };
-                let _ = self.joined.set(Some(group));
-                let event = abi::FI_JOIN_COMPLETE as u32;
-                self.eq.write(Event::Done { event, fid, context, data: 0 });
-            }
-            Err(error) => {
-                let _ = self.joined.set(None);
-                self.eq.write(Event::Error(EventError {
-                    fid,
-                    context,
-                    data: 0,
-                    error,
-                    prov_errno: error.code(),
-                    err_data: Vec::new(),
-                }));
-            }
-        }
-    }
-}
-
-unsafe extern "C" fn close_mc<E: Endpoint>(fid: *mut fid) -> c_int {
-    answer("fi_close(mc)", || {
-        // SAFETY: reachable only through the table of a group of the same `E`.
-        let mc = unsafe { Mc::<E>::from_c(fid.cast::<fid_mc>().cast_const()) }?;
-        let closed = mc.shared.closed.load(Ordering::SeqCst);
-        match mc.joined.get() {
-            _ if closed => {}
-            None => return Err(Error::BUSY),
-            Some(None) => {}
-            Some(Some(group)) => mc.shared.room()?.leave(group)?,
-        }
-        mc.eq.forget(FidPtr(fid));
-        mc.eq.remove_user();
-        // SAFETY: as above; nothing of ours uses it any more.
-        drop(unsafe { Mc::<E>::take(fid.cast::<fid_mc>()) });
-        Ok(())
-    })
-}
-
 /// The rank of the endpoint with this address among others. An endpoint that
 /// listens on all addresses is the one with its port.
 fn own_rank(own: SocketAddr, members: &[SocketAddr]) -> Result<usize> {
@@ -501,75 +406,39 @@ fn own_rank(own: SocketAddr, members: &[SocketAddr]) -> Result<usize> {
     }
 }
 
-pub(super) unsafe extern "C" fn join<E: Endpoint>(
-    ep: *mut fid_ep,
-    addr: *const c_void,
-    flags: u64,
+/// Joins the group of a set (fi_join_collective).
+///
+/// # Safety
+/// The set in `to` is null or an open one of the application's; `out` can be written to.
+pub(super) unsafe fn join<E: Endpoint>(
+    shared: &Arc<Shared<E>>,
+    to: &fi_collective_addr,
     out: *mut *mut fid_mc,
     context: *mut c_void,
-) -> c_int {
-    answer("fi_join", || {
-        if flags & FI_COLLECTIVE == 0 {
-            // No multicast.
-            return Err(Error::NOSYS);
-        }
-        if flags & !(FI_COLLECTIVE | abi::FI_SEND | abi::FI_RECV) != 0 {
-            return Err(Error::BADFLAGS);
-        }
-        // SAFETY: see above; with FI_COLLECTIVE the address is such a structure.
-        let (ep, to) = unsafe {
-            (EpFid::<E>::from_c(ep.cast_const())?, addr.cast::<fi_collective_addr>().as_ref())
-        };
-        let shared = &ep.shared;
-        if shared.caps & FI_COLLECTIVE == 0 || shared.ground.later.is_none() {
-            return Err(Error::NOSYS);
-        }
-        if !shared.enabled.load(Ordering::Acquire) {
-            return Err(Error::OPBADSTATE);
-        }
-        let to = to.ok_or(Error::INVAL)?;
-        if out.is_null() {
-            return Err(Error::INVAL);
-        }
-        // SAFETY: the set is an open one of the application's, or null.
-        let set = unsafe { AvSet::from_fid(to.set) }?;
-        let bindings = shared.bindings();
-        let eq = bindings.eq.clone().ok_or(Error::NOEQ)?;
-        if !bindings.av.as_ref().is_some_and(|av| Arc::ptr_eq(av, set.av())) {
-            return Err(Error::INVAL);
-        }
-        drop(bindings);
-        let members: Arc<[fi_addr_t]> = set.list().clone().into();
-        if members.len() > MAX_MEMBERS {
-            return Err(Error::INVAL);
-        }
-        let addrs =
-            members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
-        let own = addr::from_bytes(&shared.inner.getname()?)?;
-        let member = Member { rank: own_rank(own, &addrs)?, of: members.len() };
-        eq.add_user();
-        let mc = Arc::new(Mc {
-            c: UnsafeCell::new(fid_mc {
-                fid: fid {
-                    fclass: FI_CLASS_MC as usize,
-                    context,
-                    ops: std::ptr::from_ref(Mc::<E>::FID_OPS).cast_mut(),
-                },
-                fi_addr: FI_ADDR_NOTAVAIL,
-            }),
-            shared: shared.clone(),
-            eq,
-            joined: OnceLock::new(),
-        });
-        let (joining, context) = (mc.clone(), Context(context));
-        // SAFETY: checked above. Before the event, which another thread may read first.
-        unsafe { out.write(mc.into_c()) };
-        shared.room()?.join(members, member, &addrs, move |result| joining.joined(context, result));
-        if let Some(later) = &shared.ground.later {
-            later.run();
-        }
-        Ok(())
-    })
+) -> Result {
+    // SAFETY: by this function's contract.
+    let set = unsafe { AvSet::from_fid(to.set) }?;
+    let bindings = shared.bindings();
+    let eq = bindings.eq.clone().ok_or(Error::NOEQ)?;
+    if !bindings.av.as_ref().is_some_and(|av| Arc::ptr_eq(av, set.av())) {
+        return Err(Error::INVAL);
+    }
+    drop(bindings);
+    let members: Arc<[fi_addr_t]> = set.list().clone().into();
+    if members.len() > MAX_MEMBERS {
+        return Err(Error::INVAL);
+    }
+    let addrs = members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
+    let own = addr::from_bytes(&shared.inner.getname()?)?;
+    let member = Member { rank: own_rank(own, &addrs)?, of: members.len() };
+    let room = shared.room()?;
+    let mc = Mc::open(shared, eq, context);
+    let (joining, context) = (mc.clone(), Context(context));
+    // SAFETY: by this function's contract. Before the event, which another thread may
+    // read first.
+    unsafe { out.write(mc.into_c()) };
+    room.join(members, member, &addrs, move |result| joining.joined(context, result));
+    Ok(())
 }
 
 /// fi_query_collective.

@@ -6,10 +6,10 @@ use super::{
     Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
 };
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COLLECTIVE, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_TAGGED, FI_TRIGGER,
-    c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr,
-    fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr,
-    fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_TAGGED, c_enum,
+    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op,
+    fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid,
+    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
 };
 use crate::atomic::Kind;
 use crate::av::Av;
@@ -19,7 +19,7 @@ use crate::cq::{Cq, Parent};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
-use crate::later::{Attended, Later};
+use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
 use crate::poll::PollSet;
 use crate::progress::Progress;
@@ -101,7 +101,7 @@ impl<D: Domain> DomainFid<D> {
         let inner = fabric.inner.domain(info, api_version)?;
         let mut progress = inner.progress_source();
         let mut later = None;
-        if D::Endpoint::LATER && info.caps() & (FI_TRIGGER | FI_COLLECTIVE) != 0 {
+        if D::Endpoint::LATER && info.caps() & later::CAPS != 0 {
             let new = Later::new()?;
             progress = Attended::new(progress, new.clone());
             inner.settings().attend(&progress);
@@ -285,6 +285,10 @@ unsafe fn open_endpoint<D: Domain>(
         let info = InfoRef::from_c(info)?;
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let on_close = domain.use_it();
+            if D::Endpoint::LATER && info.caps() & FI_MULTICAST != 0 && domain.later.is_none() {
+                // Its peers would wait for answers that only such a domain gives.
+                return Err(Error::INVAL);
+            }
             let inner = domain.inner.endpoint(info)?;
             Ok(EpFid::open(inner, info, domain.ground(on_close), context))
         })

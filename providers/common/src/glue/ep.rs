@@ -1,7 +1,8 @@
 //! `struct fid_ep` for any [`Endpoint`].
+use super::multicast::{self, Multicast};
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, collective, copy_out, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, mc, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -111,6 +112,9 @@ pub(super) struct Parts<E> {
     /// tx_attr.op_flags and rx_attr.op_flags.
     pub(super) tx_defaults: u64,
     pub(super) rx_defaults: u64,
+    /// tx_attr.size and tx_attr.inject_size, of an endpoint with transfers of its own.
+    pub(super) tx_size: usize,
+    pub(super) inject_size: usize,
     pub(super) ground: Ground,
     /// Of a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
@@ -149,6 +153,8 @@ pub(super) struct Shared<E> {
     fids: Mutex<Vec<FidPtr>>,
     /// Its collective operations, once it has any.
     pub(super) room: OnceLock<Arc<Room>>,
+    /// Its multicast, once it is enabled.
+    pub(super) multicast: OnceLock<Multicast>,
 }
 
 /// What it was made of never changes.
@@ -215,6 +221,12 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
+/// Flags of ours that no call of the application's has.
+const OWN_FLAGS: u64 = ASIDE | multicast::MARK;
+
+/// Default flags that come with the endpoint whatever the application says.
+const ALWAYS: u64 = abi::FI_COMPLETION | multicast::MARK;
+
 /// Flags of a receive call that settles what becomes of a message that was
 /// reported (fi_msg(3) of 1.x).
 const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
@@ -255,7 +267,7 @@ impl<E: Endpoint> EpFid<E> {
         accept: Some(accept::<E>),
         reject: Some(unbuilt::no_reject),
         shutdown: Some(shutdown::<E>),
-        join: Some(collective::join::<E>),
+        join: Some(mc::join::<E>),
     };
 
     const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
@@ -339,8 +351,10 @@ impl<E: Endpoint> EpFid<E> {
                 caps: info.caps(),
                 ep_type,
                 buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
-                tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !ASIDE),
-                rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !ASIDE),
+                tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !OWN_FLAGS),
+                rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !OWN_FLAGS),
+                tx_size: info.tx().map_or(0, |tx| tx.size),
+                inject_size: info.tx().map_or(0, |tx| tx.inject_size),
                 ground,
                 scalable: None,
                 sep: None,
@@ -366,6 +380,8 @@ impl<E: Endpoint> EpFid<E> {
                 buffered: false,
                 tx_defaults: 0,
                 rx_defaults: rx.op_flags,
+                tx_size: 0,
+                inject_size: 0,
                 ground: Ground { later: None, ..ground },
                 scalable: None,
                 sep: None,
@@ -378,7 +394,9 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Wraps anything of a provider's that is like an endpoint for C.
     pub(super) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
-        let flags = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
+        let marked = parts.has_multicast();
+        let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
+        let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
         let shared = Arc::new(Shared {
             // A shared receive context needs nothing bound to it to take receives.
             enabled: AtomicBool::new(parts.role == Role::Srx),
@@ -392,6 +410,7 @@ impl<E: Endpoint> EpFid<E> {
             closed: AtomicBool::new(false),
             fids: Mutex::default(),
             room: OnceLock::new(),
+            multicast: OnceLock::new(),
         });
         let ep = Self::make(shared, context, flags);
         ep.inner().opened(FidPtr(ep.as_c().cast()));
@@ -514,8 +533,9 @@ impl<E: Endpoint> EpFid<E> {
             cq.add_user();
             bindings.tx_cq = Some(cq.clone());
             if selective {
-                self.tx_flags.store(self.shared.tx_defaults, Ordering::Relaxed);
-                self.tx_msg_flags.store(0, Ordering::Relaxed);
+                let marked = self.shared.has_multicast();
+                self.tx_flags.store(self.shared.tx_defaults | marked, Ordering::Relaxed);
+                self.tx_msg_flags.store(marked, Ordering::Relaxed);
             }
         }
         if rx {
@@ -714,7 +734,7 @@ impl<E: Endpoint> EpFid<E> {
         self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
-        Ok(())
+        self.shared.hear_of_groups()
     }
 
     /// Reads or changes the default flags of sends or receives, which `flags`
@@ -729,10 +749,10 @@ impl<E: Endpoint> EpFid<E> {
         if set {
             let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
             // Without selective completion every success is reported.
-            let always = msg.load(Ordering::Relaxed) & abi::FI_COMPLETION;
-            to.store((*flags & !(which | ASIDE)) | always, Ordering::Relaxed);
+            let always = msg.load(Ordering::Relaxed) & ALWAYS;
+            to.store((*flags & !(which | OWN_FLAGS)) | always, Ordering::Relaxed);
         } else {
-            *flags = to.load(Ordering::Relaxed);
+            *flags = to.load(Ordering::Relaxed) & !OWN_FLAGS;
         }
         Ok(())
     }
@@ -761,10 +781,10 @@ impl<E: Endpoint> EpFid<E> {
             load(&self.rx_flags),
             load(&self.rx_msg_flags),
         ];
-        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV | ASIDE);
+        let own = flags & !(abi::FI_TRANSMIT | abi::FI_RECV | OWN_FLAGS);
         match flags & (abi::FI_TRANSMIT | abi::FI_RECV) {
-            abi::FI_TRANSMIT => all[0] = own | (all[1] & abi::FI_COMPLETION),
-            abi::FI_RECV => all[2] = own | (all[3] & abi::FI_COMPLETION),
+            abi::FI_TRANSMIT => all[0] = own | (all[1] & ALWAYS),
+            abi::FI_RECV => all[2] = own | (all[3] & ALWAYS),
             _ => return Err(Error::INVAL),
         }
         // SAFETY: the context is set by the application or never.
@@ -816,7 +836,8 @@ impl<E: Endpoint> EpFid<E> {
     #[inline]
     pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
-            self.only_triggered(flags & !TX_FLAGS)?;
+            // The capability's bit is that of the flag.
+            self.only_triggered(flags & !(TX_FLAGS | self.shared.caps & abi::FI_MULTICAST))?;
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }

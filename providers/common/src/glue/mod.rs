@@ -16,6 +16,8 @@ mod connreq;
 mod domain;
 mod ep;
 mod fabric;
+mod mc;
+mod multicast;
 mod opened;
 mod pep;
 mod rma;

@@ -113,6 +113,8 @@ impl<E: Endpoint> EpFid<E> {
             buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
             tx_defaults: tx.op_flags,
             rx_defaults: rx.op_flags,
+            tx_size: 0,
+            inject_size: 0,
             // It hands this on to contexts that may have operations for later.
             ground: Ground {
                 later: ground.later.filter(|_| info.caps() & FI_TRIGGER != 0),
@@ -143,6 +145,8 @@ impl<E: Endpoint> EpFid<E> {
             buffered: sep.buffered,
             tx_defaults,
             rx_defaults,
+            tx_size: 0,
+            inject_size: 0,
             ground: Ground {
                 api_version: sep.ground.api_version,
                 domain: sep.ground.domain.clone(),

@@ -1,11 +1,11 @@
 //! What every domain is told by the info it is opened with.
 use crate::abi::{
-    FI_ADDR_IB_UD, FI_COLLECTIVE, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_TRIGGER, fi_ep_type,
-    fi_progress, fi_threading,
+    FI_ADDR_IB_UD, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_threading,
 };
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
+use crate::later;
 use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
@@ -31,7 +31,7 @@ pub struct DomainSettings {
     pub level: Level,
     /// The application serializes all calls (FI_THREAD_DOMAIN).
     promised: bool,
-    /// It was opened for something that is done later (FI_TRIGGER, FI_COLLECTIVE).
+    /// It was opened for something that is done later ([`later::CAPS`]).
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
@@ -64,7 +64,7 @@ impl DomainSettings {
         Ok(Self {
             level: if manual && promised { Level::Serialized } else { Level::Shared },
             promised,
-            has_later: info.caps() & (FI_TRIGGER | FI_COLLECTIVE) != 0,
+            has_later: info.caps() & later::CAPS != 0,
             automatic: !manual,
             addr_format: format as u32,
             regions: Arc::new(MrTable::new(attr.mr_mode)),

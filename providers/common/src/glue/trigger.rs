@@ -8,20 +8,24 @@
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
 use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
+use super::multicast::MARK;
 use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
 use crate::abi::{
-    self, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_RMA,
-    FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE, fi_deferred_work, fi_op_type, fi_trigger_event,
-    fi_triggered_context, fid, fid_cntr, fid_domain,
+    self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT,
+    FI_MSG, FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE,
+    fi_addr_t, fi_deferred_work, fi_op_type, fi_trigger_event, fi_triggered_context, fid, fid_cntr,
+    fid_domain,
 };
 use crate::atomic::Kind;
 use crate::boundary::answer;
-use crate::buf::SendBuf;
+use crate::buf::{RecvBuf, SendBuf};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::later::{ASIDE, Aside, InUse, Later, Name, Outcome, Request, Task};
+use crate::mcast::is_group;
+use crate::notices::Port;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +43,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    fn parts(&mut self) -> (&mut Context, &mut u64) {
+    pub(super) fn parts(&mut self) -> (&mut Context, &mut u64) {
         match self {
             Self::Send(op) | Self::Tsend(op) => (&mut op.context, &mut op.flags),
             Self::Recv(op) | Self::Trecv(op) => (&mut op.context, &mut op.flags),
@@ -73,7 +77,7 @@ impl Op {
         }
     }
 
-    fn post<E: Endpoint>(self, ep: &E) -> Result {
+    pub(super) fn post<E: Endpoint>(self, ep: &E) -> Result {
         match self {
             Self::Send(op) => ep.send(op),
             Self::Tsend(op) => ep.tsend(op),
@@ -86,16 +90,17 @@ impl Op {
     }
 }
 
-/// Hands transfers to the provider, or keeps those that wait for a counter, be it
-/// that the call says so or the flags of the endpoint it was made on.
+/// Hands transfers to the provider, but for those that wait for a counter, be it
+/// that the call says so or the flags of the endpoint it was made on, and those that may
+/// be for a group.
 macro_rules! start {
     ($($name:ident $variant:ident $op:ty),*) => {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
                 pub(super) fn $name(&self, op: $op) -> Result {
-                    if op.flags & FI_TRIGGER != 0 {
-                        return self.trigger(Op::$variant(op));
+                    if op.flags & (FI_TRIGGER | MARK) != 0 {
+                        return self.start(Op::$variant(op));
                     }
                     self.inner().$name(op)
                 }
@@ -110,11 +115,34 @@ start!(
 );
 
 impl<E: Endpoint> EpFid<E> {
-    /// Flags beyond those of any call: FI_TRIGGER, where that is possible.
+    /// Hands a transfer to whom it is for.
+    fn start(&self, mut op: Op) -> Result {
+        let (_, flags) = op.parts();
+        let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
+        *flags &= !(MARK | FI_MULTICAST);
+        match op {
+            Op::Send(SendOp { dest, .. }) | Op::Tsend(SendOp { dest, .. })
+                if triggered && is_group(dest) =>
+            {
+                Err(Error::OPNOTSUPP)
+            }
+            Op::Send(op) if is_group(op.dest) => self.shared.send_to_group(op, Op::Send),
+            Op::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, Op::Tsend),
+            _ if multicast => Err(Error::INVAL),
+            op if triggered => self.trigger(op),
+            op => op.post(self.inner()),
+        }
+    }
+
+    /// Flags beyond those of any call: none, or FI_TRIGGER where that is possible.
     #[cold]
     pub(super) fn only_triggered(&self, beyond: u64) -> Result {
         let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.ground.later.is_some();
-        if possible && beyond == FI_TRIGGER { Ok(()) } else { Err(Error::BADFLAGS) }
+        if beyond == 0 || (possible && beyond == FI_TRIGGER) {
+            Ok(())
+        } else {
+            Err(Error::BADFLAGS)
+        }
     }
 
     /// Keeps an operation until the counter in its context has reached its
@@ -177,6 +205,28 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
+impl<E: Endpoint> Port for Shared<E> {
+    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
+        self.post(Op::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
+    }
+
+    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result {
+        // Whom it is from, the tag says.
+        let src = FI_ADDR_UNSPEC;
+        self.post(Op::Trecv(RecvOp { buf, src, tag, ignore: 0, context, flags: ASIDE }))
+    }
+
+    fn cancel(&self, context: Context) {
+        if !self.closed.load(Ordering::SeqCst) {
+            let _ = self.inner.cancel(context, true);
+        }
+    }
+
+    fn id_of(&self, member: fi_addr_t) -> fi_addr_t {
+        self.bindings().av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(member))
+    }
+}
+
 impl<E: Endpoint> Shared<E> {
     /// What tasks of this endpoint have in common.
     pub(super) fn lane(&self) -> usize {
@@ -211,6 +261,9 @@ impl<E: Endpoint> Shared<E> {
             later.leave(self.lane());
             if let Some(room) = self.room.get() {
                 room.close();
+            }
+            if let Some(multicast) = self.multicast.get() {
+                multicast.room.close();
             }
         }
     }

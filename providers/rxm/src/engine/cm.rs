@@ -92,6 +92,8 @@ pub(super) struct Conn {
     own: bool,
     /// The peer's byte order is not ours.
     pub(super) swapped: bool,
+    /// The peer takes notices of multicast groups.
+    pub(super) multicast: bool,
     /// The sides count each other's receive buffers.
     pub(super) counted: bool,
     /// Receive buffers that the peer told of before we knew that they count: its
@@ -124,6 +126,7 @@ impl Conn {
             fenced: false,
             own: false,
             swapped: false,
+            multicast: false,
             counted: false,
             early: 0,
             untold: 0,
@@ -264,6 +267,7 @@ impl Ep {
             key: self.identity.key.clone(),
             own: self.conns[id].own,
             swapped: false,
+            multicast: self.identity.multicast,
         };
         self.conns[id].own = call.is_own();
         let conn = &mut self.conns[id];
@@ -440,7 +444,7 @@ impl Ep {
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.pid = (call.conn_id >> 32) as u32;
-        conn.swapped = call.swapped;
+        (conn.swapped, conn.multicast) = (call.swapped, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             self.count_credits(id, call.flow_control);
@@ -449,6 +453,7 @@ impl Ep {
                 rx_size: self.rx_size(),
                 flow_control: self.flow_control(),
                 swapped: false,
+                multicast: call.multicast && self.identity.multicast,
             };
             match &self.conns[id].ep {
                 Some(ep) => ep.accept(&data.write(call.own)),
@@ -465,7 +470,7 @@ impl Ep {
         match conn.link {
             Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
-                    conn.swapped = accept.swapped;
+                    (conn.swapped, conn.multicast) = (accept.swapped, accept.multicast);
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
                     self.count_credits(id, accept.flow_control);

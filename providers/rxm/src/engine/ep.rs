@@ -47,8 +47,10 @@ pub(crate) struct Identity {
     pub(crate) directed: bool,
     /// A stranger's message is reported as an error (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) collective: bool,
+    /// It takes notices of multicast groups (FI_MULTICAST).
+    pub(crate) multicast: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.

@@ -22,7 +22,7 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::ASIDE;
+use ofi_provider::later::{ASIDE, is_group_notice};
 use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::NONE;
 
@@ -249,6 +249,9 @@ impl Ep {
             segments: 0,
         };
         let ready = self.may_go(conn, op.flags);
+        if ready && tagged && !self.knows(conn, op.flags, op.tag) {
+            return Err(Error::OPNOTSUPP);
+        }
         let mut packet = None;
         let total = HEADER_LEN + len;
         let direct = !inject && self.goes_direct(&message);
@@ -319,6 +322,12 @@ impl Ep {
     #[inline]
     fn may_go(&self, conn: u32, flags: u64) -> bool {
         self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
+    }
+
+    /// Whether the peer of a connection that is there takes a tagged message of this kind:
+    /// notices of multicast groups are for those that said so.
+    fn knows(&self, conn: u32, flags: u64, tag: u64) -> bool {
+        !is_group_notice(flags, tag) || self.conns[conn].multicast
     }
 
     /// The flags of a read or write, which the peer's core carries out as it comes
@@ -559,6 +568,10 @@ impl Ep {
     }
 
     fn advance_message(&mut self, id: u32, message: Message) -> Result {
+        let op = &self.ops[id];
+        if message.tagged && !self.knows(op.conn, op.flags, message.tag) {
+            return Err(Error::OPNOTSUPP);
+        }
         let len = message.buf.len();
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);

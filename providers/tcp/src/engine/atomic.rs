@@ -15,7 +15,7 @@ use ofi_provider::abi::{
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
-use ofi_provider::later::ASIDE;
+use ofi_provider::later::{ASIDE, is_group_notice};
 
 /// Former values that wait for a peer to take them, in bytes. More than any
 /// peer asks for that listens to the answers.
@@ -86,15 +86,21 @@ impl State {
         Ok(())
     }
 
-    /// A peer is connected, and may not know atomic operations: those that waited
-    /// for the connection fail, and nothing else.
-    pub(super) fn refuse_atomics(&mut self, id: u32) {
+    /// A peer is connected, and may not know atomic operations, or notices of multicast
+    /// groups: those that waited for the connection fail, and nothing else.
+    pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        if conn.atomics || conn.tx.iter().all(|outgoing| outgoing.header.op != Op::Atomic) {
+        let (atomics, multicast) = (conn.atomics, conn.multicast);
+        let is_unknown = |outgoing: &Outgoing| match outgoing.header.op {
+            Op::Atomic => !atomics,
+            Op::Tag => !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag),
+            _ => false,
+        };
+        if !conn.tx.iter().any(is_unknown) {
             return;
         }
         for outgoing in std::mem::take(&mut conn.tx) {
-            if outgoing.header.op == Op::Atomic {
+            if is_unknown(&outgoing) {
                 self.eps[conn.ep].finish_tx(&outgoing.finish, Err(Error::OPNOTSUPP));
             } else {
                 conn.tx.push_back(outgoing);

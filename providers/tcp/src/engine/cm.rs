@@ -357,7 +357,11 @@ impl State {
                     return true;
                 }
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
-                let message = CmMessage::encode_for(CmType::Request, true, contexts, &conn.param);
+                let mut message =
+                    CmMessage::encode_for(CmType::Request, true, contexts, &conn.param);
+                if self.eps[conn.ep].identity.multicast && contexts.are_first() {
+                    CmMessage::say_multicast(&mut message, CmType::Request);
+                }
                 match conn.socket.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
@@ -466,7 +470,7 @@ impl State {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
-        self.refuse_atomics(id);
+        self.refuse_unknown(id);
         self.watch(id);
         self.flush(id);
         self.heat(id);
@@ -503,6 +507,7 @@ impl State {
         };
         let conn = &mut self.conns[id];
         (conn.order, conn.atomics) = (message.order, message.atomics);
+        conn.multicast = message.multicast;
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
         self.eps[ep].peers[peer].refusals = 0;
@@ -517,6 +522,7 @@ impl State {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
         (conn.order, conn.atomics) = (message.order, message.atomics);
+        conn.multicast = message.multicast;
         let ep_id = conn.ep;
         let Ok(mut addr) = conn.socket.peer_addr() else {
             self.fail(id, Error::NOTCONN);
@@ -575,7 +581,10 @@ impl State {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
-        let answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
+        let mut answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
+        if conn.multicast && self.eps[ep_id].identity.multicast {
+            CmMessage::say_multicast(&mut answer, CmType::Response);
+        }
         if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
@@ -624,7 +633,7 @@ impl State {
             conn.take_over(waiting);
             let other = entry.conn;
             if self.conns[other].is_connected() {
-                self.refuse_atomics(other);
+                self.refuse_unknown(other);
                 self.flush(other);
                 self.heat(other);
             }

@@ -76,6 +76,8 @@ pub(crate) struct Conn {
     pub(super) rendezvous: bool,
     /// The peer knows atomic operations.
     pub(super) atomics: bool,
+    /// The peer takes notices of multicast groups.
+    pub(super) multicast: bool,
 
     /// Small messages that leave together, before those in `tx`.
     pub(super) batch: Batch,
@@ -134,6 +136,7 @@ impl Conn {
             misses: 0,
             rendezvous: false,
             atomics: false,
+            multicast: false,
             batch: Batch::default(),
             sent_in: 0,
             tx: VecDeque::new(),

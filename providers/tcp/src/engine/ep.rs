@@ -46,8 +46,10 @@ pub(crate) struct Identity {
     /// A message from a stranger is reported with the stranger's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE).
+    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) collective: bool,
+    /// It takes notices of multicast groups (FI_MULTICAST).
+    pub(crate) multicast: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
@@ -446,6 +448,11 @@ impl Ep {
     /// Whether messages are reported as they come.
     pub(crate) fn is_buffered(&self) -> bool {
         self.buffering.is_some()
+    }
+
+    /// Whether messages of the library's own come to it.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.identity.collective
     }
 
     /// FI_DIRECTED_RECV and FI_SOURCE_ERR.

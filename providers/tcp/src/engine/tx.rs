@@ -15,7 +15,7 @@ use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::ASIDE;
+use ofi_provider::later::{ASIDE, is_group_notice};
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -360,6 +360,10 @@ impl State {
         if let Route::Conn(id) = route
             && let Some(conn) = self.conns.get_mut(id)
         {
+            let known = conn.multicast || !conn.is_connected();
+            if !known && tagged && is_group_notice(op.flags, op.tag) {
+                return Err(Error::OPNOTSUPP);
+            }
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
             if conn.is_clear() && !waits {
                 let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());

@@ -1,0 +1,204 @@
+//! `struct fid_mc`: groups that an endpoint joins (fi_join of fi_cm(3)), for collective
+//! operations or for multicast.
+use super::Endpoint;
+use super::collective;
+use super::ep::{EpFid, Shared};
+use crate::abi::{
+    self, FI_ADDR_NOTAVAIL, FI_CLASS_MC, FI_COLLECTIVE, FI_RECV, FI_SEND, fi_addr_t,
+    fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
+};
+use crate::addr;
+use crate::boundary::answer;
+use crate::coll::Group;
+use crate::cq::Context;
+use crate::eq::{Eq, Event, EventError, FidPtr};
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::mcast::{Name, Part};
+use core::ffi::{c_int, c_void};
+use std::cell::UnsafeCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// A group that an endpoint joins or has joined, as C holds it.
+#[repr(C)]
+pub(super) struct Mc<E> {
+    /// The address in it is written once, before the event that tells of it.
+    c: UnsafeCell<fid_mc>,
+    shared: Arc<Shared<E>>,
+    eq: Arc<Eq>,
+    group: OnceLock<Joined>,
+}
+
+/// What was joined.
+enum Joined {
+    /// For collective operations; once that is over.
+    Set(Arc<Group>),
+    /// For multicast; from the beginning, since it can be left at any time.
+    Multicast(fi_addr_t),
+    /// Nothing: it failed.
+    Nothing,
+}
+
+// SAFETY: the application reads the C part's address after the event of its being
+// written, which orders the two; the rest is thread-safe by itself.
+unsafe impl<E: Endpoint> Sync for Mc<E> {}
+// SAFETY: as above.
+unsafe impl<E: Endpoint> Send for Mc<E> {}
+// SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
+// `open`, in an `Arc`.
+unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
+
+impl<E: Endpoint> Mc<E> {
+    const FID_OPS: &'static fi_ops = &crate::fid::ops(close::<E>);
+
+    /// A group to be, of which this queue is told.
+    pub(super) fn open(shared: &Arc<Shared<E>>, eq: Arc<Eq>, context: *mut c_void) -> Arc<Self> {
+        eq.add_user();
+        Arc::new(Self {
+            c: UnsafeCell::new(fid_mc {
+                fid: fid {
+                    fclass: FI_CLASS_MC as usize,
+                    context,
+                    ops: std::ptr::from_ref(Self::FID_OPS).cast_mut(),
+                },
+                fi_addr: FI_ADDR_NOTAVAIL,
+            }),
+            shared: shared.clone(),
+            eq,
+            group: OnceLock::new(),
+        })
+    }
+
+    /// Joining a set is over.
+    pub(super) fn joined(&self, context: Context, result: Result<Arc<Group>>) {
+        match result {
+            Ok(group) => {
+                let addr = group.addr();
+                let _ = self.group.set(Joined::Set(group));
+                self.complete(context, addr);
+            }
+            Err(error) => {
+                let _ = self.group.set(Joined::Nothing);
+                self.eq.write(Event::Error(EventError {
+                    fid: self.fid(),
+                    context,
+                    data: 0,
+                    error,
+                    prov_errno: error.code(),
+                    err_data: Vec::new(),
+                }));
+            }
+        }
+    }
+
+    fn fid(&self) -> FidPtr {
+        FidPtr(self.c.get().cast())
+    }
+
+    /// Tells the application, once, that the group has this address.
+    fn complete(&self, context: Context, addr: fi_addr_t) {
+        // SAFETY: see the type: this happens once, and nobody reads yet.
+        unsafe { (*self.c.get()).fi_addr = addr };
+        let event = abi::FI_JOIN_COMPLETE as u32;
+        self.eq.write(Event::Done { event, fid: self.fid(), context, data: 0 });
+    }
+}
+
+unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
+    answer("fi_close(mc)", || {
+        // SAFETY: reachable only through the table of a group of the same `E`.
+        let mc = unsafe { Mc::<E>::from_c(fid.cast::<fid_mc>().cast_const()) }?;
+        let shared = &mc.shared;
+        match mc.group.get() {
+            _ if shared.closed.load(Ordering::SeqCst) => {}
+            None => return Err(Error::BUSY),
+            Some(Joined::Nothing) => {}
+            Some(Joined::Set(group)) => shared.room()?.leave(group)?,
+            Some(Joined::Multicast(addr)) => shared.multicast_room()?.leave(*addr),
+        }
+        mc.eq.forget(FidPtr(fid));
+        mc.eq.remove_user();
+        // SAFETY: as above; nothing of ours uses it any more.
+        drop(unsafe { Mc::<E>::take(fid.cast::<fid_mc>()) });
+        Ok(())
+    })
+}
+
+/// fi_join. With FI_COLLECTIVE the address is a `struct fi_collective_addr`, else that of
+/// a multicast group.
+pub(super) unsafe extern "C" fn join<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    flags: u64,
+    out: *mut *mut fid_mc,
+    context: *mut c_void,
+) -> c_int {
+    answer("fi_join", || {
+        if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: reachable only through the table of an open endpoint of the same `E`, or
+        // with null.
+        let ep = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?;
+        let shared = &ep.shared;
+        let cap = if flags & FI_COLLECTIVE != 0 { FI_COLLECTIVE } else { abi::FI_MULTICAST };
+        if shared.caps & cap == 0 || shared.ground.later.is_none() {
+            return Err(Error::NOSYS);
+        }
+        if !shared.enabled.load(Ordering::Acquire) {
+            return Err(Error::OPBADSTATE);
+        }
+        if addr.is_null() || out.is_null() {
+            return Err(Error::INVAL);
+        }
+        if cap == FI_COLLECTIVE {
+            // SAFETY: checked above; with FI_COLLECTIVE it is such a structure.
+            let to = unsafe { &*addr.cast::<fi_collective_addr>() };
+            // SAFETY: as above: the set in it is the application's, `out` not null.
+            unsafe { collective::join(shared, to, out, context) }?;
+        } else {
+            // SAFETY: it is a whole socket address, as fi_cm(3) says.
+            let name = Name::of(unsafe { addr::from_ptr(addr) }?)?;
+            // SAFETY: checked above.
+            unsafe { join_multicast(shared, name, flags, out, context) }?;
+        }
+        if let Some(later) = &shared.ground.later {
+            later.run();
+        }
+        Ok(())
+    })
+}
+
+/// Joins a multicast group.
+///
+/// # Safety
+/// `out` can be written to.
+unsafe fn join_multicast<E: Endpoint>(
+    shared: &Arc<Shared<E>>,
+    name: Name,
+    flags: u64,
+    out: *mut *mut fid_mc,
+    context: *mut c_void,
+) -> Result {
+    let room = shared.multicast_room()?;
+    // Neither named stands for both, in the call and in the endpoint's capabilities.
+    let both = |named: u64| if named == 0 { FI_SEND | FI_RECV } else { named };
+    let can = both(shared.caps & (FI_SEND | FI_RECV));
+    let named = flags & (FI_SEND | FI_RECV);
+    let wanted = if named == 0 { can } else { named };
+    if wanted & !can != 0 {
+        return Err(Error::INVAL);
+    }
+    let part = Part { sends: wanted & FI_SEND != 0, receives: wanted & FI_RECV != 0 };
+    let eq = shared.bindings().eq.clone().ok_or(Error::NOEQ)?;
+    let addr = room.enter(name, part)?;
+    let mc = Mc::open(shared, eq, context);
+    let _ = mc.group.set(Joined::Multicast(addr));
+    let (joining, context) = (mc.clone(), Context(context));
+    // SAFETY: by this function's contract. Before the event, which another thread may
+    // read first.
+    unsafe { out.write(mc.into_c()) };
+    room.begin(addr, move || joining.complete(context, addr));
+    Ok(())
+}

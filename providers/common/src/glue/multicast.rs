@@ -1,0 +1,205 @@
+//! Sends to multicast groups (FI_MULTICAST of fi_msg(3)): one part for each member.
+use super::ep::{Parts, Role, Shared};
+use super::trigger::Op;
+use super::{Endpoint, SendOp};
+use crate::abi::{self, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED};
+use crate::addr;
+use crate::buf::SendBuf;
+use crate::cq::{Completion, CompletionError, Context};
+use crate::error::{Error, Result};
+use crate::later::{ASIDE, Later, Outcome, Task};
+use crate::mcast::Room;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Among the flags of every send of an endpoint with FI_MULTICAST, so that no other has
+/// to look where its sends go. No flag of the API has this bit.
+pub(super) const MARK: u64 = 1 << 60;
+
+/// Flags of a send that its parts have as well.
+const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
+    | abi::FI_INJECT_COMPLETE
+    | abi::FI_TRANSMIT_COMPLETE
+    | abi::FI_DELIVERY_COMPLETE
+    | abi::FI_MATCH_COMPLETE
+    | abi::FI_FENCE;
+
+/// An endpoint's multicast.
+pub(super) struct Multicast {
+    pub(super) room: Arc<Room>,
+    /// Sends that are not complete.
+    pending: AtomicUsize,
+}
+
+impl<E> Parts<E> {
+    /// [`MARK`] if it can be in groups.
+    pub(super) fn has_multicast(&self) -> u64 {
+        let can = self.caps & FI_MULTICAST != 0 && self.ground.later.is_some();
+        if can && self.role == Role::Endpoint { MARK } else { 0 }
+    }
+}
+
+/// A send to a group, under way.
+struct Sending<E> {
+    shared: Arc<Shared<E>>,
+    /// Of which this is the completion.
+    of: Completion,
+    flags: u64,
+    len: usize,
+    /// Parts that are not over, and one while parts are still being posted.
+    left: AtomicUsize,
+    /// Why one of them failed.
+    error: Mutex<Option<Error>>,
+    /// What was injected.
+    _copy: Option<Box<[u8]>>,
+}
+
+impl<E: Endpoint> Sending<E> {
+    /// One part is over.
+    fn part_over(&self, result: Result) {
+        if let Err(error) = result {
+            let mut slot = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            slot.get_or_insert(error);
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.over();
+        }
+    }
+
+    /// All are.
+    fn over(&self) {
+        if let Some(multicast) = self.shared.multicast.get() {
+            multicast.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        let error = *self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match error {
+            None => self.shared.sent(self.of, self.flags, self.len),
+            // Nobody waits for it.
+            Some(_) if self.flags & FI_INJECT != 0 => {}
+            Some(error) => self.shared.report(CompletionError::new(self.of, error)),
+        }
+    }
+}
+
+impl<E: Endpoint> Shared<E> {
+    /// An endpoint with FI_MULTICAST is enabled: its peers are heard.
+    pub(super) fn hear_of_groups(self: &Arc<Self>) -> Result {
+        let (Some(later), Some(av)) = (&self.ground.later, self.bindings().av.clone()) else {
+            return Ok(());
+        };
+        if self.has_multicast() == 0 {
+            return Ok(());
+        }
+        let own = addr::from_bytes(&self.inner.getname()?)?;
+        let weak: Weak<Self> = Arc::downgrade(self);
+        let room = Room::new(weak, later.clone(), self.lane(), av, own.port());
+        let _ = self.multicast.set(Multicast { room, pending: AtomicUsize::new(0) });
+        Ok(())
+    }
+
+    /// The endpoint's groups.
+    pub(super) fn multicast_room(&self) -> Result<&Room> {
+        Ok(&self.multicast.get().ok_or(Error::NOSYS)?.room)
+    }
+
+    /// fi_send or fi_tsend, in all their forms, to a group.
+    pub(super) fn send_to_group(self: &Arc<Self>, op: SendOp, kind: fn(SendOp) -> Op) -> Result {
+        let (multicast, later) = match (self.multicast.get(), &self.ground.later) {
+            (Some(multicast), Some(later)) => (multicast, later),
+            _ => return Err(Error::INVAL),
+        };
+        if op.flags & FI_INJECT != 0 && op.buf.len() > self.inject_size {
+            return Err(Error::INVAL);
+        }
+        match self.try_send_to_group(op, kind, multicast, later) {
+            Err(Error::AGAIN) => {
+                self.ground.progress.progress();
+                Err(Error::AGAIN)
+            }
+            result => {
+                later.run();
+                result
+            }
+        }
+    }
+
+    fn try_send_to_group(
+        self: &Arc<Self>,
+        mut op: SendOp,
+        kind: fn(SendOp) -> Op,
+        multicast: &Multicast,
+        later: &Arc<Later>,
+    ) -> Result {
+        let members = multicast.room.members(op.dest)?;
+        let report = op.flags & FI_COMPLETION != 0;
+        let cq = self.bindings().tx_cq.clone().filter(|_| report);
+        if multicast.pending.load(Ordering::Relaxed) >= self.tx_size.max(1)
+            || cq.is_some_and(|cq| !cq.has_room())
+        {
+            return Err(Error::AGAIN);
+        }
+        let (flags, len, context) = (op.flags, op.buf.len(), op.context);
+        let mut copy = None;
+        if flags & FI_INJECT != 0 {
+            let bytes = op.buf.to_boxed();
+            // SAFETY: the bytes stay where they are until all parts are over, since what
+            // owns them waits for each of those.
+            op.buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;
+            copy = Some(bytes);
+        }
+        multicast.pending.fetch_add(1, Ordering::Relaxed);
+        let what = if matches!(kind(op.clone()), Op::Tsend(_)) { FI_TAGGED } else { FI_MSG };
+        let sending = Arc::new(Sending {
+            shared: self.clone(),
+            of: Completion::of(context, FI_SEND | what | FI_MULTICAST, 0),
+            flags,
+            len,
+            left: AtomicUsize::new(members.len() + 1),
+            error: Mutex::new(None),
+            _copy: copy,
+        });
+        op.flags = flags & OF_PARTS | ASIDE;
+        for member in members {
+            let of_part = sending.clone();
+            let context = later.expect(self.lane(), move |outcome: Outcome| {
+                of_part.part_over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
+            });
+            let part = kind(SendOp { dest: member, context, ..op.clone() });
+            self.post_part(later, part, context, &sending);
+        }
+        sending.part_over(Ok(()));
+        Ok(())
+    }
+
+    /// Posts one part, now or as soon as there is room for it.
+    fn post_part(
+        self: &Arc<Self>,
+        later: &Arc<Later>,
+        part: Op,
+        context: Context,
+        sending: &Arc<Sending<E>>,
+    ) {
+        let (shared, of_later, sending) = (self.clone(), later.clone(), sending.clone());
+        let post = move || match shared.post(part.clone()) {
+            Err(error) if error != Error::AGAIN => {
+                of_later.unexpect(context);
+                sending.part_over(Err(error));
+                Ok(())
+            }
+            result => result,
+        };
+        if post() == Err(Error::AGAIN) {
+            later.add([Task::new(self.lane(), post)]);
+        }
+    }
+
+    /// A send to a group has reached all members.
+    fn sent(&self, of: Completion, flags: u64, len: usize) {
+        if let Some(cntr) = self.counter_of(FI_SEND) {
+            cntr.completed(len);
+        }
+        if flags & FI_COMPLETION != 0 {
+            self.write(Ok(of));
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! Multicast groups (fi_join of fi_cm(3)) of reliable endpoints, by replication: a
+//! message to a group goes to each of its members, as one like any other.
+//!
+//! A [`Room`] is an endpoint's side of it all. There is no directory: who is a member is
+//! known from [`Notice`]s among the endpoints that have each other in their address
+//! vectors. Whoever joins to send asks them all, and keeps who says so; whoever joins to
+//! receive tells them all, and those that send there keep it. Nothing else is kept of
+//! what peers say, so that they cannot make us hold much. Joining is complete when all
+//! have answered, or cannot be reached:
+//!
+//! | notice | is answered by |
+//! |---|---|
+//! | `Ask`: are you a member? | `In` or `Out` |
+//! | `Joined`: I am one from now on | `Known` |
+//! | `Out`: I am none any more | – |
+//! | `Again`: now I know you; what did you say? | all that is not answered |
+//!
+//! One that does not have the asker in its vector cannot answer. It remembers the port
+//! that the asker says it has, and sends `Again` when an address with it is inserted.
+//!
+//! A member whose connection ends is none any more. Whether it has become one again it is
+//! asked before the next message goes to the group. So is everybody whose address is
+//! inserted after the group was joined. Until they have answered no message can be sent
+//! to it (-FI_EAGAIN), which keeps the order of all messages to a peer.
+//!
+//! Notices have the [`TAG`] of no collective operation: their group is 0. A provider sends
+//! none to a peer that has not said, when they connected, that it knows them
+//! (-FI_EOPNOTSUPP, [`is_group_notice`](crate::later::is_group_notice)): that one is in no group.
+use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::av::{self, Av};
+use crate::coll;
+use crate::error::{Error, Result};
+use crate::later::Later;
+use crate::notices::{Notices, Port};
+use crate::slab::Slab;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The tag of notices.
+pub(crate) const TAG: u64 = coll::TAG | 1;
+
+/// The most answers to one peer that it has not taken yet; what it says beyond that is
+/// not answered.
+const MAX_ANSWERS: usize = 1024;
+
+/// What the upper half of a group's address looks like: no index of an address vector,
+/// also with a peer's context in its highest bits.
+const GROUP_ADDR: fi_addr_t = 0x4d63_6173 << 32;
+
+/// Whether a destination is a group.
+pub(crate) fn is_group(dest: fi_addr_t) -> bool {
+    dest & !fi_addr_t::from(u32::MAX) == GROUP_ADDR
+}
+
+/// What a group is known by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Name {
+    ip: [u8; 16],
+    port: u16,
+}
+
+impl Name {
+    /// The group of this address; -FI_EINVAL if it is none of a multicast group.
+    pub(crate) fn of(addr: SocketAddr) -> Result<Self> {
+        if !addr.ip().is_multicast() {
+            return Err(Error::INVAL);
+        }
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        Ok(Self { ip: ip.octets(), port: addr.port() })
+    }
+}
+
+/// What a notice says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Word {
+    Ask = 1,
+    In,
+    Out,
+    Joined,
+    Known,
+    Again,
+}
+
+/// A notice, as peers send it to each other: in network order the word, the port of the
+/// sender, that of the group, zeros, and the address of the group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Notice {
+    word: Word,
+    /// Of the sender's own address.
+    port: u16,
+    group: Name,
+}
+
+impl Notice {
+    const LEN: usize = 24;
+
+    fn write(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..2].copy_from_slice(&(self.word as u16).to_be_bytes());
+        bytes[2..4].copy_from_slice(&self.port.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.group.port.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.group.ip);
+        bytes
+    }
+
+    /// Nothing if it says nothing that we know.
+    fn read(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        const WORDS: [Word; 6] =
+            [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again];
+        let [w0, w1, p0, p1, g0, g1, 0, 0, ip @ ..] = *bytes else { return None };
+        let word = u16::from_be_bytes([w0, w1]);
+        let word = WORDS.into_iter().find(|known| *known as u16 == word)?;
+        let group = Name { ip, port: u16::from_be_bytes([g0, g1]) };
+        Some(Self { word, port: u16::from_be_bytes([p0, p1]), group })
+    }
+}
+
+/// How an endpoint takes part in a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) sends: bool,
+    pub(crate) receives: bool,
+}
+
+/// A group that the endpoint has joined. Peers are known by their indices.
+struct Group {
+    name: Name,
+    part: Part,
+    /// If it sends: those it sends to, and those it does when they say so.
+    members: BTreeSet<fi_addr_t>,
+    asked: HashSet<fi_addr_t>,
+    /// Those whose connection ended, to be asked before the next message.
+    gone: HashSet<fi_addr_t>,
+    /// If it receives: those that have not said that they know.
+    told: HashSet<fi_addr_t>,
+    /// Called once when everybody has answered for the first time.
+    joined: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Group {
+    fn new(name: Name, part: Part) -> Self {
+        Self {
+            name,
+            part,
+            members: BTreeSet::new(),
+            asked: HashSet::new(),
+            gone: HashSet::new(),
+            told: HashSet::new(),
+            joined: None,
+        }
+    }
+
+    /// Peers that it waits for may have become fewer. With the lock held, so that the
+    /// group is there as long as this tells of it.
+    fn settle(&mut self) {
+        if self.asked.is_empty()
+            && self.told.is_empty()
+            && let Some(joined) = self.joined.take()
+        {
+            joined();
+        }
+    }
+
+    /// Nobody is at this address any more.
+    fn forget(&mut self, peer: fi_addr_t) {
+        self.members.remove(&peer);
+        self.asked.remove(&peer);
+        self.gone.remove(&peer);
+        self.told.remove(&peer);
+        self.settle();
+    }
+
+    /// What this peer is to be told when it is there for the first time.
+    fn introduce(&mut self, peer: fi_addr_t) -> impl Iterator<Item = Word> + use<> {
+        let ask = self.part.sends && self.asked.insert(peer);
+        let tell = self.part.receives && self.told.insert(peer);
+        [ask.then_some(Word::Ask), tell.then_some(Word::Joined)].into_iter().flatten()
+    }
+}
+
+/// An endpoint's groups.
+pub(crate) struct Room {
+    me: Weak<Self>,
+    notices: Arc<Notices>,
+    av: Arc<Av>,
+    /// Of the endpoint's own address.
+    own_port: u16,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    groups: Slab<Group>,
+    numbers: HashMap<Name, u32>,
+    /// Ports of peers that asked or told something before the vector had them.
+    strangers: HashSet<u16>,
+    /// Those that were told since that it has them now.
+    reminded: HashSet<fi_addr_t>,
+    /// Answers that are on their way.
+    answers: HashMap<fi_addr_t, usize>,
+}
+
+impl State {
+    fn group(&mut self, name: Name) -> Option<&mut Group> {
+        let number = *self.numbers.get(&name)?;
+        self.groups.get_mut(number)
+    }
+}
+
+impl Room {
+    /// The groups of an endpoint with this address vector, which listens at `own_port`
+    /// and hears from its peers from now on. No lock may be held.
+    pub(crate) fn new(
+        port: Weak<dyn Port>,
+        later: Arc<Later>,
+        lane: usize,
+        av: Arc<Av>,
+        own_port: u16,
+    ) -> Arc<Self> {
+        let notices = Notices::new(port, later.clone(), lane, TAG);
+        let room = Arc::new_cyclic(|me| {
+            let me = me.clone();
+            Self { me, notices, av, own_port, state: Mutex::default() }
+        });
+        let weak = room.me.clone();
+        let listener: Weak<dyn av::Listener> = weak.clone();
+        room.av.listen(listener);
+        let of_ends = weak.clone();
+        later.listen(lane, move |name, _| {
+            if let Some(room) = of_ends.upgrade() {
+                room.lost(name);
+            }
+        });
+        room.notices.listen(move |from, bytes| {
+            if let (Some(room), Some(notice)) = (weak.upgrade(), Notice::read(bytes)) {
+                room.noticed(from, &notice);
+            }
+        });
+        room
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The address of a group that the endpoint begins to join; -FI_EALREADY if it is in it.
+    pub(crate) fn enter(&self, name: Name, part: Part) -> Result<fi_addr_t> {
+        let mut state = self.lock();
+        if state.numbers.contains_key(&name) {
+            return Err(Error::ALREADY);
+        }
+        let number = state.groups.insert(Group::new(name, part));
+        state.numbers.insert(name, number);
+        Ok(GROUP_ADDR | fi_addr_t::from(number))
+    }
+
+    /// Goes on with it. `joined` is called when it is complete, with a lock held, unless
+    /// the group is left before.
+    pub(crate) fn begin(&self, addr: fi_addr_t, joined: impl FnOnce() + Send + 'static) {
+        let mut state = self.lock();
+        let Some(group) = state.groups.get_mut(addr as u32) else { return };
+        group.joined = Some(Box::new(joined));
+        for peer in self.av.indices() {
+            group.introduce(peer).for_each(|word| self.say(peer, word, group.name));
+        }
+        group.settle();
+    }
+
+    /// The endpoint leaves a group. Nothing of it is called any more when this returns.
+    pub(crate) fn leave(&self, addr: fi_addr_t) {
+        let mut state = self.lock();
+        let Some(group) = state.groups.remove(addr as u32) else { return };
+        state.numbers.remove(&group.name);
+        if group.part.receives {
+            for peer in self.av.indices() {
+                self.say(peer, Word::Out, group.name);
+            }
+        }
+    }
+
+    /// The endpoint is closed.
+    pub(crate) fn close(&self) {
+        let gone = std::mem::take(&mut *self.lock());
+        drop(gone);
+    }
+
+    /// Those to send a message to. -FI_EAGAIN as long as somebody has not said whether
+    /// he is one of them; -FI_EINVAL if the endpoint does not send to such a group.
+    pub(crate) fn members(&self, addr: fi_addr_t) -> Result<Vec<fi_addr_t>> {
+        let mut state = self.lock();
+        let group = state.groups.get_mut(addr as u32).filter(|group| group.part.sends);
+        let group = group.ok_or(Error::INVAL)?;
+        for peer in std::mem::take(&mut group.gone) {
+            group.asked.insert(peer);
+            self.say(peer, Word::Ask, group.name);
+        }
+        if group.asked.is_empty() {
+            Ok(group.members.iter().copied().collect())
+        } else {
+            Err(Error::AGAIN)
+        }
+    }
+
+    /// Sends a notice soon. Any lock may be held.
+    fn say(&self, peer: fi_addr_t, word: Word, group: Name) {
+        let room = self.me.clone();
+        let notice = Notice { word, port: self.own_port, group };
+        self.notices.send(peer, notice.write(), move |result| {
+            if let (Some(room), Err(_)) = (room.upgrade(), result) {
+                room.unreachable(peer, word, group);
+            }
+        });
+    }
+
+    /// As [`say`](Self::say), on the peer's account: not if that has too many already.
+    fn answer(&self, state: &mut State, peer: fi_addr_t, word: Word, group: Name) {
+        let answers = state.answers.entry(peer).or_default();
+        if *answers >= MAX_ANSWERS {
+            return;
+        }
+        *answers += 1;
+        let room = self.me.clone();
+        let notice = Notice { word, port: self.own_port, group };
+        self.notices.send(peer, notice.write(), move |result| {
+            let Some(room) = room.upgrade() else { return };
+            let mut state = room.lock();
+            if let Some(answers) = state.answers.get_mut(&peer) {
+                *answers -= 1;
+                if *answers == 0 {
+                    state.answers.remove(&peer);
+                }
+            }
+            drop(state);
+            if result.is_err() {
+                room.unreachable(peer, word, group);
+            }
+        });
+    }
+
+    /// A notice did not get there: no answer will come.
+    fn unreachable(&self, peer: fi_addr_t, word: Word, group: Name) {
+        let mut state = self.lock();
+        let Some(group) = state.group(group) else { return };
+        match word {
+            Word::Ask => {
+                group.asked.remove(&peer);
+                group.gone.remove(&peer);
+            }
+            Word::Joined => drop(group.told.remove(&peer)),
+            _ => return,
+        }
+        group.settle();
+    }
+
+    /// The index of the peer that completions call so.
+    fn index_of(&self, id: fi_addr_t) -> Option<fi_addr_t> {
+        if id == FI_ADDR_NOTAVAIL {
+            return None;
+        }
+        let is = |index: fi_addr_t| self.av.id_of(index) == id;
+        // As a rule it is the same.
+        if is(id) { Some(id) } else { self.av.indices().into_iter().find(|index| is(*index)) }
+    }
+
+    /// The connection with a peer ended, or could not be made.
+    fn lost(&self, name: fi_addr_t) {
+        let Some(peer) = self.index_of(name) else { return };
+        for (_, group) in self.lock().groups.iter_mut() {
+            if group.members.remove(&peer) | group.asked.remove(&peer) {
+                group.gone.insert(peer);
+            }
+            group.told.remove(&peer);
+            group.settle();
+        }
+    }
+
+    /// A notice has come from the peer that completions call so.
+    fn noticed(&self, from: fi_addr_t, notice: &Notice) {
+        let Notice { word, port, group: name } = *notice;
+        let peer = self.index_of(from);
+        let mut state = self.lock();
+        let Some(peer) = peer else {
+            return self.heard_stranger(&mut state, word, port, name);
+        };
+        match word {
+            Word::Ask => {
+                let is_in = state.group(name).is_some_and(|group| group.part.receives);
+                self.answer(&mut state, peer, if is_in { Word::In } else { Word::Out }, name);
+            }
+            Word::Joined => {
+                if let Some(group) = state.group(name).filter(|group| group.part.sends) {
+                    group.members.insert(peer);
+                    group.asked.remove(&peer);
+                    group.gone.remove(&peer);
+                    group.settle();
+                }
+                self.answer(&mut state, peer, Word::Known, name);
+            }
+            Word::In | Word::Out => {
+                let Some(group) = state.group(name) else { return };
+                let was_asked = group.asked.remove(&peer);
+                if word == Word::Out {
+                    group.members.remove(&peer);
+                    group.gone.remove(&peer);
+                } else if was_asked {
+                    group.members.insert(peer);
+                }
+                group.settle();
+            }
+            Word::Known => {
+                let Some(group) = state.group(name) else { return };
+                group.told.remove(&peer);
+                group.settle();
+            }
+            Word::Again => {
+                let waiting: Vec<_> = state
+                    .groups
+                    .iter()
+                    .flat_map(|(_, group)| {
+                        let ask = group.asked.contains(&peer).then_some((Word::Ask, group.name));
+                        let tell = group.told.contains(&peer).then_some((Word::Joined, group.name));
+                        ask.into_iter().chain(tell)
+                    })
+                    .collect();
+                for (word, name) in waiting {
+                    self.answer(&mut state, peer, word, name);
+                }
+            }
+        }
+    }
+
+    /// Somebody whom the vector did not have when this came expects an answer. It may
+    /// have him by now.
+    fn heard_stranger(&self, state: &mut State, word: Word, port: u16, name: Name) {
+        if !matches!(word, Word::Ask | Word::Joined) {
+            return;
+        }
+        // Before looking: whoever is inserted from now on is compared with it.
+        state.strangers.insert(port);
+        for peer in self.av.indices() {
+            // Once: one whose messages come from another address than it is inserted with
+            // stays a stranger, whatever it repeats.
+            if self.av.get(peer).is_ok_and(|addr| addr.port() == port)
+                && state.reminded.insert(peer)
+            {
+                self.answer(state, peer, Word::Again, name);
+            }
+        }
+    }
+}
+
+impl av::Listener for Room {
+    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+        let mut state = self.lock();
+        let known = state.strangers.contains(&addr.port());
+        for (_, group) in state.groups.iter_mut() {
+            group.introduce(index).for_each(|word| self.say(index, word, group.name));
+        }
+        if known && state.reminded.insert(index) {
+            self.say(index, Word::Again, Name { ip: [0; 16], port: 0 });
+        }
+    }
+
+    fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+        let mut state = self.lock();
+        state.groups.iter_mut().for_each(|(_, group)| group.forget(index));
+        state.answers.remove(&index);
+        state.reminded.remove(&index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FI_ADDR_UNSPEC;
+
+    fn name(addr: &str) -> Result<Name> {
+        Name::of(addr.parse().expect("an address"))
+    }
+
+    #[test]
+    fn only_addresses_of_groups_name_groups_and_differ_by_both_parts() {
+        let groups = ["239.0.0.1:7", "239.0.0.1:8", "239.0.0.2:7", "[ff02::1]:7", "224.0.0.1:0"];
+        let names: HashSet<_> = groups.iter().map(|addr| name(addr).unwrap()).collect();
+        assert_eq!(names.len(), groups.len());
+        for other in ["127.0.0.1:7", "0.0.0.0:0", "255.255.255.255:7", "[fe80::1]:7", "[::]:7"] {
+            assert_eq!(name(other), Err(Error::INVAL), "{other}");
+        }
+    }
+
+    #[test]
+    fn notices_are_these_bytes_and_come_out_as_they_went_in() {
+        let group = name("239.1.2.3:258").unwrap();
+        let mut said = HashSet::new();
+        for word in [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again] {
+            let notice = Notice { word, port: 0x0304, group };
+            assert_eq!(Notice::read(&notice.write()), Some(notice));
+            said.insert(notice.write());
+        }
+        assert_eq!(said.len(), 6);
+        let bytes = Notice { word: Word::Joined, port: 0x0304, group }.write();
+        assert_eq!(bytes[..8], [0, 4, 3, 4, 1, 2, 0, 0]);
+        assert_eq!(bytes[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_says_nothing_that_is_known_is_no_notice() {
+        let good = Notice { word: Word::Ask, port: 1, group: name("239.0.0.1:7").unwrap() };
+        for at in 0..Notice::LEN {
+            for value in 0..=255 {
+                let mut bytes = good.write();
+                bytes[at] = value;
+                let known = match at {
+                    0 | 6 | 7 => value == 0,
+                    1 => (1..=6).contains(&value),
+                    _ => true,
+                };
+                assert_eq!(Notice::read(&bytes).is_some(), known, "byte {at} is {value}");
+            }
+        }
+        assert_eq!(Notice::read(&[0xff; Notice::LEN]), None);
+    }
+
+    #[test]
+    fn no_index_of_a_vector_looks_like_a_group() {
+        assert!(is_group(GROUP_ADDR) && is_group(GROUP_ADDR | 77));
+        for index in [0, 1, u64::from(u32::MAX), FI_ADDR_UNSPEC, FI_ADDR_NOTAVAIL] {
+            assert!(!is_group(index));
+        }
+        // Nor does one with a context (fi_rx_addr) of those there can be.
+        for bits in 1..=32 {
+            for context in 0..crate::sep::MAX_CONTEXTS as u64 {
+                assert!(!is_group(context << (64 - bits) | 5));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Short messages of the library's own, from endpoint to endpoint: how collectives and
+//! multicast tell peers of what they do.
+use crate::abi::fi_addr_t;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::coll::{Area, Part};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::later::{Later, Task};
+use std::sync::{Arc, Weak};
+
+/// How messages get out of an endpoint and into it.
+pub(crate) trait Port: Send + Sync {
+    /// Sends a message, which completes at `context` aside.
+    fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
+    /// Posts a receive, which completes at `context` aside.
+    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result;
+    /// Takes a receive back.
+    fn cancel(&self, context: Context);
+    /// What completions call this address.
+    fn id_of(&self, member: fi_addr_t) -> fi_addr_t;
+}
+
+/// The notices of one tag that an endpoint sends and receives. All runs as tasks of the
+/// domain, with no lock held.
+pub(crate) struct Notices {
+    port: Weak<dyn Port>,
+    later: Arc<Later>,
+    lane: usize,
+    tag: u64,
+}
+
+impl Notices {
+    pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize, tag: u64) -> Arc<Self> {
+        Arc::new(Self { port, later, lane, tag })
+    }
+
+    /// Hands every notice of `LEN` bytes, and what completions call its sender, to
+    /// `heard`; others are dropped. To be called once, by a task or where no lock is held.
+    pub(crate) fn listen<const LEN: usize>(
+        self: &Arc<Self>,
+        heard: impl Fn(fi_addr_t, &[u8; LEN]) + Send + Sync + 'static,
+    ) {
+        self.expect(Arc::new(heard));
+    }
+
+    fn expect<const LEN: usize>(
+        self: &Arc<Self>,
+        heard: Arc<dyn Fn(fi_addr_t, &[u8; LEN]) + Send + Sync>,
+    ) {
+        let Some(port) = self.port.upgrade() else { return };
+        let Ok(area) = Area::new(LEN) else { return };
+        let whole = Part { at: 0, len: LEN };
+        let buf = area.recv(whole);
+        let notices = self.clone();
+        let context = self.later.expect(self.lane, move |outcome| {
+            match outcome {
+                Ok(of) => {
+                    if let (true, Some(bytes)) = (of.len == LEN, area.bytes(whole).first_chunk()) {
+                        heard(of.src, bytes);
+                    }
+                }
+                // The endpoint is closed.
+                Err(error) if error.error == Error::CANCELED => return,
+                Err(_) => {}
+            }
+            notices.expect(heard);
+        });
+        if port.recv(self.tag, buf, context).is_err() {
+            self.later.unexpect(context);
+        }
+    }
+
+    /// Sends a notice soon; `over` is told once how that ended. Any lock may be held.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        to: fi_addr_t,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+        over: impl Fn(Result) + Send + Sync + 'static,
+    ) {
+        let (notices, over) = (self.clone(), Arc::new(over));
+        self.later.add([Task::new(self.lane, move || {
+            match notices.post(to, bytes.as_ref(), over.clone()) {
+                Err(error) if error != Error::AGAIN => {
+                    over(Err(error));
+                    Ok(())
+                }
+                result => result,
+            }
+        })]);
+    }
+
+    fn post(&self, to: fi_addr_t, bytes: &[u8], over: Arc<dyn Fn(Result) + Send + Sync>) -> Result {
+        let Some(port) = self.port.upgrade() else { return Ok(()) };
+        let area = Area::new(bytes.len())?;
+        area.write(0, bytes);
+        let buf = area.send(Part { at: 0, len: bytes.len() });
+        let context = self.later.expect(self.lane, move |outcome| {
+            let _sent = area;
+            over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
+        });
+        port.send(to, self.tag, buf, context).inspect_err(|_| self.later.unexpect(context))
+    }
+}
