@@ -74,8 +74,12 @@ impl<E: Endpoint> Sending<E> {
         let error = *self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match error {
             None => self.shared.sent(self.of, self.flags, self.len),
-            // Nobody waits for it.
-            Some(_) if self.flags & FI_INJECT != 0 => {}
+            // Only a counter may wait for it.
+            Some(_) if self.flags & FI_INJECT != 0 => {
+                if let Some(cntr) = self.shared.counter_of(FI_SEND) {
+                    cntr.failed();
+                }
+            }
             Some(error) => self.shared.report(CompletionError::new(self.of, error)),
         }
     }
