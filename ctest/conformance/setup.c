@@ -356,6 +356,46 @@ static void null_arguments(int rank)
 	ct_close(&c);
 }
 /* Opening and closing everything many times leaks no descriptor. */
+/* Where flags say nothing, what a program puts there changes nothing. */
+static void idle_flags(int rank)
+{
+	const uint64_t junk = 1ULL << 37 | 1;
+	struct fi_eq_attr qa = { .flags = FI_WRITE, .wait_obj = FI_WAIT_NONE };
+	struct fi_eq_entry n = { 0 };
+	struct fi_eq_err_entry ee = { 0 };
+	struct fi_cq_err_entry ce = { 0 };
+	struct fi_poll_attr pa = { 0 };
+	struct fid_poll *poll;
+	struct fid_mr *mr;
+	struct ct c = { 0 };
+	uint32_t ev;
+	char b[64];
+
+	(void)rank;
+	c.info = ct_getinfo(&c.o, ct_node(&c.o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	ct_open_domain(&c);
+	OK(fi_eq_open(c.fabric, &qa, &c.eq, NULL));
+	EQ(fi_eq_write(c.eq, FI_NOTIFY, &n, sizeof n, junk), sizeof n);
+	EQ(fi_eq_read(c.eq, &ev, &n, sizeof n, junk), sizeof n);
+	EQ(fi_eq_read(c.eq, &ev, &n, sizeof n, junk), -FI_EAGAIN);
+	EQ(fi_eq_readerr(c.eq, &ee, junk), -FI_EAGAIN);
+	EQ(fi_cq_readerr(c.tx, &ce, junk), -FI_EAGAIN);
+	OK(fi_poll_open(c.domain, &pa, &poll));
+	OK(fi_poll_add(poll, &c.tx->fid, junk));
+	OK(fi_poll_del(poll, &c.tx->fid, junk));
+	OK(fi_close(&poll->fid));
+	if (c.info->caps & FI_RMA || c.info->domain_attr->mr_mode & FI_MR_LOCAL) {
+		OK(fi_mr_reg(c.domain, b, sizeof b, FI_SEND | FI_RECV | junk, 0, 1, junk, &mr, NULL));
+		OK(fi_close(&mr->fid));
+	}
+	if (ct_type == FI_EP_MSG) {
+		OK(fi_passive_ep(c.fabric, c.info, &c.pep, NULL));
+		OK(fi_pep_bind(c.pep, &c.eq->fid, FI_CONNREQ));
+		OK(fi_listen(c.pep));
+	}
+	ct_close(&c);
+}
 static void reopen(int rank)
 {
 	int first = -1, last;
@@ -495,6 +535,7 @@ static const struct ct_test tests[] = {
 	{ "operation flags can be read and set", op_flags, 0 },
 	{ "an endpoint tells its own address", rdm_name, CT_SOLO | CT_RDM },
 	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
+	{ "flags of calls that have none are passed over", idle_flags, CT_SOLO },
 	{ "opening and closing leaks no descriptor", reopen, 0 },
 	{ "infos have the fabric and domain that are open", open_objects, CT_SOLO },
 	{ "no object has a profile", no_profile, CT_SOLO },

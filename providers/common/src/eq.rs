@@ -315,9 +315,6 @@ impl Eq {
         len: usize,
         flags: u64,
     ) -> Result<usize> {
-        if flags & !abi::FI_PEEK != 0 {
-            return Err(Error::BADFLAGS);
-        }
         if event.is_null() || (buf.is_null() && len > 0) {
             return Err(Error::INVAL);
         }
@@ -392,9 +389,6 @@ impl Eq {
     /// # Safety
     /// `out` points to a `struct fi_eq_err_entry`.
     unsafe fn read_error(&self, out: *mut fi_eq_err_entry, flags: u64) -> Result<usize> {
-        if flags & !abi::FI_PEEK != 0 {
-            return Err(Error::BADFLAGS);
-        }
         if out.is_null() {
             return Err(Error::INVAL);
         }
@@ -531,14 +525,11 @@ unsafe extern "C" fn write(
     event: u32,
     buf: *const c_void,
     len: usize,
-    flags: u64,
+    _flags: u64,
 ) -> ssize_t {
     answer("fi_eq_write", || {
         // SAFETY: see above.
         let eq = unsafe { Eq::from_c(eq) }?;
-        if flags != 0 {
-            return Err(Error::BADFLAGS);
-        }
         if !eq.may_write {
             // The queue was opened without FI_WRITE.
             return Err(Error::INVAL);

@@ -409,11 +409,10 @@ impl Mr {
             | abi::FI_WRITE
             | abi::FI_REMOTE_READ
             | abi::FI_REMOTE_WRITE;
-        if flags & !(abi::FI_RMA_EVENT | abi::FI_RMA_PMEM | abi::FI_MR_SINGLE_USE) != 0 {
+        // Other flags, and bits that are no right, ask for nothing; but here `mr_iov` is
+        // not what it says.
+        if flags & abi::FI_MR_DMABUF != 0 {
             return Err(Error::BADFLAGS);
-        }
-        if attr.access & !ACCESS != 0 {
-            return Err(Error::INVAL);
         }
         // One contiguous range: mr_iov_limit of every provider built on this.
         if attr.mr_iov.is_null() || attr.iov_count != 1 {
@@ -424,7 +423,8 @@ impl Mr {
         let (base, len) = (iov.iov_base as usize, iov.iov_len);
         // There is no memory behind the last address.
         base.checked_add(len).ok_or(Error::INVAL)?;
-        let (access, offset, wanted) = (attr.access, attr.offset, attr.requested_key);
+        let access = attr.access & ACCESS;
+        let (offset, wanted) = (attr.offset, attr.requested_key);
         let (key, backing) = match &table.backing {
             None => (table.insert(base, len, access, offset, wanted)?, None),
             Some(backing) => {

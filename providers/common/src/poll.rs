@@ -430,11 +430,8 @@ unsafe extern "C" fn poll_poll(
     })
 }
 
-unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
     answer("fi_poll_add", || {
-        if flags != 0 {
-            return Err(Error::BADFLAGS);
-        }
         // SAFETY: see above; the fid is one the application has open.
         let (set, member) = unsafe { (PollSet::from_c(set)?, Member::from_fid(fid)?) };
         let mut members = set.members();
@@ -445,11 +442,8 @@ unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, flags: u64) -> 
     })
 }
 
-unsafe extern "C" fn poll_del(set: *mut fid_poll, fid: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn poll_del(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
     answer("fi_poll_del", || {
-        if flags != 0 {
-            return Err(Error::BADFLAGS);
-        }
         // SAFETY: see above.
         let set = unsafe { PollSet::from_c(set) }?;
         set.members().retain(|member| !member.is(fid));

@@ -830,6 +830,10 @@ impl State {
 
     pub(crate) fn shutdown(&mut self, at: u32) -> Result {
         let ep = &mut self.eps[at];
+        if ep.conn == Conn::Down {
+            // The peer was quicker.
+            return Ok(());
+        }
         if !ep.is_made() {
             return Err(Error::NOTCONN);
         }

@@ -197,11 +197,8 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
     })
 }
 
-unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
+unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
     answer("fi_pep_bind", || {
-        if flags != 0 {
-            return Err(Error::BADFLAGS);
-        }
         // SAFETY: see above; `bfid` is an open object of the application's or null.
         unsafe {
             let pep = PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
