@@ -168,7 +168,7 @@ impl Ep {
     }
 
     /// The connection to whom an operation names, if it is known and has one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn conn_to(&self, dest: fi_addr_t) -> Option<u32> {
         if self.identity.kind == Kind::Msg {
             return Some(self.conn);
