@@ -19,19 +19,7 @@ struct party {
 
 static uint64_t CAPS = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
 
-static void open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
-{
-	memset(c, 0, sizeof *c);
-	c->o = *o;
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
-	ct_open_in(c, base);
-	if (!base)
-		ct_open_eq(c);
-	ct_open_ep(c, c->info);
-	OK(fi_ep_bind(c->ep, &(base ? base : c)->eq->fid, 0));
-	OK(fi_enable(c->ep));
-}
-static void open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { open_at(c, base, o, "0"); }
+static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, "0"); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->own; e++)
@@ -663,7 +651,7 @@ static void restart(struct party *p, int e)
 		OK(fi_close(&p->mc[e]->fid));
 	p->mc[e] = NULL;
 	ct_close(&p->c[e]);
-	open_at(&p->c[e], &p->c[0], &o, service);
+	ct_open_at(&p->c[e], &p->c[0], &o, service);
 	for (int r = 0; r < p->n; r++) {
 		struct ct_name other = ct_getname(&p->c[r].ep->fid);
 		p->addr[e][r] = ct_insert(&p->c[e], &other);
@@ -716,7 +704,7 @@ static void again_and_again(int me, const int *ports, volatile int *through)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(service, sizeof service, "%d", ports[me]);
-	open_at(&c, NULL, &o, service);
+	ct_open_at(&c, NULL, &o, service);
 	OK(fi_av_set(c.av, &a, &s, NULL));
 	for (int i = 0; i < N; i++) {
 		struct ct_name name = ct_getname(&c.ep->fid);

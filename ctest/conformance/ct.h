@@ -449,6 +449,20 @@ static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
 	OK(fi_enable(c->ep));
 	return ct_getname(&c->ep->fid);
 }
+/* RDM endpoint of this process at a port of its own, with the event queue that base has, or one of its own. */
+static inline struct ct_name ct_open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
+{
+	memset(c, 0, sizeof *c);
+	c->o = *o;
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
+	ct_open_in(c, base);
+	if (!base)
+		ct_open_eq(c);
+	ct_open_ep(c, c->info);
+	OK(fi_ep_bind(c->ep, &(base ? base : c)->eq->fid, 0));
+	OK(fi_enable(c->ep));
+	return ct_getname(&c->ep->fid);
+}
 static inline fi_addr_t ct_insert(struct ct *c, const struct ct_name *n)
 {
 	fi_addr_t a = FI_ADDR_NOTAVAIL;

@@ -14,20 +14,7 @@ struct party {
 
 static const struct ct_opt usual = { .caps = FI_MSG | FI_TAGGED | FI_MULTICAST | FI_SOURCE, .cq_size = 128 };
 
-static struct ct_name open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
-{
-	memset(c, 0, sizeof *c);
-	c->o = *o;
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
-	ct_open_in(c, base);
-	if (!base)
-		ct_open_eq(c);
-	ct_open_ep(c, c->info);
-	OK(fi_ep_bind(c->ep, &(base ? base : c)->eq->fid, 0));
-	OK(fi_enable(c->ep));
-	return ct_getname(&c->ep->fid);
-}
-static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return open_at(c, base, o, "0"); }
+static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, "0"); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->n; e++)
@@ -695,7 +682,7 @@ static void again_and_again(int rank)
 			static char more[64][8];
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			p.name[p.n++] = mine = open_at(&p.c[0], NULL, &usual, service);
+			p.name[p.n++] = mine = ct_open_at(&p.c[0], NULL, &usual, service);
 			CHECK(write(told[1], &mine, sizeof mine) == sizeof mine);
 			p.addr[0][0] = ct_insert(&p.c[0], &theirs);
 			POST(&p.c[0], fi_recv(p.c[0].ep, &in, 1, NULL, FI_ADDR_UNSPEC, CTX(200)));
