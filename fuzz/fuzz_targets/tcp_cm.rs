@@ -21,12 +21,9 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(CmMessage::parse(&bytes[..len - 1]).is_err());
     let Ok(message) = CmMessage::parse(bytes) else { return };
     assert_eq!(message.data, bytes[CM_LEN..]);
-    let CmMessage { kind, atomics, multicast, contexts, data, .. } = message;
-    let mut own = CmMessage::encode_for(kind, atomics, contexts, &data);
-    if multicast {
-        CmMessage::say_multicast(&mut own, kind);
-    }
+    let CmMessage { kind, knows, contexts, data, .. } = message;
+    let own = CmMessage::encode_for(kind, knows, contexts, &data);
     let order = wire::ByteOrder::Native;
-    let message = CmMessage { kind, order, atomics, multicast, contexts, data };
+    let message = CmMessage { kind, order, knows, contexts, data };
     assert_eq!(CmMessage::parse(&own).unwrap(), message);
 });

@@ -329,7 +329,7 @@ impl State {
         let mut info = self.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&to_bytes(&local)))?;
         info.set_dest_addr(Some(&to_bytes(peer)))?;
-        let request = Request { socket, order: message.order, atomics: message.atomics };
+        let request = Request { socket, order: message.order, atomics: message.knows.atomics };
         info.set_handle(Pending::keep(request, fid.0 as usize));
         let event = FI_CONNREQ as u32;
         eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: message.data });

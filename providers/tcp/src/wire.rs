@@ -516,6 +516,22 @@ const CM_CONTEXTS: usize = 8;
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
 
+/// What a side says that it knows beyond the protocol of the original.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Knows {
+    /// [`Op::Atomic`], and it stores numbers as we do.
+    pub atomics: bool,
+    /// Notices of multicast groups, which it takes.
+    pub multicast: bool,
+}
+
+impl Knows {
+    fn bits(self) -> u8 {
+        let bit = |knows, bit| if knows { bit } else { 0 };
+        bit(self.atomics, KNOWS_ATOMICS) | bit(self.multicast, KNOWS_MULTICAST)
+    }
+}
+
 /// What opens a connection, in each direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CmMessage {
@@ -523,10 +539,8 @@ pub struct CmMessage {
     pub kind: CmType,
     /// How the sender stores numbers, seen from here.
     pub order: ByteOrder,
-    /// The sender knows [`Op::Atomic`], and stores numbers as we do.
-    pub atomics: bool,
-    /// The sender takes notices of multicast groups.
-    pub multicast: bool,
+    /// What the sender knows.
+    pub knows: Knows,
     /// The contexts that the connection is between.
     pub contexts: Contexts,
     /// What the sender's user gave along.
@@ -535,17 +549,20 @@ pub struct CmMessage {
 
 impl CmMessage {
     /// The bytes to send; data beyond [`CM_DATA_MAX`] is the caller's mistake
-    /// and cut. With `atomics` it says that we know atomic operations: in every
-    /// request, and in the answer to one that says so.
-    pub fn encode(kind: CmType, atomics: bool, data: &[u8]) -> Vec<u8> {
+    /// and cut. A request says all that we know, the answer only what the request says.
+    pub fn encode(kind: CmType, knows: Knows, data: &[u8]) -> Vec<u8> {
+        Self::write(kind, knows.bits(), data)
+    }
+
+    fn write(kind: CmType, extensions: u8, data: &[u8]) -> Vec<u8> {
         let data = &data[..data.len().min(CM_DATA_MAX)];
         let mut out = vec![0; CM_LEN + data.len()];
         out[0] = VERSION;
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
-        if let (Some(mark), true) = (Self::mark(kind), atomics) {
+        if let (Some(mark), true) = (Self::mark(kind), extensions != 0) {
             out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
-            out[CM_PROBE - 1] = KNOWS_ATOMICS;
+            out[CM_PROBE - 1] = extensions;
         }
         out[CM_PROBE..CM_LEN].copy_from_slice(&1u64.to_ne_bytes());
         out[CM_LEN..].copy_from_slice(data);
@@ -553,28 +570,17 @@ impl CmMessage {
     }
 
     /// A request for a connection between these contexts, or the answer to one.
-    pub fn encode_for(kind: CmType, atomics: bool, contexts: Contexts, data: &[u8]) -> Vec<u8> {
+    pub fn encode_for(kind: CmType, knows: Knows, contexts: Contexts, data: &[u8]) -> Vec<u8> {
         if contexts.are_first() {
-            return Self::encode(kind, atomics, data);
+            return Self::encode(kind, knows, data);
         }
         let kind = if kind == CmType::Request { CmType::ContextRequest } else { kind };
-        let mut out = Self::encode(kind, atomics, data);
-        if let Some(mark) = Self::mark(kind) {
-            out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
-            out[CM_PROBE - 1] |= NAMES_CONTEXTS;
+        let mut out = Self::write(kind, knows.bits() | NAMES_CONTEXTS, data);
+        if Self::mark(kind).is_some() {
             out[CM_CONTEXTS..CM_CONTEXTS + 2].copy_from_slice(&contexts.tx.to_be_bytes());
             out[CM_CONTEXTS + 2..CM_CONTEXTS + 4].copy_from_slice(&contexts.rx.to_be_bytes());
         }
         out
-    }
-
-    /// Makes a message that was encoded say as well that we take notices of multicast
-    /// groups: a request, or the answer to one that says so.
-    pub fn say_multicast(message: &mut [u8], kind: CmType) {
-        if let Some(mark) = Self::mark(kind) {
-            message[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
-            message[CM_PROBE - 1] |= KNOWS_MULTICAST;
-        }
     }
 
     fn mark(kind: CmType) -> Option<[u8; 7]> {
@@ -620,15 +626,18 @@ impl CmMessage {
             1 => ByteOrder::Native,
             _ => ByteOrder::Network,
         };
-        let [mark @ .., knows] = &bytes[CM_EXTENSIONS..CM_PROBE] else {
+        let [mark @ .., extensions] = &bytes[CM_EXTENSIONS..CM_PROBE] else {
             return Err(Malformed("connection message is cut"));
         };
         let ours = Self::mark(kind).is_some_and(|ours| mark == ours);
-        // Elements are not put into another order.
-        let atomics = ours && knows & KNOWS_ATOMICS != 0 && order == ByteOrder::Native;
-        let multicast = ours && knows & KNOWS_MULTICAST != 0;
+        let says = |bit: u8| ours && extensions & bit != 0;
+        let knows = Knows {
+            // Elements are not put into another order.
+            atomics: says(KNOWS_ATOMICS) && order == ByteOrder::Native,
+            multicast: says(KNOWS_MULTICAST),
+        };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
-            [t0, t1, r0, r1] if ours && knows & NAMES_CONTEXTS != 0 && kind != CmType::Request => {
+            [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
                 Contexts { tx: u16::from_be_bytes([t0, t1]), rx: u16::from_be_bytes([r0, r1]) }
             }
             _ => Contexts::default(),
@@ -636,7 +645,7 @@ impl CmMessage {
         if contexts.are_first() && kind == CmType::ContextRequest {
             return Err(Malformed("a request for contexts that names none"));
         }
-        Ok(Self { kind, order, atomics, multicast, contexts, data: bytes[CM_LEN..].to_vec() })
+        Ok(Self { kind, order, knows, contexts, data: bytes[CM_LEN..].to_vec() })
     }
 }
 
@@ -689,6 +698,9 @@ impl RdmHello {
 mod tests {
     use super::*;
 
+    const NOTHING: Knows = Knows { atomics: false, multicast: false };
+    const ATOMICS: Knows = Knows { atomics: true, multicast: false };
+
     fn written(header: &Header, order: ByteOrder) -> Vec<u8> {
         let mut out = [0xee; 40];
         let len = header.write(order, &mut out);
@@ -729,7 +741,7 @@ mod tests {
     #[test]
     fn contexts_are_named_in_the_callers_words_and_in_the_answerers() {
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
-        let request = CmMessage::encode_for(CmType::Request, true, contexts, b"x");
+        let request = CmMessage::encode_for(CmType::Request, ATOMICS, contexts, b"x");
         assert_eq!((request[1], &request[8..16]), (64, &[1, 2, 3, 4, 0, 0, 0, 0][..]));
         assert_eq!(request[16..24], *b"ofi-rs?\x03");
         assert_eq!(CmMessage::parse(&request).unwrap().contexts, contexts);
@@ -737,18 +749,18 @@ mod tests {
         let mut echo = request;
         echo[1] = CmType::Response as u8;
         assert!(CmMessage::parse(&echo).unwrap().contexts.are_first());
-        let response = CmMessage::encode_for(CmType::Response, false, contexts, b"");
+        let response = CmMessage::encode_for(CmType::Response, NOTHING, contexts, b"");
         let response = CmMessage::parse(&response).unwrap();
-        assert_eq!((response.contexts, response.atomics), (contexts, false));
+        assert_eq!((response.contexts, response.knows.atomics), (contexts, false));
         // Only a request of this kind names contexts, and it always does.
-        let mut other = CmMessage::encode_for(CmType::Request, true, contexts, b"x");
+        let mut other = CmMessage::encode_for(CmType::Request, ATOMICS, contexts, b"x");
         other[1] = CmType::Request as u8;
         assert!(CmMessage::parse(&other).unwrap().contexts.are_first());
-        let mut none = CmMessage::encode(CmType::Request, true, b"x");
+        let mut none = CmMessage::encode(CmType::Request, ATOMICS, b"x");
         none[1] = CmType::ContextRequest as u8;
         assert!(CmMessage::parse(&none).is_err());
-        let plain = CmMessage::encode_for(CmType::Request, true, Contexts::default(), b"x");
-        assert_eq!(plain, CmMessage::encode(CmType::Request, true, b"x"));
+        let plain = CmMessage::encode_for(CmType::Request, ATOMICS, Contexts::default(), b"x");
+        assert_eq!(plain, CmMessage::encode(CmType::Request, ATOMICS, b"x"));
     }
 
     #[test]
@@ -856,48 +868,47 @@ mod tests {
 
     #[test]
     fn connection_messages_are_these_bytes() {
-        let bytes = CmMessage::encode(CmType::Nack, true, b"no");
+        let bytes = CmMessage::encode(CmType::Nack, ATOMICS, b"no");
         assert_eq!(bytes[..4], [3, 6, 0, 2]);
         assert_eq!(bytes[4..24], [0; 20]);
         assert_eq!(bytes[24..32], 1u64.to_ne_bytes());
         assert_eq!(&bytes[32..], b"no");
         let message = CmMessage::parse(&bytes).unwrap();
         assert_eq!((message.kind, message.order), (CmType::Nack, ByteOrder::Native));
-        assert_eq!((message.data, message.atomics), (b"no".to_vec(), false));
+        assert_eq!((message.data, message.knows.atomics), (b"no".to_vec(), false));
     }
 
     #[test]
     fn those_who_have_groups_say_so_whatever_else_they_know() {
         for (kind, mark) in [(CmType::Request, b"ofi-rs?\x04"), (CmType::Response, b"ofi-rs!\x04")]
         {
-            let mut message = CmMessage::encode(kind, false, b"x");
-            assert!(!CmMessage::parse(&message).unwrap().multicast);
-            CmMessage::say_multicast(&mut message, kind);
+            let message = CmMessage::encode(kind, NOTHING, b"x");
+            assert!(!CmMessage::parse(&message).unwrap().knows.multicast);
+            let multicast = Knows { multicast: true, ..NOTHING };
+            let message = CmMessage::encode(kind, multicast, b"x");
             assert_eq!(&message[16..24], mark);
-            let parsed = CmMessage::parse(&message).unwrap();
-            assert_eq!((parsed.multicast, parsed.atomics), (true, false));
-            let mut both = CmMessage::encode(kind, true, b"x");
-            CmMessage::say_multicast(&mut both, kind);
-            let parsed = CmMessage::parse(&both).unwrap();
-            assert_eq!((parsed.multicast, parsed.atomics), (true, true));
+            assert_eq!(CmMessage::parse(&message).unwrap().knows, multicast);
+            let both = Knows { multicast: true, ..ATOMICS };
+            let message = CmMessage::encode(kind, both, b"x");
+            assert_eq!(CmMessage::parse(&message).unwrap().knows, both);
         }
         // Who only sends back what came says nothing by it.
-        let mut echo = CmMessage::encode(CmType::Request, true, b"");
-        CmMessage::say_multicast(&mut echo, CmType::Request);
+        let both = Knows { multicast: true, ..ATOMICS };
+        let mut echo = CmMessage::encode(CmType::Request, both, b"");
         echo[1] = CmType::Response as u8;
-        assert!(!CmMessage::parse(&echo).unwrap().multicast);
+        assert!(!CmMessage::parse(&echo).unwrap().knows.multicast);
     }
 
     #[test]
     fn those_who_know_atomics_find_each_other_in_a_place_others_ignore() {
-        let request = CmMessage::encode(CmType::Request, true, b"");
+        let request = CmMessage::encode(CmType::Request, ATOMICS, b"");
         assert_eq!(request[..16], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&request[16..24], b"ofi-rs?\x01");
-        let response = CmMessage::encode(CmType::Response, true, b"");
+        let response = CmMessage::encode(CmType::Response, ATOMICS, b"");
         assert_eq!(&response[16..24], b"ofi-rs!\x01");
-        let known = |bytes: &[u8]| CmMessage::parse(bytes).unwrap().atomics;
+        let known = |bytes: &[u8]| CmMessage::parse(bytes).unwrap().knows.atomics;
         assert!(known(&request) && known(&response));
-        let plain = CmMessage::encode(CmType::Response, false, b"");
+        let plain = CmMessage::encode(CmType::Response, NOTHING, b"");
         assert_eq!(plain[16..24], [0; 8]);
         assert!(!known(&plain));
         // What we said, sent back to us, is no answer.
@@ -976,7 +987,7 @@ mod tests {
         assert!(CmMessage::len_at(b"GET / HTTP/1.1").is_err());
         assert_eq!(CmMessage::len_at(&[]), Ok(None));
         assert!(CmMessage::len_at(&[3, 0, 0xff, 0xff]).is_err());
-        let mut swapped = CmMessage::encode(CmType::Request, false, &[]);
+        let mut swapped = CmMessage::encode(CmType::Request, NOTHING, &[]);
         swapped[24..32].reverse();
         assert_eq!(CmMessage::parse(&swapped).unwrap().order, ByteOrder::Network);
     }

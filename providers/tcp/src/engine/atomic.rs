@@ -8,7 +8,7 @@ use super::State;
 use super::inbox::About;
 use super::rx::{Begun, Incoming, Target, about};
 use super::tx::{Body, Finish, Outgoing, Route, level};
-use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, MAX_ATOMIC, Op};
+use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
@@ -65,7 +65,7 @@ impl State {
             inject,
         };
         if let Route::Conn(id) = route
-            && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.atomics)
+            && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.knows.atomics)
         {
             let ep = &mut self.eps[ep_id];
             ep.tx_pending += 1;
@@ -90,7 +90,7 @@ impl State {
     /// groups: those that waited for the connection fail, and nothing else.
     pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let (atomics, multicast) = (conn.atomics, conn.multicast);
+        let Knows { atomics, multicast } = conn.knows;
         let is_unknown = |outgoing: &Outgoing| match outgoing.header.op {
             Op::Atomic => !atomics,
             Op::Tag => !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag),
@@ -117,7 +117,7 @@ impl State {
         behind: &[u8],
     ) -> Result<Begun> {
         let conn = &mut self.conns[id];
-        if !conn.atomics {
+        if !conn.knows.atomics {
             return Err(Error::PROTO);
         }
         let about = about(header, id, conn, &self.eps[conn.ep])?;

@@ -11,7 +11,7 @@ use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
 use crate::sock::Socket;
 use crate::wire::{
-    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, RDM_ANSWER,
+    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
 };
 use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
@@ -116,7 +116,7 @@ pub(crate) struct Request {
 
 impl ofi_provider::glue::Reject for Request {
     fn reject(self, param: &[u8]) -> Result {
-        self.socket.send(&CmMessage::encode(CmType::Nack, false, param))?;
+        self.socket.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
         Ok(())
     }
 }
@@ -225,9 +225,10 @@ impl State {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        request.socket.send(&CmMessage::encode(CmType::Response, request.atomics, param))?;
+        let knows = Knows { atomics: request.atomics, multicast: false };
+        request.socket.send(&CmMessage::encode(CmType::Response, knows, param))?;
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
-        (conn.order, conn.atomics) = (request.order, request.atomics);
+        (conn.order, conn.knows) = (request.order, knows);
         conn.connected(self.transport.is_ring());
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
@@ -357,11 +358,10 @@ impl State {
                     return true;
                 }
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
-                let mut message =
-                    CmMessage::encode_for(CmType::Request, true, contexts, &conn.param);
-                if self.eps[conn.ep].identity.multicast && contexts.are_first() {
-                    CmMessage::say_multicast(&mut message, CmType::Request);
-                }
+                // Contexts are in no groups.
+                let multicast = self.eps[conn.ep].identity.multicast && contexts.are_first();
+                let knows = Knows { atomics: true, multicast };
+                let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.socket.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
@@ -481,7 +481,7 @@ impl State {
 
     fn msg_answer(&mut self, id: u32, message: CmMessage) {
         let conn = &mut self.conns[id];
-        (conn.order, conn.atomics) = (message.order, message.atomics);
+        (conn.order, conn.knows) = (message.order, message.knows);
         let ep = &self.eps[conn.ep];
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
@@ -506,8 +506,7 @@ impl State {
             Err(_) => 0,
         };
         let conn = &mut self.conns[id];
-        (conn.order, conn.atomics) = (message.order, message.atomics);
-        conn.multicast = message.multicast;
+        (conn.order, conn.knows) = (message.order, message.knows);
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
         self.eps[ep].peers[peer].refusals = 0;
@@ -521,8 +520,7 @@ impl State {
     fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
         let hello = RdmHello::parse(&message.data)?;
         let conn = &mut self.conns[id];
-        (conn.order, conn.atomics) = (message.order, message.atomics);
-        conn.multicast = message.multicast;
+        (conn.order, conn.knows) = (message.order, message.knows);
         let ep_id = conn.ep;
         let Ok(mut addr) = conn.socket.peer_addr() else {
             self.fail(id, Error::NOTCONN);
@@ -558,7 +556,11 @@ impl State {
                 }
             };
             if keep {
-                let _ = self.conns[id].socket.send(&CmMessage::encode(CmType::Nack, false, &[]));
+                let _ = self.conns[id].socket.send(&CmMessage::encode(
+                    CmType::Nack,
+                    Knows::default(),
+                    &[],
+                ));
                 self.drop_conn(id);
                 return Ok(());
             }
@@ -581,10 +583,9 @@ impl State {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
-        let mut answer = CmMessage::encode(CmType::Response, conn.atomics, &answer.encode());
-        if conn.multicast && self.eps[ep_id].identity.multicast {
-            CmMessage::say_multicast(&mut answer, CmType::Response);
-        }
+        let multicast = conn.knows.multicast && self.eps[ep_id].identity.multicast;
+        let knows = Knows { multicast, ..conn.knows };
+        let answer = CmMessage::encode(CmType::Response, knows, &answer.encode());
         if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);

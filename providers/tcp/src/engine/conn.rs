@@ -5,7 +5,7 @@ use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
 use crate::sock::Socket;
-use crate::wire::{ByteOrder, Header};
+use crate::wire::{ByteOrder, Header, Knows};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -74,10 +74,8 @@ pub(crate) struct Conn {
     pub(super) misses: u32,
     /// The peer knows messages that wait at their sender.
     pub(super) rendezvous: bool,
-    /// The peer knows atomic operations.
-    pub(super) atomics: bool,
-    /// The peer takes notices of multicast groups.
-    pub(super) multicast: bool,
+    /// What the peer knows.
+    pub(super) knows: Knows,
 
     /// Small messages that leave together, before those in `tx`.
     pub(super) batch: Batch,
@@ -135,8 +133,7 @@ impl Conn {
             blocked: false,
             misses: 0,
             rendezvous: false,
-            atomics: false,
-            multicast: false,
+            knows: Knows::default(),
             batch: Batch::default(),
             sent_in: 0,
             tx: VecDeque::new(),

@@ -11,7 +11,7 @@ use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
-use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, RDM_ANSWER, RdmHello};
+use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
@@ -155,7 +155,7 @@ impl State {
             rx => ep.receivers.get(usize::from(rx)).copied(),
         };
         let Some(receiver) = receiver else {
-            let refusal = CmMessage::encode(CmType::Nack, false, NO_SUCH_CONTEXT);
+            let refusal = CmMessage::encode(CmType::Nack, Knows::default(), NO_SUCH_CONTEXT);
             let _ = self.conns[id].socket.send(&refusal);
             self.drop_conn(id);
             return;
@@ -167,8 +167,9 @@ impl State {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
-        let answer =
-            CmMessage::encode_for(CmType::Response, conn.atomics, contexts, &answer.encode());
+        // Contexts are in no groups.
+        let knows = Knows { multicast: false, ..conn.knows };
+        let answer = CmMessage::encode_for(CmType::Response, knows, contexts, &answer.encode());
         match conn.socket.send(&answer) {
             Ok(_) => self.established(id),
             Err(error) => self.fail(id, error),

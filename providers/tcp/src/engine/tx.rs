@@ -360,8 +360,11 @@ impl State {
         if let Route::Conn(id) = route
             && let Some(conn) = self.conns.get_mut(id)
         {
-            let known = conn.multicast || !conn.is_connected();
-            if !known && tagged && is_group_notice(op.flags, op.tag) {
+            if tagged
+                && is_group_notice(op.flags, op.tag)
+                && conn.is_connected()
+                && !conn.knows.multicast
+            {
                 return Err(Error::OPNOTSUPP);
             }
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
