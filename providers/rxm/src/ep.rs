@@ -157,7 +157,6 @@ impl Endpoint for RxmEp {
         let mut state = self.engine.lock();
         let ep = state.ep(self.id);
         match &self.part {
-            Part::Whole if self.kind == Kind::Srx => ep.inbox.bind(bindings),
             Part::Whole => ep.bound_late(bindings)?,
             Part::Context(_, half, _) => ep.bind_half(*half, bindings),
             Part::Scalable(_) => return Err(Error::OPBADSTATE),

@@ -157,6 +157,19 @@ pub(super) struct Shared<E> {
     pub(super) multicast: OnceLock<Multicast>,
 }
 
+impl<E> Parts<E> {
+    /// FI_SEND, FI_RECV or both: neither named stands for both.
+    pub(super) fn directions(&self) -> u64 {
+        const BOTH: u64 = abi::FI_SEND | abi::FI_RECV;
+        match (self.role, self.caps & BOTH) {
+            (Role::Tx, _) => abi::FI_SEND,
+            (Role::Rx, _) => abi::FI_RECV,
+            (_, 0) => BOTH,
+            (_, named) => named,
+        }
+    }
+}
+
 /// What it was made of never changes.
 impl<E> Deref for Shared<E> {
     type Target = Parts<E>;
@@ -711,14 +724,8 @@ impl<E: Endpoint> EpFid<E> {
         }
         let either =
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
-        let caps = self.shared.caps;
-        // Neither direction named stands for both.
-        let (send, recv) = match (self.shared.role, caps & (abi::FI_SEND | abi::FI_RECV)) {
-            (Role::Tx, _) => (true, false),
-            (Role::Rx, _) => (false, true),
-            (_, 0) => (true, true),
-            (_, named) => (named & abi::FI_SEND != 0, named & abi::FI_RECV != 0),
-        };
+        let directions = self.shared.directions();
+        let (send, recv) = (directions & abi::FI_SEND != 0, directions & abi::FI_RECV != 0);
         if (send && !either(&bindings.tx_cq, &bindings.tx_cntr))
             || (recv && !either(&bindings.rx_cq, &bindings.rx_cntr))
         {

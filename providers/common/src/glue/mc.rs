@@ -182,9 +182,8 @@ unsafe fn join_multicast<E: Endpoint>(
     context: *mut c_void,
 ) -> Result {
     let room = shared.multicast_room()?;
-    // Neither named stands for both, in the call and in the endpoint's capabilities.
-    let both = |named: u64| if named == 0 { FI_SEND | FI_RECV } else { named };
-    let can = both(shared.caps & (FI_SEND | FI_RECV));
+    let can = shared.directions();
+    // Neither named stands for all that the endpoint can.
     let named = flags & (FI_SEND | FI_RECV);
     let wanted = if named == 0 { can } else { named };
     if wanted & !can != 0 {

@@ -107,7 +107,7 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// fi_send or fi_tsend, in all their forms, to a group.
-    pub(super) fn send_to_group(self: &Arc<Self>, op: SendOp, kind: fn(SendOp) -> Op) -> Result {
+    pub(super) fn send_to_group(self: &Arc<Self>, op: SendOp, tagged: bool) -> Result {
         let (multicast, later) = match (self.multicast.get(), &self.ground.later) {
             (Some(multicast), Some(later)) => (multicast, later),
             _ => return Err(Error::INVAL),
@@ -115,7 +115,7 @@ impl<E: Endpoint> Shared<E> {
         if op.flags & FI_INJECT != 0 && op.buf.len() > self.inject_size {
             return Err(Error::INVAL);
         }
-        match self.try_send_to_group(op, kind, multicast, later) {
+        match self.try_send_to_group(op, tagged, multicast, later) {
             Err(Error::AGAIN) => {
                 self.ground.progress.progress();
                 Err(Error::AGAIN)
@@ -130,7 +130,7 @@ impl<E: Endpoint> Shared<E> {
     fn try_send_to_group(
         self: &Arc<Self>,
         mut op: SendOp,
-        kind: fn(SendOp) -> Op,
+        tagged: bool,
         multicast: &Multicast,
         later: &Arc<Later>,
     ) -> Result {
@@ -152,7 +152,7 @@ impl<E: Endpoint> Shared<E> {
             copy = Some(bytes);
         }
         multicast.pending.fetch_add(1, Ordering::Relaxed);
-        let what = if matches!(kind(op.clone()), Op::Tsend(_)) { FI_TAGGED } else { FI_MSG };
+        let what = if tagged { FI_TAGGED } else { FI_MSG };
         let sending = Arc::new(Sending {
             shared: self.clone(),
             of: Completion::of(context, FI_SEND | what | FI_MULTICAST, 0),
@@ -168,7 +168,8 @@ impl<E: Endpoint> Shared<E> {
             let context = later.expect(self.lane(), move |outcome: Outcome| {
                 of_part.part_over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
             });
-            let part = kind(SendOp { dest: member, context, ..op.clone() });
+            let part = SendOp { dest: member, context, ..op.clone() };
+            let part = if tagged { Op::Tsend(part) } else { Op::Send(part) };
             self.post_part(later, part, context, &sending);
         }
         sending.part_over(Ok(()));

@@ -126,8 +126,8 @@ impl<E: Endpoint> EpFid<E> {
             {
                 Err(Error::OPNOTSUPP)
             }
-            Op::Send(op) if is_group(op.dest) => self.shared.send_to_group(op, Op::Send),
-            Op::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, Op::Tsend),
+            Op::Send(op) if is_group(op.dest) => self.shared.send_to_group(op, false),
+            Op::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, true),
             _ if multicast => Err(Error::INVAL),
             op if triggered => self.trigger(op),
             op => op.post(self.inner()),

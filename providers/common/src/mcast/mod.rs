@@ -307,10 +307,23 @@ impl Room {
 
     /// Sends a notice soon. Any lock may be held.
     fn say(&self, peer: fi_addr_t, word: Word, group: Name) {
+        self.send(peer, word, group, |_| {});
+    }
+
+    /// As [`say`](Self::say); `over` is called when it is sent, or cannot be.
+    fn send(
+        &self,
+        peer: fi_addr_t,
+        word: Word,
+        group: Name,
+        over: impl Fn(&Self) + Send + Sync + 'static,
+    ) {
         let room = self.me.clone();
         let notice = Notice { word, port: self.own_port, group };
         self.notices.send(peer, notice.write(), move |result| {
-            if let (Some(room), Err(_)) = (room.upgrade(), result) {
+            let Some(room) = room.upgrade() else { return };
+            over(&room);
+            if result.is_err() {
                 room.unreachable(peer, word, group);
             }
         });
@@ -323,20 +336,13 @@ impl Room {
             return;
         }
         *answers += 1;
-        let room = self.me.clone();
-        let notice = Notice { word, port: self.own_port, group };
-        self.notices.send(peer, notice.write(), move |result| {
-            let Some(room) = room.upgrade() else { return };
+        self.send(peer, word, group, move |room| {
             let mut state = room.lock();
             if let Some(answers) = state.answers.get_mut(&peer) {
                 *answers -= 1;
                 if *answers == 0 {
                     state.answers.remove(&peer);
                 }
-            }
-            drop(state);
-            if result.is_err() {
-                room.unreachable(peer, word, group);
             }
         });
     }
