@@ -183,8 +183,7 @@ static void restarted(int rank)
 
 				snprintf(svc, sizeof svc, "%d", port);
 				c.info = ct_getinfo(&c.o, "127.0.0.1", svc, FI_SOURCE);
-				OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-				ct_open_domain(&c);
+				ct_open_in(&c, NULL);
 				ct_open_ep(&c, c.info);
 				OK(fi_enable(c.ep));
 				me = ct_getname(&c.ep->fid);
@@ -935,8 +934,7 @@ static void few_ports(int rank)
 		b[i].o.caps = FI_MSG;
 		b[i].info = ct_getinfo(&b[i].o, "127.0.0.1", port, FI_SOURCE);
 		if (!i) {
-			OK(fi_fabric(b[0].info->fabric_attr, &b[0].fabric, NULL));
-			ct_open_domain(&b[0]);
+			ct_open_in(&b[0], NULL);
 		}
 		ct_open_beside(&b[i], &b[0]);
 		OK(fi_recv(b[i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, &ct_ctx[i]));
@@ -982,8 +980,7 @@ static void ring(int n, int own)
 	base.o.one_cq = 1;
 	base.o.cq_size = 4 * n;
 	base.info = ct_getinfo(&base.o, ct_node(&base.o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
-	OK(fi_fabric(base.info->fabric_attr, &base.fabric, &base));
-	ct_open_domain(&base);
+	ct_open_in(&base, NULL);
 	for (int i = 0; i < n; i++) {
 		int fd;
 

@@ -48,8 +48,7 @@ static void start(struct sep *s, uint64_t caps)
 	memset(s, 0, sizeof *s);
 	s->c.o.caps = caps;
 	s->c.info = sep_info(&s->c.o);
-	OK(fi_fabric(s->c.info->fabric_attr, &s->c.fabric, NULL));
-	ct_open_domain(&s->c);
+	ct_open_in(&s->c, NULL);
 	open_av(&s->c);
 	OK(fi_scalable_ep(s->c.domain, s->c.info, &s->sep, s));
 	EQ(s->sep->fid.fclass, FI_CLASS_SEP);
@@ -270,8 +269,7 @@ static void plain(int rank)
 	fi_freeinfo(sep_info(&c.o));	/* skips where the other rank does */
 	c.o.caps = FI_MSG | FI_SOURCE;
 	c.info = ct_getinfo(&c.o, ct_node(&c.o), "0", FI_SOURCE);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_domain(&c);
+	ct_open_in(&c, NULL);
 	open_av(&c);
 	ct_open_ep(&c, c.info);
 	OK(fi_enable(c.ep));

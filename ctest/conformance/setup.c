@@ -238,8 +238,7 @@ static void enable_errors(int rank)
 	(void)rank;
 	memset(&c, 0, sizeof c);
 	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_domain(&c);
+	ct_open_in(&c, NULL);
 	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
 	CHECK(fi_enable(ep) < 0);
 	OK(fi_ep_bind(ep, &c.av->fid, 0));
@@ -265,8 +264,7 @@ static void before_enable(int rank)
 	(void)rank;
 	memset(&c, 0, sizeof c);
 	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_domain(&c);
+	ct_open_in(&c, NULL);
 	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
 	CHECK(fi_send(ep, b, 1, NULL, 0, CTX(0)) < 0);
 	CHECK(fi_recv(ep, b, 1, NULL, 0, CTX(0)) < 0);
@@ -347,8 +345,7 @@ static void null_arguments(int rank)
 	CHECK(fi_fabric(&a, &f, NULL) < 0);
 	memset(&c, 0, sizeof c);
 	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_domain(&c);
+	ct_open_in(&c, NULL);
 	CHECK(fi_endpoint(c.domain, c.info, &c.ep, NULL) == 0);
 	CHECK(fi_control(&c.ep->fid, 9999, NULL) < 0);
 	OK(fi_close(&c.ep->fid));
@@ -373,8 +370,7 @@ static void idle_flags(int rank)
 
 	(void)rank;
 	c.info = ct_getinfo(&c.o, ct_node(&c.o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_domain(&c);
+	ct_open_in(&c, NULL);
 	OK(fi_eq_open(c.fabric, &qa, &c.eq, NULL));
 	EQ(fi_eq_write(c.eq, FI_NOTIFY, &n, sizeof n, junk), sizeof n);
 	EQ(fi_eq_read(c.eq, &ev, &n, sizeof n, junk), sizeof n);

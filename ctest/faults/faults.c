@@ -99,8 +99,7 @@ static void talk(int id, const struct ct_name *to, int port)
 
 		snprintf(svc, sizeof svc, "%d", port);
 		c.info = ct_getinfo(&c.o, node, svc, FI_SOURCE);
-		OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-		ct_open_domain(&c);
+		ct_open_in(&c, NULL);
 		ct_open_ep(&c, c.info);
 		if (out_of_reach)	/* the environment was read before the fork */
 			OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FIREWALL_ADDR, &out_of_reach, sizeof out_of_reach));
