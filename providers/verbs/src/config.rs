@@ -1,4 +1,5 @@
 //! The provider's run-time parameters (fi_verbs(7)).
+use crate::affinity::Place;
 use crate::info::VERBS;
 use ofi_provider::param;
 use std::sync::OnceLock;
@@ -20,10 +21,48 @@ pub(crate) struct Config {
     pub(crate) cqread_bunch_size: usize,
     /// The GID that names a fabric.
     pub(crate) gid_idx: i32,
-    /// Devices whose name begins like this, if the user wants only those.
-    pub(crate) device_name: Option<String>,
-    /// Interfaces whose name begins like this, if the user wants only those.
-    pub(crate) iface: Option<String>,
+    /// The devices to use.
+    pub(crate) devices: Names,
+    /// The interfaces whose addresses to use.
+    pub(crate) ifaces: Names,
+    /// What the devices that are told of first are near to, if the user cares.
+    pub(crate) near: Option<Place>,
+}
+
+/// The names that the user wants, with commas between them; none stands for all.
+#[derive(Debug)]
+pub(crate) struct Names(Vec<String>);
+
+impl Names {
+    fn new(text: Option<&str>) -> Self {
+        let names = text.unwrap_or_default().split(',').map(str::trim);
+        Self(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Whether a name is among them, or begins like one of them.
+    pub(crate) fn take(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|begin| name.starts_with(begin.as_str()))
+    }
+}
+
+/// What devices are to be near to; the user hears why his wish has no effect.
+fn near(policy: Option<&str>, device: Option<&str>) -> Option<Place> {
+    let say = |why: &str| {
+        ofi_provider::log!(&VERBS, WARN, FABRIC, "the order of devices is the system's: {why}");
+        None
+    };
+    match (policy, device) {
+        (None | Some("none"), _) => None,
+        (Some("auto"), None) => Place::here().or_else(|| say("no NUMA node is known")),
+        (Some("auto"), Some(device)) => Place::of_pci(device)
+            .or_else(|| say(&format!("FI_VERBS_AFFINITY_DEVICE: no PCI device {device}"))),
+        (Some("manual"), _) => {
+            say("FI_VERBS_NIC_AFFINITY_POLICY: files of orders (manual) are not read")
+        }
+        (Some(other), _) => {
+            say(&format!("FI_VERBS_NIC_AFFINITY_POLICY: {other} is not one of: none, auto"))
+        }
+    }
 }
 
 /// The parameters; declares them to the core at first use.
@@ -69,14 +108,56 @@ pub(crate) fn config() -> &'static Config {
             gid_idx: param::int(&VERBS, c"gid_idx", c"which GID of a port names its fabric (0)")
                 .filter(|index| *index >= 0)
                 .unwrap_or(0),
-            device_name: text(
-                c"device_name",
-                c"use only devices whose name begins like this (default: all)",
+            devices: Names::new(
+                text(
+                    c"device_name",
+                    c"use only devices with these names, or names that begin like this, with \
+                      commas between them (default: all)",
+                )
+                .as_deref(),
             ),
-            iface: text(
-                c"iface",
-                c"use only network interfaces whose name begins like this (default: all)",
+            ifaces: Names::new(
+                text(
+                    c"iface",
+                    c"use only network interfaces with these names, or names that begin like \
+                      this, with commas between them (default: all)",
+                )
+                .as_deref(),
+            ),
+            near: near(
+                text(
+                    c"nic_affinity_policy",
+                    c"which devices fi_getinfo lists first: none for the system's order, auto \
+                      for the nearest to affinity_device (none)",
+                )
+                .as_deref(),
+                text(
+                    c"affinity_device",
+                    c"PCI address that devices are to be near to (default: the processor that \
+                      asks first)",
+                )
+                .as_deref(),
             ),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole_or_how_they_begin_and_there_may_be_several() {
+        let names = Names::new(Some("mlx5_0, rxe,"));
+        assert!(names.take("mlx5_0") && names.take("rxe1") && !names.take("mlx5_1"));
+        assert!(Names::new(None).take("siw0") && Names::new(Some(" ,")).take("siw0"));
+    }
+
+    #[test]
+    fn an_order_that_cannot_be_had_is_none() {
+        assert_eq!(near(None, Some("0000:00:00.0")), None);
+        assert_eq!(near(Some("auto"), Some("no such device")), None);
+        assert_eq!(near(Some("manual"), None), None);
+        assert!(near(Some("auto"), None).is_some());
+    }
 }

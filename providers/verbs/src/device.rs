@@ -1,4 +1,5 @@
 //! What a device can do, and its addresses.
+use crate::affinity::{Place, nearest_first};
 use crate::config::{Config, config};
 use crate::engine::PREFIX;
 use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
@@ -11,6 +12,7 @@ use rdma_sys as raw;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,16 +92,17 @@ impl Known {
 /// The devices that the user lets us use and that work; `report` hears of others.
 fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
     let config = config();
-    let wanted = |device: &&Device| {
-        let name = device.name().to_string_lossy();
-        config.device_name.as_ref().is_none_or(|prefix| name.starts_with(prefix.as_str()))
-    };
+    let wanted = |device: &&Device| config.devices.take(&device.name().to_string_lossy());
     let facts = |device: &Device| {
         Facts::of(*device, config)
             .inspect_err(|error| report(&format!("device {:?} left out: {error}", device.name())))
             .ok()
     };
-    Device::all().iter().filter(wanted).filter_map(facts).collect()
+    let mut all: Vec<Facts> = Device::all().iter().filter(wanted).filter_map(facts).collect();
+    if let Some(near) = &config.near {
+        nearest_first(&mut all, near, |facts| Place::of(&bus(facts.device)).unwrap_or_default());
+    }
+    all
 }
 
 fn count(number: i32) -> usize {
@@ -304,12 +307,14 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
     lanes * lane * MEGA
 }
 
+/// The link in sysfs that says on which bus a device is.
+fn bus(device: Device) -> PathBuf {
+    Path::new(&*device.path().to_string_lossy()).join("device")
+}
+
 fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) -> Nic {
     let text = |text: String| CString::new(text).ok();
-    // A link to it is what says on which bus a device is.
-    let bus = std::fs::canonicalize(
-        std::path::Path::new(&*device.path().to_string_lossy()).join("device"),
-    );
+    let bus = std::fs::canonicalize(bus(device));
     let firmware: Vec<u8> =
         attr.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
     Nic {
@@ -368,11 +373,10 @@ pub(crate) struct Local {
 
 /// The local addresses that devices have, in the system's order.
 fn locals() -> Vec<Local> {
-    let iface = config().iface.as_deref();
-    let wanted = |name: &str| iface.is_none_or(|prefix| name.starts_with(prefix));
+    let ifaces = &config().ifaces;
     let mut found: Vec<Local> = Vec::new();
     for (name, addr) in ofi_provider::info::ip::interfaces() {
-        if addr.ip().is_loopback() || !wanted(&name) {
+        if addr.ip().is_loopback() || !ifaces.take(&name) {
             continue;
         }
         if let Some(device) = Device::of_address(&addr) {

@@ -1,0 +1,100 @@
+//! The order of devices in fi_getinfo(3), when the user wants the near ones first
+//! (FI_VERBS_NIC_AFFINITY_POLICY).
+use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where a device is.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Its folder in sysfs, which names the bridges on the way to it.
+    path: PathBuf,
+    /// Its NUMA node.
+    node: Option<u32>,
+}
+
+impl Place {
+    /// That of what is behind a path in sysfs, if there is something.
+    pub(crate) fn of(link: &Path) -> Option<Self> {
+        let path = fs::canonicalize(link).ok()?;
+        let node = fs::read_to_string(path.join("numa_node")).ok();
+        // No node is -1 there.
+        let node = node.and_then(|node| node.trim().parse().ok());
+        Some(Self { path, node })
+    }
+
+    /// That of the device at a PCI address like `0000:3b:00.0`, or `3b:00.0`.
+    pub(crate) fn of_pci(address: &str) -> Option<Self> {
+        let whole = match address.matches(':').count() {
+            1 => format!("0000:{address}"),
+            _ => address.to_owned(),
+        };
+        Self::of(&Path::new("/sys/bus/pci/devices").join(whole))
+    }
+
+    /// That of the processor that this thread runs on.
+    pub(crate) fn here() -> Option<Self> {
+        let (mut cpu, mut node) = (0u32, 0u32);
+        // SAFETY: the call writes two numbers; the third argument is not used any more.
+        let known = unsafe {
+            libc::syscall(
+                libc::SYS_getcpu,
+                &raw mut cpu,
+                &raw mut node,
+                std::ptr::null_mut::<libc::c_void>(),
+            )
+        };
+        (known == 0).then(|| Self { path: PathBuf::new(), node: Some(node) })
+    }
+
+    /// How near another place is: more of the way in common is nearer, after that the same
+    /// node.
+    fn nearness(&self, to: &Self) -> (usize, bool) {
+        let steps = self.path.iter().zip(to.path.iter());
+        let common = steps.take_while(|(mine, other)| mine == other).count();
+        (common, self.node.is_some() && self.node == to.node)
+    }
+}
+
+/// Puts the nearest first; those that are equally near stay in their order.
+pub(crate) fn nearest_first<T>(devices: &mut [T], to: &Place, place: impl Fn(&T) -> Place) {
+    devices.sort_by_cached_key(|device| Reverse(place(device).nearness(to)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(path: &str, node: i32) -> Place {
+        Place { path: path.into(), node: u32::try_from(node).ok() }
+    }
+
+    #[test]
+    fn devices_behind_the_same_bridge_come_first_then_those_of_the_node() {
+        let to = place("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", 1);
+        let mut devices = vec![
+            place("/sys/devices/virtual/net/lo", -1),
+            place("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0),
+            place("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", 1),
+            place("/sys/devices/pci0000:3a/0000:3a:02.0/0000:3d:00.0", 1),
+            place("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", 1),
+            place("/sys/devices/pci0000:81/0000:81:01.0/0000:82:00.0", 0),
+        ];
+        let before = devices.clone();
+        nearest_first(&mut devices, &to, Place::clone);
+        let order = devices.iter().map(|device| before.iter().position(|was| was == device));
+        assert_eq!(order.flatten().collect::<Vec<_>>(), [4, 3, 2, 0, 1, 5]);
+    }
+
+    #[test]
+    fn without_a_device_to_be_near_to_the_node_decides() {
+        let mut devices = vec![place("/sys/devices/a", 0), place("/sys/devices/b", 1)];
+        nearest_first(&mut devices, &place("", 1), Place::clone);
+        assert_eq!(devices[0], place("/sys/devices/b", 1));
+        // Who has no node is near to nobody.
+        nearest_first(&mut devices, &place("", -1), Place::clone);
+        assert_eq!(devices[0], place("/sys/devices/b", 1));
+        assert!(Place::here().is_some_and(|here| here.node.is_some()));
+        assert_eq!(Place::of_pci("no such address"), None);
+    }
+}
