@@ -11,8 +11,8 @@ use crate::device::{has_atomics, mtu};
 use crate::domain::Memory;
 use crate::info::VERBS;
 use crate::sys::{
-    Bunch, Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp,
-    QpSpec, Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, status, status_text,
+    Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp, QpSpec,
+    Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, bunch, status, status_text,
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
@@ -31,6 +31,7 @@ use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::Worker;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -98,7 +99,7 @@ pub(crate) struct State {
     queues: Vec<Queue>,
     /// The endpoints that take receives from a shared context, by the number of
     /// their queue pair.
-    sharers: HashMap<u32, u32>,
+    sharers: Sharers,
     /// Endpoints with requests that wait for more (FI_MORE).
     waiting: Vec<u32>,
     /// Those of endpoints that know the way.
@@ -106,7 +107,30 @@ pub(crate) struct State {
     /// Threads that make them.
     callers: usize,
     /// Where completions taken from a queue of the device's at once come.
-    bunch: Bunch,
+    bunch: Box<[WorkDone]>,
+}
+
+type Sharers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes numbers that the device gives: nobody chooses them to collide.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        // Spreads low bits over all (the golden ratio, as Knuth has it).
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A completion queue of the device's.
@@ -261,9 +285,15 @@ struct Sent {
     report: bool,
     /// Its failure gets one.
     report_error: bool,
+    /// What most have nothing of.
+    rare: Option<Box<Rare>>,
+}
+
+/// What goes with few of the operations.
+struct Rare {
     _kept: Kept,
     /// Where the former value goes, and the place in the scratch memory it came to.
-    fetch: Option<Box<(RecvBuf, usize)>>,
+    fetch: Option<(RecvBuf, usize)>,
 }
 
 /// A receive that waits.
@@ -308,11 +338,11 @@ impl Engine {
             state: Lock::new(State {
                 eps: Slab::default(),
                 queues: Vec::new(),
-                sharers: HashMap::new(),
+                sharers: Sharers::default(),
                 waiting: Vec::new(),
                 calls: VecDeque::new(),
                 callers: 0,
-                bunch: Bunch::new(config().cqread_bunch_size),
+                bunch: bunch(config().cqread_bunch_size),
             }),
             activity: AtomicU64::new(0),
             armed: AtomicBool::new(false),
@@ -334,6 +364,7 @@ impl Engine {
         self.atomics
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
     }
@@ -844,22 +875,19 @@ impl State {
 
     /// Takes completions from the device; whether there were any.
     fn poll(&mut self) -> bool {
-        // Who waits for a completion has no more to post.
-        while let Some(at) = self.waiting.pop() {
-            if let Some(ep) = self.eps.get_mut(at) {
-                ep.ring();
-            }
+        if !self.waiting.is_empty() {
+            self.ring_waiting();
         }
-        let mut found = false;
-        for at in 0..self.queues.len() {
+        let Self { eps, queues, sharers, bunch, .. } = self;
+        let (mut found, most) = (false, bunch.len());
+        for queue in queues {
             for _ in 0..POLLS {
-                let came = self.queues[at].cq.poll(&mut self.bunch);
-                for place in 0..came {
-                    let done = self.bunch.get(place);
-                    self.done(&done);
+                let came = queue.cq.poll(bunch);
+                for done in came {
+                    take(eps, sharers, done);
                 }
-                found |= came > 0;
-                if came < self.bunch.len() {
+                found |= !came.is_empty();
+                if came.len() < most {
                     break;
                 }
             }
@@ -867,22 +895,13 @@ impl State {
         found
     }
 
-    fn done(&mut self, done: &WorkDone) {
-        let (at, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
-        let Some(ep) = self.eps.get_mut(at) else { return };
-        if number & SEND != 0 {
-            ep.sent_is_done(number & !SEND, done);
-        } else if ep.srq.is_some() {
-            let Some(posted) = ep.shared.remove(number) else { return };
-            // The endpoint that took it tells of it.
-            let taker = self.sharers.get(&done.qp).copied().unwrap_or(at);
-            if let Some(ep) = self.eps.get_mut(taker) {
-                ep.received(&posted, done);
+    /// Who waits for a completion has no more to post.
+    #[cold]
+    fn ring_waiting(&mut self) {
+        while let Some(at) = self.waiting.pop() {
+            if let Some(ep) = self.eps.get_mut(at) {
+                ep.ring();
             }
-        } else if ep.posted.up_to(number) == 1
-            && let Some(posted) = ep.posted.pop()
-        {
-            ep.received(&posted, done);
         }
     }
 
@@ -985,6 +1004,36 @@ impl State {
         {
             let _ = id.qp().and_then(|qp| qp.fail());
         }
+    }
+}
+
+/// Gives a completion to the endpoint that it is of.
+#[inline(always)]
+fn take(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+    let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
+    let Some(ep) = eps.get_mut(at) else { return };
+    if number & SEND != 0 {
+        ep.sent_is_done(number & !SEND, done);
+    } else if ep.srq.is_some() {
+        take_shared(eps, sharers, done);
+    } else if ep.posted.first == number
+        && let Some(posted) = ep.posted.pop()
+    {
+        ep.received(&posted, done);
+    }
+}
+
+/// The same of a receive of a shared context.
+#[inline(never)]
+fn take_shared(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+    let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
+    let Some(posted) = eps.get_mut(at).and_then(|context| context.shared.remove(number)) else {
+        return;
+    };
+    // The endpoint that took it tells of it.
+    let taker = sharers.get(&done.qp()).copied().unwrap_or(at);
+    if let Some(ep) = eps.get_mut(taker) {
+        ep.received(&posted, done);
     }
 }
 
@@ -1161,8 +1210,7 @@ impl Ep {
             done: None,
             report,
             report_error: report || flags & FI_INJECT == 0,
-            _kept: None,
-            fetch: None,
+            rare: None,
         });
         Ok(true)
     }
@@ -1194,7 +1242,7 @@ impl Ep {
         let sges = &mut work.sges;
         let inline = !read && !atomic && len <= self.inline;
         let (mut count, mut kept) = (0, None);
-        let mut fetch = fetch.map(|to| Box::new((to, 0)));
+        let mut fetch = fetch.map(|to| (to, 0));
         if atomic {
             let scratch = self.scratch.as_ref().ok_or(Error::OPNOTSUPP)?;
             let place = self.sent.next() as usize % scratch.words.len();
@@ -1233,7 +1281,9 @@ impl Ep {
         }
         let report = flags & FI_COMPLETION != 0;
         let counted = self.tx_cntr(kind).is_some();
-        let signalled = self.is_signalled(report || counted || kept.is_some() || fetch.is_some());
+        let rare =
+            (kept.is_some() || fetch.is_some()).then(|| Box::new(Rare { _kept: kept, fetch }));
+        let signalled = self.is_signalled(report || counted || rare.is_some());
         let how = How {
             data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32),
             inline,
@@ -1264,8 +1314,7 @@ impl Ep {
             done: None,
             report,
             report_error,
-            _kept: kept,
-            fetch,
+            rare,
         });
         if !more && !self.work.is_empty() {
             self.ring();
@@ -1334,8 +1383,7 @@ impl Ep {
             done: None,
             report: false,
             report_error: false,
-            _kept: None,
-            fetch: None,
+            rare: None,
         });
         Ok(())
     }
@@ -1394,7 +1442,7 @@ impl Ep {
     fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
         if self.told == 0
             && number == self.sent.first
-            && done.status == status::IBV_WC_SUCCESS
+            && done.status() == status::IBV_WC_SUCCESS
             && let Some(sent) = self.sent.pop()
         {
             return self.send_succeeded(&sent);
@@ -1403,7 +1451,7 @@ impl Ep {
         let Some(sent) = count.checked_sub(1).and_then(|at| self.sent.items.get_mut(at)) else {
             return;
         };
-        sent.done = Some((done.status, done.vendor_error));
+        sent.done = Some((done.status(), done.vendor_error()));
         self.told += 1;
         while let Some(first) = self.sent.items.front() {
             if first.done.is_none() && (first.signalled || self.told == 0) {
@@ -1448,9 +1496,11 @@ impl Ep {
 
     #[inline]
     fn send_succeeded(&self, sent: &Sent) {
-        if let (Some(fetch), Some(scratch)) = (&sent.fetch, &self.scratch) {
-            let value = scratch.words[fetch.1].load(Ordering::Acquire);
-            fetch.0.copy_from(0, &value.to_ne_bytes());
+        if let Some(rare) = &sent.rare
+            && let (Some((to, place)), Some(scratch)) = (&rare.fetch, &self.scratch)
+        {
+            let value = scratch.words[*place].load(Ordering::Acquire);
+            to.copy_from(0, &value.to_ne_bytes());
         }
         if let Some(cntr) = self.tx_cntr(sent.flags) {
             cntr.completed(sent.len);
@@ -1497,34 +1547,35 @@ impl Ep {
 
     #[inline]
     fn received(&mut self, posted: &Posted, done: &WorkDone) {
-        if !self.heard && done.status == status::IBV_WC_SUCCESS {
+        if !self.heard && done.status() == status::IBV_WC_SUCCESS {
             self.heard = true;
             if matches!(self.conn, Conn::Settling(_)) {
                 self.conn = Conn::Up;
             }
         }
-        let kind = if done.is_write { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
+        let kind = if done.is_write() { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
         let mut of = Completion::of(posted.context, kind, 0);
-        if done.status != status::IBV_WC_SUCCESS {
+        if done.status() != status::IBV_WC_SUCCESS {
             if let Some(cntr) = &self.bindings.rx_cntr {
                 cntr.failed();
             }
             of.flags = FI_MSG | FI_RECV;
             if let Some(cq) = &self.bindings.rx_cq {
-                cq.write_error(failure(of, done.status, done.vendor_error));
+                cq.write_error(failure(of, done.status(), done.vendor_error()));
             }
-            return self.broke(done.status);
+            return self.broke(done.status());
         }
-        of.len = done.len as usize;
-        of.buf = if done.is_write { 0 } else { posted.buf };
-        if let Some(data) = done.data {
+        of.len = done.len();
+        of.buf = if done.is_write() { 0 } else { posted.buf };
+        if let Some(data) = done.data() {
             of.flags |= FI_REMOTE_CQ_DATA;
             of.data = u64::from(data);
         }
         if let Some(cntr) = &self.bindings.rx_cntr {
             cntr.completed(of.len);
         }
-        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| posted.report || done.is_write) {
+        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| posted.report || done.is_write())
+        {
             cq.write(of);
         }
     }
@@ -1609,19 +1660,10 @@ mod tests {
                 done: None,
                 report: false,
                 report_error: false,
-                _kept: None,
-                fetch: None,
+                rare: None,
             });
         }
-        let done = |status| WorkDone {
-            wr_id: 0,
-            status,
-            vendor_error: 0,
-            is_write: false,
-            len: 0,
-            data: None,
-            qp: 0,
-        };
+        let done = WorkDone::failed;
         ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
         assert_eq!((ep.sent.items.len(), ep.told), (4, 1));
         // The first takes the others along, but for the last, of which nothing is known.

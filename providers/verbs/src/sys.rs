@@ -329,31 +329,78 @@ fn set_nonblocking(fd: RawFd) -> Result {
     Ok(())
 }
 
-/// One work completion (struct ibv_wc).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WorkDone {
-    pub(crate) wr_id: u64,
-    /// 0, or an `enum ibv_wc_status`.
-    pub(crate) status: u32,
-    pub(crate) vendor_error: u32,
-    /// A peer's RDMA write told of itself.
-    pub(crate) is_write: bool,
-    pub(crate) len: u32,
-    /// The peer's immediate data.
-    pub(crate) data: Option<u32>,
-    pub(crate) qp: u32,
-}
+/// One work completion (struct ibv_wc), where the device's library put it.
+#[repr(transparent)]
+pub(crate) struct WorkDone(raw::ibv_wc);
+
+// SAFETY: numbers only.
+unsafe impl Send for WorkDone {}
 
 impl WorkDone {
+    /// One of which nothing is said yet.
+    fn empty() -> Self {
+        // SAFETY: numbers only, so all zeros is a value. (Of a completion that failed a
+        // device writes only some of the fields.)
+        Self(unsafe { std::mem::zeroed() })
+    }
+
     /// That of a request of a device that works no more.
     pub(crate) fn dead() -> Self {
-        Self { status: raw::ibv_wc_status::IBV_WC_FATAL_ERR, ..Self::lost() }
+        Self::failed(raw::ibv_wc_status::IBV_WC_FATAL_ERR)
     }
 
     /// That of a request which the device did not take.
     pub(crate) fn lost() -> Self {
-        let status = raw::ibv_wc_status::IBV_WC_GENERAL_ERR;
-        Self { wr_id: 0, status, vendor_error: 0, is_write: false, len: 0, data: None, qp: 0 }
+        Self::failed(raw::ibv_wc_status::IBV_WC_GENERAL_ERR)
+    }
+
+    /// One that says only this status.
+    pub(crate) fn failed(status: u32) -> Self {
+        let mut done = Self::empty();
+        done.0.status = status;
+        done
+    }
+
+    /// The number of the request.
+    #[inline]
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// 0, or an `enum ibv_wc_status`.
+    #[inline]
+    pub(crate) fn status(&self) -> u32 {
+        self.0.status
+    }
+
+    pub(crate) fn vendor_error(&self) -> u32 {
+        self.0.vendor_err
+    }
+
+    /// A peer's RDMA write told of itself.
+    #[inline]
+    pub(crate) fn is_write(&self) -> bool {
+        self.0.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
+    }
+
+    /// Bytes that came.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.byte_len as usize
+    }
+
+    /// The peer's immediate data.
+    #[inline]
+    pub(crate) fn data(&self) -> Option<u32> {
+        let with_data = self.0.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both views of the union are a 32-bit number.
+        with_data.then(|| unsafe { u32::from_be(self.0.imm_data_invalidated_rkey_union.imm_data) })
+    }
+
+    /// The number of the queue pair.
+    #[inline]
+    pub(crate) fn qp(&self) -> u32 {
+        self.0.qp_num
     }
 }
 
@@ -387,53 +434,22 @@ impl HwCq {
         check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Takes completions, as many as fit; how many there were.
+    /// Takes completions, as many as `room` has places for, of which there are at most
+    /// [`POLL_MAX`].
     #[inline]
-    pub(crate) fn poll(&self, to: &mut Bunch) -> usize {
-        let (room, most) = (to.0.as_mut_ptr(), to.0.len() as c_int);
-        // SAFETY: the queue is open and writes at most as many entries as it is told.
-        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most, room) };
-        usize::try_from(n).unwrap_or(0)
+    pub(crate) fn poll<'a>(&self, room: &'a mut [WorkDone]) -> &'a [WorkDone] {
+        let most = room.len().min(POLL_MAX) as c_int;
+        let first = room.as_mut_ptr().cast::<raw::ibv_wc>();
+        // SAFETY: the queue is open and writes at most as many entries as it is told, which
+        // are what `WorkDone` is transparent for.
+        let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most, first) };
+        room.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default()
     }
 }
 
-/// Room for work completions that are taken at once, at most [`POLL_MAX`].
-#[derive(Default)]
-pub(crate) struct Bunch(Vec<raw::ibv_wc>);
-
-// SAFETY: numbers only.
-unsafe impl Send for Bunch {}
-
-impl Bunch {
-    pub(crate) fn new(size: usize) -> Self {
-        // SAFETY: numbers only, so all zeros is a value. (Of a completion that failed a
-        // device writes only some of the fields.)
-        let empty = || unsafe { std::mem::zeroed() };
-        Self((0..size.clamp(1, POLL_MAX)).map(|_| empty()).collect())
-    }
-
-    /// How many it has room for.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// What came to one place.
-    #[inline]
-    pub(crate) fn get(&self, place: usize) -> WorkDone {
-        let wc = &self.0[place];
-        let with_data = wc.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both views of the union are a 32-bit number.
-        let data = || unsafe { u32::from_be(wc.imm_data_invalidated_rkey_union.imm_data) };
-        WorkDone {
-            wr_id: wc.wr_id,
-            status: wc.status,
-            vendor_error: wc.vendor_err,
-            is_write: wc.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
-            len: wc.byte_len,
-            data: with_data.then(data),
-            qp: wc.qp_num,
-        }
-    }
+/// Room for work completions that are taken at once: at least one, at most [`POLL_MAX`].
+pub(crate) fn bunch(size: usize) -> Box<[WorkDone]> {
+    (0..size.clamp(1, POLL_MAX)).map(|_| WorkDone::empty()).collect()
 }
 
 impl Drop for HwCq {
