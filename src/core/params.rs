@@ -79,6 +79,11 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Hook providers to put around every provider, separated by semicolons, such as perf;trace; the last one is outermost (default: none)",
         ),
         (
+            c"hmem_disable_p2p",
+            FI_PARAM_BOOL,
+            c"Whether network devices must keep off memory of accelerators, which then cannot be used in transfers (default: false)",
+        ),
+        (
             c"mr_cache_max_size",
             FI_PARAM_SIZE_T,
             c"How many bytes of memory a registration cache keeps registered (default: total memory / number of cpu cores / 2)",
@@ -96,12 +101,12 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
         (
             c"mr_cuda_cache_monitor_enabled",
             FI_PARAM_BOOL,
-            c"Whether memory of CUDA devices may be cached; this library does not register any (default: true)",
+            c"Whether regions of memory of CUDA devices may be cached; this library registers it anew for each call (default: true)",
         ),
         (
             c"mr_rocr_cache_monitor_enabled",
             FI_PARAM_BOOL,
-            c"Whether memory of ROCR devices may be cached; this library does not register any (default: true)",
+            c"Whether regions of memory of ROCR devices may be cached; this library registers it anew for each call (default: true)",
         ),
         (
             c"mr_ze_cache_monitor_enabled",

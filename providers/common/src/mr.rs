@@ -1,7 +1,8 @@
 //! Memory regions (fi_mr(3)) as a table of keys: what providers without
 //! registering hardware need.
 use crate::abi::{
-    self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, fi_mr_attr, fi_ops, fid, fid_mr,
+    self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
+    fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_mr,
 };
 use crate::atomic::{Kind, Operation};
 use crate::boundary::answer;
@@ -13,6 +14,7 @@ use crate::glue::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -62,22 +64,55 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// Where regions are registered as well, so that peers reach them: the core
-/// provider that a utility provider stands on.
+/// What an application wants to be registered (struct fi_mr_attr).
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The virtual address of the first byte.
+    pub base: usize,
+    /// Bytes; `base + len` is an address.
+    pub len: usize,
+    /// Whose memory it is.
+    pub place: Place,
+    /// What may be done with it: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    pub access: u64,
+    /// The address of the first byte for peers, unless they use the virtual one.
+    pub offset: u64,
+    /// The key, unless the provider chooses keys.
+    pub key: u64,
+}
+
+/// Whose memory is to be registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// The system's.
+    System,
+    /// That behind a dma-buf file, from this byte of it on (FI_MR_DMABUF). The
+    /// processor may have no address for it.
+    Dmabuf {
+        /// The file, which is the application's.
+        fd: RawFd,
+        /// Bytes of it that come before the region.
+        offset: u64,
+    },
+    /// A device's; the address means something to the device and this interface.
+    Device(c_enum<fi_hmem_iface>),
+}
+
+/// Where regions are registered as well, so that peers reach them: with hardware, or
+/// with the core provider that a utility provider stands on.
 pub trait Backing: Send + Sync + std::fmt::Debug {
-    /// Registers `len` bytes at `base`, as fi_mr_reg(3): the key that peers use,
-    /// and what ends the registration when it is dropped.
+    /// Registers memory, as fi_mr_regattr(3): the key that peers use, and what ends
+    /// the registration when it is dropped.
     ///
     /// # Safety
     /// The memory stays valid until what comes back is dropped.
-    unsafe fn register(
-        &self,
-        base: usize,
-        len: usize,
-        access: u64,
-        offset: u64,
-        wanted: u64,
-    ) -> Result<(u64, Box<dyn Backed>)>;
+    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)>;
+
+    /// Whether the application may have memory registered that is not the system's
+    /// (FI_HMEM): else [`Place::System`] is all that [`Backing::register`] sees.
+    fn hmem(&self) -> bool {
+        false
+    }
 }
 
 /// Tells how often peers wrote to a region.
@@ -121,6 +156,11 @@ impl MrTable {
     /// keys.
     pub fn backed(mr_mode: c_int, backing: Arc<dyn Backing>) -> Self {
         Self { backing: Some(backing), ..Self::new(mr_mode) }
+    }
+
+    /// Whether regions may be of memory that is not the system's (FI_HMEM).
+    pub(crate) fn hmem(&self) -> bool {
+        self.backing.as_ref().is_some_and(|backing| backing.hmem())
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -387,50 +427,81 @@ impl std::fmt::Debug for Mr {
     }
 }
 
+/// What `attr` describes, of a domain with FI_HMEM or without.
+///
+/// # Safety
+/// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
+/// fi_mr_dmabuf; either may be null.
+unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
+    const ACCESS: u64 = abi::FI_MSG
+        | abi::FI_RMA
+        | abi::FI_TAGGED
+        | abi::FI_ATOMIC
+        | abi::FI_COLLECTIVE
+        | abi::FI_SEND
+        | abi::FI_RECV
+        | abi::FI_READ
+        | abi::FI_WRITE
+        | abi::FI_REMOTE_READ
+        | abi::FI_REMOTE_WRITE;
+    let dmabuf = flags & abi::FI_MR_DMABUF != 0;
+    // Other flags, and bits that are no right, ask for nothing; but here `mr_iov` is
+    // not what it says.
+    if dmabuf && !hmem {
+        return Err(Error::BADFLAGS);
+    }
+    if attr.mr_iov.is_null() {
+        return Err(Error::INVAL);
+    }
+    let (base, len, place) = if dmabuf {
+        // SAFETY: by this function's contract.
+        let fi_mr_dmabuf { fd, offset, len, base_addr } = unsafe { *attr.mr_iov.cast() };
+        let start = usize::try_from(offset).map_err(|_| Error::INVAL)?;
+        let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
+        (base, len, Place::Dmabuf { fd, offset })
+    } else {
+        // One contiguous range: mr_iov_limit of every provider built on this.
+        if attr.iov_count != 1 {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: by this function's contract.
+        let iov = unsafe { *attr.mr_iov };
+        // What an interface allocated on the host is as good as the system's.
+        let host = !hmem || flags & abi::FI_HMEM_HOST_ALLOC != 0;
+        let place = match attr.iface {
+            iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => Place::System,
+            iface => Place::Device(iface),
+        };
+        (iov.iov_base as usize, iov.iov_len, place)
+    };
+    // There is no memory behind the last address.
+    base.checked_add(len).ok_or(Error::INVAL)?;
+    let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
+    Ok(Wanted { base, len, place, access, offset, key })
+}
+
 impl Mr {
-    /// Registers what `attr` describes (fi_mr_regattr).
+    /// Registers what `attr` describes (fi_mr_regattr). `attr.iface` is read with
+    /// FI_HMEM alone.
     ///
     /// # Safety
-    /// `attr.mr_iov` points to `attr.iov_count` iovecs.
+    /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
+    /// fi_mr_dmabuf; either may be null.
     pub unsafe fn open(
         table: Arc<MrTable>,
         on_close: Box<dyn Fn() + Send + Sync>,
         attr: &fi_mr_attr,
         flags: u64,
     ) -> Result<Arc<Self>> {
-        const ACCESS: u64 = abi::FI_MSG
-            | abi::FI_RMA
-            | abi::FI_TAGGED
-            | abi::FI_ATOMIC
-            | abi::FI_COLLECTIVE
-            | abi::FI_SEND
-            | abi::FI_RECV
-            | abi::FI_READ
-            | abi::FI_WRITE
-            | abi::FI_REMOTE_READ
-            | abi::FI_REMOTE_WRITE;
-        // Other flags, and bits that are no right, ask for nothing; but here `mr_iov` is
-        // not what it says.
-        if flags & abi::FI_MR_DMABUF != 0 {
-            return Err(Error::BADFLAGS);
-        }
-        // One contiguous range: mr_iov_limit of every provider built on this.
-        if attr.mr_iov.is_null() || attr.iov_count != 1 {
-            return Err(Error::INVAL);
-        }
         // SAFETY: by this function's contract.
-        let iov = unsafe { *attr.mr_iov };
-        let (base, len) = (iov.iov_base as usize, iov.iov_len);
-        // There is no memory behind the last address.
-        base.checked_add(len).ok_or(Error::INVAL)?;
-        let access = attr.access & ACCESS;
-        let (offset, wanted) = (attr.offset, attr.requested_key);
+        let wanted = unsafe { wanted(attr, flags, table.hmem()) }?;
+        let Wanted { base, len, access, offset, .. } = wanted;
         let (key, backing) = match &table.backing {
-            None => (table.insert(base, len, access, offset, wanted)?, None),
+            None => (table.insert(base, len, access, offset, wanted.key)?, None),
             Some(backing) => {
                 // SAFETY: the application keeps the memory valid until it has closed
                 // the region (fi_mr(3)), which drops what comes back here.
-                let (key, guard) = unsafe { backing.register(base, len, access, offset, wanted) }?;
+                let (key, guard) = unsafe { backing.register(&wanted) }?;
                 if key != FI_KEY_NOTAVAIL {
                     let region = table.region(base, len, access, offset);
                     table.keys().regions.insert(key, region);
@@ -558,5 +629,52 @@ mod tests {
         assert_eq!(check(0x0fff, 1), Err(Error::ACCES));
         assert_eq!(check(u64::MAX, 2), Err(Error::ACCES));
         assert_eq!(table.insert(0x1000, 64, abi::FI_SEND, 0, 7), Ok(FI_KEY_NOTAVAIL));
+    }
+
+    fn attr(iov: *const libc::iovec, count: usize) -> fi_mr_attr {
+        // SAFETY: numbers and null pointers.
+        let zero = unsafe { std::mem::zeroed::<fi_mr_attr>() };
+        fi_mr_attr { mr_iov: iov, iov_count: count, access: abi::FI_SEND, ..zero }
+    }
+
+    #[test]
+    fn a_dma_buf_begins_where_its_base_and_offset_say_and_only_fi_hmem_allows_it() {
+        let dmabuf = |offset, len, base: usize| fi_mr_dmabuf {
+            fd: 5,
+            offset,
+            len,
+            base_addr: base as *mut c_void,
+        };
+        let wanted = |dmabuf: &fi_mr_dmabuf, hmem| {
+            let attr = attr(std::ptr::from_ref(dmabuf).cast(), 1);
+            // SAFETY: with the flag it is what it points to.
+            unsafe { wanted(&attr, abi::FI_MR_DMABUF, hmem) }
+        };
+        let good = wanted(&dmabuf(0x2000, 64, 0x10000), true).unwrap();
+        assert_eq!((good.base, good.len), (0x12000, 64));
+        assert_eq!(good.place, Place::Dmabuf { fd: 5, offset: 0x2000 });
+        assert_eq!(wanted(&dmabuf(0x2000, 64, 0), true).unwrap().base, 0x2000);
+        assert_eq!(wanted(&dmabuf(0, 64, 0), false).unwrap_err(), Error::BADFLAGS);
+        for bad in [dmabuf(u64::MAX, 1, 2), dmabuf(0, usize::MAX, 2)] {
+            assert_eq!(wanted(&bad, true).unwrap_err(), Error::INVAL);
+        }
+        // SAFETY: null is allowed.
+        let none = unsafe { super::wanted(&attr(std::ptr::null(), 0), abi::FI_MR_DMABUF, true) };
+        assert_eq!(none.unwrap_err(), Error::INVAL);
+    }
+
+    #[test]
+    fn memory_is_a_device_s_if_its_interface_says_so_with_fi_hmem() {
+        let iov = libc::iovec { iov_base: 0x1000 as *mut c_void, iov_len: 64 };
+        let place = |iface: fi_hmem_iface, flags, hmem| {
+            let attr = fi_mr_attr { iface: iface.into(), ..attr(&raw const iov, 1) };
+            // SAFETY: one vector.
+            unsafe { wanted(&attr, flags, hmem) }.unwrap().place
+        };
+        let cuda = fi_hmem_iface::FI_HMEM_CUDA;
+        assert_eq!(place(cuda, 0, true), Place::Device(cuda.into()));
+        assert_eq!(place(cuda, 0, false), Place::System);
+        assert_eq!(place(cuda, abi::FI_HMEM_HOST_ALLOC, true), Place::System);
+        assert_eq!(place(fi_hmem_iface::FI_HMEM_SYSTEM, 0, true), Place::System);
     }
 }

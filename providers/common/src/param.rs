@@ -64,6 +64,11 @@ pub fn core_size(name: &CStr) -> Option<usize> {
     get(None, name)
 }
 
+/// A yes or no that the library itself defines.
+pub fn core_boolean(name: &CStr) -> Option<bool> {
+    get::<c_int>(None, name).map(|value| value != 0)
+}
+
 /// A text that the library itself defines.
 pub fn core_string(name: &CStr) -> Option<String> {
     get_string(None, name)

@@ -21,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) cqread_bunch_size: usize,
     /// The GID that names a fabric.
     pub(crate) gid_idx: i32,
+    /// Regions do without pages that are there, if the device can.
+    pub(crate) use_odp: bool,
     /// The devices to use.
     pub(crate) devices: Names,
     /// The interfaces whose addresses to use.
@@ -108,6 +110,12 @@ pub(crate) fn config() -> &'static Config {
             gid_idx: param::int(&VERBS, c"gid_idx", c"which GID of a port names its fabric (0)")
                 .filter(|index| *index >= 0)
                 .unwrap_or(0),
+            use_odp: param::boolean(
+                &VERBS,
+                c"use_odp",
+                c"register memory with on-demand paging, if the device can (0)",
+            )
+            .unwrap_or(false),
             devices: Names::new(
                 text(
                     c"device_name",

@@ -8,6 +8,7 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::info::nic::{self, Nic};
 use ofi_provider::info::{InfoBuf, Offer};
+use ofi_provider::param;
 use rdma_sys as raw;
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -50,6 +51,9 @@ pub(crate) struct Facts {
     pub(crate) offer: Offer,
     /// What datagram endpoints offer, if the device has them.
     pub(crate) datagrams: Option<Offer>,
+    /// What endpoints offer whose buffers may be in memory of accelerators (FI_HMEM), if
+    /// the device reaches that.
+    pub(crate) hmem: Option<Offer>,
     pub(crate) nic: Nic,
     pub(crate) fabric: CString,
 }
@@ -183,9 +187,13 @@ impl Facts {
             }
             None => None,
         };
+        let hmem = match reaches_accelerators(device)? {
+            true => Some(Offer { most: of_hmem(most.as_ref().to_owned()?), tx_size, rx_size }),
+            false => None,
+        };
         let offer = Offer { most, tx_size, rx_size };
         let fabric = fabric_name(device, config.gid_idx)?;
-        Ok(Self { device, offer, datagrams, nic: card(device, &attr, &port), fabric })
+        Ok(Self { device, offer, datagrams, hmem, nic: card(device, &attr, &port), fabric })
     }
 }
 
@@ -246,6 +254,38 @@ fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
         *(if possible(middle) { &mut good } else { &mut bad }) = middle;
     }
     good
+}
+
+/// Whether a device may and can use memory of accelerators: by the files that stand for
+/// it. Each device is asked once.
+fn reaches_accelerators(device: Device) -> Result<bool> {
+    static KNOWN: Mutex<Option<HashMap<CString, bool>>> = Mutex::new(None);
+    if param::core_boolean(c"hmem_disable_p2p") == Some(true) {
+        return Ok(false);
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    if let Some(can) = known.get(device.name()) {
+        return Ok(*can);
+    }
+    let can = device.has_dmabuf()?;
+    known.insert(device.name().to_owned(), can);
+    Ok(can)
+}
+
+/// What endpoints offer whose buffers may be in memory of accelerators, where others
+/// offer `most`: what the device does without the processor touching a byte.
+fn of_hmem(mut most: InfoBuf) -> InfoBuf {
+    let caps = |caps: u64| (caps | FI_HMEM) & !FI_ATOMIC;
+    most.set_caps(caps(most.caps()));
+    let tx = most.tx_mut();
+    tx.caps = caps(tx.caps);
+    tx.op_flags &= !FI_INJECT;
+    tx.inject_size = 0;
+    let rx = most.rx_mut();
+    rx.caps = caps(rx.caps);
+    most.edit_domain(|domain| domain.mr_mode |= FI_MR_HMEM);
+    most
 }
 
 /// What datagram endpoints offer, where connected ones offer `most`.

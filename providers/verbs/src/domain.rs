@@ -1,12 +1,13 @@
-//! Fabrics, domains and registered memory.
+//! Fabrics and domains.
 use crate::config::config;
 use crate::device::source_of;
 use crate::engine::{Connections, Engine, Limits};
 use crate::ep::VerbsEp;
-use crate::info::{DATAGRAMS, VERBS};
+use crate::info::DATAGRAMS;
+use crate::memory::{Memory, OnDemand};
 use crate::pep::{Caller, VerbsPep};
-use crate::sys::{CmId, Device, Pd, Region, access};
-use core::ffi::{CStr, c_void};
+use crate::sys::{CmId, Device, Pd};
+use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr;
 use ofi_provider::buf::IOV_LIMIT;
@@ -15,8 +16,7 @@ use ofi_provider::glue::{
     Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
 };
 use ofi_provider::info::InfoRef;
-use ofi_provider::mr::{Backed, Backing, Count, MrTable};
-use ofi_provider::mr_cache::{Cache, Cached, Registrar};
+use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, Thread};
 use ofi_provider::wait::Kind;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,19 +35,18 @@ impl Fabric for VerbsFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsDomain> {
         let name = info.domain_name().ok_or(Error::INVAL)?;
-        let device = Device::all().iter().find(|device| {
-            let name = name.to_bytes();
-            let name = name.strip_suffix(DATAGRAMS.to_bytes()).unwrap_or(name);
-            device.name().to_bytes() == name
-        });
+        let datagrams = name.to_bytes().strip_suffix(DATAGRAMS.to_bytes());
+        let device = Device::all()
+            .iter()
+            .find(|device| device.name().to_bytes() == datagrams.unwrap_or(name.to_bytes()));
         let device = *device.ok_or(Error::NODEV)?;
         let mut settings = DomainSettings::new(info, true)?;
         let pd = Pd::new(device)?;
-        let cache = Cache::open(&VERBS, Memory { pd: pd.clone() });
+        let on_demand = OnDemand::choose(device, info.caps(), datagrams.is_some())?;
+        let memory = Memory::open(&pd, on_demand, info.caps() & FI_HMEM != 0);
         let mr_mode = info.domain().map_or(0, |attr| attr.mr_mode);
-        let regions = Regions { pd: pd.clone(), cache: cache.clone() };
-        settings.regions = Arc::new(MrTable::backed(mr_mode, Arc::new(regions)));
-        let engine = Engine::new(device, pd, cache)?;
+        settings.regions = Arc::new(MrTable::backed(mr_mode, memory.clone()));
+        let engine = Engine::new(device, pd, memory)?;
         let connections = Arc::new(Connections(engine.clone()));
         Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings })
     }
@@ -125,6 +124,7 @@ impl Domain for VerbsDomain {
             inject: tx.inject_size,
             atomics: info.caps() & FI_ATOMIC != 0 && self.engine.atomics(),
             datagrams,
+            hmem: info.caps() & FI_HMEM != 0,
         };
         if datagrams {
             return Ok(VerbsEp::datagrams(self.engine.clone(), self.engine.add(limits)));
@@ -171,7 +171,8 @@ impl Domain for VerbsDomain {
                 return Err(error);
             }
         }
-        Ok(VerbsEp::new(engine.clone(), at, dest))
+        let ep = VerbsEp::new(engine.clone(), at, dest);
+        Ok(if limits.hmem { ep.with_hmem() } else { ep })
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<VerbsEp> {
@@ -188,124 +189,9 @@ impl Domain for VerbsDomain {
             inject: 0,
             atomics: false,
             datagrams: false,
+            hmem: false,
         };
         let at = self.engine.add_shared(limits)?;
         Ok(VerbsEp::new(self.engine.clone(), at, None))
-    }
-}
-
-/// Registers memory with a device, for the cache.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pd: Arc<Pd>,
-}
-
-impl Memory {
-    /// The device writes to it.
-    pub(crate) const WRITABLE: u32 = access::LOCAL_WRITE;
-}
-
-impl Registrar for Memory {
-    type Region = Region;
-    type Kind = u32;
-
-    fn register(&self, addr: usize, len: usize, access: u32) -> Result<Region> {
-        register(&self.pd, addr, len, access)
-    }
-
-    fn serves(have: u32, want: u32) -> bool {
-        have & want == want
-    }
-}
-
-/// Registers memory; a refusal says what to do about it.
-fn register(pd: &Arc<Pd>, addr: usize, len: usize, mut rights: u32) -> Result<Region> {
-    if pd.1.is_iwarp() && rights & access::LOCAL_WRITE != 0 {
-        // The answer to a read is a write of the peer's there.
-        rights |= access::REMOTE_WRITE;
-    }
-    Region::new(pd, addr, len, rights).inspect_err(|error| {
-        let limit = match locked_limit() {
-            Some(limit) => format!("; RLIMIT_MEMLOCK is {limit} bytes (ulimit -l)"),
-            None => String::new(),
-        };
-        ofi_provider::log!(
-            &VERBS,
-            WARN,
-            MR,
-            "cannot register {len} bytes at {addr:#x}: {error}{limit}"
-        );
-    })
-}
-
-/// The bytes that this process may lock, if there is a limit.
-fn locked_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the call writes to the structure.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
-    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-/// The application's regions, as the device has them.
-#[derive(Debug)]
-struct Regions {
-    pd: Arc<Pd>,
-    cache: Arc<Cache<Memory>>,
-}
-
-/// Marks what fi_mr_desc(3) gives, so that a key of zero is not no key.
-const DESC: usize = 1 << 32;
-
-/// A region of the application's.
-enum Registered {
-    /// For its own transfers only: what was registered before does as well.
-    Local(Cached<Memory>),
-    /// For peers, who must not reach anything beside it.
-    Remote(Region),
-}
-
-impl Backing for Regions {
-    unsafe fn register(
-        &self,
-        base: usize,
-        len: usize,
-        rights: u64,
-        _offset: u64,
-        _wanted: u64,
-    ) -> Result<(u64, Box<dyn Backed>)> {
-        let mut wanted = 0;
-        if rights & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0 {
-            wanted |= access::LOCAL_WRITE;
-        }
-        if rights & (FI_REMOTE_READ | FI_REMOTE_WRITE) == 0 {
-            let region = self.cache.get(base, len, wanted)?;
-            return Ok((FI_KEY_NOTAVAIL, Box::new(Registered::Local(region))));
-        }
-        if rights & FI_REMOTE_READ != 0 {
-            wanted |= access::REMOTE_READ;
-        }
-        if rights & FI_REMOTE_WRITE != 0 {
-            wanted |= access::REMOTE_WRITE;
-            if !self.pd.1.is_iwarp() {
-                wanted |= access::REMOTE_ATOMIC;
-            }
-        }
-        let region = register(&self.pd, base, len, wanted)?;
-        Ok((u64::from(region.rkey()), Box::new(Registered::Remote(region))))
-    }
-}
-
-impl Backed for Registered {
-    fn count(&self) -> Result<Count> {
-        // Devices do not tell of peers' writes.
-        Err(Error::NOSYS)
-    }
-
-    fn desc(&self) -> *mut c_void {
-        let lkey = match self {
-            Self::Local(region) => region.lkey(),
-            Self::Remote(region) => region.lkey(),
-        };
-        (DESC | lkey as usize) as *mut c_void
     }
 }

@@ -8,8 +8,8 @@
 use crate::cm::{pack, unpack};
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
-use crate::domain::Memory;
 use crate::info::VERBS;
+use crate::memory::{Memory, OfDevice};
 use crate::sys::{
     Channel, CmEvent, CmId, CmKind, CompChannel, Device, DeviceEvent, How, HwCq, Pd, Qp, QpSpec,
     Region, Sge, Srq, UdQp, Verb, Way, Work, WorkDone, access, bunch, status, status_text,
@@ -24,7 +24,7 @@ use ofi_provider::eq::{Event, EventError, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, RecvOp};
 use ofi_provider::lock::{Guard, Lock};
-use ofi_provider::mr_cache::{Cache, Cached};
+use ofi_provider::mr_cache::Cached;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
@@ -63,13 +63,13 @@ const TOGETHER: usize = 16;
 const SIW: u32 = 0x62_6d74;
 
 /// Regions of the cache that a posted operation uses: the application named none.
-type Kept = Option<Box<[Cached<Memory>]>>;
+type Kept = Option<Box<[Cached<OfDevice>]>>;
 
 /// A domain's endpoints and what they share.
 pub(crate) struct Engine {
     pub(crate) device: Device,
     pub(crate) pd: Arc<Pd>,
-    pub(crate) cache: Arc<Cache<Memory>>,
+    memory: Arc<Memory>,
     pub(crate) channel: Arc<Channel>,
     comp: Arc<CompChannel>,
     epoll: Epoll,
@@ -150,6 +150,8 @@ pub(crate) struct Limits {
     pub(crate) atomics: bool,
     /// It sends datagrams (FI_EP_DGRAM).
     pub(crate) datagrams: bool,
+    /// Its buffers may be where the processor must not look (FI_HMEM).
+    pub(crate) hmem: bool,
 }
 
 /// How far an endpoint's connection is.
@@ -322,7 +324,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl Engine {
-    pub(crate) fn new(device: Device, pd: Arc<Pd>, cache: Arc<Cache<Memory>>) -> Result<Arc<Self>> {
+    pub(crate) fn new(device: Device, pd: Arc<Pd>, memory: Arc<Memory>) -> Result<Arc<Self>> {
         let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
         epoll.add(comp.fd(), 0, Interest::READ)?;
         device.unblock_events()?;
@@ -331,7 +333,7 @@ impl Engine {
         let engine = Arc::new(Self {
             device,
             pd,
-            cache,
+            memory,
             channel,
             comp,
             epoll,
@@ -582,9 +584,8 @@ impl Engine {
             let lkey = match segment.desc {
                 _ if inline => 0,
                 0 => {
-                    let region = self.cache.get(segment.addr, segment.len, right)?;
-                    let lkey = region.lkey();
-                    kept.push(region);
+                    let (lkey, region) = self.memory.get(segment.addr, segment.len, right)?;
+                    kept.extend(region);
                     lkey
                 }
                 desc => desc as u32,
@@ -747,7 +748,8 @@ impl State {
         let number = id.qp().ok().map(|qp| qp.number());
         let ep = &mut self.eps[at];
         ep.id = Some(id);
-        ep.inline = made? as usize;
+        // A device may take more inline than it was asked for.
+        ep.inline = if limits.hmem { 0 } else { made? as usize };
         if let Some(srx) = srx {
             // What is reserved is counted by it.
             let recvs = self.eps[srx].limits.rx_size;
@@ -1649,6 +1651,7 @@ mod tests {
             inject: 0,
             atomics: false,
             datagrams: false,
+            hmem: false,
         };
         let mut ep = Ep::new(limits);
         for signalled in [true, false, true, false] {

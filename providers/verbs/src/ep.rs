@@ -16,6 +16,7 @@ use ofi_provider::glue::{
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Bytes of an atomic operation.
 const ATOMIC_SIZE: usize = size_of::<u64>();
@@ -29,16 +30,23 @@ pub(crate) struct VerbsEp {
     dest: Option<SocketAddr>,
     /// It has no connection (FI_EP_DGRAM).
     datagrams: bool,
+    /// FI_OPT_FI_HMEM_P2P, with FI_HMEM.
+    p2p: Option<AtomicI32>,
 }
 
 impl VerbsEp {
     pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<SocketAddr>) -> Self {
-        Self { engine, at, dest, datagrams: false }
+        Self { engine, at, dest, datagrams: false, p2p: None }
+    }
+
+    /// The same for buffers in memory of accelerators (FI_HMEM).
+    pub(crate) fn with_hmem(self) -> Self {
+        Self { p2p: Some(AtomicI32::new(FI_HMEM_P2P_ENABLED)), ..self }
     }
 
     /// A datagram endpoint.
     pub(crate) fn datagrams(engine: Arc<Engine>, at: u32) -> Self {
-        Self { engine, at, dest: None, datagrams: true }
+        Self { engine, at, dest: None, datagrams: true, p2p: None }
     }
 }
 
@@ -65,6 +73,11 @@ impl Endpoint for VerbsEp {
     }
 
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        if let (FI_OPT_FI_HMEM_P2P, Some(p2p)) = (name, &self.p2p) {
+            let bytes = p2p.load(Ordering::Relaxed).to_ne_bytes();
+            value[..bytes.len()].copy_from_slice(&bytes);
+            return Ok(bytes.len());
+        }
         let size = match name {
             FI_OPT_CM_DATA_SIZE => DATA_MAX,
             FI_OPT_MAX_ATOMIC_SIZE if self.engine.atomics() => ATOMIC_SIZE,
@@ -75,8 +88,19 @@ impl Endpoint for VerbsEp {
         Ok(bytes.len())
     }
 
-    fn setopt(&self, _name: c_int, _value: &[u8]) -> Result {
-        Err(Error::NOPROTOOPT)
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        let (FI_OPT_FI_HMEM_P2P, Some(p2p)) = (name, &self.p2p) else {
+            return Err(Error::NOPROTOOPT);
+        };
+        match value.try_into().map(c_int::from_ne_bytes) {
+            // The device works on the memory itself, always.
+            Ok(way @ FI_HMEM_P2P_ENABLED..=FI_HMEM_P2P_PREFERRED) => {
+                p2p.store(way, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(FI_HMEM_P2P_DISABLED) => Err(Error::OPNOTSUPP),
+            _ => Err(Error::INVAL),
+        }
     }
 
     fn close(&self) {

@@ -95,13 +95,16 @@ fn info_of(
     let wanted = hints.and_then(InfoRef::ep).map_or(0, |ep| ep.rx_ctx_cnt);
     // An endpoint takes its receives from a shared context when one is bound to it.
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
-    facts.offer.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
+    // What memory of accelerators rules out is missing only where it is asked for.
+    let hmem = hints.is_some_and(|hints| hints.caps() & FI_HMEM != 0);
+    let connected = facts.hmem.as_mut().filter(|_| hmem).unwrap_or(&mut facts.offer);
+    connected.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
     let mut name = facts.device.name().to_owned();
     if datagrams {
         name = CString::new([name.as_bytes(), DATAGRAMS.to_bytes()].concat()).unwrap_or(name);
     }
     let offer = match &facts.datagrams {
-        _ if !datagrams => &facts.offer,
+        _ if !datagrams => connected,
         Some(offer) => offer,
         None => return Ok(None),
     };

@@ -2,8 +2,8 @@
 //! librdmacm.
 //!
 //! [`info`] says what the devices offer, [`domain`], [`ep`] and [`pep`] are its
-//! objects behind the common glue, [`engine`] does the work, [`sys`] wraps the two
-//! libraries. There is no protocol of our own: what goes over the wire is what
+//! objects behind the common glue, [`engine`] does the work, [`memory`] registers
+//! memory, [`hmem`] finds that of accelerators, [`sys`] wraps the two libraries. There is no protocol of our own: what goes over the wire is what
 //! the devices speak, but for one byte before the data of a connection request
 //! or answer, which says how long that is ([`cm`]).
 mod affinity;
@@ -13,6 +13,8 @@ mod device;
 mod domain;
 mod engine;
 mod ep;
+mod hmem;
 pub mod info;
+mod memory;
 mod pep;
 mod sys;

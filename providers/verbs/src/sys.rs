@@ -7,7 +7,7 @@ use ofi_provider::error::{Error, Result};
 use rdma_sys as raw;
 use rdma_sys::rdma_cm_event_type as cm_event;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -89,6 +89,45 @@ impl Device {
             check_code(raw::ibv_query_device(self.0.as_ptr(), &raw mut attr))?;
             Ok(attr)
         }
+    }
+
+    /// What it can do of on-demand paging (ibv_query_device_ex(3)); nothing if it does
+    /// not say. (What rdma-sys has of that name takes every context for an old one.)
+    pub(crate) fn odp_caps(&self) -> raw::ibv_odp_caps {
+        use raw::verbs_context;
+        let context = self.0.as_ptr();
+        // SAFETY: the context is open. One with this mark is the last field of a
+        // `verbs_context`, of whose fields `sz` says how many there are, from the end.
+        // Of numbers all zeros is a value; the call fills them.
+        unsafe {
+            let mut attr: raw::ibv_device_attr_ex = std::mem::zeroed();
+            if (*context).abi_compat as usize != usize::MAX {
+                return attr.odp_caps;
+            }
+            let before = offset_of!(verbs_context, context);
+            let extended = context.wrapping_byte_sub(before).cast::<verbs_context>();
+            let needed = size_of::<verbs_context>() - offset_of!(verbs_context, query_device_ex);
+            if (&raw const (*extended).sz).read() < needed {
+                return attr.odp_caps;
+            }
+            let none = attr.odp_caps;
+            match (&raw const (*extended).query_device_ex).read() {
+                Some(query)
+                    if query(context, ptr::null(), &raw mut attr, size_of_val(&attr)) == 0 =>
+                {
+                    attr.odp_caps
+                }
+                _ => none,
+            }
+        }
+    }
+
+    /// Whether it registers memory behind dma-buf files: it says of one that there is
+    /// not that there is none, and not that it knows no such files.
+    pub(crate) fn has_dmabuf(&self) -> Result<bool> {
+        let pd = Pd::new(*self)?;
+        let answer = Region::of_dmabuf(&pd, (-1, 0), 0, 4096, 0);
+        Ok(answer.is_err_and(|error| error.code() == libc::EBADF))
     }
 
     /// How one of its ports is (ibv_query_port(3)).
@@ -231,6 +270,8 @@ pub(crate) mod access {
     pub(crate) const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
     pub(crate) const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
     pub(crate) const REMOTE_ATOMIC: u32 = flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+    /// Pages need not be there before they are used.
+    pub(crate) const ON_DEMAND: u32 = flags::IBV_ACCESS_ON_DEMAND.0;
 }
 
 /// Registered memory (ibv_reg_mr(3)).
@@ -246,12 +287,30 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `len` bytes at `addr`. The system checks that they are there; the
-    /// device uses them only for transfers that name this region.
+    /// Registers `len` bytes at `addr`. The system checks that they are there, but for
+    /// [`access::ON_DEMAND`]; the device uses them only for transfers that name this
+    /// region.
     pub(crate) fn new(pd: &Arc<Pd>, addr: usize, len: usize, access: u32) -> Result<Self> {
         let at = addr as *mut c_void;
-        // SAFETY: the call only pins pages; memory that is not there is an error.
+        // SAFETY: the call at most pins pages; memory that is not there is an error, if not
+        // now, then of the transfer.
         let mr = object(unsafe { raw::ibv_reg_mr(pd.0.as_ptr(), at, len, access as c_int) })?;
+        Ok(Self { mr, _pd: pd.clone() })
+    }
+
+    /// Registers `len` bytes of a dma-buf file, from its byte `offset` on, under the
+    /// virtual address `addr`. The file may be closed then.
+    pub(crate) fn of_dmabuf(
+        pd: &Arc<Pd>,
+        (fd, offset): (RawFd, u64),
+        addr: usize,
+        len: usize,
+        access: u32,
+    ) -> Result<Self> {
+        let register = reg_dmabuf_mr().ok_or(Error::NOSYS)?;
+        let access = access as c_int;
+        // SAFETY: a file that is no dma-buf, or too short, is an error.
+        let mr = object(unsafe { register(pd.0.as_ptr(), offset, len, addr as u64, fd, access) })?;
         Ok(Self { mr, _pd: pd.clone() })
     }
 
@@ -273,6 +332,24 @@ impl Drop for Region {
         // SAFETY: registered, and nobody has its keys from us any more.
         unsafe { raw::ibv_dereg_mr(self.mr.as_ptr()) };
     }
+}
+
+/// The type of ibv_reg_dmabuf_mr(3).
+type RegDmabufMr =
+    unsafe extern "C" fn(*mut raw::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut raw::ibv_mr;
+
+/// ibv_reg_dmabuf_mr, which not every libibverbs has: linked, it would keep this plug-in
+/// from loading there.
+fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
+    static FOUND: OnceLock<Option<RegDmabufMr>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // SAFETY: looks a name up; the function of that name has that type, and null is
+        // none.
+        unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, c"ibv_reg_dmabuf_mr".as_ptr());
+            std::mem::transmute::<*mut c_void, Option<RegDmabufMr>>(found)
+        }
+    })
 }
 
 /// Where completion queues tell that they have something (ibv_create_comp_channel(3)).

@@ -7,9 +7,10 @@ use super::{
 };
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_TAGGED, c_enum,
-    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_info, fi_mr_attr, fi_op,
-    fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fi_xpu_attr, fid,
-    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx, fid_xpu_ctx,
+    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
+    fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr,
+    fi_xpu_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
+    fid_xpu_ctx,
 };
 use crate::atomic::Kind;
 use crate::av::Av;
@@ -389,16 +390,24 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
     })
 }
 
+/// Opens a region. `iface` is null or points to the interface of its memory, which is
+/// there to be read if the application asked for FI_HMEM.
 unsafe fn register<D: Domain>(
     fid: *mut fid,
-    attr: &fi_mr_attr,
+    mut attr: fi_mr_attr,
+    iface: *const c_enum<fi_hmem_iface>,
     flags: u64,
     out: *mut *mut fid_mr,
 ) -> Result {
-    // SAFETY: see above; a domain's fid is its first field; the iovecs are the caller's.
+    // SAFETY: see above; a domain's fid is its first field; what the attributes point to
+    // is the caller's, whose version is one that knows FI_HMEM if that is asked for.
     unsafe {
         open_on::<D, Mr, _>(fid.cast(), out, |domain| {
-            Mr::open(domain.inner.settings().regions.clone(), domain.use_it(), attr, flags)
+            let regions = domain.inner.settings().regions.clone();
+            if regions.hmem() && !iface.is_null() {
+                attr.iface = *iface;
+            }
+            Mr::open(regions, domain.use_it(), &attr, flags)
         })
     }
 }
@@ -437,7 +446,7 @@ unsafe extern "C" fn reg<D: Domain>(
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         let attr = mr_attr(&raw const iov, 1, access, offset, key, context);
         // SAFETY: see above; `iov` outlives the call.
-        unsafe { register::<D>(fid, &attr, flags, out) }
+        unsafe { register::<D>(fid, attr, std::ptr::null(), flags, out) }
     })
 }
 
@@ -455,7 +464,7 @@ unsafe extern "C" fn regv<D: Domain>(
     answer("fi_mr_regv", || {
         let attr = mr_attr(iov, count, access, offset, key, context);
         // SAFETY: see above; the iovecs are the caller's.
-        unsafe { register::<D>(fid, &attr, flags, out) }
+        unsafe { register::<D>(fid, attr, std::ptr::null(), flags, out) }
     })
 }
 
@@ -469,8 +478,9 @@ unsafe extern "C" fn regattr<D: Domain>(
         if attr.is_null() {
             return Err(Error::INVAL);
         }
-        // SAFETY: see above; only fields that every version has are read.
+        // SAFETY: see above; only fields that every version has are read here.
         unsafe {
+            let iface = &raw const (*attr).iface;
             let attr = mr_attr(
                 (*attr).mr_iov,
                 (*attr).iov_count,
@@ -479,7 +489,7 @@ unsafe extern "C" fn regattr<D: Domain>(
                 (*attr).requested_key,
                 (*attr).context,
             );
-            register::<D>(fid, &attr, flags, out)
+            register::<D>(fid, attr, iface, flags, out)
         }
     })
 }

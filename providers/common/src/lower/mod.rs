@@ -25,7 +25,7 @@ use crate::abi::{
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{Era, InfoBuf, InfoChain, dup_raw};
-use crate::mr::{Backed, Backing, Count};
+use crate::mr::{Backed, Backing, Count, Wanted};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -378,17 +378,11 @@ impl Regions {
 }
 
 impl Backing for Regions {
-    unsafe fn register(
-        &self,
-        base: usize,
-        len: usize,
-        access: u64,
-        offset: u64,
-        wanted: u64,
-    ) -> Result<(u64, Box<dyn Backed>)> {
+    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)> {
+        let Wanted { base, len, access, offset, key, .. } = *wanted;
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
         let region = match &self.basic {
-            None => self.domain.register(iov, access, offset, wanted)?,
+            None => self.domain.register(iov, access, offset, key)?,
             Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
         };
         Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))

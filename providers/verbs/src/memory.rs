@@ -1,0 +1,327 @@
+//! Registered memory: the application's regions as the device has them, and buffers
+//! that it uses without a region.
+use crate::config::config;
+use crate::hmem;
+use crate::info::VERBS;
+use crate::sys::{Device, Pd, Region, access};
+use core::ffi::c_void;
+use ofi_provider::abi::*;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::mr::{Backed, Backing, Count, Place, Wanted};
+use ofi_provider::mr_cache::{Cache, Cached, Registrar};
+use rdma_sys as raw;
+use rdma_sys::ibv_odp_transport_cap_bits as odp;
+use std::sync::Arc;
+
+/// On-demand paging, as a domain has it: memory is registered without its pages being
+/// there, and the device asks for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OnDemand {
+    /// All of the address space can be one region.
+    implicit: bool,
+    /// Peers' atomic operations may come to pages that are not there.
+    atomics: bool,
+}
+
+impl OnDemand {
+    /// For a domain with these capabilities, of connections or of datagrams, if the user
+    /// wants it and the device can. If only the user does, the log says why not.
+    pub(crate) fn choose(device: Device, caps: u64, datagrams: bool) -> Result<Option<Self>> {
+        if !config().use_odp {
+            return Ok(None);
+        }
+        let needs = needs(caps, datagrams, device.attr()?.max_srq > 0);
+        let found = Self::of(&device.odp_caps(), datagrams, needs).inspect_err(|lacks| {
+            let name = device.name().to_string_lossy();
+            ofi_provider::log!(
+                &VERBS,
+                WARN,
+                MR,
+                "{name}: no on-demand paging (FI_VERBS_USE_ODP), the device has {lacks}"
+            );
+        });
+        // An iWARP device lets peers write to whatever it writes to itself.
+        Ok(found.ok().map(|found| Self { implicit: found.implicit && !device.is_iwarp(), ..found }))
+    }
+
+    /// What these capabilities of a device give to a domain that needs so much; or what
+    /// is missing.
+    fn of(
+        caps: &raw::ibv_odp_caps,
+        datagrams: bool,
+        needs: odp,
+    ) -> core::result::Result<Self, String> {
+        let general = |bit: raw::ibv_odp_general_caps| caps.general_caps & u64::from(bit.0) != 0;
+        if !general(raw::ibv_odp_general_caps::IBV_ODP_SUPPORT) {
+            return Err("none".to_owned());
+        }
+        let kinds = &caps.per_transport_caps;
+        let has = if datagrams { kinds.ud_odp_caps } else { kinds.rc_odp_caps };
+        let lacks = needs.0 & !has;
+        if lacks != 0 {
+            return Err(format!(
+                "none for all that is needed: it lacks {lacks:#x} of {:#x}",
+                needs.0
+            ));
+        }
+        Ok(Self {
+            implicit: general(raw::ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT),
+            atomics: has & odp::IBV_ODP_SUPPORT_ATOMIC.0 != 0,
+        })
+    }
+
+    /// The rights of a region that shall have `rights`.
+    fn rights(self, rights: u32) -> u32 {
+        let none = if self.atomics { 0 } else { access::REMOTE_ATOMIC };
+        (rights & !none) | access::ON_DEMAND
+    }
+}
+
+/// The operations that may come to memory of a domain, which may have shared receives.
+fn needs(caps: u64, datagrams: bool, shared: bool) -> odp {
+    let mut needs = odp::IBV_ODP_SUPPORT_SEND | odp::IBV_ODP_SUPPORT_RECV;
+    if datagrams {
+        return needs;
+    }
+    needs |= odp::IBV_ODP_SUPPORT_READ | odp::IBV_ODP_SUPPORT_WRITE;
+    if shared {
+        needs |= odp::IBV_ODP_SUPPORT_SRQ_RECV;
+    }
+    if caps & FI_ATOMIC != 0 {
+        needs |= odp::IBV_ODP_SUPPORT_ATOMIC;
+    }
+    needs
+}
+
+/// Registers memory with a device, for the cache.
+#[derive(Debug)]
+pub(crate) struct OfDevice(Arc<Pd>);
+
+impl Registrar for OfDevice {
+    type Region = Region;
+    /// Rights.
+    type Kind = u32;
+
+    fn register(&self, addr: usize, len: usize, rights: u32) -> Result<Region> {
+        register(&self.0, addr, len, rights)
+    }
+
+    fn serves(have: u32, want: u32) -> bool {
+        have & want == want
+    }
+}
+
+/// Registers memory; a refusal says what to do about it.
+fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<Region> {
+    Region::new(pd, addr, len, with_answers(pd, rights)).inspect_err(|error| {
+        let limit = match locked_limit() {
+            Some(limit) => format!("; RLIMIT_MEMLOCK is {limit} bytes (ulimit -l)"),
+            None => String::new(),
+        };
+        say(&format!("cannot register {len} bytes at {addr:#x}: {error}{limit}"));
+    })
+}
+
+/// These rights, and what the device needs besides.
+fn with_answers(pd: &Pd, rights: u32) -> u32 {
+    if pd.1.is_iwarp() && rights & access::LOCAL_WRITE != 0 {
+        // The answer to a read is a write of the peer's there.
+        return rights | access::REMOTE_WRITE;
+    }
+    rights
+}
+
+fn say(line: &str) {
+    ofi_provider::log!(&VERBS, WARN, MR, "{line}");
+}
+
+/// The bytes that this process may lock, if there is a limit.
+fn locked_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes to the structure.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The memory of a domain.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pd: Arc<Pd>,
+    on_demand: Option<OnDemand>,
+    /// Regions may be in memory of accelerators.
+    hmem: bool,
+    own: Own,
+}
+
+/// What this process's own transfers use, and no peer names.
+#[derive(Debug)]
+enum Own {
+    /// Registered when it is used, and kept.
+    Cached(Arc<Cache<OfDevice>>),
+    /// Registered already, as all of the address space is.
+    Whole(Region),
+}
+
+impl Memory {
+    /// The device writes to it.
+    pub(crate) const WRITABLE: u32 = access::LOCAL_WRITE;
+
+    pub(crate) fn open(pd: &Arc<Pd>, on_demand: Option<OnDemand>, hmem: bool) -> Arc<Self> {
+        let whole = on_demand.filter(|on_demand| on_demand.implicit).and_then(|_| {
+            let rights = access::ON_DEMAND | Self::WRITABLE;
+            let whole = Region::new(pd, 0, usize::MAX, rights);
+            let failed = |error: &Error| say(&format!("no implicit on-demand paging: {error}"));
+            whole.inspect_err(failed).ok()
+        });
+        let cached = || Own::Cached(Cache::open(&VERBS, OfDevice(pd.clone())));
+        let own = whole.map_or_else(cached, Own::Whole);
+        Arc::new(Self { pd: pd.clone(), on_demand, hmem, own })
+    }
+
+    /// Memory that no peer names: what names it in our requests, until the domain closes
+    /// or until what comes along is dropped.
+    pub(crate) fn get(
+        &self,
+        addr: usize,
+        len: usize,
+        rights: u32,
+    ) -> Result<(u32, Option<Cached<OfDevice>>)> {
+        match &self.own {
+            Own::Whole(region) => Ok((region.lkey(), None)),
+            Own::Cached(cache) => {
+                let region = cache.get(addr, len, rights)?;
+                Ok((region.lkey(), Some(region)))
+            }
+        }
+    }
+
+    /// The rights of a region of the system's memory that shall have these.
+    fn rights(&self, rights: u32) -> u32 {
+        self.on_demand.map_or(rights, |on_demand| on_demand.rights(rights))
+    }
+
+    fn of_dmabuf(&self, file: (i32, u64), wanted: &Wanted, rights: u32) -> Result<Region> {
+        let Wanted { base, len, .. } = *wanted;
+        let rights = with_answers(&self.pd, rights);
+        Region::of_dmabuf(&self.pd, file, base, len, rights).inspect_err(|error| {
+            let (fd, offset) = file;
+            say(&format!(
+                "cannot register {len} bytes at {base:#x}, from byte {offset} of dma-buf {fd} on: {error}"
+            ));
+        })
+    }
+}
+
+/// Marks what fi_mr_desc(3) gives, so that a key of zero is not no key.
+const DESC: usize = 1 << 32;
+
+/// A region of the application's, until this is dropped.
+struct Registered {
+    lkey: u32,
+    /// For our own transfers only: what was registered before does as well.
+    _shared: Option<Cached<OfDevice>>,
+    /// For peers, who must not reach anything beside it, or not of the system's memory.
+    _alone: Option<Region>,
+}
+
+impl Backing for Memory {
+    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)> {
+        let Wanted { base, len, access: asked, .. } = *wanted;
+        let remote = asked & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
+        let mut rights = 0;
+        if asked & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0 {
+            rights |= access::LOCAL_WRITE;
+        }
+        if asked & FI_REMOTE_READ != 0 {
+            rights |= access::REMOTE_READ;
+        }
+        if asked & FI_REMOTE_WRITE != 0 {
+            rights |= access::REMOTE_WRITE;
+            if !self.pd.1.is_iwarp() {
+                rights |= access::REMOTE_ATOMIC;
+            }
+        }
+        let region = match wanted.place {
+            Place::System if !remote => {
+                let (lkey, shared) = self.get(base, len, self.rights(rights))?;
+                let region = Registered { lkey, _shared: shared, _alone: None };
+                return Ok((FI_KEY_NOTAVAIL, Box::new(region)));
+            }
+            Place::System => register(&self.pd, base, len, self.rights(rights))?,
+            Place::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
+            Place::Device(iface) => {
+                let file = hmem::export(iface, base, len)?;
+                self.of_dmabuf((file.fd, file.offset), wanted, rights)?
+            }
+        };
+        let key = if remote { u64::from(region.rkey()) } else { FI_KEY_NOTAVAIL };
+        let lkey = region.lkey();
+        Ok((key, Box::new(Registered { lkey, _shared: None, _alone: Some(region) })))
+    }
+
+    fn hmem(&self) -> bool {
+        self.hmem
+    }
+}
+
+impl Backed for Registered {
+    fn count(&self) -> Result<Count> {
+        // Devices do not tell of peers' writes.
+        Err(Error::NOSYS)
+    }
+
+    fn desc(&self) -> *mut c_void {
+        (DESC | self.lkey as usize) as *mut c_void
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use raw::ibv_odp_general_caps as general_caps;
+
+    /// What a device says that can do this.
+    fn caps(general: u32, rc: odp, ud: odp) -> raw::ibv_odp_caps {
+        // SAFETY: numbers only.
+        let mut caps: raw::ibv_odp_caps = unsafe { std::mem::zeroed() };
+        caps.general_caps = u64::from(general);
+        caps.per_transport_caps.rc_odp_caps = rc.0;
+        caps.per_transport_caps.ud_odp_caps = ud.0;
+        caps
+    }
+
+    const ON: u32 = general_caps::IBV_ODP_SUPPORT.0;
+    const IMPLICIT: u32 = general_caps::IBV_ODP_SUPPORT_IMPLICIT.0;
+    const MSG: odp = odp(odp::IBV_ODP_SUPPORT_SEND.0 | odp::IBV_ODP_SUPPORT_RECV.0);
+    const RMA: odp = odp(MSG.0 | odp::IBV_ODP_SUPPORT_READ.0 | odp::IBV_ODP_SUPPORT_WRITE.0);
+
+    #[test]
+    fn a_device_without_on_demand_paging_or_a_part_of_it_is_used_without() {
+        let needs = needs(FI_MSG | FI_RMA, false, false);
+        assert_eq!(needs.0, RMA.0);
+        let of = |general, rc| OnDemand::of(&caps(general, rc, odp(0)), false, needs);
+        assert!(of(0, odp(!0)).is_err_and(|lacks| lacks == "none"));
+        assert!(of(IMPLICIT, odp(!0)).is_err());
+        assert!(of(ON, MSG).is_err_and(|lacks| lacks.contains("lacks 0xc of 0xf")));
+        assert_eq!(of(ON, RMA), Ok(OnDemand { implicit: false, atomics: false }));
+        assert_eq!(of(ON | IMPLICIT, odp(!0)), Ok(OnDemand { implicit: true, atomics: true }));
+    }
+
+    #[test]
+    fn shared_receives_and_atomic_operations_need_more_and_datagrams_less() {
+        assert_eq!(needs(FI_MSG, false, true).0, RMA.0 | odp::IBV_ODP_SUPPORT_SRQ_RECV.0);
+        assert_eq!(needs(FI_ATOMIC, false, false).0, RMA.0 | odp::IBV_ODP_SUPPORT_ATOMIC.0);
+        let datagrams = needs(FI_MSG, true, true);
+        assert_eq!(datagrams.0, MSG.0);
+        assert!(OnDemand::of(&caps(ON, odp(!0), odp(0)), true, datagrams).is_err());
+        assert!(OnDemand::of(&caps(ON, odp(0), MSG), true, datagrams).is_ok());
+    }
+
+    #[test]
+    fn rights_that_the_device_has_not_on_demand_are_not_granted() {
+        let wanted = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        let rights = |atomics| OnDemand { implicit: false, atomics }.rights(wanted);
+        assert_eq!(rights(true), wanted | access::ON_DEMAND);
+        assert_eq!(rights(false), (wanted & !access::REMOTE_ATOMIC) | access::ON_DEMAND);
+    }
+}
