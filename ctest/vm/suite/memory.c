@@ -11,6 +11,8 @@
 
 enum { BIG = 100000, ALL = 3 * BIG };
 
+static const uint8_t no = 0;	/* a bool */
+
 static const uint32_t RC = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
 			   IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
 static const uint64_t ACCESS = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -68,6 +70,18 @@ static void open_domain(struct ct *c, const struct ct_opt *o)
 	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
 	OK(fi_fabric(c->info->fabric_attr, &c->fabric, NULL));
 	OK(fi_domain(c->fabric, c->info, &c->domain, NULL));
+}
+/* The same with an endpoint. */
+static void open_ep(struct ct *c, const struct ct_opt *o)
+{
+	open_domain(c, o);
+	ct_open_eq(c);
+	ct_open_domain(c);
+	ct_open_ep(c, c->info);
+}
+static int set(struct ct *c, int name, const void *value, size_t n)
+{
+	return fi_setopt(&c->ep->fid, FI_OPT_ENDPOINT, name, value, n);
 }
 static struct fid_mr *reg(struct ct *c, void *p, size_t n, uint64_t access)
 {
@@ -275,22 +289,22 @@ static void what_is_offered(int rank)
 		CHECK(!(i->caps & FI_HMEM) && !(i->domain_attr->mr_mode & FI_MR_HMEM));
 	fi_freeinfo(info);
 
-	c.o = hmem;
-	c.info = ct_getinfo(&c.o, ct_node(&c.o), "0", FI_SOURCE);
-	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
-	ct_open_eq(&c);
-	ct_open_domain(&c);
-	ct_open_ep(&c, c.info);
+	open_ep(&c, &hmem);
 	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &now, &n));
 	EQ(now, FI_HMEM_P2P_ENABLED);
-	OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &way, sizeof way));
+	OK(set(&c, FI_OPT_FI_HMEM_P2P, &way, sizeof way));
 	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &now, &n));
 	EQ(now, FI_HMEM_P2P_REQUIRED);
 	way = FI_HMEM_P2P_DISABLED;
-	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &way, sizeof way), FI_EOPNOTSUPP);
+	ERR(set(&c, FI_OPT_FI_HMEM_P2P, &way, sizeof way), FI_EOPNOTSUPP);
 	way = 77;
-	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &way, sizeof way), FI_EINVAL);
-	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &way, 1), FI_EINVAL);
+	ERR(set(&c, FI_OPT_FI_HMEM_P2P, &way, sizeof way), FI_EINVAL);
+	ERR(set(&c, FI_OPT_FI_HMEM_P2P, &way, 1), FI_EINVAL);
+	ct_close(&c);
+	/* without FI_HMEM there are no such options */
+	open_ep(&c, &rma);
+	ERR(set(&c, FI_OPT_FI_HMEM_P2P, &way, sizeof way), FI_ENOPROTOOPT);
+	ERR(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 1), FI_ENOPROTOOPT);
 	ct_close(&c);
 }
 
@@ -336,6 +350,11 @@ static void dmabuf(int rank)
 	CHECK(!(f->access & IBV_ACCESS_ON_DEMAND));
 	use(&c, rank, m->addr, m->host, fi_mr_desc(mr), mr);
 	in_system(&c, rank);
+	/* nobody names what is for our own use */
+	a.access = FI_SEND;
+	OK(fi_mr_regattr(c.domain, &a, FI_MR_DMABUF, &bad));
+	EQ(fi_mr_key(bad), FI_KEY_NOTAVAIL);
+	OK(fi_close(&bad->fid));
 	/* not open, not all there, nothing */
 	file.fd = 999;
 	ERR(fi_mr_regattr(c.domain, &a, FI_MR_DMABUF, &bad), EBADF);
@@ -375,6 +394,10 @@ static void device_memory(int rank, const char *library, enum fi_hmem_iface ifac
 	EQ(files(), before);
 	EQ(m->exported, 1);
 	EQ(m->closed, iface == FI_HMEM_ROCR);
+	if (iface == FI_HMEM_CUDA) {
+		OK(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 1));
+		ERR(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 0), FI_EINVAL);
+	}
 	use(&c, rank, m->addr, m->host, fi_mr_desc(mr), mr);
 	in_system(&c, rank);
 	/* memory that no accelerator has; and what it allocated on the host */
@@ -416,8 +439,9 @@ static void no_library(int rank)
 		SKIP("there is a libcuda.so.1");
 	setenv("FI_LOG_LEVEL", "warn", 1);
 	CHECK(!pipe(said) && dup2(said[1], 2) == 2);
-	open_domain(&c, &hmem);
+	open_ep(&c, &hmem);
 	ERR(fi_mr_regattr(c.domain, &a, 0, &mr), FI_ENOSYS);
+	ERR(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 1), FI_EINVAL);
 	CHECK(read(said[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "libcuda.so.1"))
 		FAIL("it says: %s", line);

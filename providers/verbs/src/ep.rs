@@ -1,6 +1,7 @@
 //! The provider's endpoints.
 use crate::cm::DATA_MAX;
 use crate::engine::{Engine, Request};
+use crate::hmem;
 use crate::sys::{CmId, Verb};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
@@ -89,9 +90,16 @@ impl Endpoint for VerbsEp {
     }
 
     fn setopt(&self, name: c_int, value: &[u8]) -> Result {
-        let (FI_OPT_FI_HMEM_P2P, Some(p2p)) = (name, &self.p2p) else {
-            return Err(Error::NOPROTOOPT);
-        };
+        let Some(p2p) = &self.p2p else { return Err(Error::NOPROTOOPT) };
+        match name {
+            FI_OPT_FI_HMEM_P2P => {}
+            // An endpoint makes no call of CUDA's: what it may do about it is the same.
+            FI_OPT_CUDA_API_PERMITTED if value.len() == size_of::<bool>() => {
+                return hmem::load_cuda().map_err(|_| Error::INVAL);
+            }
+            FI_OPT_CUDA_API_PERMITTED => return Err(Error::INVAL),
+            _ => return Err(Error::NOPROTOOPT),
+        }
         match value.try_into().map(c_int::from_ne_bytes) {
             // The device works on the memory itself, always.
             Ok(way @ FI_HMEM_P2P_ENABLED..=FI_HMEM_P2P_PREFERRED) => {

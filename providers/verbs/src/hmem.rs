@@ -102,20 +102,30 @@ const CU_DMABUF: c_int = 1;
 /// CUDA_ERROR_NOT_SUPPORTED
 const CU_NOT_SUPPORTED: c_int = 801;
 
-fn cuda(addr: usize, len: usize) -> Result<Exported> {
-    const CALL: &CStr = c"cuMemGetHandleForAddressRange";
+const CU_CALL: &CStr = c"cuMemGetHandleForAddressRange";
+
+/// Loads CUDA's library, if it is there.
+pub(crate) fn load_cuda() -> Result {
+    cu_get_handle().map(|_| ())
+}
+
+fn cu_get_handle() -> Result<CuGetHandle> {
     static LOADED: OnceLock<Result<CuGetHandle>> = OnceLock::new();
-    let get_handle = (*LOADED.get_or_init(|| {
-        let [get_handle] = load("libcuda.so.1", [CALL])?;
+    *LOADED.get_or_init(|| {
+        let [get_handle] = load("libcuda.so.1", [CU_CALL])?;
         // SAFETY: the function of that name has that type.
         Ok(unsafe { core::mem::transmute::<*const c_void, CuGetHandle>(get_handle) })
-    }))?;
+    })
+}
+
+fn cuda(addr: usize, len: usize) -> Result<Exported> {
+    let get_handle = cu_get_handle()?;
     // It hands out whole pages.
     let (start, bytes) = pages(addr, len, page_size()?)?;
     let mut fd = -1;
     // SAFETY: writes to the file descriptor; an address that is no device's is an error.
     let ret = unsafe { get_handle(&raw mut fd, start as u64, bytes, CU_DMABUF, 0) };
-    check(CALL, ret, Some(CU_NOT_SUPPORTED), (addr, len))?;
+    check(CU_CALL, ret, Some(CU_NOT_SUPPORTED), (addr, len))?;
     Ok(Exported { fd, offset: (addr - start) as u64, close: libc::close })
 }
 
