@@ -270,9 +270,12 @@ impl Region {
     pub unsafe fn bytes(&self) -> usize {
         // SAFETY: by this function's contract; attributes are there or null.
         unsafe {
-            self.attr
-                .as_ref()
-                .map_or(0, |attr| Pieces::Vector(attr.mr_iov, attr.iov_count).total().1)
+            let Some(attr) = self.attr.as_ref() else { return 0 };
+            if self.flags & FI_MR_DMABUF != 0 {
+                // Then the vectors are not there, but this.
+                return attr.mr_iov.cast::<fi_mr_dmabuf>().as_ref().map_or(0, |file| file.len);
+            }
+            Pieces::Vector(attr.mr_iov, attr.iov_count).total().1
         }
     }
 }
