@@ -389,6 +389,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_region_that_is_a_dma_buf_is_as_long_as_that_says() {
+        let file = fi_mr_dmabuf { fd: 3, offset: 8192, len: 77, base_addr: ptr::null_mut() };
+        // SAFETY: numbers and null pointers.
+        let mut attr: fi_mr_attr = unsafe { core::mem::zeroed() };
+        for (mr_iov, bytes) in [(ptr::from_ref(&file).cast(), 77), (ptr::null(), 0)] {
+            (attr.mr_iov, attr.iov_count) = (mr_iov, 1);
+            let (flags, place) = (FI_MR_DMABUF, ptr::null_mut());
+            let region = Region { attr: &raw const attr, flags, place };
+            // SAFETY: the attributes, and what they point to, are as a call's.
+            assert_eq!(unsafe { region.bytes() }, bytes);
+        }
+    }
+
+    #[test]
     fn a_vector_is_as_long_as_its_pieces_and_starts_where_the_first_does() {
         let bytes = [0_u8; 9];
         let piece = |at: usize, len| iovec {

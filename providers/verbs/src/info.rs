@@ -113,6 +113,9 @@ fn info_of(
         for refusal in &refusals {
             report(&format!("{} refused: {refusal}", name.to_string_lossy()));
         }
+        if hmem && !datagrams && offer.most.caps() & FI_HMEM == 0 {
+            report("no FI_HMEM: the device registers no dma-bufs, or FI_HMEM_DISABLE_P2P is set");
+        }
         if !refusals.is_empty() {
             return Ok(None);
         }
