@@ -79,6 +79,11 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Hook providers to put around every provider, separated by semicolons, such as perf;trace; the last one is outermost (default: none)",
         ),
         (
+            c"fork_unsafe",
+            FI_PARAM_BOOL,
+            c"Whether the process never forks while it uses RDMA devices, so that nothing need be done about that (default: false)",
+        ),
+        (
             c"hmem_disable_p2p",
             FI_PARAM_BOOL,
             c"Whether network devices must keep off memory of accelerators, which then cannot be used in transfers (default: false)",

@@ -1,9 +1,11 @@
 //! libibverbs and librdmacm, wrapped: the one place of this provider that calls
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
+use crate::info::VERBS;
 use core::ffi::{CStr, c_int, c_void};
 use ofi_provider::addr::{self, UdAddr};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::param;
 use rdma_sys as raw;
 use rdma_sys::rdma_cm_event_type as cm_event;
 use std::marker::PhantomData;
@@ -31,11 +33,31 @@ fn object<T>(ptr: *mut T) -> Result<NonNull<T>> {
     NonNull::new(ptr).ok_or_else(Error::last_os)
 }
 
+/// Registered pages stay the parent's in a process that forks (ibv_fork_init(3)), unless
+/// the user says that it does not. On a kernel that copies them for the child the call
+/// does nothing.
+fn keep_from_forks() {
+    if param::core_boolean(c"fork_unsafe") == Some(true) {
+        return;
+    }
+    // SAFETY: no device is open yet by this library.
+    let code = unsafe { raw::ibv_fork_init() };
+    if code != 0 {
+        let error = Error::from_code(code.abs());
+        ofi_provider::log!(
+            &VERBS,
+            WARN,
+            FABRIC,
+            "a fork may take registered memory from this process: {error}"
+        );
+    }
+}
+
 /// A device that librdmacm has opened. It stays open until the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Device(NonNull<raw::ibv_context>);
 
-// SAFETY: libibverbs may be called from any thread (ibv_fork_init(3) aside).
+// SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -45,6 +67,7 @@ impl Device {
     pub(crate) fn all() -> &'static [Self] {
         static ALL: OnceLock<Vec<Device>> = OnceLock::new();
         ALL.get_or_init(|| {
+            keep_from_forks();
             let mut count = 0;
             // SAFETY: the answer is null or has `count` contexts; the list is never
             // freed, so they stay open.
