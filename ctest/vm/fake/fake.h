@@ -16,7 +16,6 @@ struct fake {
 	int pinned, on_demand, whole, dmabuf;	/* regions registered so far */
 	int access;			/* of the last: IBV_ACCESS_... */
 	uint64_t offset, iova, len;	/* of the last dma-buf */
-	int opened, forks, late;	/* devices; calls of ibv_fork_init; devices before that */
 };
 
 /* Of accelerator.c: memory at an address that the processor cannot use. */

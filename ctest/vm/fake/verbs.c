@@ -41,19 +41,11 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	struct ibv_context *context = REAL(ibv_open_device)(device);
 	struct verbs_context *extended = context ? verbs_get_ctx_op(context, query_device_ex) : NULL;
 
-	fake.opened++;
 	if (extended && extended->query_device_ex != query) {
 		real_query = extended->query_device_ex;
 		extended->query_device_ex = query;
 	}
 	return context;
-}
-
-int ibv_fork_init(void)
-{
-	fake.forks++;
-	fake.late = fake.opened;
-	return REAL(ibv_fork_init)();
 }
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)

@@ -448,35 +448,7 @@ static void no_library(int rank)
 	ct_close(&c);
 }
 
-/* What is registered stays the parent's when a process forks. */
-static void before_a_fork(int rank)
-{
-	struct ct c = { 0 };
-	struct fake *f = fake();
-
-	(void)rank;
-	open_domain(&c, &rma);
-	CHECK(f->opened > 0);
-	EQ(f->forks, 1);
-	EQ(f->late, 0);
-	ct_close(&c);
-}
-
-static void never_forks(int rank)
-{
-	struct ct c = { 0 };
-	struct fake *f = fake();
-
-	(void)rank;
-	setenv("FI_FORK_UNSAFE", "1", 1);
-	open_domain(&c, &rma);
-	EQ(f->forks, 0);
-	ct_close(&c);
-}
-
 static const struct ct_test tests[] = {
-	{ "registered memory is made safe from forks before any device is opened", before_a_fork, CT_MSG | CT_SOLO },
-	{ "a process that says it never forks has nothing done about that", never_forks, CT_MSG | CT_SOLO },
 	{ "without on-demand paging in the device memory is pinned, and the log says so", not_on_demand, CT_MSG | CT_SOLO },
 	{ "on-demand paging that nobody asked for is not used", not_wanted, CT_MSG | CT_SOLO },
 	{ "regions are registered on demand, and messages, writes and reads go", on_demand, CT_MSG },

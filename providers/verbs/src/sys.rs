@@ -34,10 +34,10 @@ fn object<T>(ptr: *mut T) -> Result<NonNull<T>> {
 }
 
 /// Registered pages stay the parent's in a process that forks (ibv_fork_init(3)), unless
-/// the user says that it does not. On a kernel that copies them for the child the call
-/// does nothing.
+/// the user says that it does not. What libibverbs does for that keeps a child from
+/// them altogether, so it is not done on a kernel that copies them for the child.
 fn keep_from_forks() {
-    if param::core_boolean(c"fork_unsafe") == Some(true) {
+    if param::core_boolean(c"fork_unsafe") == Some(true) || copies_on_fork(&kernel()) {
         return;
     }
     // SAFETY: no device is open yet by this library.
@@ -50,6 +50,27 @@ fn keep_from_forks() {
             FABRIC,
             "a fork may take registered memory from this process: {error}"
         );
+    }
+}
+
+/// The kernel's release, `6.1.0-43-amd64`.
+fn kernel() -> String {
+    // SAFETY: the structure is texts, so all zeros is a value; the call fills them, each
+    // with a zero at its end.
+    unsafe {
+        let mut name: libc::utsname = std::mem::zeroed();
+        libc::uname(&raw mut name);
+        CStr::from_ptr(name.release.as_ptr()).to_string_lossy().into_owned()
+    }
+}
+
+/// Whether a kernel of this release copies pinned pages for a child at once: 5.12 and
+/// later ones do.
+fn copies_on_fork(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 12),
+        _ => false,
     }
 }
 
@@ -1208,5 +1229,21 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: its identifiers hold counts on it, so none is left.
         unsafe { raw::rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_copy_pinned_pages_on_fork_are_known_by_their_release() {
+        for release in ["5.12.0", "5.15.0-91-generic", "6.1.0-43-amd64", "10.0"] {
+            assert!(copies_on_fork(release), "{release}");
+        }
+        for release in ["4.18.0-553.el8.x86_64", "5.11.22", "5", "", "none.5.12"] {
+            assert!(!copies_on_fork(release), "{release}");
+        }
+        assert!(kernel().contains('.'));
     }
 }
