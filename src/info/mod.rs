@@ -9,11 +9,12 @@
 //! - [`check`](mod@check) compares hints with what a provider offers and keeps the
 //!   reason of every refusal; [`alter`] fills in what is echoed back.
 //! - [`ip`] is getinfo for providers whose addresses are IP addresses.
-//! - [`addr`] reads and writes address strings.
+//! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm's own.
 //! - [`nic`](mod@nic) is what is known of a card.
 //! - [`tostr`] is the text of `fi_tostr`.
 pub mod addr;
 pub mod check;
+pub mod ib;
 pub mod ip;
 pub mod nic;
 mod owned;

@@ -1,6 +1,7 @@
 //! The text of `fi_tostr` (fabric(7)): names of values, and YAML-like dumps of
 //! structures. Scripts parse it, so names, order and layout never change.
 use crate::abi::*;
+use crate::info::ib::IbAddr;
 use crate::info::{InfoRef, addr};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{self, Write};
@@ -581,19 +582,12 @@ fn format_address(format: u32, bytes: &[u8]) -> Option<String> {
     let ne64 = |at| get(bytes, at).map(u64::from_ne_bytes);
     let ne32 = |at| get(bytes, at).map(u32::from_ne_bytes);
     let ne16 = |at| get(bytes, at).map(u16::from_ne_bytes);
-    let be64 = |at| get(bytes, at).map(u64::from_be_bytes);
-    let be16 = |at| get(bytes, at).map(u16::from_be_bytes);
-    let as_ib = || {
-        let (addr, key, sid, scope) = (gid(8)?, be16(2)?, be64(24)?, be64(40)?);
-        let port = (sid >> 16) & 0xfff;
-        Some(format!("fi_sockaddr_ib://[{addr}]:{key:#x}:{port:#x}:{:#x}", scope as u8))
-    };
+    let as_ib = || IbAddr::from_bytes(bytes).map(|addr| addr.to_string());
     match format as c_int {
         FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IP => {
-            match i32::from(ne16(0)?) {
-                libc::AF_INET | libc::AF_INET6 => Some(addr::to_string(&addr::from_sock(bytes)?)),
-                AF_IB if format as c_int == FI_SOCKADDR => as_ib(),
-                _ => None,
+            match addr::from_sock(bytes) {
+                None if format as c_int == FI_SOCKADDR => as_ib(),
+                addr => Some(addr::to_string(&addr?)),
             }
         }
         FI_SOCKADDR_IB => as_ib(),
@@ -628,9 +622,6 @@ fn format_address(format: u32, bytes: &[u8]) -> Option<String> {
         _ => None,
     }
 }
-
-/// The family of InfiniBand addresses, on Linux.
-const AF_IB: i32 = 27;
 
 /// How long the texts of structures can be that `fi_tostr` gives.
 pub const BUFFER: usize = 8192;

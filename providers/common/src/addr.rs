@@ -1,7 +1,8 @@
 //! Socket addresses as the API passes them: `struct sockaddr_in` and
 //! `sockaddr_in6` (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), and their text form.
-use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IN6};
+use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN6};
 use crate::error::{Error, Result};
+use ofi::info::ib::IbAddr;
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -48,14 +49,45 @@ fn len_of_family(family: i32) -> Option<usize> {
     }
 }
 
-/// Bytes of an address of this format: FI_SOCKADDR_* or FI_ADDR_IB_UD.
+/// Bytes of an address of this format: FI_SOCKADDR_IN, _IN6 or _IB, or FI_ADDR_IB_UD.
 pub fn len_of_format(format: u32) -> usize {
     if format == FI_ADDR_IB_UD as u32 {
         UdAddr::LEN
+    } else if format == FI_SOCKADDR_IB as u32 {
+        IbAddr::LEN
     } else if format == FI_SOCKADDR_IN6 as u32 {
         size_of::<libc::sockaddr_in6>()
     } else {
         size_of::<libc::sockaddr_in>()
+    }
+}
+
+/// An address of this format (as for [`len_of_format`]) in the form in which address
+/// vectors keep it; -FI_EINVAL when it is too short, or of another family.
+pub fn read(format: u32, bytes: &[u8]) -> Result<SocketAddr> {
+    if format == FI_ADDR_IB_UD as u32 {
+        Ok(UdAddr::from_bytes(bytes)?.to_socket())
+    } else if format == FI_SOCKADDR_IB as u32 {
+        // Port, partition and service: what makes two addresses the same peer.
+        let addr = IbAddr::from_bytes(bytes).ok_or(Error::INVAL)?;
+        let (flow, scope) = ((addr.sid >> 32) as u32, addr.sid as u32);
+        Ok(SocketAddrV6::new(addr.gid.into(), addr.pkey, flow, scope).into())
+    } else {
+        from_bytes(bytes)
+    }
+}
+
+/// The bytes of what [`read`] made, as the application gets them.
+pub fn write(format: u32, addr: &SocketAddr) -> Result<Vec<u8>> {
+    if format == FI_ADDR_IB_UD as u32 {
+        Ok(UdAddr::from_socket(addr)?.to_bytes().to_vec())
+    } else if format == FI_SOCKADDR_IB as u32 {
+        let SocketAddr::V6(addr) = addr else { return Err(Error::INVAL) };
+        let sid = u64::from(addr.flowinfo()) << 32 | u64::from(addr.scope_id());
+        let ib = IbAddr { sid, ..IbAddr::new(addr.ip().octets(), addr.port()) };
+        Ok(ib.to_bytes().to_vec())
+    } else {
+        Ok(to_raw(addr).as_bytes().to_vec())
     }
 }
 
@@ -177,6 +209,26 @@ mod tests {
         assert_eq!(UdAddr::from_socket(&addr.to_socket()), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
+    }
+
+    #[test]
+    fn vectors_give_addresses_of_every_format_back_as_they_took_them() {
+        let mut ib = IbAddr::new([9; 16], 0x8001);
+        ib.sid = 0x1234_5678_9abc_def0;
+        let ud = UdAddr { gid: [7; 16], qpn: 5, ..UdAddr::default() };
+        let ip = to_raw(&"192.0.2.1:5".parse().unwrap());
+        for (format, bytes) in [
+            (FI_SOCKADDR_IB, &ib.to_bytes()[..]),
+            (FI_ADDR_IB_UD, &ud.to_bytes()[..]),
+            (crate::abi::FI_SOCKADDR_IN, ip.as_bytes()),
+        ] {
+            let format = format as u32;
+            assert_eq!(len_of_format(format), bytes.len());
+            let kept = read(format, bytes).unwrap();
+            assert_eq!(write(format, &kept).as_deref(), Ok(bytes));
+            assert_eq!(read(format, &bytes[..bytes.len() - 1]), Err(Error::INVAL));
+        }
+        assert_eq!(read(FI_SOCKADDR_IB as u32, &[9; 48]), Err(Error::INVAL));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
 };
-use crate::addr::{self, UdAddr};
+use crate::addr;
 use crate::boundary::answer;
 use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
@@ -211,24 +211,17 @@ impl Av {
         Ok(self.table().entries.get(index).ok_or(Error::INVAL)?.addr)
     }
 
-    /// Whether addresses are those of datagram endpoints of RDMA devices.
-    fn is_ud(&self) -> bool {
-        self.format == abi::FI_ADDR_IB_UD as u32
-    }
-
-    /// An address as the application passes it.
-    fn read(&self, bytes: &[u8]) -> Result<SocketAddr> {
-        match self.is_ud() {
-            true => UdAddr::from_bytes(bytes).map(|addr| addr.to_socket()),
-            false => addr::from_bytes(bytes),
-        }
+    /// Whether addresses are IP addresses, and not those of RDMA devices.
+    fn is_ip(&self) -> bool {
+        let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB];
+        !others.iter().any(|other| *other as u32 == self.format)
     }
 
     /// What makes two addresses the same peer: not the IPv6 flow label.
     fn key(&self, addr: &SocketAddr) -> SocketAddr {
         let mut addr = *addr;
         if let SocketAddr::V6(v6) = &mut addr
-            && !self.is_ud()
+            && self.is_ip()
         {
             v6.set_flowinfo(0);
         }
@@ -282,7 +275,7 @@ impl Av {
 
     /// Puts an address in; its index.
     pub fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t> {
-        if !self.is_ud() && !addr::is_reachable(&addr) {
+        if self.is_ip() && !addr::is_reachable(&addr) {
             return Err(Error::INVAL);
         }
         let addr = self.key(&addr);
@@ -519,7 +512,7 @@ unsafe extern "C" fn insert(
         let len = addr::len_of_format(av.format);
         // SAFETY: the caller gives `count` addresses of the vector's format.
         let bytes = unsafe { std::slice::from_raw_parts(addrs.cast::<u8>(), len * count) };
-        let addrs = bytes.chunks_exact(len).map(|bytes| av.read(bytes));
+        let addrs = bytes.chunks_exact(len).map(|bytes| addr::read(av.format, bytes));
         // SAFETY: `out` and `context` are the caller's, for `count` entries.
         unsafe { av.insert_all(addrs, out, flags, context) }
     })
@@ -536,8 +529,8 @@ unsafe extern "C" fn insertsvc(
     answer("fi_av_insertsvc", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
-        if av.is_ud() {
-            // No name service knows queue pairs.
+        if !av.is_ip() {
+            // No name service knows queue pairs, or ports.
             return Err(Error::NOSYS);
         }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
@@ -560,7 +553,7 @@ unsafe extern "C" fn insertsym(
     answer("fi_av_insertsym", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
-        if av.is_ud() {
+        if !av.is_ip() {
             // No name service knows queue pairs.
             return Err(Error::NOSYS);
         }
@@ -615,15 +608,9 @@ unsafe fn copy_addr(
     if len.is_null() {
         return Err(Error::INVAL);
     }
-    let addr = av.get(index)?;
-    let copy = |bytes: &[u8]| {
-        // SAFETY: the caller's buffer has `*len` bytes.
-        unsafe { crate::glue::copy_out(bytes, buf, len) };
-    };
-    match av.is_ud() {
-        true => copy(&UdAddr::from_socket(&addr)?.to_bytes()),
-        false => copy(addr::to_raw(&addr).as_bytes()),
-    }
+    let bytes = addr::write(av.format, &av.get(index)?)?;
+    // SAFETY: the caller's buffer has `*len` bytes.
+    unsafe { crate::glue::copy_out(&bytes, buf, len) };
     Ok(())
 }
 
@@ -666,8 +653,8 @@ unsafe extern "C" fn straddr(
     // SAFETY: `addr` is an address of the vector's format; `buf` has `*len` bytes.
     unsafe {
         let text = match Av::from_c(av) {
-            Ok(av) if av.is_ud() && !addr.is_null() => {
-                let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), UdAddr::LEN);
+            Ok(av) if !av.is_ip() && !addr.is_null() => {
+                let bytes = std::slice::from_raw_parts(addr.cast(), addr::len_of_format(av.format));
                 Some(ofi::info::tostr::address(av.format, Some(bytes)))
             }
             _ => addr::from_ptr(addr).ok().map(|addr| addr::to_text(&addr)),

@@ -310,6 +310,10 @@ impl Getinfo for RxmFabric {
         let cores = lower::getinfo(core_version(api), node, service, flags, &core_hints(hints)?)?;
         let mut chain = InfoChain::new();
         for core in cores.iter() {
+            if core.addr_format() == FI_SOCKADDR_IB as u32 {
+                report("a core left out: only those with IP addresses");
+                continue;
+            }
             if let Some(info) = layer(api, core, hints)? {
                 chain.push(info);
             }

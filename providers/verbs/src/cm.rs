@@ -1,6 +1,11 @@
 //! The data of connection requests, acceptances and rejections: one byte that
 //! says how long the user's part is, and that. Devices pad what they carry, so
 //! the length is not to be had otherwise.
+//!
+//! A request between IP addresses has a header of librdmacm's before that, which
+//! says them. Between InfiniBand addresses there is none, so we write one ourselves:
+//! the data is where it always is, and as long.
+use crate::addr::Addr;
 use ofi_provider::error::{Error, Result};
 
 /// What librdmacm carries on every kind of device.
@@ -9,7 +14,29 @@ const PRIVATE_DATA: usize = 56;
 /// The most that a user's part has (FI_OPT_CM_DATA_SIZE).
 pub(crate) const DATA_MAX: usize = PRIVATE_DATA - 1;
 
-/// What goes over the wire.
+/// Bytes of a header.
+const HEADER: usize = 36;
+
+/// What goes over the wire as a request from an address to another.
+pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Result<Vec<u8>> {
+    let (Addr::Ib(from), Addr::Ib(to)) = (from, to) else { return pack(data) };
+    // Its version, and that of IP that addresses of 16 bytes look like.
+    let mut packed = vec![0, 6 << 4];
+    packed.extend(from.port().to_be_bytes());
+    packed.extend(from.gid.iter().chain(&to.gid));
+    packed.extend(pack(data)?);
+    Ok(packed)
+}
+
+/// What the user gets of what came as a request to an address.
+pub(crate) fn unpack_request(to: Option<&Addr>, packed: &[u8]) -> Vec<u8> {
+    match to.is_some_and(Addr::is_ib) {
+        true => unpack(packed.get(HEADER..).unwrap_or_default()),
+        false => unpack(packed),
+    }
+}
+
+/// What goes over the wire as an answer.
 pub(crate) fn pack(data: &[u8]) -> Result<Vec<u8>> {
     if data.len() > DATA_MAX {
         return Err(Error::INVAL);
@@ -30,6 +57,7 @@ pub(crate) fn unpack(packed: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ofi_provider::info::ib::IbAddr;
 
     #[test]
     fn data_comes_out_as_it_went_in_however_much_is_padded() {
@@ -42,6 +70,24 @@ mod tests {
             assert_eq!(unpack(&packed), data);
         }
         assert_eq!(pack(&[0; DATA_MAX + 1]), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn a_request_between_infiniband_addresses_says_them_and_fits() {
+        let [mut from, to] = [[1; 16], [2; 16]].map(|gid| IbAddr::new(gid, 0xffff));
+        from.set_port(0x1234);
+        let [from, to] = [from, to].map(Addr::Ib);
+        let packed = pack_request(&from, &to, &[9; DATA_MAX]).unwrap();
+        assert_eq!(packed[..4], [0, 0x60, 0x12, 0x34]);
+        assert_eq!((&packed[4..20], &packed[20..36]), (&[1; 16][..], &[2; 16][..]));
+        // The private data of a request of InfiniBand's.
+        assert_eq!(packed.len(), 92);
+        assert_eq!(unpack_request(Some(&to), &packed), [9; DATA_MAX]);
+        assert_eq!(unpack_request(Some(&to), &packed[..35]), []);
+        assert_eq!(pack_request(&from, &to, &[0; DATA_MAX + 1]), Err(Error::INVAL));
+        let ip = Addr::Ip("192.0.2.1:5".parse().unwrap());
+        assert_eq!(pack_request(&ip, &ip, b"data"), pack(b"data"));
+        assert_eq!(unpack_request(Some(&ip), b"\x02data"), *b"da");
     }
 
     #[test]

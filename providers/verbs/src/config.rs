@@ -41,9 +41,14 @@ impl Names {
         Self(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
+    /// Whether the user named none.
+    pub(crate) fn is_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a name is among them, or begins like one of them.
     pub(crate) fn take(&self, name: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|begin| name.starts_with(begin.as_str()))
+        self.is_all() || self.0.iter().any(|begin| name.starts_with(begin.as_str()))
     }
 }
 

@@ -1,4 +1,5 @@
 //! What a device can do, and its addresses.
+use crate::addr::Addr;
 use crate::affinity::{Place, nearest_first};
 use crate::config::{Config, config};
 use crate::engine::PREFIX;
@@ -6,6 +7,7 @@ use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
 use ofi_provider::abi::*;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
+use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::nic::{self, Nic};
 use ofi_provider::info::{InfoBuf, Offer};
 use ofi_provider::param;
@@ -87,9 +89,23 @@ impl Known {
     }
 
     /// The device that has this local address.
-    pub(crate) fn device_of(&self, addr: &SocketAddr) -> Option<Device> {
-        let found = self.locals.iter().find(|local| local.addr.ip() == addr.ip());
-        found.map(|local| local.device).or_else(|| Device::of_address(addr))
+    pub(crate) fn device_of(&self, addr: &Addr) -> Option<Device> {
+        let found = self.locals.iter().find(|local| local.addr.is_same_host(addr));
+        found.map(|local| local.device).or_else(|| match addr {
+            Addr::Ip(addr) => Device::of_address(addr),
+            Addr::Ib(_) => None,
+        })
+    }
+
+    /// The local address from which a connection to `dest` would be made.
+    pub(crate) fn source_for(&self, dest: &Addr) -> Option<Addr> {
+        match dest {
+            Addr::Ip(dest) => route(dest).map(Addr::Ip),
+            Addr::Ib(_) => {
+                let mut addrs = self.locals.iter().map(|local| local.addr);
+                addrs.find(|local| local.may_meet(dest))
+            }
+        }
     }
 }
 
@@ -407,11 +423,12 @@ fn pci(name: &str) -> Option<nic::Pci> {
 /// A local address and the device that has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
-    pub(crate) addr: SocketAddr,
+    pub(crate) addr: Addr,
     pub(crate) device: Device,
 }
 
-/// The local addresses that devices have, in the system's order.
+/// The local addresses that devices have, in the system's order: those of interfaces,
+/// and behind them those of InfiniBand ports.
 fn locals() -> Vec<Local> {
     let ifaces = &config().ifaces;
     let mut found: Vec<Local> = Vec::new();
@@ -420,28 +437,44 @@ fn locals() -> Vec<Local> {
             continue;
         }
         if let Some(device) = Device::of_address(&addr) {
-            found.push(Local { addr, device });
+            found.push(Local { addr: Addr::Ip(addr), device });
         }
+    }
+    if ifaces.is_all() {
+        // They belong to no interface.
+        found.extend(Device::all().iter().flat_map(|device| ib_locals(*device)));
     }
     found
 }
 
+/// The addresses of a device's ports as librdmacm knows them by itself. Nothing can be
+/// reached by those of iWARP.
+fn ib_locals(device: Device) -> Vec<Local> {
+    let gids = if device.is_iwarp() { Vec::new() } else { device.gids() };
+    let local = |(port, gid)| {
+        let pkey = device.pkey(port, 0).ok()?;
+        let addr = IbAddr { scope: port.into(), ..IbAddr::new(gid, pkey) };
+        Some(Local { addr: Addr::Ib(addr), device })
+    };
+    gids.into_iter().filter_map(local).collect()
+}
+
 /// The address of a device's from which the system would reach `dest`, or one
 /// that it has.
-pub(crate) fn source_of(device: Device, dest: Option<&SocketAddr>) -> Option<SocketAddr> {
-    if let Some(source) = dest.and_then(route)
+pub(crate) fn source_of(device: Device, dest: Option<&Addr>) -> Option<Addr> {
+    if let Some(Addr::Ip(dest)) = dest
+        && let Some(source) = route(dest)
         && Device::of_address(&source) == Some(device)
     {
-        return Some(source);
+        return Some(Addr::Ip(source));
     }
-    let same = |local: &Local| {
-        local.device == device && dest.is_none_or(|dest| dest.is_ipv4() == local.addr.is_ipv4())
-    };
+    let same =
+        |local: &Local| local.device == device && dest.is_none_or(|dest| local.addr.may_meet(dest));
     locals().into_iter().find(same).map(|local| local.addr)
 }
 
 /// The address from which the system would reach `dest`, with no port.
-pub(crate) fn route(dest: &SocketAddr) -> Option<SocketAddr> {
+fn route(dest: &SocketAddr) -> Option<SocketAddr> {
     let any: IpAddr = match dest {
         SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),

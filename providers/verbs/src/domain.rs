@@ -1,4 +1,5 @@
 //! Fabrics and domains.
+use crate::addr::Addr;
 use crate::config::config;
 use crate::device::source_of;
 use crate::engine::{Connections, Engine, Limits};
@@ -9,12 +10,9 @@ use crate::pep::{Caller, VerbsPep};
 use crate::sys::{CmId, Device, Pd};
 use core::ffi::CStr;
 use ofi_provider::abi::*;
-use ofi_provider::addr;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{
-    Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
-};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, RxAttr, passive_name, take_request};
 use ofi_provider::info::InfoRef;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, Thread};
@@ -55,7 +53,7 @@ impl Fabric for VerbsFabric {
         if info.ep_type() != fi_ep_type::FI_EP_MSG {
             return Err(Error::INVAL);
         }
-        VerbsPep::new(info.to_owned()?, &local_addr(info)?)
+        VerbsPep::new(info.to_owned()?, &Addr::of_info(info)?)
     }
 }
 
@@ -131,7 +129,7 @@ impl Domain for VerbsDomain {
         }
         let handle = info.handle();
         let passive = passive_name(handle).transpose()?;
-        let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
+        let dest = info.dest_addr().map(Addr::from_bytes).transpose()?;
         let caller = match handle.is_null() || passive.is_some() {
             true => None,
             false => Some(take_request::<Caller>(handle)?),
@@ -149,14 +147,14 @@ impl Domain for VerbsDomain {
                 Ok(id)
             }
             None => {
-                let id = CmId::new(&engine.channel, at as usize)?;
+                let local = match passive.as_deref().or(info.src_addr()) {
+                    Some(bytes) => Addr::from_bytes(bytes)?,
+                    None => source_of(engine.device, dest.as_ref()).ok_or(Error::ADDRNOTAVAIL)?,
+                };
+                let id = CmId::new(&engine.channel, at as usize, &local)?;
                 if passive.is_some() {
                     id.share_port()?;
                 }
-                let local = match passive.as_deref().or(info.src_addr()) {
-                    Some(bytes) => addr::from_bytes(bytes)?,
-                    None => source_of(engine.device, dest.as_ref()).ok_or(Error::ADDRNOTAVAIL)?,
-                };
                 id.bind(&local)?;
                 if id.device() != Some(engine.device) {
                     return Err(Error::ADDRNOTAVAIL);

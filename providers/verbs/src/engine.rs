@@ -5,7 +5,8 @@
 //! their posting; a request's place there is in its number. A success that nobody
 //! wants to know of is not told by the device: it is known when one behind it is. All queue pairs share completion queues of the
 //! device's that have room for everything that can be posted.
-use crate::cm::{pack, unpack};
+use crate::addr::Addr;
+use crate::cm::{pack, pack_request, unpack};
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
 use crate::info::VERBS;
@@ -831,19 +832,20 @@ impl State {
         }
     }
 
-    pub(crate) fn connect(&mut self, at: u32, to: &SocketAddr, param: &[u8]) -> Result {
+    pub(crate) fn connect(&mut self, at: u32, to: &Addr, param: &[u8]) -> Result {
         let ep = &mut self.eps[at];
         match ep.conn {
             Conn::None => {}
             Conn::Up => return Err(Error::ISCONN),
             _ => return Err(Error::OPBADSTATE),
         }
-        let packed = pack(param)?;
         let id = ep.id.as_ref().ok_or(if ep.srq.is_some() {
             Error::NOSYS
         } else {
             Error::OPBADSTATE
         })?;
+        let from = id.local().ok_or(Error::OPBADSTATE)?;
+        let packed = pack_request(&from, to, param)?;
         id.resolve_addr(to)?;
         ep.conn = Conn::Resolving(packed);
         Ok(())

@@ -1,11 +1,11 @@
 //! The provider's endpoints.
+use crate::addr::Addr;
 use crate::cm::DATA_MAX;
 use crate::engine::{Engine, Request};
 use crate::hmem;
 use crate::sys::{CmId, Verb};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
-use ofi_provider::addr;
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::{Local, SendBuf};
 use ofi_provider::cq::Context;
@@ -15,7 +15,6 @@ use ofi_provider::glue::{
     Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
     Tagged, WriteOp,
 };
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -28,7 +27,7 @@ pub(crate) struct VerbsEp {
     engine: Arc<Engine>,
     at: u32,
     /// Where fi_connect goes without an address.
-    dest: Option<SocketAddr>,
+    dest: Option<Addr>,
     /// It has no connection (FI_EP_DGRAM).
     datagrams: bool,
     /// FI_OPT_FI_HMEM_P2P, with FI_HMEM.
@@ -36,7 +35,7 @@ pub(crate) struct VerbsEp {
 }
 
 impl VerbsEp {
-    pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<SocketAddr>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<Addr>) -> Self {
         Self { engine, at, dest, datagrams: false, p2p: None }
     }
 
@@ -257,7 +256,7 @@ impl Cm for VerbsEp {
             return Ok(state.ud_name(self.at, self.engine.device)?.to_bytes().to_vec());
         }
         let local = state.id(self.at)?.local().ok_or(Error::ADDRNOTAVAIL)?;
-        Ok(addr::to_raw(&local).as_bytes().to_vec())
+        Ok(local.to_bytes())
     }
 
     fn setname(&self, name: &[u8]) -> Result {
@@ -265,9 +264,9 @@ impl Cm for VerbsEp {
             // The device chooses.
             return Err(Error::NOSYS);
         }
-        let local = addr::from_bytes(name)?;
+        let local = Addr::from_bytes(name)?;
         // What is bound stays so; another identifier takes the new address.
-        let id = CmId::new(&self.engine.channel, self.at as usize)?;
+        let id = CmId::new(&self.engine.channel, self.at as usize, &local)?;
         id.bind(&local)?;
         self.engine.lock().rename(self.at, id)
     }
@@ -278,7 +277,7 @@ impl Cm for VerbsEp {
             return Err(Error::NOTCONN);
         }
         let peer = state.id(self.at)?.peer().ok_or(Error::NOTCONN)?;
-        Ok(addr::to_raw(&peer).as_bytes().to_vec())
+        Ok(peer.to_bytes())
     }
 
     fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
@@ -286,7 +285,7 @@ impl Cm for VerbsEp {
             return Err(Error::NOSYS);
         }
         let to = match to {
-            Some(bytes) => addr::from_bytes(bytes)?,
+            Some(bytes) => Addr::from_bytes(bytes)?,
             None => self.dest.ok_or(Error::INVAL)?,
         };
         self.engine.lock().connect(self.at, &to, param)

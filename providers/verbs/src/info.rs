@@ -1,24 +1,22 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
+use crate::addr::Addr;
 use crate::config::config;
 use crate::device::{self, Facts, Known, Local};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
-use ofi_provider::addr::{self, UdAddr};
+use ofi_provider::addr::UdAddr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
-use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, addr as text, alter, check, resolve,
-};
+use ofi_provider::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, alter, check};
 use ofi_provider::provider::Provider;
 use std::ffi::CString;
-use std::net::SocketAddr;
 
 /// The addresses that an application named.
 #[derive(Debug)]
 struct Ends {
-    src: Option<SocketAddr>,
-    dest: Option<SocketAddr>,
+    src: Option<Addr>,
+    dest: Option<Addr>,
 }
 
 impl Ends {
@@ -30,14 +28,14 @@ impl Ends {
     ) -> Result<Self> {
         let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
         let read = |bytes: Option<&[u8]>| match bytes {
-            Some(bytes) => addr::from_bytes(bytes).map(Some).map_err(|_| Error::NODATA),
+            Some(bytes) => Addr::from_hints(bytes, format).map(Some).map_err(|_| Error::NODATA),
             None => Ok(None),
         };
         let mut src = read(hints.and_then(InfoRef::src_addr))?;
         let mut dest = read(hints.and_then(InfoRef::dest_addr))?;
         // A port of nobody says nothing of the way.
         if node.is_some() || (service.is_some() && flags & FI_SOURCE != 0) {
-            let found = resolve(node, service, flags, format).map_err(|why| {
+            let found = Addr::resolve(node, service, flags, format).map_err(|why| {
                 report(&format!("refused: {why}"));
                 Error::NODATA
             })?;
@@ -51,7 +49,7 @@ impl Ends {
             return Err(Error::INVAL);
         }
         for end in [&src, &dest].into_iter().flatten() {
-            if !text::format_takes(format, end) {
+            if !end.is_of(format) {
                 report("refused: addr_format: it is not that of an address");
                 return Err(Error::NODATA);
             }
@@ -61,11 +59,13 @@ impl Ends {
 
     /// The local addresses to make infos of.
     fn locals(&self, format: u32, known: &Known) -> Vec<Local> {
-        let takes = |local: &Local| text::format_takes(format, &local.addr);
-        // An address that says only the port stands for all.
-        let port = self.src.filter(|src| src.ip().is_unspecified()).map(|src| src.port());
-        let named = self.src.filter(|src| !src.ip().is_unspecified());
-        if let Some(addr) = named.or_else(|| device::route(self.dest.as_ref()?)) {
+        // An address that says only the port stands for all of its kind.
+        let any = self.src.filter(Addr::is_any);
+        let takes = |local: &Local| {
+            local.addr.is_of(format) && any.is_none_or(|any| any.is_ib() == local.addr.is_ib())
+        };
+        let named = self.src.filter(|src| !src.is_any());
+        if let Some(addr) = named.or_else(|| known.source_for(self.dest.as_ref()?)) {
             let device = known.device_of(&addr);
             return device.map(|device| Local { addr, device }).into_iter().collect();
         }
@@ -75,7 +75,7 @@ impl Ends {
         let mut locals: Vec<Local> =
             known.locals().iter().filter(|local| takes(local)).cloned().collect();
         for local in &mut locals {
-            local.addr.set_port(port.unwrap_or(0));
+            local.addr.set_port(any.map_or(0, |any| any.port()));
         }
         locals
     }
@@ -195,10 +195,10 @@ impl Getinfo for VerbsFabric {
             let own = locals.iter().filter(|local| local.device == facts.device).cloned();
             for local in own.collect::<Vec<_>>() {
                 let Some(mut info) = info_of(version, facts, hints, false)? else { break };
-                info.set_addr_format(text::format_of(&local.addr));
-                info.set_src_addr(Some(addr::to_raw(&local.addr).as_bytes()))?;
-                let dest = ends.dest.as_ref().map(addr::to_raw);
-                info.set_dest_addr(dest.as_ref().map(|addr| addr.as_bytes()))?;
+                info.set_addr_format(local.addr.format());
+                info.set_src_addr(Some(&local.addr.to_bytes()))?;
+                let dest = ends.dest.map(Addr::to_bytes);
+                info.set_dest_addr(dest.as_deref())?;
                 if let Some(hints) = hints {
                     info.set_handle(hints.handle());
                 }

@@ -1,18 +1,17 @@
 //! Passive endpoints: listening for connections.
-use crate::cm::{DATA_MAX, pack, unpack};
+use crate::addr::Addr;
+use crate::cm::{DATA_MAX, pack, unpack_request};
 use crate::engine::hear_all;
 use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
 use ofi_provider::abi::FI_CONNREQ;
-use ofi_provider::addr;
 use ofi_provider::eq::{Eq, Event, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{PassiveEp, Reject, Request};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,12 +53,12 @@ struct State {
     to: Option<(Arc<Eq>, FidPtr)>,
     /// What the application gets with a request, but for the addresses.
     info: InfoBuf,
-    local: SocketAddr,
+    local: Addr,
 }
 
 impl VerbsPep {
     /// A passive endpoint for this address.
-    pub(crate) fn new(info: InfoBuf, local: &SocketAddr) -> Result<Self> {
+    pub(crate) fn new(info: InfoBuf, local: &Addr) -> Result<Self> {
         let state =
             State { id: None, backlog: BACKLOG, listens: false, to: None, info, local: *local };
         let shared = Shared {
@@ -75,7 +74,7 @@ impl State {
     /// Takes the address, so that it can be told.
     fn bind(&mut self, channel: &Arc<Channel>) -> Result<&CmId> {
         if self.id.is_none() {
-            let id = CmId::new(channel, 0)?;
+            let id = CmId::new(channel, 0, &self.local)?;
             // An active endpoint may be opened with this address instead.
             id.share_port()?;
             id.bind(&self.local)?;
@@ -106,11 +105,11 @@ impl PassiveEp for VerbsPep {
     }
 
     fn getname(&self) -> Result<Vec<u8>> {
-        Ok(addr::to_raw(&self.shared.state.lock().local).as_bytes().to_vec())
+        Ok(self.shared.state.lock().local.to_bytes())
     }
 
     fn setname(&self, name: &[u8]) -> Result {
-        let local = addr::from_bytes(name)?;
+        let local = Addr::from_bytes(name)?;
         let mut state = self.shared.state.lock();
         if state.listens {
             return Err(Error::OPBADSTATE);
@@ -178,13 +177,13 @@ impl State {
         if let Some(device) = id.device() {
             info.set_domain_name(device.name())?;
         }
-        let bytes = |addr: Option<SocketAddr>| addr.map(|addr| addr::to_raw(&addr));
-        let (local, peer) = (bytes(id.local()), bytes(id.peer()));
-        info.set_src_addr(local.as_ref().map(|addr| addr.as_bytes()))?;
-        info.set_dest_addr(peer.as_ref().map(|addr| addr.as_bytes()))?;
+        let local = id.local();
+        let data = unpack_request(local.as_ref(), &data);
+        info.set_src_addr(local.map(Addr::to_bytes).as_deref())?;
+        info.set_dest_addr(id.peer().map(Addr::to_bytes).as_deref())?;
         info.set_handle(Request::keep(Caller { id }, fid.0 as usize));
         let event = FI_CONNREQ as u32;
-        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: unpack(&data) });
+        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data });
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! libibverbs and librdmacm, wrapped: the one place of this provider that calls
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
+use crate::addr::Addr;
 use crate::info::VERBS;
 use core::ffi::{CStr, c_int, c_void};
-use ofi_provider::addr::{self, UdAddr};
+use ofi_provider::addr::UdAddr;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::param;
@@ -10,7 +11,7 @@ use rdma_sys as raw;
 use rdma_sys::rdma_cm_event_type as cm_event;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, offset_of};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -194,6 +195,44 @@ impl Device {
         }
     }
 
+    /// The GIDs of its ports that are no IPv4 addresses, each once: the number of the
+    /// port, and the GID. None where the system cannot tell.
+    pub(crate) fn gids(&self) -> Vec<(u8, [u8; 16])> {
+        unsafe extern "C" {
+            // The bindings lack it (ibv_query_gid_table(3)).
+            fn _ibv_query_gid_table(
+                context: *mut raw::ibv_context,
+                entries: *mut raw::ibv_gid_entry,
+                most: usize,
+                flags: u32,
+                size: usize,
+            ) -> isize;
+        }
+        let ports = self.attr().map_or(0, |attr| attr.phys_port_cnt);
+        let len =
+            |port| self.port(port).ok().and_then(|attr| usize::try_from(attr.gid_tbl_len).ok());
+        let most = (1..=ports).filter_map(len).sum();
+        let mut entries: Vec<raw::ibv_gid_entry> = Vec::with_capacity(most);
+        let (room, size) = (entries.as_mut_ptr(), size_of::<raw::ibv_gid_entry>());
+        // SAFETY: the context is open, and there is room for as many entries of this
+        // size as it is told; the answer is how many it filled, or an error.
+        unsafe {
+            let filled = _ibv_query_gid_table(self.0.as_ptr(), room, most, 0, size);
+            entries.set_len(usize::try_from(filled).unwrap_or(0).min(most));
+        }
+        let mut gids = Vec::new();
+        for entry in &entries {
+            // SAFETY: any view of the union has these bytes.
+            let gid = unsafe { entry.gid.raw };
+            let found = (entry.port_num as u8, gid);
+            // RoCE has an entry for each version of it.
+            if Ipv6Addr::from(gid).to_ipv4_mapped().is_none() && !gids.contains(&found) {
+                gids.push(found);
+            }
+        }
+        gids
+    }
+
     /// An entry of a port's table of partition keys (ibv_query_pkey(3)), as it is in
     /// packets.
     pub(crate) fn pkey(&self, port: u8, index: c_int) -> Result<u16> {
@@ -206,9 +245,9 @@ impl Device {
     /// The device that has this local address, if one does.
     pub(crate) fn of_address(addr: &SocketAddr) -> Option<Self> {
         let channel = Channel::new().ok()?;
-        let id = CmId::new(&channel, 0).ok()?;
-        let mut any_port = *addr;
+        let mut any_port = Addr::Ip(*addr);
         any_port.set_port(0);
+        let id = CmId::new(&channel, 0, &any_port).ok()?;
         id.bind(&any_port).ok()?;
         id.device()
     }
@@ -948,6 +987,20 @@ impl Drop for Way {
     }
 }
 
+/// Tells what became of an InfiniBand address: that a port has one does not mean that
+/// the kernel takes it.
+fn refused(what: &str, addr: &Addr, error: &Error) {
+    if addr.is_ib() {
+        ofi_provider::log!(
+            &VERBS,
+            WARN,
+            EP_CTRL,
+            "cannot {what} to {addr}: {error}; the kernel takes such addresses on ports of \
+             InfiniBand, and RoCE needs IP addresses"
+        );
+    }
+}
+
 /// A connection's identifier (rdma_create_id(3)), with its queue pair once it
 /// has one.
 #[derive(Debug)]
@@ -964,10 +1017,14 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// One whose events come to `channel` with `token`.
-    pub(crate) fn new(channel: &Arc<Channel>, token: usize) -> Result<Self> {
+    /// One whose events come to `channel` with `token`, for addresses of this kind.
+    pub(crate) fn new(channel: &Arc<Channel>, token: usize, kind: &Addr) -> Result<Self> {
         let mut id = ptr::null_mut();
-        let (space, token) = (raw::rdma_port_space::RDMA_PS_TCP, token as *mut c_void);
+        let space = match kind {
+            Addr::Ip(_) => raw::rdma_port_space::RDMA_PS_TCP,
+            Addr::Ib(_) => raw::rdma_port_space::RDMA_PS_IB,
+        };
+        let token = token as *mut c_void;
         // SAFETY: the channel is open.
         check(unsafe { raw::rdma_create_id(channel.0.as_ptr(), &raw mut id, token, space) })?;
         Ok(Self { id: object(id)?, channel: channel.clone(), pd: None })
@@ -985,12 +1042,12 @@ impl CmId {
     }
 
     /// Takes this local address; port 0 stands for any.
-    pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
-        let to = addr::to_raw(to);
-        let name = addr::as_sockaddr(&to).0.cast_mut();
+    pub(crate) fn bind(&self, to: &Addr) -> Result {
+        let mut bytes = to.to_bytes();
         // SAFETY: the identifier is open; the address, which is only read, lives
         // for the call.
-        check(unsafe { raw::rdma_bind_addr(self.id.as_ptr(), name) })
+        check(unsafe { raw::rdma_bind_addr(self.id.as_ptr(), bytes.as_mut_ptr().cast()) })
+            .inspect_err(|error| refused("bind", to, error))
     }
 
     /// Lets other identifiers that say the same have its port, while none listens.
@@ -1009,13 +1066,14 @@ impl CmId {
     }
 
     /// Starts to look for the way to an address.
-    pub(crate) fn resolve_addr(&self, to: &SocketAddr) -> Result {
-        let to = addr::to_raw(to);
-        let name = addr::as_sockaddr(&to).0.cast_mut();
+    pub(crate) fn resolve_addr(&self, to: &Addr) -> Result {
+        let mut bytes = to.to_bytes();
+        let name = bytes.as_mut_ptr().cast();
         // SAFETY: as in `bind`.
         check(unsafe {
             raw::rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), name, RESOLVE_TIMEOUT)
         })
+        .inspect_err(|error| refused("connect", to, error))
     }
 
     /// Goes on with that, after the address was resolved.
@@ -1031,21 +1089,21 @@ impl CmId {
     }
 
     /// Its own address, if it is bound to one.
-    pub(crate) fn local(&self) -> Option<SocketAddr> {
+    pub(crate) fn local(&self) -> Option<Addr> {
         // SAFETY: every view of the union starts with the family, and the storage
         // is as long as any address.
         unsafe {
             let at = &raw const self.id.as_ref().route.addr.src_addr_union;
-            addr::from_ptr(at.cast()).ok()
+            Addr::from_ptr(at.cast()).ok()
         }
     }
 
     /// The peer's address, if there is one.
-    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+    pub(crate) fn peer(&self) -> Option<Addr> {
         // SAFETY: as in `local`.
         unsafe {
             let at = &raw const self.id.as_ref().route.addr.dst_addr_union;
-            addr::from_ptr(at.cast()).ok()
+            Addr::from_ptr(at.cast()).ok()
         }
     }
 

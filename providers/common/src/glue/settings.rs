@@ -1,6 +1,7 @@
 //! What every domain is told by the info it is opened with.
 use crate::abi::{
-    FI_ADDR_IB_UD, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress, fi_threading,
+    FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress,
+    fi_threading,
 };
 use crate::addr;
 use crate::error::{Error, Result};
@@ -35,7 +36,7 @@ pub struct DomainSettings {
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
-    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6 or FI_ADDR_IB_UD.
+    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB or FI_ADDR_IB_UD.
     pub addr_format: u32,
     /// The regions registered.
     pub regions: Arc<MrTable>,
@@ -58,6 +59,7 @@ impl DomainSettings {
         // A general format (FI_SOCKADDR) says nothing: the address does.
         let format = match info.addr_format() {
             format if format == FI_ADDR_IB_UD as u32 => FI_ADDR_IB_UD,
+            format if format == FI_SOCKADDR_IB as u32 => FI_SOCKADDR_IB,
             _ if local_addr(info)?.is_ipv6() => FI_SOCKADDR_IN6,
             _ => FI_SOCKADDR_IN,
         };
