@@ -4,6 +4,8 @@
  * runs as root in the guest of ctest/vm.
  */
 #include "ends.h"
+#include <endian.h>
+#include <infiniband/ib.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
 
@@ -146,6 +148,212 @@ static void nobody(int rank)
 		FAIL("error %d %s", err.err, fi_strerror(err.err));
 	CHECK(err.fid == &c.ep->fid);
 	ct_close(&c);
+}
+
+/* The device's own address of this format; skips where it has none. */
+static struct fi_info *ib_info(const struct fi_info *device)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *h = ct_hints(&o), *i = NULL;
+	int r;
+
+	h->addr_format = FI_SOCKADDR_IB;
+	h->domain_attr->name = strdup(device->domain_attr->name);
+	r = fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i);
+	if (r == -FI_ENODATA)
+		SKIP("the device has no addresses of InfiniBand's");
+	OK(r);
+	EQ(i->addr_format, FI_SOCKADDR_IB);
+	EQ(i->src_addrlen, sizeof(struct sockaddr_ib));
+	EQ(((struct sockaddr_ib *)i->src_addr)->sib_family, AF_IB);
+	fi_freeinfo(h);
+	return i;
+}
+static void ib_name(struct fid *f, struct sockaddr_ib *sib)
+{
+	struct ct_name name = ct_getname(f);
+
+	EQ(name.n, sizeof *sib);
+	memcpy(sib, name.b, sizeof *sib);
+	EQ(sib->sib_family, AF_IB);
+}
+
+static void ib_refused(int rank)
+{
+	struct ct c = { 0 };
+	struct ct_name to = { .n = sizeof(struct sockaddr_in) }, before, after;
+	struct sockaddr_in *in = (void *)to.b;
+	struct fi_info *ib;
+	struct fid_pep *pep;
+	struct fid_ep *ep;
+	struct fi_eq_cm_entry e;
+	struct fi_eq_err_entry err = { 0 };
+	uint32_t ev;
+	int r;
+
+	(void)rank;
+	in->sin_family = AF_INET;
+	in->sin_port = htons(4998);
+	inet_pton(AF_INET, ct_node(&c.o), &in->sin_addr);
+	in->sin_addr.s_addr = htonl((ntohl(in->sin_addr.s_addr) & ~255u) | 77);
+	ct_prepare(&c, &to);
+	ib = ib_info(c.info);
+	r = fi_passive_ep(c.fabric, ib, &pep, NULL);
+	if (!r)
+		SKIP("here the kernel takes them");
+	EQ(r, -FI_ENODEV);
+	ERR(fi_endpoint(c.domain, ib, &ep, NULL), FI_ENODEV);
+	/* an endpoint that has an IP address keeps it, and can connect */
+	before = ct_getname(&c.ep->fid);
+	ERR(fi_setname(&c.ep->fid, ib->src_addr, ib->src_addrlen), FI_ENODEV);
+	ERR(fi_connect(c.ep, ib->src_addr, NULL, 0), FI_EINVAL);
+	after = ct_getname(&c.ep->fid);
+	CHECK(before.n == after.n && !memcmp(before.b, after.b, before.n));
+	OK(fi_connect(c.ep, to.b, NULL, 0));
+	EQ(ct_event(&c, &ev, &e, sizeof e, &err), -FI_EAVAIL);
+	CHECK(err.fid == &c.ep->fid);
+	/* so does one that would listen */
+	c.info->dest_addrlen = 0;
+	OK(fi_passive_ep(c.fabric, c.info, &pep, NULL));
+	before = ct_getname(&pep->fid);
+	ERR(fi_setname(&pep->fid, ib->src_addr, ib->src_addrlen), FI_ENODEV);
+	after = ct_getname(&pep->fid);
+	CHECK(before.n == after.n && !memcmp(before.b, after.b, before.n));
+	OK(fi_pep_bind(pep, &c.eq->fid, 0));
+	OK(fi_listen(pep));
+	OK(fi_close(&pep->fid));
+	ct_close(&c);
+	fi_freeinfo(ib);
+}
+
+static void ib_any(int rank)
+{
+	struct ct c = { 0 };
+	struct sockaddr_ib *sib, name, set;
+	struct fi_info *ip;
+
+	(void)rank;
+	ip = ct_getinfo(&c.o, ct_node(&c.o), "0", FI_SOURCE);
+	c.info = ib_info(ip);
+	fi_freeinfo(ip);
+	sib = c.info->src_addr;
+	memset(&sib->sib_addr, 0, sizeof sib->sib_addr);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	ct_open_eq(&c);
+	OK(fi_passive_ep(c.fabric, c.info, &c.pep, NULL));
+	OK(fi_pep_bind(c.pep, &c.eq->fid, 0));
+	/* the kernel chose a service of the port space of these addresses */
+	ib_name(&c.pep->fid, &name);
+	EQ(be64toh(name.sib_sid) >> 16, 0x13f);
+	CHECK(be64toh(name.sib_sid) & 0xffff);
+	set = name;
+	set.sib_sid = htobe64(0x13f0000 | 7471);
+	OK(fi_setname(&c.pep->fid, &set, sizeof set));
+	OK(fi_listen(c.pep));
+	ib_name(&c.pep->fid, &name);
+	CHECK(name.sib_sid == set.sib_sid);
+	OK(fi_close(&c.pep->fid));
+	OK(fi_close(&c.eq->fid));
+	OK(fi_close(&c.fabric->fid));
+	fi_freeinfo(c.info);
+}
+
+static void ib_vector(int rank)
+{
+	struct ct c = { 0 };
+	struct fi_av_attr a = { .type = FI_AV_TABLE };
+	struct sockaddr_ib sib, found;
+	size_t len = sizeof found, room;
+	char text[100];
+	const char *own;
+	struct fi_info *ip;
+	fi_addr_t at;
+
+	(void)rank;
+	ip = ct_getinfo(&c.o, ct_node(&c.o), "0", FI_SOURCE);
+	EQ(ip->addr_format, FI_SOCKADDR_IN);
+	c.info = ib_info(ip);
+	fi_freeinfo(ip);
+	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+	OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
+	OK(fi_av_open(c.domain, &a, &c.av, NULL));
+	memcpy(&sib, c.info->src_addr, sizeof sib);
+	sib.sib_sid = htobe64(0x13f0000 | 7471);
+	sib.sib_scope_id = 0;
+	EQ(fi_av_insert(c.av, &sib, 1, &at, 0, NULL), 1);
+	OK(fi_av_lookup(c.av, at, &found, &len));
+	CHECK(len == sizeof sib && !memcmp(&sib, &found, len));
+	room = sizeof text;
+	CHECK(fi_av_straddr(c.av, &sib, text, &room) == text);
+	EQ(room, strlen(text) + 1);
+	CHECK(!strncmp(text, "fi_sockaddr_ib://[", 18) && strstr(text, "]:0x") && strstr(text, ":0x13f:0x0"));
+	own = fi_tostr(c.info, FI_TYPE_INFO);
+	if (!strstr(own, text))
+		FAIL("%s is not in %s", text, own);
+	sib.sib_family = AF_INET;
+	CHECK(fi_av_insert(c.av, &sib, 1, &at, 0, NULL) != 1);
+	OK(fi_close(&c.av->fid));
+	OK(fi_close(&c.domain->fid));
+	OK(fi_close(&c.fabric->fid));
+	fi_freeinfo(c.info);
+}
+
+/* An address string in the place of a host, of hints; and the same bytes. */
+static void ib_named(int rank)
+{
+	struct ct c = { 0 };
+	struct fi_info *ip, *ib, *h, *i;
+	char text[100], *end;
+	const char *at;
+	const uint32_t formats[] = { FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_ADDR_STR };
+
+	(void)rank;
+	ip = ct_getinfo(&c.o, ct_node(&c.o), "0", FI_SOURCE);
+	ib = ib_info(ip);
+	at = strstr(fi_tostr(ib, FI_TYPE_INFO), "fi_sockaddr_ib://");
+	CHECK(at);
+	snprintf(text, sizeof text, "%s", at);
+	end = strchr(text, '\n');
+	CHECK(end);
+	*end = 0;
+	for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+		for (int way = 0; way < 3; way++) {
+			struct sockaddr_ib *src, *dest;
+
+			h = ct_hints(&c.o);
+			h->addr_format = formats[f];
+			if (way == 2 && formats[f] == FI_ADDR_STR) {
+				h->dest_addr = strdup(text);
+				h->dest_addrlen = strlen(text) + 1;
+			} else if (way == 2) {
+				h->dest_addr = malloc(ib->src_addrlen);
+				memcpy(h->dest_addr, ib->src_addr, ib->src_addrlen);
+				h->dest_addrlen = ib->src_addrlen;
+			}
+			OK(fi_getinfo(CT_VERSION, way < 2 ? text : NULL, way < 2 ? "7471" : NULL, way ? 0 : FI_SOURCE, h, &i));
+			CHECK(!i->next);
+			EQ(i->addr_format, FI_SOCKADDR_IB);
+			CHECK(!strcmp(i->domain_attr->name, ib->domain_attr->name));
+			src = i->src_addr, dest = i->dest_addr;
+			CHECK(!memcmp(&src->sib_addr, &((struct sockaddr_ib *)ib->src_addr)->sib_addr, 16));
+			EQ(be64toh(src->sib_sid), way ? 0x13f0000 : 0x13f0000 | 7471);
+			CHECK(!way == !dest);
+			if (dest)
+				EQ(be64toh(dest->sib_sid), way == 1 ? 0x13f0000 | 7471 : 0x13f0000);
+			fi_freeinfo(i);
+			fi_freeinfo(h);
+		}
+	}
+	/* not for who wants another format, nor from a port of nobody's */
+	h = ct_hints(&c.o);
+	ERR(fi_getinfo(CT_VERSION, text, NULL, FI_SOURCE, h, &i), FI_ENODATA);
+	h->addr_format = FI_SOCKADDR_IB;
+	ERR(fi_getinfo(CT_VERSION, ct_node(&c.o), "7471", FI_SOURCE, h, &i), FI_ENODATA);
+	ERR(fi_getinfo(CT_VERSION, "fi_sockaddr_ib://[fec0::7]:0xffff:0x13f:0x0", NULL, FI_SOURCE, h, &i), FI_ENODATA);
+	ERR(fi_getinfo(CT_VERSION, "fi_sockaddr_ib://[fec0::7]:0xffff:0x13f:0x0", NULL, 0, h, &i), FI_ENODATA);
+	fi_freeinfo(h);
+	fi_freeinfo(ib);
+	fi_freeinfo(ip);
 }
 
 static void locked_memory(int rank)
@@ -302,6 +510,10 @@ static const struct ct_test tests[] = {
 	{ "a request with FI_MORE that nothing follows leaves all the same", more_alone, CT_MSG },
 	{ "a peer that is killed ends the connection, and receives come back", peer_killed, CT_MSG },
 	{ "connecting to nobody ends in an error event", nobody, CT_MSG | CT_SOLO },
+	{ "an InfiniBand address that the kernel does not take is refused, and nothing is lost", ib_refused, CT_MSG | CT_SOLO },
+	{ "a passive endpoint listens on any InfiniBand port", ib_any, CT_MSG | CT_SOLO },
+	{ "an address vector takes InfiniBand addresses, and prints them as infos have them", ib_vector, CT_MSG | CT_SOLO },
+	{ "an InfiniBand port is named by an address string, or by its bytes", ib_named, CT_MSG | CT_SOLO },
 	{ "memory above RLIMIT_MEMLOCK is refused, and the log names the limit", locked_memory, CT_MSG | CT_SOLO },
 	{ "an endpoint and its domain close while its call is not answered", unanswered, CT_MSG | CT_SOLO },
 	{ "a call that the peer's system does not take stalls no other connection", blocked, CT_MSG },

@@ -460,16 +460,19 @@ fn ib_locals(device: Device) -> Vec<Local> {
 }
 
 /// The address of a device's from which the system would reach `dest`, or one
-/// that it has.
-pub(crate) fn source_of(device: Device, dest: Option<&Addr>) -> Option<Addr> {
+/// that it has, of this format.
+pub(crate) fn source_of(device: Device, dest: Option<&Addr>, format: u32) -> Option<Addr> {
     if let Some(Addr::Ip(dest)) = dest
         && let Some(source) = route(dest)
         && Device::of_address(&source) == Some(device)
     {
         return Some(Addr::Ip(source));
     }
-    let same =
-        |local: &Local| local.device == device && dest.is_none_or(|dest| local.addr.may_meet(dest));
+    let same = |local: &Local| {
+        local.device == device
+            && local.addr.is_of(format)
+            && dest.is_none_or(|dest| local.addr.may_meet(dest))
+    };
     locals().into_iter().find(same).map(|local| local.addr)
 }
 

@@ -149,7 +149,8 @@ impl Domain for VerbsDomain {
             None => {
                 let local = match passive.as_deref().or(info.src_addr()) {
                     Some(bytes) => Addr::from_bytes(bytes)?,
-                    None => source_of(engine.device, dest.as_ref()).ok_or(Error::ADDRNOTAVAIL)?,
+                    None => source_of(engine.device, dest.as_ref(), info.addr_format())
+                        .ok_or(Error::ADDRNOTAVAIL)?,
                 };
                 let id = CmId::new(&engine.channel, at as usize, &local)?;
                 if passive.is_some() {

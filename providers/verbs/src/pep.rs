@@ -59,13 +59,14 @@ struct State {
 impl VerbsPep {
     /// A passive endpoint for this address.
     pub(crate) fn new(info: InfoBuf, local: &Addr) -> Result<Self> {
-        let state =
+        let mut state =
             State { id: None, backlog: BACKLOG, listens: false, to: None, info, local: *local };
-        let shared = Shared {
-            channel: Channel::new()?,
-            state: Lock::new(state),
-            activity: AtomicU64::new(0),
-        };
+        let channel = Channel::new()?;
+        if local.is_ib() {
+            // fi_getinfo(3) could not know whether the kernel takes it.
+            state.bind(&channel)?;
+        }
+        let shared = Shared { channel, state: Lock::new(state), activity: AtomicU64::new(0) };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -114,8 +115,13 @@ impl PassiveEp for VerbsPep {
         if state.listens {
             return Err(Error::OPBADSTATE);
         }
-        (state.id, state.local) = (None, local);
-        state.bind(&self.shared.channel).map(drop)
+        let before = (state.id.take(), state.local);
+        state.local = local;
+        if let Err(error) = state.bind(&self.shared.channel) {
+            (state.id, state.local) = before;
+            return Err(error);
+        }
+        Ok(())
     }
 
     fn set_backlog(&self, backlog: c_int) -> Result {
