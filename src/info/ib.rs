@@ -1,10 +1,13 @@
 //! Addresses that librdmacm has of its own (FI_SOCKADDR_IB): `struct sockaddr_ib`.
 use core::fmt;
 use core::mem::size_of;
+use libc::sa_family_t;
 use std::net::Ipv6Addr;
 
 /// The family of these addresses, on Linux.
-pub const AF_IB: u16 = 27;
+pub const AF_IB: i32 = 27;
+/// As a structure has it.
+const FAMILY: [u8; 2] = (AF_IB as sa_family_t).to_ne_bytes();
 
 /// A service behind a port of an InfiniBand network, as `struct sockaddr_ib` of
 /// `<infiniband/ib.h>` says it.
@@ -69,7 +72,7 @@ impl IbAddr {
             bytes.get(at..at + N)?.try_into().ok()
         }
         let bytes: &[u8; Self::LEN] = bytes.get(..Self::LEN)?.try_into().ok()?;
-        if u16::from_ne_bytes(get(bytes, 0)?) != AF_IB {
+        if bytes[..2] != FAMILY {
             return None;
         }
         Some(Self {
@@ -90,7 +93,7 @@ impl IbAddr {
             bytes[at..at + field.len()].copy_from_slice(field);
             at += field.len();
         };
-        put(&AF_IB.to_ne_bytes());
+        put(&FAMILY);
         put(&self.pkey.to_be_bytes());
         put(&self.flow.to_be_bytes());
         put(&self.gid);
@@ -149,7 +152,7 @@ mod tests {
         addr.set_port(0x1234);
         let bytes = addr.to_bytes();
         assert_eq!(IbAddr::from_bytes(&bytes), Some(addr));
-        assert_eq!(bytes[..2], AF_IB.to_ne_bytes());
+        assert_eq!(bytes[..2], 27_u16.to_ne_bytes());
         assert_eq!(bytes[2..8], [0x80, 1, 0, 0, 0, 7]);
         assert_eq!(bytes[8..24], addr.gid);
         assert_eq!(bytes[24..32], [0, 0, 0, 0, 1, 0x3f, 0x12, 0x34]);

@@ -189,9 +189,14 @@ static void ib_refused(int rank)
 	struct fi_eq_cm_entry e;
 	struct fi_eq_err_entry err = { 0 };
 	uint32_t ev;
-	int r;
+	char log[8000] = "";
+	int r, said[2];
 
 	(void)rank;
+	/* before the library reads it */
+	setenv("FI_LOG_LEVEL", "warn", 1);
+	CHECK(!pipe(said));
+	CHECK(dup2(said[1], 2) == 2);
 	in->sin_family = AF_INET;
 	in->sin_port = htons(4998);
 	inet_pton(AF_INET, ct_node(&c.o), &in->sin_addr);
@@ -209,6 +214,9 @@ static void ib_refused(int rank)
 	ERR(fi_connect(c.ep, ib->src_addr, NULL, 0), FI_EINVAL);
 	after = ct_getname(&c.ep->fid);
 	CHECK(before.n == after.n && !memcmp(before.b, after.b, before.n));
+	CHECK(read(said[0], log, sizeof log - 1) > 0);
+	if (!strstr(log, "cannot bind to fi_sockaddr_ib://") || !strstr(log, "cannot connect to fi_sockaddr_ib://"))
+		FAIL("it says: %s", log);
 	OK(fi_connect(c.ep, to.b, NULL, 0));
 	EQ(ct_event(&c, &ev, &e, sizeof e, &err), -FI_EAVAIL);
 	CHECK(err.fid == &c.ep->fid);

@@ -2,7 +2,8 @@
 //! `sockaddr_in6` (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), and their text form.
 use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN6};
 use crate::error::{Error, Result};
-use ofi::info::ib::IbAddr;
+use core::ffi::c_void;
+use ofi::info::ib::{AF_IB, IbAddr};
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -28,8 +29,19 @@ pub fn from_bytes(bytes: &[u8]) -> Result<SocketAddr> {
 /// Reads the address the application points to, by the family it names.
 ///
 /// # Safety
-/// `addr` is null or points to a complete `sockaddr` of its family.
-pub unsafe fn from_ptr(addr: *const core::ffi::c_void) -> Result<SocketAddr> {
+/// As for [`bytes_at`].
+pub unsafe fn from_ptr(addr: *const c_void) -> Result<SocketAddr> {
+    // SAFETY: by the contract.
+    from_bytes(unsafe { bytes_at(addr) }?)
+}
+
+/// The bytes of the address the application points to, as many as the family has that
+/// it names; -FI_EINVAL for null, or one that is not known.
+///
+/// # Safety
+/// `addr` is null or points to a complete `sockaddr` of its family, which stays as it
+/// is for `'a`.
+pub unsafe fn bytes_at<'a>(addr: *const c_void) -> Result<&'a [u8]> {
     if addr.is_null() {
         return Err(Error::INVAL);
     }
@@ -37,7 +49,7 @@ pub unsafe fn from_ptr(addr: *const core::ffi::c_void) -> Result<SocketAddr> {
     unsafe {
         let family = i32::from(addr.cast::<u16>().read_unaligned());
         let len = len_of_family(family).ok_or(Error::INVAL)?;
-        from_bytes(std::slice::from_raw_parts(addr.cast::<u8>(), len))
+        Ok(std::slice::from_raw_parts(addr.cast::<u8>(), len))
     }
 }
 
@@ -45,6 +57,7 @@ fn len_of_family(family: i32) -> Option<usize> {
     match family {
         libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
         libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
+        AF_IB => Some(IbAddr::LEN),
         _ => None,
     }
 }
@@ -209,6 +222,19 @@ mod tests {
         assert_eq!(UdAddr::from_socket(&addr.to_socket()), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
+    }
+
+    #[test]
+    fn what_an_application_points_to_is_as_long_as_its_family_says() {
+        let mut room = [0xee_u8; 64];
+        for (family, len) in [(libc::AF_INET, 16), (libc::AF_INET6, 28), (AF_IB, 48), (99, 0)] {
+            room[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+            // SAFETY: longer than any address.
+            let bytes = unsafe { bytes_at(room.as_ptr().cast()) };
+            assert_eq!(bytes.map_or(0, <[u8]>::len), len);
+        }
+        // SAFETY: null.
+        assert_eq!(unsafe { bytes_at(std::ptr::null()) }, Err(Error::INVAL));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The addresses of connections: IP addresses, and those that librdmacm has of its
 //! own for ports of InfiniBand networks (AF_IB).
-use core::ffi::{CStr, c_void};
+use core::ffi::CStr;
 use core::fmt;
 use ofi_provider::abi::{FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB};
 use ofi_provider::addr as ip;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::local_addr;
-use ofi_provider::info::ib::{AF_IB, IbAddr};
+use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::{InfoRef, addr as text, resolve};
 use std::net::SocketAddr;
 
@@ -41,23 +41,6 @@ impl Addr {
         match IbAddr::from_bytes(bytes) {
             Some(addr) => Ok(Self::Ib(addr)),
             None => ip::from_bytes(bytes).map(Self::Ip),
-        }
-    }
-
-    /// The same, of a C structure.
-    ///
-    /// # Safety
-    /// `at` is null or points to a complete `sockaddr` of its family.
-    pub(crate) unsafe fn from_ptr(at: *const c_void) -> Result<Self> {
-        if at.is_null() {
-            return Err(Error::INVAL);
-        }
-        // SAFETY: by the contract; the family comes first, and says how long it is.
-        unsafe {
-            if at.cast::<u16>().read_unaligned() != AF_IB {
-                return ip::from_ptr(at).map(Self::Ip);
-            }
-            Self::from_bytes(std::slice::from_raw_parts(at.cast(), IbAddr::LEN))
         }
     }
 
@@ -196,7 +179,7 @@ mod tests {
             let bytes = addr.to_bytes();
             assert_eq!(Addr::from_bytes(&bytes), Ok(addr));
             // SAFETY: a complete address.
-            assert_eq!(unsafe { Addr::from_ptr(bytes.as_ptr().cast()) }, Ok(addr));
+            assert_eq!(unsafe { ip::bytes_at(bytes.as_ptr().cast()) }, Ok(&bytes[..]));
             assert_eq!(Addr::from_hints(&bytes, addr.format()), Ok(addr));
             let string = format!("{addr}\0");
             assert_eq!(Addr::from_hints(string.as_bytes(), FI_ADDR_STR as u32), Ok(addr));
@@ -214,10 +197,6 @@ mod tests {
         for text in [&b""[..], b"\0", b"\xff", TEXT.trim_end_matches("0x0").as_bytes()] {
             assert_eq!(Addr::from_hints(text, FI_ADDR_STR as u32), Err(Error::INVAL));
         }
-        // SAFETY: null.
-        assert_eq!(unsafe { Addr::from_ptr(core::ptr::null()) }, Err(Error::INVAL));
-        // SAFETY: a family alone, of nothing that is known.
-        assert_eq!(unsafe { Addr::from_ptr((&raw const bytes[24]).cast()) }, Err(Error::INVAL));
     }
 
     #[test]

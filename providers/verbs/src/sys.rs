@@ -3,7 +3,7 @@
 use crate::addr::Addr;
 use crate::info::VERBS;
 use core::ffi::{CStr, c_int, c_void};
-use ofi_provider::addr::UdAddr;
+use ofi_provider::addr::{self, UdAddr};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::param;
@@ -1094,7 +1094,7 @@ impl CmId {
         // is as long as any address.
         unsafe {
             let at = &raw const self.id.as_ref().route.addr.src_addr_union;
-            Addr::from_ptr(at.cast()).ok()
+            Addr::from_bytes(addr::bytes_at(at.cast()).ok()?).ok()
         }
     }
 
@@ -1103,7 +1103,7 @@ impl CmId {
         // SAFETY: as in `local`.
         unsafe {
             let at = &raw const self.id.as_ref().route.addr.dst_addr_union;
-            Addr::from_ptr(at.cast()).ok()
+            Addr::from_bytes(addr::bytes_at(at.cast()).ok()?).ok()
         }
     }
 

@@ -1161,10 +1161,8 @@ unsafe extern "C" fn connect<E: Endpoint>(
         // `param_len` bytes.
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;
-            let addr =
-                if addr.is_null() { None } else { Some(addr::to_raw(&addr::from_ptr(addr)?)) };
+            let addr = if addr.is_null() { None } else { Some(addr::bytes_at(addr)?) };
             ep.enable()?;
-            let addr = addr.as_ref().map(|addr| addr.as_bytes());
             ep.inner().connect(addr, bytes(param, param_len))
         }
     })
