@@ -2,6 +2,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use ofi::abi::FI_NUMERICHOST;
+use ofi::info::ib::IbAddr;
 use ofi::info::{addr, resolve};
 use std::ffi::CString;
 
@@ -12,6 +13,9 @@ fuzz_target!(|text: &str| {
         // The text form has no scope, which "%2" at the end of a host gives.
         assert_eq!((again.ip(), again.port()), (addr.ip(), addr.port()), "{text:?}: {written}");
         assert_eq!(addr::to_string(&again), written);
+    }
+    if let Some(addr) = IbAddr::from_text(text) {
+        assert_eq!(IbAddr::from_text(&addr.to_string()), Some(addr), "{text:?}: {addr}");
     }
     // The rest of it is a service. Numeric, so that nobody is asked for names.
     let (node, service) = text.split_once(' ').unwrap_or((text, "0"));

@@ -2,8 +2,14 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use ofi::info::addr;
+use ofi::info::ib::IbAddr;
 
 fuzz_target!(|bytes: &[u8]| {
+    if let Some(addr) = IbAddr::from_bytes(bytes) {
+        assert_eq!(addr.to_bytes(), bytes[..IbAddr::LEN]);
+        let text = IbAddr::from_text(&addr.to_string()).unwrap();
+        assert_eq!((text.gid, text.pkey), (addr.gid, addr.pkey));
+    }
     let Some(addr) = addr::from_sock(bytes) else { return };
     let sock = addr::to_sock(&addr);
     assert!(sock.as_bytes().len() <= bytes.len());

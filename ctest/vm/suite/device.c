@@ -358,6 +358,16 @@ static void ib_named(int rank)
 	h->addr_format = FI_SOCKADDR_IB;
 	ERR(fi_getinfo(CT_VERSION, ct_node(&c.o), "7471", FI_SOURCE, h, &i), FI_ENODATA);
 	ERR(fi_getinfo(CT_VERSION, "fi_sockaddr_ib://[fec0::7]:0xffff:0x13f:0x0", NULL, FI_SOURCE, h, &i), FI_ENODATA);
+	/* nor from one kind to the other */
+	h->addr_format = FI_FORMAT_UNSPEC;
+	h->dest_addr = malloc(ip->src_addrlen);
+	memcpy(h->dest_addr, ip->src_addr, ip->src_addrlen);
+	h->dest_addrlen = ip->src_addrlen;
+	ERR(fi_getinfo(CT_VERSION, text, NULL, FI_SOURCE, h, &i), FI_ENODATA);
+	free(h->dest_addr);
+	h->dest_addr = NULL;
+	h->dest_addrlen = 0;
+	h->addr_format = FI_SOCKADDR_IB;
 	ERR(fi_getinfo(CT_VERSION, "fi_sockaddr_ib://[fec0::7]:0xffff:0x13f:0x0", NULL, 0, h, &i), FI_ENODATA);
 	fi_freeinfo(h);
 	fi_freeinfo(ib);

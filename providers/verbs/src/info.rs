@@ -65,6 +65,11 @@ impl Ends {
             local.addr.is_of(format) && any.is_none_or(|any| any.is_ib() == local.addr.is_ib())
         };
         let named = self.src.filter(|src| !src.is_any());
+        if let (Some(src), Some(dest)) = (self.src, self.dest)
+            && src.is_ib() != dest.is_ib()
+        {
+            return Vec::new();
+        }
         if let Some(addr) = named.or_else(|| known.source_for(self.dest.as_ref()?)) {
             let device = known.device_of(&addr);
             return device.map(|device| Local { addr, device }).into_iter().collect();
