@@ -198,16 +198,9 @@ impl Device {
     /// The GIDs of its ports that are no IPv4 addresses, each once: the number of the
     /// port, and the GID. None where the system cannot tell.
     pub(crate) fn gids(&self) -> Vec<(u8, [u8; 16])> {
-        unsafe extern "C" {
-            // The bindings lack it (ibv_query_gid_table(3)).
-            fn _ibv_query_gid_table(
-                context: *mut raw::ibv_context,
-                entries: *mut raw::ibv_gid_entry,
-                most: usize,
-                flags: u32,
-                size: usize,
-            ) -> isize;
-        }
+        // SAFETY: the function of that name has that type.
+        let query: Option<QueryGidTable> = unsafe { optional(c"_ibv_query_gid_table") };
+        let Some(query) = query else { return Vec::new() };
         let ports = self.attr().map_or(0, |attr| attr.phys_port_cnt);
         let len =
             |port| self.port(port).ok().and_then(|attr| usize::try_from(attr.gid_tbl_len).ok());
@@ -217,7 +210,7 @@ impl Device {
         // SAFETY: the context is open, and there is room for as many entries of this
         // size as it is told; the answer is how many it filled, or an error.
         unsafe {
-            let filled = _ibv_query_gid_table(self.0.as_ptr(), room, most, 0, size);
+            let filled = query(self.0.as_ptr(), room, most, 0, size);
             entries.set_len(usize::try_from(filled).unwrap_or(0).min(most));
         }
         let mut gids = Vec::new();
@@ -226,7 +219,8 @@ impl Device {
             let gid = unsafe { entry.gid.raw };
             let found = (entry.port_num as u8, gid);
             // RoCE has an entry for each version of it.
-            if Ipv6Addr::from(gid).to_ipv4_mapped().is_none() && !gids.contains(&found) {
+            let is_ib = gid != [0; 16] && Ipv6Addr::from(gid).to_ipv4_mapped().is_none();
+            if is_ib && !gids.contains(&found) {
                 gids.push(found);
             }
         }
@@ -421,18 +415,33 @@ impl Drop for Region {
 type RegDmabufMr =
     unsafe extern "C" fn(*mut raw::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut raw::ibv_mr;
 
-/// ibv_reg_dmabuf_mr, which not every libibverbs has: linked, it would keep this plug-in
-/// from loading there.
 fn reg_dmabuf_mr() -> Option<RegDmabufMr> {
     static FOUND: OnceLock<Option<RegDmabufMr>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        // SAFETY: looks a name up; the function of that name has that type, and null is
-        // none.
-        unsafe {
-            let found = libc::dlsym(libc::RTLD_DEFAULT, c"ibv_reg_dmabuf_mr".as_ptr());
-            std::mem::transmute::<*mut c_void, Option<RegDmabufMr>>(found)
-        }
-    })
+    // SAFETY: the function of that name has that type.
+    *FOUND.get_or_init(|| unsafe { optional(c"ibv_reg_dmabuf_mr") })
+}
+
+/// The type of ibv_query_gid_table(3), behind its inline form.
+type QueryGidTable = unsafe extern "C" fn(
+    *mut raw::ibv_context,
+    *mut raw::ibv_gid_entry,
+    usize,
+    u32,
+    usize,
+) -> isize;
+
+/// A function that not every libibverbs has: linked, it would keep this plug-in from
+/// loading there.
+///
+/// # Safety
+/// `F` is the type of a pointer to the function of that name.
+unsafe fn optional<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: looks a name up; what is found is a pointer to that function.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        (!found.is_null()).then(|| std::mem::transmute_copy(&found))
+    }
 }
 
 /// Where completion queues tell that they have something (ibv_create_comp_channel(3)).
