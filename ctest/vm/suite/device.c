@@ -260,10 +260,7 @@ static void ib_any(int rank)
 	OK(fi_listen(c.pep));
 	ib_name(&c.pep->fid, &name);
 	CHECK(name.sib_sid == set.sib_sid);
-	OK(fi_close(&c.pep->fid));
-	OK(fi_close(&c.eq->fid));
-	OK(fi_close(&c.fabric->fid));
-	fi_freeinfo(c.info);
+	ct_close(&c);
 }
 
 static void ib_vector(int rank)
@@ -300,10 +297,7 @@ static void ib_vector(int rank)
 		FAIL("%s is not in %s", text, own);
 	sib.sib_family = AF_INET;
 	CHECK(fi_av_insert(c.av, &sib, 1, &at, 0, NULL) != 1);
-	OK(fi_close(&c.av->fid));
-	OK(fi_close(&c.domain->fid));
-	OK(fi_close(&c.fabric->fid));
-	fi_freeinfo(c.info);
+	ct_close(&c);
 }
 
 /* An address string in the place of a host, of hints; and the same bytes. */

@@ -12,7 +12,8 @@ use ofi_provider::info::nic::{self, Nic};
 use ofi_provider::info::{InfoBuf, Offer};
 use ofi_provider::param;
 use rdma_sys as raw;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -223,6 +224,23 @@ pub(crate) fn has_atomics(attr: &raw::ibv_device_attr) -> bool {
     attr.atomic_cap != raw::ibv_atomic_cap::IBV_ATOMIC_NONE
 }
 
+/// What devices, by their names, answered to questions.
+type Answers<Q, A> = BTreeMap<(CString, Q), A>;
+
+/// A device's answer to a question that takes it some time: it is asked once.
+fn ask_once<Q: Ord, A: Copy>(
+    answers: &Mutex<Answers<Q, A>>,
+    device: Device,
+    question: Q,
+    ask: impl FnOnce() -> Result<A>,
+) -> Result<A> {
+    let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+    match answers.entry((device.name().to_owned(), question)) {
+        Entry::Occupied(known) => Ok(*known.get()),
+        Entry::Vacant(new) => Ok(*new.insert(ask()?)),
+    }
+}
+
 /// How many bytes a device copies from the request itself, up to `most`; none if it
 /// has no such queue pairs. It is found by asking for some, once for each device.
 fn inline_size(
@@ -231,32 +249,25 @@ fn inline_size(
     segments: u32,
     datagrams: bool,
 ) -> Result<Option<usize>> {
-    type Known = HashMap<(CString, bool), Option<usize>>;
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    let key = (device.name().to_owned(), datagrams);
-    if let Some(size) = known.get(&key) {
-        return Ok(*size);
-    }
-    let (pd, comp) = (Pd::new(device)?, CompChannel::new(device)?);
-    let cq = HwCq::new(device, 2, &comp)?;
-    let possible = |inline: usize| {
-        let spec = QpSpec {
-            cq: &cq,
-            srq: None,
-            sends: 1,
-            recvs: 1,
-            send_segments: segments,
-            recv_segments: 1,
-            inline: inline as u32,
-            datagrams,
+    static KNOWN: Mutex<Answers<bool, Option<usize>>> = Mutex::new(Answers::new());
+    ask_once(&KNOWN, device, datagrams, || {
+        let (pd, comp) = (Pd::new(device)?, CompChannel::new(device)?);
+        let cq = HwCq::new(device, 2, &comp)?;
+        let possible = |inline: usize| {
+            let spec = QpSpec {
+                cq: &cq,
+                srq: None,
+                sends: 1,
+                recvs: 1,
+                send_segments: segments,
+                recv_segments: 1,
+                inline: inline as u32,
+                datagrams,
+            };
+            spec.is_possible(&pd)
         };
-        spec.is_possible(&pd)
-    };
-    let size = possible(0).then(|| largest(most, possible));
-    known.insert(key, size);
-    Ok(size)
+        Ok(possible(0).then(|| largest(most, possible)))
+    })
 }
 
 /// The largest number up to `most` that is possible; 0 is.
@@ -275,18 +286,11 @@ fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
 /// Whether a device may and can use memory of accelerators: by the files that stand for
 /// it. Each device is asked once.
 fn reaches_accelerators(device: Device) -> Result<bool> {
-    static KNOWN: Mutex<Option<HashMap<CString, bool>>> = Mutex::new(None);
+    static KNOWN: Mutex<Answers<(), bool>> = Mutex::new(Answers::new());
     if param::core_boolean(c"hmem_disable_p2p") == Some(true) {
         return Ok(false);
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(can) = known.get(device.name()) {
-        return Ok(*can);
-    }
-    let can = device.has_dmabuf()?;
-    known.insert(device.name().to_owned(), can);
-    Ok(can)
+    ask_once(&KNOWN, device, (), || device.has_dmabuf())
 }
 
 /// What endpoints offer whose buffers may be in memory of accelerators, where others

@@ -1,6 +1,6 @@
 //! Memory of accelerators (FI_HMEM): the dma-buf file that stands for it, from the
 //! accelerator's own library, which is loaded when the first such region is registered.
-use crate::info::VERBS;
+use crate::memory::say;
 use core::ffi::{CStr, c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use ofi_provider::abi::{c_enum, fi_hmem_iface};
@@ -39,10 +39,6 @@ pub(crate) fn export(iface: c_enum<fi_hmem_iface>, addr: usize, len: usize) -> R
             Err(Error::OPNOTSUPP)
         }
     }
-}
-
-fn say(line: &str) {
-    ofi_provider::log!(&VERBS, WARN, MR, "{line}");
 }
 
 /// What a call of an accelerator's library answered, where 0 is success.

@@ -131,7 +131,8 @@ fn with_answers(pd: &Pd, rights: u32) -> u32 {
     rights
 }
 
-fn say(line: &str) {
+/// Tells the user what became of memory that was to be registered.
+pub(crate) fn say(line: &str) {
     ofi_provider::log!(&VERBS, WARN, MR, "{line}");
 }
 
