@@ -16,6 +16,7 @@ pub mod buf;
 pub mod buffered;
 pub mod cntr;
 mod coll;
+pub mod courtesy;
 pub mod cq;
 pub mod eq;
 pub mod glue;

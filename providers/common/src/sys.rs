@@ -138,6 +138,19 @@ fn millis(timeout: Option<Duration>) -> libc::c_int {
     }
 }
 
+/// Sleeps until `fd` is readable or so many nanoseconds are over; a signal ends it, too.
+pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
+    const SECOND: u64 = 1_000_000_000;
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec {
+        tv_sec: (nanos / SECOND).min(libc::time_t::MAX as u64) as libc::time_t,
+        tv_nsec: (nanos % SECOND) as libc::c_long,
+    };
+    // SAFETY: both outlive the call, which reads one and writes the other; no signal
+    // mask is given.
+    unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
+}
+
 /// A descriptor that becomes readable when it is signalled and stays so until
 /// it is drained.
 #[derive(Debug)]

@@ -8,10 +8,12 @@
 //! connections are made and ended in [`cm`], those between contexts of scalable
 //! endpoints with the help of [`contexts`]. Atomic operations are in [`atomic`].
 //!
-//! Progress looks at few sockets: the *hot* ones, which moved lately, are read
-//! directly; epoll tells of all others, and is asked less often the longer it
-//! has nothing to tell. Idle connections cost nothing. With an io_uring all is up
-//! to epoll, and many sockets are read and written in one call ([`uring`]).
+//! A turn that finds nothing is one system call. While one connection alone moves it
+//! is *hot*: it is read directly, and epoll, which tells of all others, is asked less
+//! often the longer it has nothing to tell. When several move, or others want the
+//! processor, epoll is asked each time. Who looks in vain again and again gives way
+//! ([`courtesy`]). Idle connections cost nothing. With an io_uring all is up to epoll,
+//! and many sockets are read and written in one call ([`uring`]).
 mod atomic;
 mod batch;
 mod buffered;
@@ -36,6 +38,7 @@ use batch::Courier;
 use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
+use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
@@ -44,14 +47,15 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use tx::Packet;
 use uring::Transport;
 
-/// How many connections may be hot at a time.
-const MAX_HOT: usize = 4;
+/// How many connections may be hot at a time: more than one are not read directly, so
+/// that two are as good as many.
+const MAX_HOT: usize = 2;
 
 /// Looks in vain after which a connection is hot no more.
 const COLD_AFTER: u32 = 4096;
@@ -59,13 +63,12 @@ const COLD_AFTER: u32 = 4096;
 /// At most so many turns pass without asking epoll.
 const MAX_EPOLL_GAP: u32 = 64;
 
-/// Looks in vain after which the processor is offered to others now and then, if
-/// the process has more engines than there are processors: most likely a thread
-/// polls each of them, and the one that has something to do must get its turn.
-const PATIENT_AFTER: u32 = 256;
+/// Looks in vain, since something moved last, in which a caller is expected to find
+/// something, whatever it did between the looks before.
+const FEW: u32 = 2;
 
-/// So often.
-const OFFER_EVERY: u32 = 16;
+/// Times that others moved after which a connection is hot no more.
+const LEFT_BEHIND: u32 = 16;
 
 /// What an epoll token names.
 const TOKEN_CONN: u64 = 0;
@@ -79,21 +82,6 @@ pub(crate) struct Engine {
     activity: AtomicU64,
     /// The process that made it; a fork of that has a copy, but the same sockets.
     pid: u32,
-}
-
-/// How many there are in the process.
-static ENGINES: AtomicUsize = AtomicUsize::new(0);
-
-/// How many threads can run at a time.
-fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, Into::into))
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        ENGINES.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// The engines of all domains that are open.
@@ -116,7 +104,7 @@ pub(crate) struct State {
     conns: Slab<Conn>,
     eps: Slab<Ep>,
     inboxes: Slab<Inbox>,
-    /// Connections that are looked at in every turn.
+    /// Connections that moved lately; one alone is looked at in every turn.
     hot: Vec<u32>,
     /// Room to read into; taken out while it is used.
     staging: Box<[u8]>,
@@ -141,6 +129,8 @@ pub(crate) struct State {
     batches: u64,
     /// Turns since anything moved.
     idle: u32,
+    /// How the application looks when there is nothing.
+    looks: Looks,
     /// Turns since epoll was asked, and how many may pass.
     since_epoll: u32,
     epoll_gap: u32,
@@ -180,6 +170,7 @@ impl Engine {
             forsaken: 0,
             batches: 0,
             idle: 0,
+            looks: Looks::default(),
             since_epoll: 0,
             epoll_gap: 1,
             events: Vec::with_capacity(64),
@@ -191,7 +182,6 @@ impl Engine {
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
-        ENGINES.fetch_add(1, Ordering::Relaxed);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
@@ -227,6 +217,21 @@ impl Engine {
         self.pid != std::process::id()
     }
 
+    /// A turn was in vain: others may want the processor.
+    #[inline(always)]
+    fn give_way(&self, mut state: Guard<'_, State>) {
+        let first = state.idle == 1;
+        let Some(offer) = state.looks.in_vain(first) else { return };
+        if offer != Offer::Processor && !state.prepare_to_block() {
+            return;
+        }
+        drop(state);
+        offer.make(self.wait_fd());
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.looks.offered();
+        }
+    }
+
     /// Waits for the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
@@ -243,11 +248,8 @@ impl Progress for Engine {
         // Whoever holds the lock is making progress, or about to let go of it.
         let Some(mut state) = self.state.lock_if_idle() else { return };
         state.look_around();
-        if state.idle >= PATIENT_AFTER && state.idle.is_multiple_of(OFFER_EVERY) {
-            drop(state);
-            if ENGINES.load(Ordering::Relaxed) > processors() {
-                std::thread::yield_now();
-            }
+        if state.idle != 0 {
+            self.give_way(state);
         }
     }
 
@@ -296,47 +298,57 @@ impl State {
         if !self.held.is_empty() {
             self.flush_held();
         }
-        let mut index = 0;
-        while index < self.hot.len() {
-            let id = self.hot[index];
-            let moved = self.service(id);
-            // `service` may have taken it, and only it, off the list.
-            if self.hot.get(index) != Some(&id) {
-                continue;
-            }
-            index += 1;
-            if moved {
-                self.idle = 0;
-                continue;
-            }
-            let conn = &mut self.conns[id];
-            conn.misses += 1;
-            if conn.misses > COLD_AFTER {
-                self.cool(id);
-                index -= 1;
-            }
-        }
         self.since_epoll += 1;
-        if self.hot.is_empty() || self.since_epoll >= self.epoll_gap {
+        // A look at the one connection that moves costs what a look at all by epoll
+        // does, and finds what is there with one call less. But others are heard later.
+        if let [only] = self.hot[..]
+            && self.since_epoll < self.epoll_gap
+            && (self.idle <= FEW || self.looks.are_at_once())
+            && !courtesy::is_shared()
+        {
+            self.look_at(only);
+        } else {
             self.since_epoll = 0;
             self.ask_epoll();
         }
     }
 
+    /// Reads the connection that moved last.
+    #[inline(always)]
+    fn look_at(&mut self, id: u32) {
+        let moved = self.service(id);
+        // `service` may have taken it off the list.
+        if self.hot.first() != Some(&id) {
+            return;
+        }
+        if moved {
+            self.idle = 0;
+            return;
+        }
+        let conn = &mut self.conns[id];
+        conn.misses += 1;
+        if conn.misses > COLD_AFTER {
+            self.cool(id);
+        }
+    }
+
     fn ask_epoll(&mut self) {
+        for index in 0..self.hot.len() {
+            self.watch(self.hot[index]);
+        }
         let mut events = std::mem::take(&mut self.events);
         let epoll = self.epoll.clone();
         let _ = epoll.wait(Some(Duration::ZERO), |event| events.push(event));
-        let mut news = false;
+        let (mut news, mut moved) = (false, false);
         let mut ready = Vec::new();
         for event in events.drain(..) {
             let id = event.token as u32;
             match event.token & !u64::from(u32::MAX) {
-                TOKEN_CONN if self.hot.contains(&id) => {}
                 TOKEN_CONN => {
                     // The connection may be gone since the event was reported.
                     if self.conns.get(id).is_some() {
-                        news = true;
+                        news |= !self.hot.contains(&id);
+                        moved = true;
                         if self.transport.is_ring() {
                             ready.push(id);
                         } else if self.service(id) {
@@ -358,11 +370,10 @@ impl State {
             self.serve_together(&ready);
         }
         self.events = events;
-        if news {
-            (self.epoll_gap, self.idle) = (1, 0);
-        } else {
-            self.epoll_gap = (self.epoll_gap * 2).min(MAX_EPOLL_GAP);
+        if news || moved {
+            self.idle = 0;
         }
+        self.epoll_gap = if news { 1 } else { (self.epoll_gap * 2).min(MAX_EPOLL_GAP) };
     }
 
     /// Gives one connection a turn: connecting, writing what waits, reading.
@@ -401,17 +412,35 @@ impl State {
         moved
     }
 
-    /// From now on the connection is looked at in every turn, if there is room. With
-    /// a ring none is: in one call epoll tells of all, in another all are read.
+    /// The connection moved: from now on it is looked at in every turn, if no other
+    /// moves. With a ring none is: in one call epoll tells of all, in another all are read.
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
+        if self.hot.len() > 1 || self.hot.first().is_some_and(|only| *only != id) {
+            self.leave_behind(id);
+        }
+        if self.hot.contains(&id) {
+            return;
+        }
         if self.hot.len() < MAX_HOT && !self.transport.is_ring() {
-            if !self.hot.contains(&id) {
-                self.hot.push(id);
-            }
-        } else if !self.hot.contains(&id) {
+            self.hot.push(id);
+        } else {
             self.watch(id);
+        }
+    }
+
+    /// One of several connections moved: those that did not for long are hot no more.
+    fn leave_behind(&mut self, moved: u32) {
+        let mut index = 0;
+        while let Some(&id) = self.hot.get(index) {
+            let conn = &mut self.conns[id];
+            conn.misses += u32::from(id != moved);
+            if id != moved && conn.misses > LEFT_BEHIND {
+                self.cool(id);
+            } else {
+                index += 1;
+            }
         }
     }
 

@@ -1,0 +1,306 @@
+//! Giving way to others: what a thread does that polls and finds nothing.
+//!
+//! Many programs poll without a pause, and some run more threads than there are
+//! processors: then each of them keeps its processor until the kernel takes it away,
+//! and the one that has something to do waits for milliseconds. So whoever looks in
+//! vain offers its processor. Whether anybody takes it is seen from how long it was
+//! gone: if nobody does, offers become rare and cost nothing that can be measured.
+//!
+//! | the offer took | others are there | from then on |
+//! |---|---|---|
+//! | next to nothing | no | one offer after 16 looks in vain, 32, 64 … |
+//! | a little | yes, and they look in vain as well | an offer with every look in vain |
+//! | very long | yes, and they compute | short sleeps in place of offers, for a while |
+//!
+//! A sleeper is woken by what it looks for, and then goes before those who compute;
+//! an offer to those costs a whole slice of theirs. The caller may look for something
+//! else as well, which cannot wake it, so it sleeps shortly, and not at all where it
+//! has found nothing for long.
+//!
+//! Only callers that do nothing but look are meant: one that was away for longer than
+//! a look takes computes, or gives way by itself.
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Nanoseconds between two looks of a caller that does nothing else, at most.
+const AT_ONCE: u64 = 3_000;
+
+/// An offer that takes less, in nanoseconds, was taken by nobody.
+const DECLINED: u64 = 2_000;
+
+/// An offer that takes longer, in nanoseconds, was taken by somebody who computes.
+const SLICE: u64 = 500_000;
+
+/// Looks in vain before the first offer, while nobody is known to want one.
+const FIRST_OFFER: u32 = 16;
+
+/// Offers in a row that nobody takes before nobody is thought to want one.
+const DECLINED_OFTEN: u8 = 2;
+
+/// How long nothing is offered to those who compute, in nanoseconds: at first, and
+/// when they are still there each time.
+const PAUSE: u64 = 10_000_000;
+const PAUSE_MOST: u64 = 160_000_000;
+
+/// The first sleep, in nanoseconds, to which the kernel adds its timer slack. Each one
+/// that ends in vain is followed by one twice as long.
+const SLEEP: u64 = 50_000;
+
+/// How often the sleep is doubled.
+const DOUBLED: u32 = 4;
+
+/// Who has found nothing for so long, in nanoseconds, expects something else to happen,
+/// which would not end a sleep.
+const QUIET: u64 = 1_000_000_000;
+
+/// Who else wants the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Others {
+    None,
+    Look,
+    Compute,
+}
+
+/// What the threads of a process found out about others.
+#[derive(Debug)]
+struct Neighbours {
+    /// An [`Others`].
+    others: AtomicU8,
+    /// Offers in a row that nobody took.
+    declined: AtomicU8,
+    /// When those who compute are offered the processor again, and how long after the
+    /// last offer that is.
+    again_at: AtomicU64,
+    pause: AtomicU64,
+}
+
+static NEIGHBOURS: Neighbours = Neighbours::new();
+
+impl Neighbours {
+    const fn new() -> Self {
+        Self {
+            others: AtomicU8::new(Others::None as u8),
+            declined: AtomicU8::new(0),
+            again_at: AtomicU64::new(0),
+            pause: AtomicU64::new(PAUSE),
+        }
+    }
+
+    #[inline]
+    fn others(&self) -> Others {
+        match self.others.load(Ordering::Relaxed) {
+            n if n == Others::Look as u8 => Others::Look,
+            n if n == Others::Compute as u8 => Others::Compute,
+            _ => Others::None,
+        }
+    }
+
+    /// An offer that began at `start` has ended at `end`.
+    fn offered(&self, start: u64, end: u64) {
+        let others = match end.saturating_sub(start) {
+            taken if taken < DECLINED => {
+                let declined = self.declined.load(Ordering::Relaxed).saturating_add(1);
+                self.declined.store(declined, Ordering::Relaxed);
+                if declined < DECLINED_OFTEN {
+                    return;
+                }
+                Others::None
+            }
+            taken if taken < SLICE => Others::Look,
+            _ => {
+                let pause = self.pause.load(Ordering::Relaxed);
+                self.again_at.store(end + pause, Ordering::Relaxed);
+                self.pause.store((pause * 2).min(PAUSE_MOST), Ordering::Relaxed);
+                Others::Compute
+            }
+        };
+        if others != Others::None {
+            self.declined.store(0, Ordering::Relaxed);
+        }
+        if others != Others::Compute {
+            self.pause.store(PAUSE, Ordering::Relaxed);
+        }
+        self.others.store(others as u8, Ordering::Relaxed);
+    }
+}
+
+/// Whether others wanted the processor when they were last asked.
+#[inline]
+pub fn is_shared() -> bool {
+    NEIGHBOURS.others() != Others::None
+}
+
+/// Nanoseconds of a clock that only goes forward.
+fn now() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// What is done after a look in vain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// The processor is offered to whoever waits for it.
+    Processor,
+    /// The caller sleeps so many nanoseconds, or until there is something to do.
+    Sleep(u64),
+}
+
+impl Offer {
+    /// Makes the offer. `fd` is readable when there is something to do; no lock that
+    /// others need may be held.
+    pub fn make(self, fd: RawFd) {
+        match self {
+            Self::Processor => {
+                let start = now();
+                std::thread::yield_now();
+                NEIGHBOURS.offered(start, now());
+            }
+            Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
+        }
+    }
+}
+
+/// How one caller, or all callers of one engine, looked lately.
+#[derive(Debug, Default)]
+pub struct Looks {
+    /// When the last look in vain ended.
+    last: u64,
+    /// Looks in vain, one right after the other.
+    vain: u32,
+    /// So many lead to the next offer.
+    next: u32,
+    /// When something was found last, and sleeps since then.
+    found: u64,
+    slept: u32,
+    at_once: bool,
+}
+
+impl Looks {
+    /// Whether the caller looked again and again lately and did nothing else.
+    #[inline]
+    pub fn are_at_once(&self) -> bool {
+        self.at_once
+    }
+
+    /// A look found nothing; it is the first of its kind if the one before it did.
+    /// What to do about it, without a lock.
+    #[inline]
+    pub fn in_vain(&mut self, first: bool) -> Option<Offer> {
+        self.in_vain_at(now(), first, &NEIGHBOURS)
+    }
+
+    fn in_vain_at(&mut self, now: u64, first: bool, neighbours: &Neighbours) -> Option<Offer> {
+        self.at_once = now.saturating_sub(self.last) < AT_ONCE;
+        self.last = now;
+        if first {
+            (self.found, self.slept) = (now, 0);
+        }
+        if first || !self.at_once {
+            (self.vain, self.next) = (0, FIRST_OFFER);
+            return None;
+        }
+        self.vain = self.vain.saturating_add(1);
+        match neighbours.others() {
+            Others::None if self.vain < self.next => None,
+            Others::None => {
+                self.next = self.vain.saturating_mul(2);
+                Some(Offer::Processor)
+            }
+            Others::Look => Some(Offer::Processor),
+            Others::Compute if now >= neighbours.again_at.load(Ordering::Relaxed) => {
+                Some(Offer::Processor)
+            }
+            Others::Compute if now - self.found < QUIET => {
+                self.slept += 1;
+                Some(Offer::Sleep(SLEEP << (self.slept - 1).min(DOUBLED)))
+            }
+            Others::Compute => None,
+        }
+    }
+
+    /// The offer was made: the time it took is not the caller's.
+    pub fn offered(&mut self) {
+        self.last = now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a caller does that looks `times` times, each time right after the last.
+    fn looks(
+        looks: &mut Looks,
+        times: u64,
+        start: u64,
+        neighbours: &Neighbours,
+    ) -> Vec<(u64, Offer)> {
+        let look = |n| Some((n, looks.in_vain_at(start + n * 300, n == 0, neighbours)?));
+        (0..times).filter_map(look).collect()
+    }
+
+    #[test]
+    fn offers_that_nobody_takes_become_rare() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        let made = looks(&mut own, 100, 0, &neighbours);
+        assert_eq!(made, [16, 32, 64].map(|n| (n, Offer::Processor)));
+    }
+
+    #[test]
+    fn every_look_is_followed_by_an_offer_while_others_take_them() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        neighbours.offered(0, 20_000);
+        assert_eq!(neighbours.others(), Others::Look);
+        assert_eq!(looks(&mut own, 4, 0, &neighbours).len(), 3);
+        neighbours.offered(0, 300);
+        assert_eq!(neighbours.others(), Others::Look);
+        neighbours.offered(0, 300);
+        assert_eq!(neighbours.others(), Others::None);
+        assert_eq!(looks(&mut own, 4, 100_000, &neighbours), []);
+    }
+
+    #[test]
+    fn others_that_compute_are_offered_nothing_for_a_while() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        neighbours.offered(0, 3_000_000);
+        let made = looks(&mut own, 4, 3_000_000, &neighbours);
+        assert_eq!(made, [1, 2, 3].map(|n| (n, Offer::Sleep(SLEEP << (n - 1)))));
+        let again = 3_000_000 + PAUSE;
+        assert_eq!(looks(&mut own, 2, again, &neighbours), [(1, Offer::Processor)]);
+        // They are still there.
+        neighbours.offered(again, again + 3_000_000);
+        let still = looks(&mut own, 2, again + PAUSE + 3_000_000, &neighbours);
+        assert_eq!(still, [(1, Offer::Sleep(SLEEP))]);
+    }
+
+    #[test]
+    fn who_finds_nothing_for_long_does_not_sleep() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        own.in_vain_at(0, true, &neighbours);
+        neighbours.offered(QUIET - 3_000_000, QUIET);
+        own.in_vain_at(QUIET, false, &neighbours);
+        assert_eq!(own.in_vain_at(QUIET + 300, false, &neighbours), None);
+    }
+
+    #[test]
+    fn a_caller_that_is_away_between_looks_offers_nothing() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        neighbours.offered(0, 20_000);
+        for n in 0..100 {
+            assert_eq!(own.in_vain_at(n * 10_000, n == 0, &neighbours), None);
+        }
+        assert!(!own.are_at_once());
+    }
+
+    #[test]
+    fn a_sleep_ends_when_there_is_something_to_do() {
+        let event = crate::sys::EventFd::new().unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+        Offer::Sleep(SLEEP).make(fd);
+        event.signal();
+        // For ever, if it did not.
+        crate::sys::sleep_on(fd, u64::MAX);
+    }
+}
