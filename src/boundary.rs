@@ -59,12 +59,65 @@ impl CReturn for u64 {
     }
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// While this is there, the thread is not cancelled (pthread_setcancelstate(3)).
+#[derive(Debug)]
+pub struct Uncancelled(c_int);
+
+impl Uncancelled {
+    /// From now on.
+    #[inline]
+    #[allow(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Self {
+        const PTHREAD_CANCEL_DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: one word is written, which outlives the call.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the state was the thread's before.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Ends the thread if it was cancelled, by unwinding the stack from here.
+///
+/// # Safety
+/// No frame from the caller's to the program's own has anything to clean up.
+#[inline]
+pub unsafe extern "C-unwind" fn end_if_cancelled() {
+    // SAFETY: by this function's contract.
+    unsafe { pthread_testcancel() };
+}
+
 /// Runs the body of an entry point; a panic becomes an error and stays in Rust.
 ///
 /// The panic's own message has been printed by Rust's panic hook; this adds the
 /// entry point, which is what the caller of a C library can recognise.
-#[inline]
+///
+/// A thread that is cancelled is so after the call: cancellation unwinds the stack,
+/// and Rust frames with something to clean up do not survive that.
 pub fn answer<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+    let _uncancelled = Uncancelled::new();
+    answer_quickly(entry, body)
+}
+
+/// Like [`answer`], for calls of which nothing leads to a cancellation point: those of
+/// the data path, for which turning cancellation off and on is too much.
+#[inline]
+pub fn answer_quickly<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result.into_c(),
         Err(_) => {
@@ -82,7 +135,7 @@ fn report_panic(entry: &'static str) {
 /// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`.
 #[inline]
 pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
-    answer(entry, || body().map(|()| 0_usize))
+    answer_quickly(entry, || body().map(|()| 0_usize))
 }
 
 #[cfg(test)]

@@ -90,11 +90,18 @@ macro_rules! plain_calls {
         $name:ident($first:ident: $first_type:ty $(, $arg:ident: $type:ty)* $(,)?) $(-> $result:ty)?
             => $object:ident.$($table:ident).+, $slot:ident $(, $guarded:ident)?;
     )*})*) => {$($(
-        unsafe extern "C" fn $name($first: $first_type $(, $arg: $type)*) $(-> $result)? {
+        unsafe extern "C-unwind" fn $name($first: $first_type $(, $arg: $type)*) $(-> $result)? {
+            // A thread that is cancelled in the call leaves through here.
+            type Call = unsafe extern "C-unwind" fn(*mut $object $(, $type)*) $(-> $result)?;
             let call = slot!($first.cast::<$object>(), $($table).+, $slot);
             // SAFETY: the slot's own contract is the call's, which the caller keeps;
-            // a fid is the first field of every object.
-            unsafe { call($first.cast() $(, $arg)*) }
+            // a fid is the first field of every object; the two kinds of function are
+            // called in the same way.
+            #[allow(clippy::missing_transmute_annotations, reason = "some take the object as a fid")]
+            unsafe {
+                let call = core::mem::transmute::<_, Call>(call);
+                call($first.cast() $(, $arg)*)
+            }
         }
         exported!($name);
     )*)*};

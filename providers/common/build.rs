@@ -1,4 +1,4 @@
-//! A stub `libfabric.so` to link plug-ins against: same SONAME and versions as
+//! Builds what has to be C (`c/`), and a stub `libfabric.so` to link plug-ins against: same SONAME and versions as
 //! the library that will load them, empty functions. It gives a plug-in
 //! `NEEDED libfabric.so.1` and versioned references without waiting for, or
 //! depending on, the real library.
@@ -33,4 +33,6 @@ fn main() {
     assert!(status.success());
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=fabric");
+    println!("cargo:rerun-if-changed=c/cancel.c");
+    cc::Build::new().file("c/cancel.c").warnings(true).extra_warnings(true).compile("ofi_cancel");
 }

@@ -6,7 +6,7 @@
 //! is always of the current generation, whose beginning is that of the older.
 #![allow(clippy::missing_safety_doc, reason = "each is as its manual page, named here, says")]
 use crate::abi::*;
-use crate::boundary::answer;
+use crate::boundary::{Uncancelled, answer};
 use crate::core::{getinfo, log, open, params, start};
 use crate::error::{Error, Result, ofi_text};
 use crate::info::{API_VERSION, Era, InfoRef, dup_raw, free_raw, tostr, version};
@@ -17,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// As [`answer`], for functions that answer with something else than a code.
 fn guard<R>(panicked: R, body: impl FnOnce() -> R) -> R {
+    let _uncancelled = Uncancelled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(panicked)
 }
 

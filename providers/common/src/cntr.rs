@@ -2,7 +2,7 @@
 use crate::abi::{
     self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::cq::Parent;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -10,7 +10,7 @@ use crate::later::Later;
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Lazy, Wait};
+use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_int, c_void};
 use std::any::Any;
 use std::sync::Arc;
@@ -252,8 +252,10 @@ impl Cntr {
         }
     }
 
-    fn wait_for(&self, threshold: u64, timeout: c_int) -> Result {
-        let errors = self.errors.load(Ordering::SeqCst);
+    /// One look of a call that waits for `threshold`, or for more errors than there
+    /// were at its first look.
+    fn wait_for(&self, threshold: u64, errors: &mut Option<u64>, call: &mut Blocking) -> Result {
+        let errors = *errors.get_or_insert_with(|| self.errors.load(Ordering::SeqCst));
         let state = || {
             if self.value.load(Ordering::SeqCst) >= threshold {
                 Ok(())
@@ -263,9 +265,8 @@ impl Cntr {
                 Err(Error::AGAIN)
             }
         };
-        let result = wait::blocking(
+        let result = call.look(
             self.wait()?,
-            timeout,
             || self.progress.may_block(),
             || {
                 state().or_else(|error| {
@@ -328,11 +329,11 @@ static FID_OPS: fi_ops = fi_ops {
 
 static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
-    read: Some(read),
-    readerr: Some(readerr),
+    read: cancellable!(read: fn(*mut fid_cntr) -> u64),
+    readerr: cancellable!(readerr: fn(*mut fid_cntr) -> u64),
     add: Some(add),
     set: Some(set),
-    wait: Some(cntr_wait),
+    wait: cancellable!(cntr_wait: fn(*mut fid_cntr, u64, c_int) -> c_int),
     adderr: Some(adderr),
     seterr: Some(seterr),
     export_xpu: Some(no_export_xpu),
@@ -342,8 +343,8 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
 /// and all else is not for it (fi_peer(3)).
 static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
-    read: Some(read),
-    readerr: Some(readerr),
+    read: cancellable!(read: fn(*mut fid_cntr) -> u64),
+    readerr: cancellable!(readerr: fn(*mut fid_cntr) -> u64),
     add: Some(no_change),
     set: Some(no_change),
     wait: Some(no_wait),
@@ -386,24 +387,31 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
-    answer("fi_cntr_read", || {
+unsafe extern "C-unwind" fn read(cntr: *mut fid_cntr) -> u64 {
+    let value = answer_quickly("fi_cntr_read", || {
         // SAFETY: see above.
         unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
             cntr.progress.progress();
             cntr.value.load(Ordering::SeqCst)
         })
-    })
+    });
+    // Whether that was in vain only the caller knows.
+    // SAFETY: nothing here is cleaned up, nor in what the program calls us by.
+    unsafe { end_if_cancelled() };
+    value
 }
 
-unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
-    answer("fi_cntr_readerr", || {
+unsafe extern "C-unwind" fn readerr(cntr: *mut fid_cntr) -> u64 {
+    let errors = answer_quickly("fi_cntr_readerr", || {
         // SAFETY: see above.
         unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
             cntr.progress.progress();
             cntr.errors.load(Ordering::SeqCst)
         })
-    })
+    });
+    // SAFETY: as in `read`.
+    unsafe { end_if_cancelled() };
+    errors
 }
 
 /// The four calls that change a counter.
@@ -457,11 +465,22 @@ unsafe extern "C" fn no_wait(_cntr: *mut fid_cntr, _threshold: u64, _timeout: c_
     Error::NOSYS.to_ret()
 }
 
-unsafe extern "C" fn cntr_wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    answer("fi_cntr_wait", || {
-        // SAFETY: see above.
-        unsafe { Cntr::from_c(cntr) }?.wait_for(threshold, timeout)
-    })
+unsafe extern "C-unwind" fn cntr_wait(
+    cntr: *mut fid_cntr,
+    threshold: u64,
+    timeout: c_int,
+) -> c_int {
+    let (mut call, mut errors) = (Blocking::new(timeout), None);
+    loop {
+        let answer = answer("fi_cntr_wait", || {
+            // SAFETY: see above.
+            unsafe { Cntr::from_c(cntr) }?.wait_for(threshold, &mut errors, &mut call)
+        });
+        // SAFETY: as in `read`; the counter is not closed while it is waited for.
+        if !unsafe { call.goes_on() } {
+            return answer;
+        }
+    }
 }
 
 unsafe extern "C" fn no_export_xpu(

@@ -174,6 +174,8 @@ pub struct Looks {
     /// When something was found last, and sleeps since then.
     found: u64,
     slept: u32,
+    /// Something was found since the last look in vain but one.
+    fresh: bool,
     at_once: bool,
 }
 
@@ -186,18 +188,24 @@ impl Looks {
 
     /// A look found nothing; it is the first of its kind if the one before it did.
     /// What to do about it, without a lock.
-    #[inline]
+    #[inline(always)]
     pub fn in_vain(&mut self, first: bool) -> Option<Offer> {
-        self.in_vain_at(now(), first, &NEIGHBOURS)
+        if first {
+            // So it often is, and what comes of it is seen the next time.
+            self.fresh = true;
+            return None;
+        }
+        self.in_vain_at(now(), &NEIGHBOURS)
     }
 
-    fn in_vain_at(&mut self, now: u64, first: bool, neighbours: &Neighbours) -> Option<Offer> {
+    fn in_vain_at(&mut self, now: u64, neighbours: &Neighbours) -> Option<Offer> {
         self.at_once = now.saturating_sub(self.last) < AT_ONCE;
         self.last = now;
-        if first {
+        let fresh = std::mem::take(&mut self.fresh);
+        if fresh {
             (self.found, self.slept) = (now, 0);
         }
-        if first || !self.at_once {
+        if fresh || !self.at_once {
             (self.vain, self.next) = (0, FIRST_OFFER);
             return None;
         }
@@ -237,7 +245,8 @@ mod tests {
         start: u64,
         neighbours: &Neighbours,
     ) -> Vec<(u64, Offer)> {
-        let look = |n| Some((n, looks.in_vain_at(start + n * 300, n == 0, neighbours)?));
+        looks.fresh = true;
+        let look = |n| Some((n, looks.in_vain_at(start + n * 300, neighbours)?));
         (0..times).filter_map(look).collect()
     }
 
@@ -278,18 +287,20 @@ mod tests {
     #[test]
     fn who_finds_nothing_for_long_does_not_sleep() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
-        own.in_vain_at(0, true, &neighbours);
+        own.fresh = true;
+        own.in_vain_at(0, &neighbours);
         neighbours.offered(QUIET - 3_000_000, QUIET);
-        own.in_vain_at(QUIET, false, &neighbours);
-        assert_eq!(own.in_vain_at(QUIET + 300, false, &neighbours), None);
+        own.in_vain_at(QUIET, &neighbours);
+        assert_eq!(own.in_vain_at(QUIET + 300, &neighbours), None);
     }
 
     #[test]
     fn a_caller_that_is_away_between_looks_offers_nothing() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         neighbours.offered(0, 20_000);
+        own.fresh = true;
         for n in 0..100 {
-            assert_eq!(own.in_vain_at(n * 10_000, n == 0, &neighbours), None);
+            assert_eq!(own.in_vain_at(n * 10_000, &neighbours), None);
         }
         assert!(!own.are_at_once());
     }

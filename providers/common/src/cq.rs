@@ -9,7 +9,7 @@ use crate::abi::{
     fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops, fi_ops_cq,
     fi_wait_obj, fid, fid_cq,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
 use crate::later::Later;
@@ -17,14 +17,14 @@ use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Lazy, Wait};
+use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::alloc::Layout;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Entries of a queue whose size the application leaves open.
 const DEFAULT_SIZE: usize = 1024;
@@ -201,6 +201,8 @@ pub struct Cq {
     owner: Option<CqOwner>,
     progress: Arc<dyn Progress>,
     api_version: u32,
+    /// Reading it never ends a cancelled thread: see [`SPARES_CALLERS`].
+    spares_callers: AtomicBool,
     users: AtomicUsize,
     /// Keeps the domain open in our sense: its memory, not its C object.
     _domain: Arc<dyn Any + Send + Sync>,
@@ -220,6 +222,12 @@ impl std::fmt::Debug for Cq {
         write!(f, "Cq({:?}, {} of {})", self.format, self.count.load(Ordering::Relaxed), self.size)
     }
 }
+
+/// A command of fi_control that only queues of this crate know: who reads the queue does
+/// so on behalf of others, and has something to clean up where a cancelled thread would be
+/// ended in vain reads. A utility provider says so once, and then need not keep its thread
+/// from being cancelled around every read.
+pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
@@ -321,6 +329,7 @@ impl Cq {
             owner: None,
             progress: parent.progress,
             api_version: parent.api_version,
+            spares_callers: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -352,6 +361,7 @@ impl Cq {
             owner: Some(owner),
             progress: parent.progress,
             api_version: parent.api_version,
+            spares_callers: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             _domain: parent.domain,
             on_close: parent.on_close,
@@ -527,7 +537,7 @@ impl Cq {
         Ok(n)
     }
 
-    /// As [`read`](Self::read), waiting up to `timeout` milliseconds.
+    /// As [`read`](Self::read), in one look of a blocking call.
     ///
     /// # Safety
     /// As [`read`](Self::read).
@@ -536,11 +546,10 @@ impl Cq {
         buf: *mut c_void,
         count: usize,
         src: *mut fi_addr_t,
-        timeout: c_int,
+        call: &mut Blocking,
     ) -> Result<usize> {
-        wait::blocking(
+        call.look(
             self.wait()?,
-            timeout,
             || self.progress.may_block(),
             // SAFETY: by this function's contract.
             || unsafe { self.read(buf, count, src) },
@@ -696,11 +705,16 @@ static FID_OPS: fi_ops = fi_ops {
 
 static CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
-    read: Some(read),
-    readfrom: Some(readfrom),
+    read: cancellable!(read: fn(*mut fid_cq, *mut c_void, usize) -> ssize_t),
+    readfrom: cancellable!(readfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t),
     readerr: Some(readerr),
-    sread: Some(sread),
-    sreadfrom: Some(sreadfrom),
+    sread: cancellable!(
+        sread: fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t
+    ),
+    sreadfrom: cancellable!(
+        sreadfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int)
+            -> ssize_t
+    ),
     signal: Some(signal),
     strerror: Some(cq_strerror),
     export_xpu: Some(no_export_xpu),
@@ -750,6 +764,10 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
                 // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cq(3)).
                 unsafe { wait.get(arg) }
             }
+            SPARES_CALLERS => {
+                cq.spares_callers.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             abi::FI_GETWAITOBJ => {
                 let kind = match cq.wait.kind() {
                     Kind::None => fi_wait_obj::FI_WAIT_NONE,
@@ -769,15 +787,35 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t {
-    answer("fi_cq_read", || {
+/// Ends a cancelled thread whose read found nothing.
+///
+/// # Safety
+/// The queue is open or null, and as for [`end_if_cancelled`].
+#[inline(always)]
+unsafe extern "C-unwind" fn end_if_cancelled_in_vain(cq: *mut fid_cq, answer: ssize_t) {
+    if answer != Error::AGAIN.to_ret() as ssize_t {
+        return;
+    }
+    // SAFETY: only an open queue answers that.
+    unsafe {
+        if !(*cq.cast::<Cq>()).spares_callers.load(Ordering::Relaxed) {
+            end_if_cancelled();
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    let answer = answer_quickly("fi_cq_read", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe { Cq::from_c(cq)?.read(buf, count, std::ptr::null_mut()) }
-    })
+    });
+    // SAFETY: as above; nothing here is cleaned up, nor in what the program calls us by.
+    unsafe { end_if_cancelled_in_vain(cq, answer) };
+    answer
 }
 
 unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> ssize_t {
-    answer("fi_cq_read", || {
+    answer_quickly("fi_cq_read", || {
         // SAFETY: see above.
         let cq = unsafe { Cq::from_c(cq) }?;
         if count != 0 {
@@ -826,16 +864,19 @@ unsafe extern "C" fn no_signal(_cq: *mut fid_cq) -> c_int {
     Error::NOSYS.to_ret()
 }
 
-unsafe extern "C" fn readfrom(
+unsafe extern "C-unwind" fn readfrom(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
     src: *mut fi_addr_t,
 ) -> ssize_t {
-    answer("fi_cq_readfrom", || {
+    let answer = answer_quickly("fi_cq_readfrom", || {
         // SAFETY: see above; the buffers are the caller's.
         unsafe { Cq::from_c(cq)?.read(buf, count, src) }
-    })
+    });
+    // SAFETY: as in `read`.
+    unsafe { end_if_cancelled_in_vain(cq, answer) };
+    answer
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {
@@ -845,20 +886,18 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags:
     })
 }
 
-unsafe extern "C" fn sread(
+unsafe extern "C-unwind" fn sread(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
-    _cond: *const c_void,
+    cond: *const c_void,
     timeout: c_int,
 ) -> ssize_t {
-    answer("fi_cq_sread", || {
-        // SAFETY: see above; the buffer is the caller's.
-        unsafe { Cq::from_c(cq)?.sread(buf, count, std::ptr::null_mut(), timeout) }
-    })
+    // SAFETY: see above.
+    unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout) }
 }
 
-unsafe extern "C" fn sreadfrom(
+unsafe extern "C-unwind" fn sreadfrom(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -866,10 +905,17 @@ unsafe extern "C" fn sreadfrom(
     _cond: *const c_void,
     timeout: c_int,
 ) -> ssize_t {
-    answer("fi_cq_sreadfrom", || {
-        // SAFETY: see above; the buffers are the caller's.
-        unsafe { Cq::from_c(cq)?.sread(buf, count, src, timeout) }
-    })
+    let mut call = Blocking::new(timeout);
+    loop {
+        let answer = answer("fi_cq_sread", || {
+            // SAFETY: see above; the buffers are the caller's.
+            unsafe { Cq::from_c(cq)?.sread(buf, count, src, &mut call) }
+        });
+        // SAFETY: as in `read`; the queue is not closed while it is read.
+        if !unsafe { call.goes_on() } {
+            return answer;
+        }
+    }
 }
 
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {

@@ -4,7 +4,7 @@ use crate::abi::{
     self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
     fi_ops_eq, fid, fid_eq,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, end_if_cancelled};
 use crate::cq::error_text;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Lazy, Wait};
+use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::collections::VecDeque;
@@ -459,10 +459,10 @@ static FID_OPS: fi_ops = fi_ops {
 
 static EQ_OPS: fi_ops_eq = fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
-    read: Some(read),
+    read: cancellable!(read: fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> ssize_t),
     readerr: Some(readerr),
     write: Some(write),
-    sread: Some(sread),
+    sread: cancellable!(sread: fn(*mut fid_eq, *mut u32, *mut c_void, usize, c_int, u64) -> ssize_t),
     strerror: Some(eq_strerror),
 };
 
@@ -500,17 +500,22 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-unsafe extern "C" fn read(
+unsafe extern "C-unwind" fn read(
     eq: *mut fid_eq,
     event: *mut u32,
     buf: *mut c_void,
     len: usize,
     flags: u64,
 ) -> ssize_t {
-    answer("fi_eq_read", || {
+    let answer = answer("fi_eq_read", || {
         // SAFETY: see above; the buffers are the caller's.
         unsafe { Eq::from_c(eq)?.read(event, buf, len, flags) }
-    })
+    });
+    if answer == Error::AGAIN.to_ret() as ssize_t {
+        // SAFETY: nothing here is cleaned up, nor in what the program calls us by.
+        unsafe { end_if_cancelled() };
+    }
+    answer
 }
 
 unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: u64) -> ssize_t {
@@ -548,7 +553,7 @@ unsafe extern "C" fn write(
     })
 }
 
-unsafe extern "C" fn sread(
+unsafe extern "C-unwind" fn sread(
     eq: *mut fid_eq,
     event: *mut u32,
     buf: *mut c_void,
@@ -556,21 +561,28 @@ unsafe extern "C" fn sread(
     timeout: c_int,
     flags: u64,
 ) -> ssize_t {
-    answer("fi_eq_sread", || {
-        // SAFETY: see above.
-        let eq = unsafe { Eq::from_c(eq) }?;
-        if !eq.can_block() {
-            return Err(Error::NOSYS);
+    let mut call = Blocking::new(timeout);
+    loop {
+        let answer = answer("fi_eq_sread", || {
+            // SAFETY: see above.
+            let eq = unsafe { Eq::from_c(eq) }?;
+            if !eq.can_block() {
+                return Err(Error::NOSYS);
+            }
+            call.look(
+                eq.wait()?,
+                || eq.sources_may_block(),
+                // SAFETY: the buffers are the caller's.
+                || unsafe { eq.read(event, buf, len, flags) },
+                || eq.has_events(),
+            )
+        });
+        // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
+        // queue is not closed while it is read.
+        if !unsafe { call.goes_on() } {
+            return answer;
         }
-        wait::blocking(
-            eq.wait()?,
-            timeout,
-            || eq.sources_may_block(),
-            // SAFETY: the buffers are the caller's.
-            || unsafe { eq.read(event, buf, len, flags) },
-            || eq.has_events(),
-        )
-    })
+    }
 }
 
 unsafe extern "C" fn eq_strerror(

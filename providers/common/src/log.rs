@@ -4,6 +4,7 @@
 //! the application can see the cause of an error only here, log it once, at the
 //! place that decides, with what can be done about it.
 use crate::abi::{self, fi_log_level, fi_log_subsys, fi_provider};
+use crate::boundary::Uncancelled;
 use crate::provider::Provider;
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -55,6 +56,8 @@ pub fn write(
     }
     bytes.push(b'\n');
     let Ok(text) = CString::new(bytes) else { return };
+    // The core may write to a file, where a cancelled thread would end.
+    let _uncancelled = Uncancelled::new();
     // SAFETY: the format takes exactly one C string, and `text` outlives the call.
     unsafe {
         abi::fi_log(

@@ -3,14 +3,14 @@ use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, c_enum, fi_ops,
     fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_obj, fid, fid_poll, fid_wait,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, end_if_cancelled};
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::progress::Progress;
-use crate::wait::{self, Kind, Wait};
+use crate::wait::{Blocking, Kind, Wait, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -234,10 +234,10 @@ impl WaitSet {
         if busy { Err(Error::AGAIN) } else { Ok(()) }
     }
 
-    fn wait(&self, timeout: c_int) -> Result {
-        let result = wait::blocking(
+    /// One look of a call that waits for a member.
+    fn wait(&self, call: &mut Blocking) -> Result {
+        let result = call.look(
             Some(&self.wait),
-            timeout,
             || self.members().clone().iter().all(Member::may_block),
             || {
                 let members = self.members().clone();
@@ -335,8 +335,10 @@ static WAIT_FID_OPS: fi_ops = fi_ops {
     tostr: Some(crate::glue::no_tostr),
     ops_set: Some(crate::glue::no_ops_set),
 };
-static WAIT_OPS: fi_ops_wait =
-    fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait_wait) };
+static WAIT_OPS: fi_ops_wait = fi_ops_wait {
+    size: size_of::<fi_ops_wait>(),
+    wait: cancellable!(wait_wait: fn(*mut fid_wait, c_int) -> c_int),
+};
 static POLL_FID_OPS: fi_ops = fi_ops {
     size: size_of::<fi_ops>(),
     close: Some(poll_close),
@@ -348,7 +350,7 @@ static POLL_FID_OPS: fi_ops = fi_ops {
 };
 static POLL_OPS: fi_ops_poll = fi_ops_poll {
     size: size_of::<fi_ops_poll>(),
-    poll: Some(poll_poll),
+    poll: cancellable!(poll_poll: fn(*mut fid_poll, *mut *mut c_void, c_int) -> c_int),
     poll_add: Some(poll_add),
     poll_del: Some(poll_del),
 };
@@ -382,11 +384,19 @@ unsafe extern "C" fn wait_control(fid: *mut fid, command: c_int, arg: *mut c_voi
     })
 }
 
-unsafe extern "C" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_int {
-    answer("fi_wait", || {
-        // SAFETY: see above.
-        unsafe { WaitSet::from_c(wait) }?.wait(timeout)
-    })
+unsafe extern "C-unwind" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_int {
+    let mut call = Blocking::new(timeout);
+    loop {
+        let answer = answer("fi_wait", || {
+            // SAFETY: see above.
+            unsafe { WaitSet::from_c(wait) }?.wait(&mut call)
+        });
+        // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
+        // set is not closed while it is waited for.
+        if !unsafe { call.goes_on() } {
+            return answer;
+        }
+    }
 }
 
 unsafe extern "C" fn poll_close(fid: *mut fid) -> c_int {
@@ -403,12 +413,12 @@ unsafe extern "C" fn poll_close(fid: *mut fid) -> c_int {
     })
 }
 
-unsafe extern "C" fn poll_poll(
+unsafe extern "C-unwind" fn poll_poll(
     set: *mut fid_poll,
     contexts: *mut *mut c_void,
     count: c_int,
 ) -> c_int {
-    answer("fi_poll", || -> Result<c_int> {
+    let answer = answer("fi_poll", || -> Result<c_int> {
         // SAFETY: see above.
         let set = unsafe { PollSet::from_c(set) }?;
         if count < 0 || (contexts.is_null() && count > 0) {
@@ -427,7 +437,12 @@ unsafe extern "C" fn poll_poll(
             }
         }
         Ok(n)
-    })
+    });
+    if answer == 0 {
+        // SAFETY: nothing here is cleaned up, nor in what the program calls us by.
+        unsafe { end_if_cancelled() };
+    }
+    answer
 }
 
 unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {

@@ -129,7 +129,7 @@ impl AsRawFd for Epoll {
 
 /// Milliseconds for poll(2): rounded up, so that a wait never ends early and
 /// spins; -1 is for ever.
-fn millis(timeout: Option<Duration>) -> libc::c_int {
+pub(crate) fn millis(timeout: Option<Duration>) -> libc::c_int {
     match timeout {
         None => -1,
         Some(timeout) => {
@@ -149,6 +149,13 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     // SAFETY: both outlive the call, which reads one and writes the other; no signal
     // mask is given.
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
+}
+
+/// Wakes all who sleep on this word (futex(2)).
+pub(crate) fn wake_all(word: &std::sync::atomic::AtomicU32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word outlives the call, which does not change it.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, libc::c_int::MAX) };
 }
 
 /// A descriptor that becomes readable when it is signalled and stays so until

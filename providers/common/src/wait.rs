@@ -6,6 +6,7 @@
 //! blocking reads and wait sets all use it; FI_WAIT_MUTEX_COND also gets a
 //! condition variable for the application to sleep on.
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
+use crate::boundary::end_if_cancelled;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::sys::{Deadline, Epoll, EventFd, Interest};
@@ -13,7 +14,7 @@ use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -129,6 +130,22 @@ impl MutexCond {
     }
 }
 
+/// An entry point in which the thread may be cancelled, as a slot of a table has it.
+/// The C type has no word for that: whoever calls it is a C program, or calls it as what
+/// it is, or keeps the thread from being cancelled meanwhile ([`Uncancelled`]).
+///
+/// [`Uncancelled`]: crate::boundary::Uncancelled
+macro_rules! cancellable {
+    ($function:ident: fn($($arg:ty),* $(,)?) -> $ret:ty) => {{
+        type Unwinds = unsafe extern "C-unwind" fn($($arg),*) -> $ret;
+        // SAFETY: the two kinds of function are called in the same way.
+        Some(unsafe {
+            core::mem::transmute::<Unwinds, unsafe extern "C" fn($($arg),*) -> $ret>($function)
+        })
+    }};
+}
+pub(crate) use cancellable;
+
 /// In [`Wait::armed`]: the application may block on the object itself, which
 /// nothing tells us the end of.
 const APPLICATION: usize = 1 << (usize::BITS - 1);
@@ -148,8 +165,43 @@ const DEAF_PAUSE: Duration = Duration::from_millis(1);
 struct Gate {
     /// Somebody waits on epoll.
     led: bool,
-    /// Counts the times that somebody did.
-    turn: u64,
+    /// How many wait for that one.
+    followers: usize,
+}
+
+/// A blocking call that is about to sleep, or does: what `c/cancel.c` sleeps by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Sleeper {
+    wait: *const Wait,
+    turn: *const u32,
+    /// How long at most, and the same in milliseconds; negative: for ever.
+    nanos: i64,
+    ms: i32,
+    /// What the one that leads sleeps on; the others have a negative number.
+    epoll: i32,
+    /// The turn that the others wait for the end of.
+    seen: u32,
+    /// The wait object's own event was there.
+    signalled: u32,
+}
+
+unsafe extern "C-unwind" {
+    /// See `c/cancel.c`.
+    fn ofi_sleep(sleeper: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
+}
+
+/// The thread of a sleeper is cancelled.
+///
+/// # Safety
+/// `sleeper` is a [`Sleeper`] whose sleep has begun and not ended.
+unsafe extern "C" fn abandon(sleeper: *mut c_void) {
+    // SAFETY: by this function's contract; the wait object's queue is not closed while
+    // it is called.
+    unsafe {
+        let sleeper = &*sleeper.cast::<Sleeper>();
+        (*sleeper.wait).end_sleep(sleeper);
+    }
 }
 
 /// Where the wait object of a queue is, and what wakes it.
@@ -163,7 +215,9 @@ pub struct Wait {
     armed: AtomicUsize,
     /// Of several calls that block, one waits on epoll and wakes the others.
     gate: Mutex<Gate>,
-    woken: Condvar,
+    /// Counts the times that one did; changes under the gate's lock, and the others
+    /// sleep on it.
+    turn: AtomicU32,
     /// The event descriptor was signalled for the application, and nobody took that
     /// back: there is no need to do it again.
     told: AtomicBool,
@@ -192,7 +246,7 @@ impl Wait {
             mutex_cond: (kind == Kind::MutexCond).then(MutexCond::new),
             armed: AtomicUsize::new(0),
             gate: Mutex::default(),
-            woken: Condvar::new(),
+            turn: AtomicU32::new(0),
             told: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
@@ -273,48 +327,56 @@ impl Wait {
         self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Blocks until something may have changed or `limit` is over, unless `may`
-    /// says, after entries were made to signal, that there is something to do.
-    fn sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Result {
+    /// Prepares to sleep until something may have changed or `limit` is over; nothing
+    /// if `may` says, after entries were made to signal, that there is something to do.
+    fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Sleeper> {
         self.armed.fetch_add(1, Ordering::SeqCst);
-        let seen = self.gate().turn;
+        let seen = self.turn.load(Ordering::SeqCst);
         let limit = match self.deaf.load(Ordering::SeqCst) {
             true => Some(limit.map_or(DEAF_PAUSE, |limit| limit.min(DEAF_PAUSE))),
             false => limit,
         };
-        let result = if may() { self.block(seen, limit) } else { Ok(()) };
-        self.armed.fetch_sub(1, Ordering::SeqCst);
-        result
+        let goes_on = may();
+        let mut gate = self.gate();
+        // Somebody may have been woken meanwhile, for what this one waits for.
+        if !goes_on || self.turn.load(Ordering::SeqCst) != seen {
+            self.armed.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        let leads = !gate.led;
+        gate.led = true;
+        gate.followers += usize::from(!leads);
+        let nanos = |limit: Duration| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
+        Some(Sleeper {
+            wait: self,
+            turn: self.turn.as_ptr(),
+            nanos: limit.map_or(-1, nanos),
+            ms: crate::sys::millis(limit),
+            epoll: if leads { self.fd() } else { -1 },
+            seen,
+            signalled: 0,
+        })
     }
 
-    /// Blocks, unless somebody was woken since turn `seen`.
-    fn block(&self, seen: u64, limit: Option<Duration>) -> Result {
-        let mut gate = self.gate();
-        if gate.turn != seen {
-            return Ok(());
-        }
-        if gate.led {
-            let asleep = |gate: &mut Gate| gate.turn == seen;
-            // Poisoned or not, the caller looks again.
-            match limit {
-                Some(limit) => drop(self.woken.wait_timeout_while(gate, limit, asleep)),
-                None => drop(self.woken.wait_while(gate, asleep)),
-            }
-            return Ok(());
-        }
-        gate.led = true;
-        drop(gate);
-        let mut signalled = false;
-        let result = self.epoll.wait(limit, |event| signalled |= event.token == OWN);
-        if signalled {
+    /// After a sleep, however it ended.
+    fn end_sleep(&self, sleeper: &Sleeper) {
+        let leads = sleeper.epoll >= 0;
+        if sleeper.signalled != 0 {
             self.drain();
         }
         // After that, so that whoever is woken sees what the event was for.
         let mut gate = self.gate();
-        gate.led = false;
-        gate.turn += 1;
-        self.woken.notify_all();
-        result.map(|_| ())
+        if leads {
+            gate.led = false;
+            self.turn.fetch_add(1, Ordering::SeqCst);
+            if gate.followers > 0 {
+                crate::sys::wake_all(&self.turn);
+            }
+        } else {
+            gate.followers -= 1;
+        }
+        drop(gate);
+        self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// A blocking read has what it wanted, and `more` is there: whoever waits
@@ -432,50 +494,113 @@ impl Lazy {
     }
 }
 
-/// The loop of every blocking read: look, progress, and sleep in between.
+/// What a blocking call does before it looks again.
+#[derive(Clone, Copy, Debug)]
+enum Pause {
+    /// It has its answer.
+    Over,
+    /// Nothing.
+    Again,
+    /// It offers the processor to others.
+    Yield,
+    Sleep(Sleeper),
+}
+
+/// A call that blocks: it looks, progresses, and sleeps in between.
 ///
-/// `look` answers what was found, or -FI_EAGAIN; it is also what progresses.
-/// `ready` tells without side effects whether there is something to read,
-/// `sources_may_block` whether what is progressed would wake a sleeper.
-/// Returns -FI_EAGAIN when the time is over or after `fi_cq_signal`.
-pub fn blocking<T>(
-    wait: Option<&Wait>,
-    timeout: c_int,
-    sources_may_block: impl Fn() -> bool,
-    mut look: impl FnMut() -> Result<T>,
-    ready: impl Fn() -> bool,
-) -> Result<T> {
-    let deadline = Deadline::after_ms(timeout);
-    let mut slept = false;
-    loop {
+/// The sleep is outside of what looks, because the thread may be cancelled there, which
+/// unwinds the stack: an entry point has one of these, which has nothing to clean up,
+///
+/// ```text
+/// let mut call = Blocking::new(timeout);
+/// loop {
+///     let answer = answer_quickly("…", || … call.look(…));
+///     if !call.goes_on() { return answer }
+/// }
+/// ```
+///
+/// and nothing else that has.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocking {
+    deadline: Deadline,
+    pause: Pause,
+    slept: bool,
+}
+
+impl Blocking {
+    /// A call that gives up after `timeout` milliseconds; negative: never.
+    pub fn new(timeout: c_int) -> Self {
+        Self { deadline: Deadline::after_ms(timeout), pause: Pause::Over, slept: false }
+    }
+
+    /// Looks once. `look` answers what was found, or -FI_EAGAIN; it is also what
+    /// progresses. `ready` tells without side effects whether there is something to
+    /// read, `sources_may_block` whether what is progressed would wake a sleeper.
+    ///
+    /// -FI_EAGAIN is the answer if the call does not [go on](Self::goes_on): its time is
+    /// over, or `fi_cq_signal` was called.
+    pub fn look<T>(
+        &mut self,
+        wait: Option<&Wait>,
+        sources_may_block: impl Fn() -> bool,
+        look: impl FnOnce() -> Result<T>,
+        ready: impl Fn() -> bool,
+    ) -> Result<T> {
+        if let (Pause::Sleep(sleeper), Some(wait)) =
+            (std::mem::replace(&mut self.pause, Pause::Over), wait)
+        {
+            wait.end_sleep(&sleeper);
+        }
         match look() {
             Err(Error::AGAIN) => {}
             other => {
-                if slept && let Some(wait) = wait {
+                if self.slept
+                    && let Some(wait) = wait
+                {
                     wait.pass_on(ready);
                 }
                 return other;
             }
         }
-        let Some(wait) = wait else {
+        self.pause = match wait {
+            Some(wait) if wait.signalled.swap(false, Ordering::SeqCst) => Pause::Over,
+            _ if self.deadline.passed() => Pause::Over,
             // No wait object: fi_cq(3) leaves this undefined; we poll kindly.
-            if deadline.passed() {
-                return Err(Error::AGAIN);
+            None => Pause::Yield,
+            Some(wait) if wait.kind == Kind::Yield => Pause::Yield,
+            Some(wait) => {
+                self.slept = true;
+                let sleeper = wait.begin_sleep(self.deadline.left(), || {
+                    !ready() && !wait.signalled.load(Ordering::SeqCst) && sources_may_block()
+                });
+                sleeper.map_or(Pause::Again, Pause::Sleep)
             }
-            std::thread::yield_now();
-            continue;
         };
-        if wait.signalled.swap(false, Ordering::SeqCst) || deadline.passed() {
-            return Err(Error::AGAIN);
+        Err(Error::AGAIN)
+    }
+
+    /// Pauses, and says whether the call is to look again; the thread may be cancelled
+    /// in here.
+    ///
+    /// # Safety
+    /// No frame from the caller's to the program's own has anything to clean up, and the
+    /// wait object of the last look lives until the next.
+    #[inline(always)]
+    pub unsafe fn goes_on(&mut self) -> bool {
+        match &mut self.pause {
+            Pause::Over => return false,
+            Pause::Again => {}
+            Pause::Yield => {
+                std::thread::yield_now();
+                // SAFETY: by this function's contract.
+                unsafe { end_if_cancelled() };
+            }
+            // SAFETY: as above; a sleep that began in `look` ends there, or by `abandon`.
+            Pause::Sleep(sleeper) => unsafe {
+                ofi_sleep((&raw mut *sleeper).cast(), abandon);
+            },
         }
-        if wait.kind == Kind::Yield {
-            std::thread::yield_now();
-            continue;
-        }
-        slept = true;
-        wait.sleep(deadline.left(), || {
-            !ready() && !wait.signalled.load(Ordering::SeqCst) && sources_may_block()
-        })?;
+        true
     }
 }
 
@@ -483,6 +608,23 @@ pub fn blocking<T>(
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    fn blocking<T>(
+        wait: Option<&Wait>,
+        timeout: c_int,
+        sources_may_block: impl Fn() -> bool,
+        look: impl Fn() -> Result<T>,
+        ready: impl Fn() -> bool,
+    ) -> Result<T> {
+        let mut call = Blocking::new(timeout);
+        loop {
+            let answer = call.look(wait, &sources_may_block, &look, &ready);
+            // SAFETY: nobody cancels the threads of tests.
+            if !unsafe { call.goes_on() } {
+                return answer;
+            }
+        }
+    }
 
     /// Takes one of `left`, waiting for ever.
     fn take(wait: &Wait, left: &AtomicUsize, timeout: c_int) -> Result {

@@ -8,6 +8,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use libc::ssize_t;
+use ofi_provider::boundary::Uncancelled;
 use ofi_provider::boundary::answer;
 use ofi_provider::info::version;
 use std::sync::Arc;
@@ -120,6 +121,9 @@ impl<C: Fid, H: Hook> Object<C, H> {
     pub(crate) fn around<R: Answer>(&self, op: Op, args: Args, make: impl FnOnce() -> R) -> R {
         let object = self.outer.get().cast::<fid>().cast_const();
         let call = Call { op, object, format: self.format, args };
+        // A thread that is cancelled goes on to the end of the call: the frames of hooks
+        // have something to clean up.
+        let _uncancelled = Uncancelled::new();
         let entry = self.shared.hook.enter(&call);
         let answer = make();
         // SAFETY: the call that has just answered.

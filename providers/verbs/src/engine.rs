@@ -18,6 +18,7 @@ use crate::sys::{
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::addr::UdAddr;
+use ofi_provider::boundary::Uncancelled;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment, RecvBuf};
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -601,6 +602,8 @@ impl Engine {
 
 impl Progress for Engine {
     fn progress(&self) {
+        // What a device's library calls may be a cancellation point.
+        let _uncancelled = Uncancelled::new();
         self.activity.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         state.poll();

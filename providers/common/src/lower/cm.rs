@@ -3,6 +3,7 @@ use super::{Fabric, WaitSet, bind, call, close, code, control, take_info};
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
 };
+use crate::boundary::Uncancelled;
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use core::ffi::{c_int, c_void};
@@ -125,6 +126,7 @@ impl Eq {
         struct Room([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut room = Room([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut event = 0u32;
+        let _uncancelled = Uncancelled::new();
         // SAFETY: the queue is open, the room is as long as said.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, read);

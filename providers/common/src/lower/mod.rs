@@ -22,6 +22,7 @@ use crate::abi::{
     self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
     fid_fabric, fid_mr,
 };
+use crate::boundary::Uncancelled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{Era, InfoBuf, InfoChain, dup_raw};
@@ -487,6 +488,7 @@ impl Cntr {
 
     /// Its value.
     pub fn read(&self) -> u64 {
+        let _uncancelled = Uncancelled::new();
         // SAFETY: open.
         unsafe {
             let read = self.raw.as_ref().ops.as_ref().and_then(|table| table.read);

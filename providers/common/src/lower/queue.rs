@@ -5,7 +5,9 @@ use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
     fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
+use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::cq::SPARES_CALLERS;
 use crate::error::{Error, Result};
 use crate::glue::RemoteSegment;
 use crate::info::InfoBuf;
@@ -237,6 +239,8 @@ pub struct Cq {
     raw: NonNull<fid_cq>,
     /// Whoever stands on the queue serializes what it does with it: the level of its lock.
     flights: Lock<Flights>,
+    /// A thread that is cancelled survives reading it.
+    spares_callers: bool,
     /// Not to be closed before it.
     _set: Option<Arc<WaitSet>>,
     domain: Arc<Domain>,
@@ -284,8 +288,12 @@ impl Cq {
             }
         };
         let flights = Flights { room: size, ..Default::default() };
+        // SAFETY: open; a queue that does not know the command refuses it.
+        let spares_callers =
+            unsafe { control(raw.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
         Ok(Arc::new(Self {
             raw,
+            spares_callers,
             flights: Lock::with_level(flights, level),
             _set: set.cloned(),
             domain: domain.clone(),
@@ -326,6 +334,8 @@ impl Cq {
     pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
         (entries.next, entries.len) = (0, 0);
+        // The core would end a cancelled thread in here, and our callers with it.
+        let _uncancelled = (!self.spares_callers).then(Uncancelled::new);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, readfrom);

@@ -1,0 +1,139 @@
+/*
+ * Threads that are cancelled (pthread_cancel).
+ *
+ * Cancellation unwinds the stack, which Rust code that has something to clean up does not
+ * survive.  So a thread is cancelled at two places only, in frames that have nothing to clean
+ * up: asleep in here, and at the end of a call that polled in vain.  Everywhere else nothing
+ * that the library calls may be a cancellation point.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#include <errno.h>
+
+/*
+ * What the plug-in, Rust's standard library in it included, calls by these names is the
+ * system call and nothing else.  Hidden: nobody outside the plug-in gets them.
+ */
+#define OWN __attribute__((visibility("hidden")))
+
+OWN int close(int fd) { return syscall(SYS_close, fd); }
+OWN ssize_t read(int fd, void *b, size_t n) { return syscall(SYS_read, fd, b, n); }
+OWN ssize_t write(int fd, const void *b, size_t n) { return syscall(SYS_write, fd, b, n); }
+OWN ssize_t readv(int fd, const struct iovec *v, int n) { return syscall(SYS_readv, fd, v, n); }
+OWN ssize_t writev(int fd, const struct iovec *v, int n) { return syscall(SYS_writev, fd, v, n); }
+OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at)
+{
+#if __SIZEOF_LONG__ == 8
+	return syscall(SYS_pread64, fd, b, n, at);
+#else
+#error "pread64 takes its offset in two registers here"
+#endif
+}
+OWN int open64(const char *path, int flags, ...)
+{
+	va_list l;
+	int mode;
+
+	va_start(l, flags);
+	mode = va_arg(l, int);
+	va_end(l);
+	return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+OWN int poll(struct pollfd *p, nfds_t n, int ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+	return syscall(SYS_ppoll, p, n, ms < 0 ? NULL : &t, NULL, 8);
+}
+OWN int ppoll(struct pollfd *p, nfds_t n, const struct timespec *limit, const sigset_t *mask)
+{
+	/* the kernel writes to it */
+	struct timespec t = limit ? *limit : (struct timespec){ 0, 0 };
+
+	return syscall(SYS_ppoll, p, n, limit ? &t : NULL, mask, 8);
+}
+OWN int epoll_wait(int fd, struct epoll_event *e, int n, int ms)
+{
+#ifdef SYS_epoll_wait	/* takes least time */
+	return syscall(SYS_epoll_wait, fd, e, n, ms);
+#else
+	return syscall(SYS_epoll_pwait, fd, e, n, ms, NULL, 8);
+#endif
+}
+OWN int connect(int fd, const struct sockaddr *a, socklen_t n) { return syscall(SYS_connect, fd, a, n); }
+OWN int accept4(int fd, struct sockaddr *restrict a, socklen_t *restrict n, int flags)
+{
+	return syscall(SYS_accept4, fd, a, n, flags);
+}
+OWN ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct sockaddr *a, socklen_t l)
+{
+	return syscall(SYS_sendto, fd, b, n, flags, a, l);
+}
+OWN ssize_t recvfrom(int fd, void *restrict b, size_t n, int flags, struct sockaddr *restrict a, socklen_t *restrict l)
+{
+	return syscall(SYS_recvfrom, fd, b, n, flags, a, l);
+}
+OWN ssize_t send(int fd, const void *b, size_t n, int flags) { return sendto(fd, b, n, flags, NULL, 0); }
+OWN ssize_t recv(int fd, void *b, size_t n, int flags) { return recvfrom(fd, b, n, flags, NULL, NULL); }
+OWN ssize_t sendmsg(int fd, const struct msghdr *m, int flags) { return syscall(SYS_sendmsg, fd, m, flags); }
+OWN ssize_t recvmsg(int fd, struct msghdr *m, int flags) { return syscall(SYS_recvmsg, fd, m, flags); }
+OWN int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *limit)
+{
+	return syscall(SYS_recvmmsg, fd, m, n, flags, limit);
+}
+OWN int sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags) { return syscall(SYS_sendmmsg, fd, m, n, flags); }
+OWN int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, struct timespec *left)
+{
+	/* answers the error */
+	return syscall(SYS_clock_nanosleep, clock, flags, t, left) ? errno : 0;
+}
+OWN int nanosleep(const struct timespec *t, struct timespec *left) { return syscall(SYS_nanosleep, t, left); }
+
+/* A blocking call about to sleep: `Sleeper` of wait.rs. */
+struct ofi_sleeper {
+	const void *wait;	/* what it sleeps on */
+	const uint32_t *turn;	/* a follower sleeps until this is not `seen` */
+	int64_t nanos;		/* at most so long; negative: for ever */
+	int32_t ms;		/* the same */
+	int32_t epoll;		/* what a leader sleeps on; negative: a follower */
+	uint32_t seen;
+	uint32_t signalled;	/* out: the event of token 0 was there */
+};
+
+/*
+ * Sleeps.  When the thread is cancelled meanwhile, `abandon` ends the sleep and the stack is
+ * unwound from here: the callers have nothing to clean up.
+ */
+OWN void ofi_sleep(struct ofi_sleeper *s, void (*abandon)(void *))
+{
+	struct epoll_event e[64];
+	struct timespec t = { s->nanos / 1000000000, s->nanos % 1000000000 };
+	volatile long n = 0;	/* cleaning up may be a longjmp */
+	int before;
+
+	pthread_cleanup_push(abandon, s);
+	/* Nothing happens in between that could not be given up at any instruction. */
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+	if (s->epoll >= 0)
+		n = syscall(SYS_epoll_pwait, s->epoll, e, 64, s->ms, NULL, 8);
+	else
+		syscall(SYS_futex, s->turn, FUTEX_WAIT_PRIVATE, s->seen, s->nanos < 0 ? NULL : &t, NULL, 0);
+	pthread_setcanceltype(before, NULL);
+	pthread_cleanup_pop(0);
+	for (long i = n; i-- > 0;)
+		if (e[i].data.u64 == 0)
+			s->signalled = 1;
+}
