@@ -15,6 +15,7 @@ mod tx;
 pub(crate) use ep::{Ep, Identity};
 
 use crate::config::Config;
+use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
 use ofi_provider::error::Result;
@@ -56,6 +57,9 @@ pub(crate) struct Common {
     /// A message that finds no receive ends the core's connection: peers count
     /// each other's receives, so that none is sent.
     flow_control: bool,
+    /// Connections may share receive buffers: on which of them a message came the core says.
+    /// What messages say themselves anybody may have written.
+    may_share: bool,
 }
 
 impl Common {
@@ -80,7 +84,18 @@ impl Common {
         // Receives that all share are promised to nobody, and of a single one nothing
         // would be left to promise.
         let few = config.rx_buffers(false) < 2;
-        let flow_control = iwarp && config.use_srx != Some(true) && !few;
+        let tells = config.use_srx != Some(false) && lower::Endpoint::tells_source(&domain, &info);
+        let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
+        let may_share = tells && !flow_control;
+        if config.use_srx == Some(true) && !tells {
+            ofi_provider::log!(
+                &RXM,
+                WARN,
+                DOMAIN,
+                "receive buffers are not shared, although FI_OFI_RXM_USE_SRX says so: {core} does \
+                 not tell on which connection a message came"
+            );
+        }
         Self {
             domain,
             info,
@@ -94,6 +109,7 @@ impl Common {
             core_delivers: !iwarp,
             keys,
             flow_control,
+            may_share,
         }
     }
 
