@@ -356,6 +356,62 @@ static void another_ones_name(int rank, int kinds)
 	honest(&c, rank, 1);
 	ct_done(&c);
 }
+/* Many begin a message each, and end it, or never do, after others were served. */
+static void begun_messages(int rank)
+{
+	enum { N = 48, BIG = 15000, LEN = FRAME + HEAD + BIG };
+	static unsigned char frame[N][LEN];
+	static int fd[N], seen[N];
+	struct ct c;
+	struct ct_name to = start(&c);
+	char *b = ct_alloc(&c, BIG);
+
+	honest(&c, rank, 0);
+	for (int i = 0; rank == 1 && i < N; i++) {
+		size_t n = i % 2 ? BIG : 3000;
+		uint64_t conn;
+
+		fd[i] = caller(&c, &to, 46000 + i, &conn);
+		frame[i][0] = 3;
+		frame[i][6] = FRAME;
+		put(frame[i] + 8, FRAME + HEAD + n, 8);
+		eager(frame[i] + FRAME, conn, n);
+		put(frame[i] + FRAME + 36, FI_REMOTE_CQ_DATA, 4);
+		put(frame[i] + FRAME + 48, i, 8);
+		ct_fill(frame[i] + FRAME + HEAD, n, i);
+		EQ(send(fd[i], frame[i], 200, MSG_NOSIGNAL), 200);
+	}
+	ct_idle(&c, 50);
+	ct_barrier(&c);
+	for (int i = 1; i < 50; i++)
+		honest(&c, rank, i);
+	ct_barrier(&c);
+	if (rank == 0) {
+		for (int i = 0; i < N - 4; i++) {
+			struct fi_cq_tagged_entry e = { 0 };
+
+			POST(&c, fi_recv(c.ep, b, BIG, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			CHECK(e.op_context == CTX(1) && e.data < N - 4 && !seen[e.data]++);
+			EQ(e.len, e.data % 2 ? BIG : 3000);
+			CHECK(ct_same(b, e.len, e.data));
+		}
+	} else {
+		/* a part of each in turn, and of four nothing more */
+		for (size_t at = 200; at < LEN; at += 5000)
+			for (int i = 0; i < N - 4; i++) {
+				size_t n = FRAME + HEAD + (i % 2 ? BIG : 3000), most = n - at < 5000 ? n - at : 5000;
+
+				if (at < n)
+					EQ(send(fd[i], frame[i] + at, most, MSG_NOSIGNAL), (ssize_t)most);
+			}
+	}
+	ct_barrier(&c);
+	for (int i = 0; rank == 1 && i < N; i++)
+		close(fd[i]);
+	honest(&c, rank, 1);
+	ct_done(&c);
+}
 static void *read_for_long(void *arg)
 {
 	ct_idle(arg, 500);
@@ -672,6 +728,7 @@ static const struct ct_test tests[] = {
 	{ "calls that do not fit are refused", bad_calls, CT_RDM },
 	{ "packets that make no sense end their connection and no other", bad_packets, CT_RDM },
 	{ "messages that never become whole harm nobody", half_messages, CT_RDM },
+	{ "messages that are begun and not ended keep no others waiting", begun_messages, CT_RDM },
 	{ "thousands of packets that make no sense at once end their connection and nothing else", nonsense_at_once, CT_RDM },
 	{ "a packet is believed for the connection it came on and for no other", names_shared, CT_RDM },
 	{ "a packet is believed for the connection it came on, with receive buffers for each", names_own, CT_RDM },
