@@ -168,6 +168,8 @@ pub struct Inbox<B> {
     own: Queues<B>,
     /// What it has instead of its own but for collective operations.
     shared: Option<SharedQueues<B>>,
+    /// What it had ([`leave`](Self::leave)): receives of them may still be filled.
+    left: Option<SharedQueues<B>>,
     /// It is a shared receive context's, and not an endpoint's that has one.
     hosts: bool,
     /// What is known of peers, by their numbers.
@@ -190,6 +192,7 @@ impl<B: Body> Inbox<B> {
             collective: false,
             own: Queues::new(min_multi_recv),
             shared: None,
+            left: None,
             hosts: false,
             peers: Vec::new(),
             addrs: source_err.then(HashMap::new),
@@ -235,11 +238,14 @@ impl<B: Body> Inbox<B> {
         self.shared = Some(queues);
     }
 
-    /// The endpoint goes: nothing that came for it stays in queues it shares.
+    /// The endpoint goes: nothing that came for it stays in queues it shares, and what comes
+    /// from now on takes none of their receives. To be called with the lock held under which
+    /// others post to them, so that no receive meets a message of an endpoint that is gone.
     pub fn leave(&mut self) {
         let owner = self.owner;
         let Some(shared) = self.shared.take_if(|_| !self.hosts) else { return };
-        let mut queues = locked(&shared);
+        let shared = self.left.insert(shared);
+        let mut queues = locked(shared);
         for queue in [0, TAGGED] {
             for id in queues.kept_of(queue, owner, |_| true) {
                 queues.take_kept(queue, id);
@@ -412,6 +418,9 @@ impl<B: Body> Inbox<B> {
     fn part_filled(&mut self, recv: &Recv) -> u64 {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;
+        }
+        if let Some(left) = &self.left {
+            return locked(left).multi.filled(recv);
         }
         self.with(0, |queues| queues.multi.filled(recv))
     }

@@ -658,7 +658,6 @@ impl Ep {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
-        self.inbox.leave();
         // What nobody will send to is reported as well: every operation completes.
         self.inbox.cancel_all();
     }

@@ -255,8 +255,12 @@ impl Engine {
 
     /// Ends an endpoint.
     pub(crate) fn close_ep(&self, ep: u32) {
-        let ep = self.lock().eps.remove(ep);
+        let mut state = self.lock();
+        let ep = state.eps.remove(ep);
         if let Some(mut ep) = ep {
+            ep.inbox.leave();
+            // The rest takes its time, and concerns nobody else.
+            drop(state);
             if let Some(epoll) = &self.epoll {
                 ep.fds().into_iter().flatten().for_each(|fd| epoll.remove(fd));
             }
