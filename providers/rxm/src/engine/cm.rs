@@ -92,6 +92,8 @@ pub(super) struct Conn {
     own: bool,
     /// The peer's byte order is not ours.
     pub(super) swapped: bool,
+    /// The peer has this library.
+    pub(super) ours: bool,
     /// The peer takes notices of multicast groups.
     pub(super) multicast: bool,
     /// The sides count each other's receive buffers.
@@ -126,6 +128,7 @@ impl Conn {
             fenced: false,
             own: false,
             swapped: false,
+            ours: false,
             multicast: false,
             counted: false,
             early: 0,
@@ -266,6 +269,7 @@ impl Ep {
             key: self.identity.key.clone(),
             own: self.conns[id].own,
             swapped: false,
+            ours: true,
             multicast: self.identity.multicast,
         };
         self.conns[id].own = call.is_own();
@@ -446,7 +450,7 @@ impl Ep {
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.pid = (call.conn_id >> 32) as u32;
-        (conn.swapped, conn.multicast) = (call.swapped, call.multicast);
+        (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             self.count_credits(id, call.flow_control);
@@ -455,6 +459,7 @@ impl Ep {
                 rx_size: self.rx_size(),
                 flow_control: self.flow_control(),
                 swapped: false,
+                ours: true,
                 multicast: call.multicast && self.identity.multicast,
             };
             match &self.conns[id].ep {
@@ -472,7 +477,8 @@ impl Ep {
         match conn.link {
             Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
-                    (conn.swapped, conn.multicast) = (accept.swapped, accept.multicast);
+                    conn.swapped = accept.swapped;
+                    (conn.ours, conn.multicast) = (accept.ours, accept.multicast);
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
                     self.count_credits(id, accept.flow_control);
