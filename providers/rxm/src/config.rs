@@ -31,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) cm_interval: Duration,
     /// Completions after which the time is looked at although more come.
     pub(crate) cq_eq_fairness: usize,
-    /// Progress by a thread although the application did not ask for it.
+    /// Progress by a thread if the application does not say how.
     pub(crate) auto_progress: bool,
     /// The receiver of a large message lets its sender write it.
     pub(crate) rndv_write: bool,
@@ -181,7 +181,7 @@ pub(crate) fn config() -> &'static Config {
             .unwrap_or(128),
             auto_progress: boolean(
                 c"data_auto_progress",
-                c"progress by a thread, whatever the application asks for",
+                c"progress by a thread, where the application does not say how",
             )
             .unwrap_or(false),
             rndv_write: boolean(
