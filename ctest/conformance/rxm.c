@@ -721,6 +721,73 @@ static void keys(int rank)
 	keys_of(rank, rank ? &none : &one, FI_EKEYREJECTED, FI_ECONNREFUSED);
 }
 
+/* Messages of sizes around a buffer's, each complete when it was matched. */
+static void all_sizes(int rank)
+{
+	static const size_t sizes[] = { 0, 1, 40, 63, 64, 65, 103, 104, 105, 500, 5000, 16384, 100000, 1 << 20 };
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	for (int i = 0; i < 2 * (int)(sizeof sizes / sizeof *sizes); i++) {
+		size_t n = sizes[i / 2];
+
+		if (rank == 0) {
+			POST(&c, fi_trecv(c.ep, b, 1 << 20, ct_desc(b), c.peer, i, 0, CTX(i)));
+			ct_recvd(&c, CTX(i), n);
+			CHECK(ct_same(b, n, i));
+		} else {
+			struct iovec v = { b, n };
+			struct fi_msg_tagged m = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .tag = i, .context = CTX(i) };
+
+			ct_fill(b, n, i);
+			POST(&c, fi_tsendmsg(c.ep, &m, FI_COMPLETION | (i % 2 ? FI_MATCH_COMPLETE : FI_TRANSMIT_COMPLETE)));
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+/* In a process of its own for each value, which is read once. */
+static void every_value(int rank, const char *name, const char *const *values)
+{
+	if (!ct_is_rxm())
+		SKIP("the parameters are those of ofi_rxm");
+	for (int i = 0; values[i]; i++) {
+		pid_t child = fork();
+		int status;
+
+		CHECK(child >= 0);
+		snprintf(ct_prefix, sizeof ct_prefix, "%s=%s: ", name, values[i]);
+		if (child == 0) {
+			setenv(name, values[i], 1);
+			all_sizes(rank);
+			_exit(0);
+		}
+		EQ(waitpid(child, &status, 0), child);
+		if (status)
+			_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+	}
+}
+static void buffer_sizes(int rank)
+{
+	static const char *const values[] = { "", "none", "0", "1", "63", "64", "103", "104", "105", "1000", "65535", "65536",
+					      "1000000", "0x100", "100 bytes", NULL };
+
+	every_value(rank, "FI_OFI_RXM_BUFFER_SIZE", values);
+}
+static void other_sizes(int rank)
+{
+	static const char *const names[] = { "FI_OFI_RXM_SAR_LIMIT", "FI_OFI_RXM_TX_SIZE", "FI_OFI_RXM_RX_SIZE", "FI_OFI_RXM_MSG_TX_SIZE",
+					     "FI_OFI_RXM_MSG_RX_SIZE", "FI_OFI_RXM_COMP_PER_PROGRESS", "FI_OFI_RXM_CQ_EQ_FAIRNESS",
+					     "FI_OFI_RXM_CM_PROGRESS_INTERVAL", "FI_UNIVERSE_SIZE" };
+	static const char *const values[] = { "", "none", "0", "1", "2", "-1", "99999999999999999999", NULL };
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		every_value(rank, names[i], values);
+}
+
 static const struct ct_test tests[] = {
 	{ "a peer of the other byte order may call and send", other_order_calls, CT_RDM },
 	{ "a peer of the other byte order may be called and sent to", other_order_answers, CT_RDM },
@@ -728,6 +795,8 @@ static const struct ct_test tests[] = {
 	{ "calls that do not fit are refused", bad_calls, CT_RDM },
 	{ "packets that make no sense end their connection and no other", bad_packets, CT_RDM },
 	{ "messages that never become whole harm nobody", half_messages, CT_RDM },
+	{ "messages get there with any FI_OFI_RXM_BUFFER_SIZE", buffer_sizes, CT_RDM },
+	{ "messages get there with any number in the parameters", other_sizes, CT_RDM },
 	{ "messages that are begun and not ended keep no others waiting", begun_messages, CT_RDM },
 	{ "thousands of packets that make no sense at once end their connection and nothing else", nonsense_at_once, CT_RDM },
 	{ "a packet is believed for the connection it came on and for no other", names_shared, CT_RDM },

@@ -2,7 +2,7 @@
 use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::{Kind, RxmEp};
-use crate::info::{core_hints, core_version};
+use crate::info::{core_hints, core_version, find_cores};
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{
@@ -61,7 +61,7 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
     // The address is an endpoint's business, but it finds the interface.
     hints.set_dest_addr(None)?;
-    let found = lower::getinfo(core_version(api_version), None, None, 0, &hints)?;
+    let found = find_cores(core_version(api_version), None, None, 0, hints)?;
     let first = found.into_iter().next();
     first.ok_or(Error::NODATA)
 }

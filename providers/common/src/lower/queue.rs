@@ -386,7 +386,7 @@ impl Cq {
         kind: Kind,
     ) -> core::result::Result<usize, (Error, Buf)> {
         let added = self.flights.lock_within().add(Some(buf), token, owner, kind);
-        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(|| Buf::new(0))))
+        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(Buf::none)))
     }
 
     fn give_back(&self, context: usize) -> Option<Buf> {
@@ -548,7 +548,7 @@ unsafe fn post(
     // SAFETY: by this function's contract; the memory stays with the queue until the
     // completion, or until the endpoint is closed.
     let posted = unsafe { recv(ep, base, len, desc, context) };
-    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(|| Buf::new(0))))
+    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(Buf::none)))
 }
 
 /// Sets [`OPT_SOURCE`](super::OPT_SOURCE).
@@ -862,7 +862,7 @@ impl Endpoint {
     }
 
     fn taken_back(&self, context: usize) -> Buf {
-        self.cq.give_back(context).unwrap_or_else(|| Buf::new(0))
+        self.cq.give_back(context).unwrap_or_else(Buf::none)
     }
 
     /// Reads a peer's memory into the application's, which it lends until the
@@ -910,7 +910,7 @@ impl Endpoint {
         desc[0] = buf.desc();
         let what = Access { write: true, data, flags, token };
         self.rma(&iov, &desc, to, what, Some(buf))
-            .map_err(|(error, buf)| (error, buf.unwrap_or_else(|| Buf::new(0))))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
     }
 
     fn rma(

@@ -276,6 +276,11 @@ impl Ep {
         self.parked_max = cq.size();
         self.core = Some(Core { pep, srx, cntrs, cq, eq });
         self.post_shared();
+        if self.rx_wanted > 0 && self.rx_posted == 0 {
+            // Nothing would ever come.
+            self.core = None;
+            return Err(Error::NOMEM);
+        }
         Ok(self.fds())
     }
 

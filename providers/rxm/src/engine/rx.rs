@@ -23,8 +23,8 @@ use ofi_provider::slab::{NONE, Slab};
 /// receives, may take before no more are taken from the core.
 const MAX_KEPT: usize = 256 << 20;
 
-/// Messages up to this length are copied out of the buffer they came in while
-/// they wait, which is then free for others.
+/// Messages up to this length, or an eighth of the buffer they came in, are copied out
+/// of that while they wait, which is then free for others.
 const COPY_MAX: usize = 2048;
 
 /// Segmented messages of one connection that arrive at the same time.
@@ -416,7 +416,7 @@ impl Ep {
                 if let Some(recv) = self.inbox.take_posted(&about) {
                     recv.buf.copy_from(0, payload);
                     self.inbox.received(&recv, &about);
-                } else if payload.len() <= COPY_MAX {
+                } else if payload.len() <= COPY_MAX.max(buf.len() / 8) {
                     let body = Body::Whole(payload.into());
                     self.inbox.keep(about, body);
                 } else {
