@@ -355,7 +355,7 @@ impl Ep {
         if let Some(recv) = self.inbox.take_posted(&about) {
             recv.buf.copy_from(0, bytes);
             self.inbox.received(&recv, &about);
-        } else {
+        } else if !self.inbox.drops(&about) {
             self.inbox.keep(about, Body::Whole(bytes.into()));
         }
     }
@@ -416,6 +416,8 @@ impl Ep {
                 if let Some(recv) = self.inbox.take_posted(&about) {
                     recv.buf.copy_from(0, payload);
                     self.inbox.received(&recv, &about);
+                } else if self.inbox.drops(&about) {
+                    // Nobody waits for it, nor ever will.
                 } else if payload.len() <= COPY_MAX.max(buf.len() / 8) {
                     let body = Body::Whole(payload.into());
                     self.inbox.keep(about, body);
@@ -493,6 +495,7 @@ impl Ep {
                 let msg_id = header.msg_id;
                 let target = match self.inbox.take_posted(&about) {
                     Some(recv) => Target::Recv(recv),
+                    None if self.inbox.drops(&about) => Target::Nowhere,
                     None => {
                         let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
                         Target::Kept(self.inbox.keep(about, body))
@@ -550,12 +553,21 @@ impl Ep {
         }
         match self.inbox.take_posted(&about) {
             Some(recv) => self.fetch(recv, about, id, *header, places),
+            // Its sender is done with it.
+            None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
             None => {
                 self.conns[id].announced += 1;
                 self.inbox.keep(about, Body::AtSender { conn: id, header: *header, places });
             }
         }
         Ok(())
+    }
+
+    /// Tells the sender of an announced message that it is not fetched.
+    fn not_wanted(&mut self, conn: u32, msg_id: u64) {
+        let mut done = Header::of(Kind::RndvReadDone, 0);
+        done.msg_id = msg_id;
+        self.send_control(conn, done, None);
     }
 
     /// Gets an announced message to its receive.
@@ -742,12 +754,8 @@ impl Ep {
                 }
                 match recv {
                     Some(recv) => self.fetch(recv, about, conn, header, places),
-                    None => {
-                        // Its sender is done with it.
-                        let mut done = Header::of(Kind::RndvReadDone, 0);
-                        done.msg_id = header.msg_id;
-                        self.send_control(conn, done, None);
-                    }
+                    // Its sender is done with it.
+                    None => self.not_wanted(conn, header.msg_id),
                 }
             }
             Body::Lost => {

@@ -171,7 +171,11 @@ impl Ep {
 
     /// The posted receive for a message.
     pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
-        inbox.take_posted(self.matched_source(about.peer), about)
+        let src = match about.collective {
+            true => self.name_of(about.peer),
+            false => self.matched_source(about.peer),
+        };
+        inbox.take_posted(src, about)
     }
 
     /// What receives that choose their source see as a peer's.
@@ -764,6 +768,13 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
         let queue = about.queue();
+        if ep.drops(&about) {
+            conn.incoming = Some(Incoming { about, target: Target::Discard, done: here });
+            return match here < about.len || self.complete_incoming(id) {
+                true => Begun::Taken(here),
+                false => Begun::Gone,
+            };
+        }
         if let Some(buffering) = &ep.buffering
             && about.len > buffering.limit
         {
@@ -817,6 +828,12 @@ impl State {
             Some(recv) => {
                 let target = Target::Posted(recv);
                 conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
+                self.ask_for(id, header.op_data);
+                Ok(self.begun(id, 0))
+            }
+            None if ep.drops(&about) => {
+                let incoming = Incoming { about, target: Target::Discard, done: 0 };
+                conn.expected.insert(header.op_data, incoming);
                 self.ask_for(id, header.op_data);
                 Ok(self.begun(id, 0))
             }
