@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
@@ -84,7 +84,12 @@ impl Common {
         // Receives that all share are promised to nobody, and of a single one nothing
         // would be left to promise.
         let few = config.rx_buffers(false) < 2;
-        let tells = config.use_srx != Some(false) && lower::Endpoint::tells_source(&domain, &info);
+        let tells = || {
+            let mut any = info.as_ref().to_owned()?;
+            any.set_src_addr(None)?;
+            Ok::<_, Error>(lower::Endpoint::tells_source(&domain, &any))
+        };
+        let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
         let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
         let may_share = tells && !flow_control;
         if config.use_srx == Some(true) && !tells {
