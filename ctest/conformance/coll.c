@@ -888,6 +888,74 @@ static void forged(int rank)
 	ct_close(&other);
 	close_party(&p, 0);
 }
+/* Sends to an endpoint what a member might have sent there, and waits until it is gone. */
+static void forge(struct party *p, struct ct *from, fi_addr_t to, const void *b, size_t n, uint64_t tag)
+{
+	struct fi_cq_tagged_entry x;
+
+	POST(from, fi_tsend(from->ep, b, n, NULL, to, tag, NULL));
+	while (ct_progress(from), fi_cq_read(from->tx, &x, 1) == -FI_EAGAIN)
+		turn(p);
+}
+/* Somebody who is no member, and those that are have him in their vectors or not, sends what members do. */
+static void forged_data(int rank, int known)
+{
+	enum { BIG = 1 << 20 };
+	struct ct_opt o = { .caps = FI_TAGGED, .one_cq = 1 };
+	struct party p;
+	struct ct other;
+	struct ct_name name;
+	uint64_t sum = 0xcbf29ce484222325ull ^ 3, joining, lie = 1000;
+	unsigned char number[4] = { 0x11, 0x22, 0x33, 0x44 }, vote[9] = { 0 };
+	fi_addr_t to[3];
+
+	(void)rank;
+	for (int i = 0; i < 4; i++) {
+		vote[1 + i] = number[i];
+		vote[5 + i] = ~number[i];
+	}
+	open_party(&p, 3, 0, NULL);
+	open_one(&other, &p.c[0], &o);
+	name = ct_getname(&other.ep->fid);
+	EACH(&p) {
+		struct ct_name its = ct_getname(&p.c[e].ep->fid);
+		unsigned port = ntohs(((struct sockaddr_in *)its.b)->sin_port);
+
+		if (known)
+			ct_insert(&p.c[e], &name);
+		to[e] = ct_insert(&other, &its);
+		sum = (sum ^ port) * 0x100000001b3ull;
+		sum ^= sum >> 32;
+	}
+	/* the number that rank 0 proposes, and votes for it, and what is none of these */
+	joining = 3ull << 62 | (sum & 0xffffffff) << 30;
+	EACH(&p) for (int turns = 0; turns < 2; turns++)
+		for (int as = 0; as < 3; as++) {
+			forge(&p, &other, to[e], number, 4, joining | turns << 16 | as);
+			forge(&p, &other, to[e], vote, turns ? 9 : 1, joining | turns << 16 | as);
+			forge(&p, &other, to[e], vote, 7, joining | turns << 16 | as);
+		}
+	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+		turn(&p);
+	join_all(&p);
+	/* what they send each other in the first operations */
+	EACH(&p) for (uint64_t op = 0; op < 4; op++)
+		for (int as = 0; as < 3; as++)
+			forge(&p, &other, to[e], &lie, 8, 1ull << 63 | (p.coll[e] & 0xffffffff) << 30 | op << 16 | as);
+	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
+		turn(&p);
+	all_operations(&p, 1);
+	/* nothing of a stranger's is kept: it would be more than what fits */
+	char *big = calloc(1, BIG);
+	for (int i = 0; !known && i < 300; i++)
+		forge(&p, &other, to[i % 3], big, BIG, 1ull << 63 | 5ull << 30);
+	all_operations(&p, 2);
+	free(big);
+	ct_close(&other);
+	close_party(&p, 0);
+}
+static void forged_by_stranger(int rank) { forged_data(rank, 0); }
+static void forged_by_peer(int rank) { forged_data(rank, 1); }
 static void closed_under_way(int rank)
 {
 	struct party p;
@@ -1058,6 +1126,8 @@ static const struct ct_test tests[] = {
 	{ "a member joins although it was asked by one that it did not know then", known_late, CT_RDM | CT_SOLO },
 	{ "a group that a member has left by ending fails, when another has its address as well", successor, CT_RDM | CT_SOLO },
 	{ "a group believes none but its members that it is broken", forged, CT_RDM | CT_SOLO },
+	{ "a group takes nothing from a stranger, and keeps nothing of his", forged_by_stranger, CT_RDM | CT_SOLO },
+	{ "a group takes nothing from a peer that is no member", forged_by_peer, CT_RDM | CT_SOLO },
 	{ "endpoints are closed with operations under way", closed_under_way, CT_RDM | CT_SOLO },
 	{ "what makes no sense is refused", refused, CT_RDM | CT_SOLO },
 };

@@ -357,7 +357,7 @@ static void tag_delivery_complete(int rank) { levels(rank, 1, FI_DELIVERY_COMPLE
 static void tag_match_complete(int rank) { levels(rank, 1, FI_MATCH_COMPLETE, 2048); }
 
 /* The completion must not come while no receive is posted. */
-static void not_before_receive(int rank, int tagged, uint64_t level)
+static void not_before_receive(int rank, int tagged, uint64_t level, size_t n)
 {
 	struct ct_opt o = { .caps = caps_of(tagged) };
 	struct ct c;
@@ -368,27 +368,66 @@ static void not_before_receive(int rank, int tagged, uint64_t level)
 	if (rank == 0) {
 		ct_barrier(&c);		/* sender watched its queue */
 		post_recv(&c, tagged, RECV, b, 100, 3, CTX(0));
-		ct_recvd(&c, CTX(0), 100);
-		CHECK(ct_same(b, 100, 4));
+		ct_recvd(&c, CTX(0), n);
+		CHECK(ct_same(b, n, 4));
 	} else {
-		ct_fill(b, 100, 4);
-		smsg(&c, tagged, b, 100, 0, 3, CTX(0), level | FI_COMPLETION);
+		ct_fill(b, n, 4);
+		smsg(&c, tagged, b, n, 0, 3, CTX(0), level | FI_COMPLETION);
 		NOTHING(&c, c.tx, 100);
 		ct_barrier(&c);
 		ct_sent(&c, CTX(0));
 	}
 	ct_done(&c);
 }
+/* The completion must not come while the peer's process stands still. */
+static void not_before_peer(int rank, int tagged, uint64_t level, size_t n)
+{
+	struct ct_opt o = { .caps = caps_of(tagged) };
+	pid_t me = getpid(), peer;
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	ct_swap(&c, &me, &peer, sizeof me);
+	for (int i = 0; i < 2; i++) {
+		/* the first makes the connection */
+		if (rank == 0)
+			post_recv(&c, tagged, RECV, b, 100, 3, CTX(i));
+		ct_barrier(&c);
+		if (rank == 0) {
+			ct_recvd(&c, CTX(i), n);
+		} else {
+			if (i) {
+				OK(kill(peer, SIGSTOP));
+				ct_nap(20);
+			}
+			smsg(&c, tagged, b, n, 0, 3, CTX(i), level | FI_COMPLETION);
+			if (i) {
+				NOTHING(&c, c.tx, 100);
+				OK(kill(peer, SIGCONT));
+			}
+			ct_sent(&c, CTX(i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+static void msg_stopped(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLETE, 100); }
+static void msg_stopped_empty(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLETE, 0); }
+static void tag_stopped_empty(int rank) { not_before_peer(rank, 1, FI_DELIVERY_COMPLETE, 0); }
+static void match_stopped_empty(int rank) { not_before_peer(rank, 1, FI_MATCH_COMPLETE, 0); }
 /* Where a provider stands on another one a message is delivered when that has it. */
 static void delivered_late(int rank, int tagged)
 {
 	if (ct_is_rxm())
 		SKIP("keeps delivered messages for receives to come");
-	not_before_receive(rank, tagged, FI_DELIVERY_COMPLETE);
+	not_before_receive(rank, tagged, FI_DELIVERY_COMPLETE, 100);
 }
 static void msg_delivered_late(int rank) { delivered_late(rank, 0); }
 static void tag_delivered_late(int rank) { delivered_late(rank, 1); }
-static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE); }
+static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 100); }
+static void tag_matched_late_empty(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 0); }
 /* What was injected may be written over at once, whatever completion it is sent with. */
 static void injected_delivered(int rank, int tagged)
 {
@@ -1261,6 +1300,11 @@ static const struct ct_test tests[] = {
 	{ "an injected tagged message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", tag_injected_delivered, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for the tagged receive", tag_delivered_late, 0 },
 	{ "FI_MATCH_COMPLETE waits for the match", tag_matched_late, 0 },
+	{ "FI_MATCH_COMPLETE of a message of no bytes waits for the match", tag_matched_late_empty, 0 },
+	{ "FI_DELIVERY_COMPLETE waits for a process that stands still", msg_stopped, CT_REL },
+	{ "FI_DELIVERY_COMPLETE of a message of no bytes waits for a process that stands still", msg_stopped_empty, CT_REL },
+	{ "FI_DELIVERY_COMPLETE of a tagged message of no bytes waits for a process that stands still", tag_stopped_empty, CT_REL },
+	{ "FI_MATCH_COMPLETE of a message of no bytes waits for a process that stands still", match_stopped_empty, CT_REL },
 	{ "messages sent before any receive arrive in order", unexpected_order, 0 },
 	{ "a message too long for its buffer gives FI_ETRUNC and harms no other", msg_truncated, 0 },
 	{ "a tagged message too long for its buffer gives FI_ETRUNC and harms no other", tag_truncated, 0 },

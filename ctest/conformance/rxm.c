@@ -238,6 +238,253 @@ static void half_messages(int rank)
 	ct_done(&c);
 }
 
+/* The next message of the core's: its bytes, without the core's header. */
+static size_t frame(struct ct *c, int fd, unsigned char *o)
+{
+	unsigned char head[FRAME];
+	uint64_t n = 0;
+
+	CHECK(get(c, fd, head, FRAME));
+	memcpy(&n, head + 8, 8);
+	CHECK(n >= FRAME && n <= 4096 && head[6] >= FRAME);
+	CHECK(get(c, fd, o, n - FRAME));
+	memmove(o, o + head[6] - FRAME, n - head[6]);
+	return n - head[6];
+}
+
+/* A caller that is taken in: its socket, and how packets to the endpoint name the connection. */
+static int caller(struct ct *c, const struct ct_name *to, int port, uint64_t *conn)
+{
+	unsigned char data[CALL], answer[256];
+	int type, fd;
+
+	call(data, port);
+	fd = dial(c, to, data, CALL, &type, answer);
+	EQ(type, 1);
+	*conn = 0;
+	memcpy(conn, answer, 4);
+	return fd;
+}
+/* Two callers: the one sends packets that name the connection of the other, whose number it knows. */
+static void another_ones_name(int rank, int kinds)
+{
+	enum { BIG = 1 << 20, PORT = 44000 };
+	struct ct c;
+	struct ct_name to = start(&c);
+	char *b = ct_alloc(&c, BIG);
+	/* a whole message, a part of one, an announcement, and what tells of a message of ours */
+	static const unsigned char what[] = { 0, 1, 2, 3, 7, 8, 5, 4, 6 };
+
+	honest(&c, rank, 0);
+	for (int i = 0; i < kinds; i++) {
+		struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+		uint64_t one, two, msg = 0;
+		int liar, known;
+		unsigned char head[HEAD], o[4096], payload[104] = { 0 }, x;
+
+		if (rank == 0) {
+			struct fi_cq_tagged_entry e;
+			struct ct_name name = { .n = sizeof at };
+
+			memset(b, 0, 100);
+			POST(&c, fi_recv(c.ep, b, 100, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_barrier(&c);
+			/* both are there; a message that the other one is to fetch */
+			at.sin_port = htons(PORT + 2 * i + 1);
+			memcpy(name.b, &at, sizeof at);
+			POST(&c, fi_send(c.ep, b, BIG, ct_desc(b), ct_insert(&c, &name), CTX(2)));
+			ct_barrier(&c);
+			/* nothing of what was sent in its name is believed */
+			NOTHING(&c, c.rx, 30);
+			NOTHING(&c, c.tx, 30);
+			ct_barrier(&c);
+			e = ct_recvd(&c, CTX(1), 100);
+			CHECK(e.buf == NULL || e.buf == b);
+			CHECK(ct_same(b, 100, 7));
+			ct_sent(&c, CTX(2));
+			ct_barrier(&c);
+			continue;
+		}
+		liar = caller(&c, &to, PORT + 2 * i, &one);
+		known = caller(&c, &to, PORT + 2 * i + 1, &two);
+		CHECK(one != two);
+		ct_barrier(&c);
+		EQ(frame(&c, known, o), HEAD + 104);
+		EQ(o[1], 2);
+		memcpy(&msg, o + 16, 8);
+		ct_fill(payload, 100, 6);
+		eager(head, two, 100);
+		head[1] = what[i];
+		if (what[i] == 1) {
+			put(head + 2, 100, 2);
+			head[24] = 1;
+			put(head + 40, 5000, 8);
+		} else if (what[i] == 2) {
+			memset(payload, 0, sizeof payload);
+			payload[96] = 1;
+			put(payload + 8, 100, 8);
+		} else if (what[i] == 4) {
+			head[34] = 6;
+			put(head + 40, 100, 8);
+			head[58] = 1;
+		} else if (what[i] == 7) {
+			memset(payload, 0, sizeof payload);
+			payload[96] = 1;
+			put(payload + 8, BIG, 8);
+		}
+		if (what[i] > 2 && what[i] != 4)
+			put(head + 16, msg, 8);
+		packet(liar, head, payload, what[i] == 2 || what[i] == 7 ? 104 : what[i] == 3 || what[i] == 8 ? 0 : 100);
+		/* the end of the liar's connection, and not of the other */
+		CHECK(!get(&c, liar, &x, 1));
+		close(liar);
+		ct_barrier(&c);
+		ct_barrier(&c);
+		ct_fill(payload, 100, 7);
+		eager(head, two, 100);
+		packet(known, head, payload, 100);
+		memset(head, 0, HEAD);
+		head[0] = 4;
+		head[1] = 3;
+		head[32] = 2;
+		put(head + 8, two, 8);
+		put(head + 16, msg, 8);
+		packet(known, head, payload, 0);
+		ct_barrier(&c);
+		close(known);
+	}
+	honest(&c, rank, 1);
+	ct_done(&c);
+}
+/* Many begin a message each, and end it, or never do, after others were served. */
+static void begun_messages(int rank)
+{
+	enum { N = 48, BIG = 15000, LEN = FRAME + HEAD + BIG };
+	static unsigned char frame[N][LEN];
+	static int fd[N], seen[N];
+	struct ct c;
+	struct ct_name to = start(&c);
+	char *b = ct_alloc(&c, BIG);
+
+	honest(&c, rank, 0);
+	for (int i = 0; rank == 1 && i < N; i++) {
+		size_t n = i % 2 ? BIG : 3000;
+		uint64_t conn;
+
+		fd[i] = caller(&c, &to, 46000 + i, &conn);
+		frame[i][0] = 3;
+		frame[i][6] = FRAME;
+		put(frame[i] + 8, FRAME + HEAD + n, 8);
+		eager(frame[i] + FRAME, conn, n);
+		put(frame[i] + FRAME + 36, FI_REMOTE_CQ_DATA, 4);
+		put(frame[i] + FRAME + 48, i, 8);
+		ct_fill(frame[i] + FRAME + HEAD, n, i);
+		EQ(send(fd[i], frame[i], 200, MSG_NOSIGNAL), 200);
+	}
+	ct_idle(&c, 50);
+	ct_barrier(&c);
+	for (int i = 1; i < 50; i++)
+		honest(&c, rank, i);
+	ct_barrier(&c);
+	if (rank == 0) {
+		for (int i = 0; i < N - 4; i++) {
+			struct fi_cq_tagged_entry e = { 0 };
+
+			POST(&c, fi_recv(c.ep, b, BIG, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			CHECK(e.op_context == CTX(1) && e.data < N - 4 && !seen[e.data]++);
+			EQ(e.len, e.data % 2 ? BIG : 3000);
+			CHECK(ct_same(b, e.len, e.data));
+		}
+	} else {
+		/* a part of each in turn, and of four nothing more */
+		for (size_t at = 200; at < LEN; at += 5000)
+			for (int i = 0; i < N - 4; i++) {
+				size_t n = FRAME + HEAD + (i % 2 ? BIG : 3000), most = n - at < 5000 ? n - at : 5000;
+
+				if (at < n)
+					EQ(send(fd[i], frame[i] + at, most, MSG_NOSIGNAL), (ssize_t)most);
+			}
+	}
+	ct_barrier(&c);
+	for (int i = 0; rank == 1 && i < N; i++)
+		close(fd[i]);
+	honest(&c, rank, 1);
+	ct_done(&c);
+}
+static void *read_for_long(void *arg)
+{
+	ct_idle(arg, 500);
+	return NULL;
+}
+/* All of what makes no sense is there before the endpoint reads the first of it, by a thread without much of a stack. */
+static void nonsense_at_once(int rank)
+{
+	enum { N = 10000, LEN = FRAME + HEAD };
+	struct ct c;
+	struct ct_name to;
+
+	/* many buffers, so that many packets are there at once */
+	setenv("FI_OFI_RXM_COMP_PER_PROGRESS", "4096", 1);
+	to = start(&c);
+	honest(&c, rank, 0);
+	if (rank == 0) {
+		pthread_attr_t small;
+		pthread_t t;
+		char ready;
+
+		ct_barrier(&c);
+		for (int i = 0; i < 2; i++) {
+			CHECK(recv(ct_sync, &ready, 1, 0) == 1);
+			if (i == 0) {
+				ct_idle(&c, 300);
+				ct_barrier(&c);
+			}
+		}
+		OK(pthread_attr_init(&small));
+		OK(pthread_attr_setstacksize(&small, 256 << 10));
+		OK(pthread_create(&t, &small, read_for_long, &c));
+		OK(pthread_join(t, NULL));
+	} else {
+		uint64_t conn;
+		int fd = caller(&c, &to, 45000, &conn);
+		char *all = calloc(N, LEN), x;
+
+		CHECK(all);
+		ct_barrier(&c);
+		for (int round = 0; round < 2; round++) {
+			for (int i = 0; i < N; i++) {
+				unsigned char *frame = (unsigned char *)all + i * LEN;
+
+				frame[0] = 3;
+				frame[6] = FRAME;
+				put(frame + 8, LEN, 8);
+				eager(frame + FRAME, conn, 0);
+				frame[FRAME + 34] = 1;		/* a tagged message that nobody waits for */
+				frame[FRAME + 1] = 3 * round;	/* the end of a message that there is not */
+			}
+			for (ssize_t at = 0, n; at < N * LEN && (n = send(fd, all + at, N * LEN - at, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;)
+				at += n;
+			ct_send_oob("r", 1);
+			if (round == 0)
+				ct_barrier(&c);
+		}
+		while (recv(fd, &x, 1, 0) > 0)
+			;
+		close(fd);
+		free(all);
+	}
+	ct_barrier(&c);
+	honest(&c, rank, 1);
+	ct_done(&c);
+}
+static void names_shared(int rank) { another_ones_name(rank, 9); }
+static void names_own(int rank)
+{
+	setenv("FI_OFI_RXM_USE_SRX", "0", 1);
+	another_ones_name(rank, 9);
+}
+
 /* Numbers of so many bytes, in the other order. */
 static void turn(unsigned char *at, int bytes)
 {
@@ -340,19 +587,6 @@ static void other_order_calls(int rank)
 	ct_barrier(&c);
 	honest(&c, rank, 1);
 	ct_done(&c);
-}
-/* The next message of the core's: its bytes, without the core's header. */
-static size_t frame(struct ct *c, int fd, unsigned char *o)
-{
-	unsigned char head[FRAME];
-	uint64_t n = 0;
-
-	CHECK(get(c, fd, head, FRAME));
-	memcpy(&n, head + 8, 8);
-	CHECK(n >= FRAME && n <= 4096 && head[6] >= FRAME);
-	CHECK(get(c, fd, o, n - FRAME));
-	memmove(o, o + head[6] - FRAME, n - head[6]);
-	return n - head[6];
 }
 /* A peer of the other byte order is called, and sent to. */
 static void other_order_answers(int rank)
@@ -487,6 +721,73 @@ static void keys(int rank)
 	keys_of(rank, rank ? &none : &one, FI_EKEYREJECTED, FI_ECONNREFUSED);
 }
 
+/* Messages of sizes around a buffer's, each complete when it was matched. */
+static void all_sizes(int rank)
+{
+	static const size_t sizes[] = { 0, 1, 40, 63, 64, 65, 103, 104, 105, 500, 5000, 16384, 100000, 1 << 20 };
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	for (int i = 0; i < 2 * (int)(sizeof sizes / sizeof *sizes); i++) {
+		size_t n = sizes[i / 2];
+
+		if (rank == 0) {
+			POST(&c, fi_trecv(c.ep, b, 1 << 20, ct_desc(b), c.peer, i, 0, CTX(i)));
+			ct_recvd(&c, CTX(i), n);
+			CHECK(ct_same(b, n, i));
+		} else {
+			struct iovec v = { b, n };
+			struct fi_msg_tagged m = { .msg_iov = &v, .iov_count = 1, .addr = c.peer, .tag = i, .context = CTX(i) };
+
+			ct_fill(b, n, i);
+			POST(&c, fi_tsendmsg(c.ep, &m, FI_COMPLETION | (i % 2 ? FI_MATCH_COMPLETE : FI_TRANSMIT_COMPLETE)));
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+/* In a process of its own for each value, which is read once. */
+static void every_value(int rank, const char *name, const char *const *values)
+{
+	if (!ct_is_rxm())
+		SKIP("the parameters are those of ofi_rxm");
+	for (int i = 0; values[i]; i++) {
+		pid_t child = fork();
+		int status;
+
+		CHECK(child >= 0);
+		snprintf(ct_prefix, sizeof ct_prefix, "%s=%s: ", name, values[i]);
+		if (child == 0) {
+			setenv(name, values[i], 1);
+			all_sizes(rank);
+			_exit(0);
+		}
+		EQ(waitpid(child, &status, 0), child);
+		if (status)
+			_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+	}
+}
+static void buffer_sizes(int rank)
+{
+	static const char *const values[] = { "", "none", "0", "1", "63", "64", "103", "104", "105", "1000", "65535", "65536",
+					      "1000000", "0x100", "100 bytes", NULL };
+
+	every_value(rank, "FI_OFI_RXM_BUFFER_SIZE", values);
+}
+static void other_sizes(int rank)
+{
+	static const char *const names[] = { "FI_OFI_RXM_SAR_LIMIT", "FI_OFI_RXM_TX_SIZE", "FI_OFI_RXM_RX_SIZE", "FI_OFI_RXM_MSG_TX_SIZE",
+					     "FI_OFI_RXM_MSG_RX_SIZE", "FI_OFI_RXM_COMP_PER_PROGRESS", "FI_OFI_RXM_CQ_EQ_FAIRNESS",
+					     "FI_OFI_RXM_CM_PROGRESS_INTERVAL", "FI_UNIVERSE_SIZE" };
+	static const char *const values[] = { "", "none", "0", "1", "2", "-1", "99999999999999999999", NULL };
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		every_value(rank, names[i], values);
+}
+
 static const struct ct_test tests[] = {
 	{ "a peer of the other byte order may call and send", other_order_calls, CT_RDM },
 	{ "a peer of the other byte order may be called and sent to", other_order_answers, CT_RDM },
@@ -494,5 +795,11 @@ static const struct ct_test tests[] = {
 	{ "calls that do not fit are refused", bad_calls, CT_RDM },
 	{ "packets that make no sense end their connection and no other", bad_packets, CT_RDM },
 	{ "messages that never become whole harm nobody", half_messages, CT_RDM },
+	{ "messages get there with any FI_OFI_RXM_BUFFER_SIZE", buffer_sizes, CT_RDM },
+	{ "messages get there with any number in the parameters", other_sizes, CT_RDM },
+	{ "messages that are begun and not ended keep no others waiting", begun_messages, CT_RDM },
+	{ "thousands of packets that make no sense at once end their connection and nothing else", nonsense_at_once, CT_RDM },
+	{ "a packet is believed for the connection it came on and for no other", names_shared, CT_RDM },
+	{ "a packet is believed for the connection it came on, with receive buffers for each", names_own, CT_RDM },
 };
 CT_MAIN("rxm", tests)

@@ -568,6 +568,81 @@ static void hall_leaves(int rank)
 	close_hall(&h);
 }
 
+enum { RACERS = 300 };
+struct race {
+	struct hall h;
+	pthread_barrier_t together;
+	char in[RACERS][8], done[RACERS];
+};
+static void *post_all(void *arg)
+{
+	struct race *r = arg;
+
+	pthread_barrier_wait(&r->together);
+	for (int i = 0; i < RACERS; i++)
+		OK(fi_trecv(r->h.srx, r->in[i], 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(i)));
+	return NULL;
+}
+/* What there is to read, of receives that got a message or were taken back. */
+static void read_all(struct race *r, int *n)
+{
+	struct fi_cq_tagged_entry e = { 0 };
+	struct fi_cq_err_entry err = { 0 };
+
+	for (int64_t end = ct_ms() + 60; ct_ms() < end; hall_progress(&r->h))
+		for (int i = 0; i < N; i++) {
+			ssize_t got = fi_cq_read(r->h.at[i].rx, &e, 1);
+
+			if (got == -FI_EAVAIL) {
+				EQ(fi_cq_readerr(r->h.at[i].rx, &err, 0), 1);
+				e.op_context = err.op_context;
+			} else if (got != 1) {
+				continue;
+			}
+			CHECK(!r->done[(struct fi_context2 *)e.op_context - ct_ctx]++);
+			++*n;
+			end = ct_ms() + 60;
+		}
+}
+/* Receives are posted while an endpoint is closed for which messages wait. */
+static void hall_race(int rank)
+{
+	static struct race r;
+
+	(void)rank;
+	for (int round = 0; round < 8; round++) {
+		int leaver = round % 2, n = 0;
+		pthread_t poster;
+
+		if (leaver == 0)
+			open_hall(&r.h, FI_TAGGED | FI_SOURCE);
+		memset(r.done, 0, sizeof r.done);
+		for (int i = 0; i < RACERS; i++) {
+			ssize_t q;
+
+			while ((q = fi_tinject(r.h.out.ep, "hello", 5, r.h.to[leaver], 1)) == -FI_EAGAIN)
+				hall_progress(&r.h);
+			OK(q);
+		}
+		pause_hall(&r.h);
+		OK(pthread_barrier_init(&r.together, NULL, 2));
+		OK(pthread_create(&poster, NULL, post_all, &r));
+		pthread_barrier_wait(&r.together);
+		for (volatile int spin = 0; spin < round * 3000; spin++)
+			;
+		leave_hall(&r.h, leaver);
+		OK(pthread_join(poster, NULL));
+		read_all(&r, &n);
+		for (int i = 0; i < RACERS; i++)
+			if (!r.done[i])
+				OK(fi_cancel(&r.h.srx->fid, CTX(i)));
+		read_all(&r, &n);
+		EQ(n, RACERS);
+		if (leaver)
+			close_hall(&r.h);
+	}
+}
+
 static void hall_multi(int rank)
 {
 	struct hall h;
@@ -687,6 +762,7 @@ static const struct ct_test tests[] = {
 	{ "any connectionless endpoint takes the next shared buffer, for a message of any size", hall_order, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared tagged receives of connectionless endpoints match, peek, claim and discard", hall_tags, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared buffers stay when a connectionless endpoint goes, and its messages do not", hall_leaves, CT_RDM | CT_REL | CT_SOLO },
+	{ "no shared receive is lost when an endpoint goes that messages wait for", hall_race, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared multi-receive buffer is filled by all connectionless endpoints", hall_multi, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared receives choose the sender, and are taken back", hall_chooses, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared receive context without a queue reports to that of an endpoint that is there", hall_borrows, CT_RDM | CT_REL | CT_SOLO },

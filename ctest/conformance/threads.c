@@ -1,5 +1,6 @@
 /* FI_THREAD_SAFE: every call from several threads at once. */
 #include "ct.h"
+#include <dirent.h>
 
 enum { T = 4, N = 400, LEN = 512 };
 
@@ -354,12 +355,159 @@ static void look_with_mutex_held(int rank)
 	ct_done(&C);
 }
 
+/* An endpoint of a domain with this kind of progress, and with nothing to wait for. */
+static struct ct_name open_progress(struct ct *c, uint64_t caps, enum fi_progress progress)
+{
+	struct fi_info *h;
+
+	memset(c, 0, sizeof *c);
+	c->o.caps = caps;
+	c->o.threading = FI_THREAD_SAFE;
+	h = ct_hints(&c->o);
+	h->domain_attr->data_progress = progress;
+	if (fi_getinfo(CT_VERSION, ct_node(&c->o), "0", FI_SOURCE, h, &c->info) == -FI_ENODATA)
+		SKIP("not offered with this progress");
+	fi_freeinfo(h);
+	if (progress != FI_PROGRESS_UNSPEC)
+		EQ(c->info->domain_attr->data_progress, progress);
+	ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+	return ct_getname(&c->ep->fid);
+}
+enum { SIZES = 3, REGION = 100000 };
+static const size_t sizes[SIZES] = { 100, 40000, 1 << 20 };
+struct region { uint64_t key, addr; };
+/* Answers a peer with no call but those that set it up. */
+static void be_used(struct ct *c, enum fi_progress progress)
+{
+	static char in[SIZES][1 << 20], memory[REGION];
+	struct ct_name name = open_progress(c, FI_MSG | FI_TAGGED | FI_RMA, progress), theirs;
+	struct region at;
+	struct fid_mr *mr;
+	char done;
+
+	for (int i = 0; i < SIZES; i++)
+		OK(fi_trecv(c->ep, in[i], sizes[i], NULL, FI_ADDR_UNSPEC, i, 0, CTX(i)));
+	OK(fi_mr_reg(c->domain, memory, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 7, 0, &mr, NULL));
+	at.key = fi_mr_key(mr);
+	at.addr = c->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)memory : 0;
+	ct_send_oob(&name, sizeof name);
+	ct_send_oob(&at, sizeof at);
+	ct_recv_oob(NULL, &theirs, sizeof theirs);
+	/* the peer has done all it wants when it says so */
+	ct_recv_oob(NULL, &done, 1);
+	CHECK(ct_same(memory, REGION, 5));
+	for (int i = 0; i < SIZES; i++)
+		CHECK(ct_same(in[i], sizes[i], i));
+	OK(fi_close(&c->ep->fid));
+	c->ep = NULL;
+	OK(fi_close(&mr->fid));
+	ct_close(c);
+}
+static void use(struct ct *c)
+{
+	static char b[1 << 20], back[REGION];
+	struct ct_name mine = open_progress(c, FI_MSG | FI_TAGGED | FI_RMA, FI_PROGRESS_UNSPEC), theirs;
+	struct region at;
+
+	ct_recv_oob(c, &theirs, sizeof theirs);
+	ct_recv_oob(c, &at, sizeof at);
+	ct_send_oob(&mine, sizeof mine);
+	c->peer = ct_insert(c, &theirs);
+	for (int i = 0; i < SIZES; i++) {
+		struct iovec v = { b, sizes[i] };
+		struct fi_msg_tagged m = { .msg_iov = &v, .iov_count = 1, .addr = c->peer, .tag = i, .context = CTX(i) };
+
+		ct_fill(b, sizes[i], i);
+		POST(c, fi_tsendmsg(c->ep, &m, FI_COMPLETION | FI_MATCH_COMPLETE));
+		ct_sent(c, CTX(i));
+	}
+	ct_fill(b, REGION, 5);
+	POST(c, fi_write(c->ep, b, REGION, NULL, c->peer, at.addr, at.key, CTX(4)));
+	ct_sent(c, CTX(4));
+	POST(c, fi_read(c->ep, back, REGION, NULL, c->peer, at.addr, at.key, CTX(5)));
+	ct_sent(c, CTX(5));
+	CHECK(ct_same(back, REGION, 5));
+	ct_send_oob("d", 1);
+	ct_close(c);
+}
+static void no_calls(int rank)
+{
+	struct ct c;
+
+	if (rank == 0)
+		be_used(&c, FI_PROGRESS_AUTO);
+	else
+		use(&c);
+}
+/* The same, by ofi_rxm's parameter. */
+static void no_calls_param(int rank)
+{
+	struct ct c;
+
+	if (!ct_is_rxm())
+		SKIP("the parameter is ofi_rxm's");
+	if (rank == 0) {
+		setenv("FI_OFI_RXM_DATA_AUTO_PROGRESS", "1", 1);
+		be_used(&c, FI_PROGRESS_UNSPEC);
+	} else {
+		use(&c);
+	}
+}
+/* The same in a child of a process that has a domain with a thread itself. */
+static void no_calls_of_child(int rank)
+{
+	struct ct c, parents;
+	pid_t child;
+	int status;
+
+	if (rank) {
+		use(&c);
+		return;
+	}
+	open_progress(&parents, FI_MSG, FI_PROGRESS_AUTO);
+	CHECK((child = fork()) >= 0);
+	if (child == 0) {
+		be_used(&c, FI_PROGRESS_AUTO);
+		_exit(0);
+	}
+	EQ(waitpid(child, &status, 0), child);
+	EQ(status, 0);
+	ct_close(&parents);
+}
+static int tasks(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d);
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+static void no_thread(int rank)
+{
+	struct ct c;
+
+	(void)rank;
+	open_progress(&c, FI_MSG, FI_PROGRESS_MANUAL);
+	EQ(tasks(), 1);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a condition variable's mutex can be held while looking for entries", look_with_mutex_held, CT_REL },
 	{ "what a thread sends goes out while another sleeps on its queue", left_to_a_sleeper, CT_REL },
 	{ "a thread waits for events beside the one that uses the domain", events_beside_domain, CT_MSG },
 	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },
 	{ "four threads send on one endpoint and each keeps its order", threads_untagged, CT_REL },
+	{ "a process that makes no call is sent to, written and read with automatic progress", no_calls, CT_RDM | CT_REL },
+	{ "FI_OFI_RXM_DATA_AUTO_PROGRESS does the same where nothing is asked for", no_calls_param, CT_RDM | CT_REL },
+	{ "a forked child that makes no call is sent to, written and read with automatic progress", no_calls_of_child, CT_RDM | CT_REL },
+	{ "manual progress has no thread", no_thread, CT_RDM | CT_REL | CT_SOLO },
 	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },
 	{ "threads that wait on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
 };

@@ -19,6 +19,7 @@ use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
 use crate::multi_recv::MultiBufs;
 pub use crate::multi_recv::Recv;
+use crate::notices::is_strangers;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -168,6 +169,8 @@ pub struct Inbox<B> {
     own: Queues<B>,
     /// What it has instead of its own but for collective operations.
     shared: Option<SharedQueues<B>>,
+    /// What it had ([`leave`](Self::leave)): receives of them may still be filled.
+    left: Option<SharedQueues<B>>,
     /// It is a shared receive context's, and not an endpoint's that has one.
     hosts: bool,
     /// What is known of peers, by their numbers.
@@ -190,6 +193,7 @@ impl<B: Body> Inbox<B> {
             collective: false,
             own: Queues::new(min_multi_recv),
             shared: None,
+            left: None,
             hosts: false,
             peers: Vec::new(),
             addrs: source_err.then(HashMap::new),
@@ -235,11 +239,14 @@ impl<B: Body> Inbox<B> {
         self.shared = Some(queues);
     }
 
-    /// The endpoint goes: nothing that came for it stays in queues it shares.
+    /// The endpoint goes: nothing that came for it stays in queues it shares, and what comes
+    /// from now on takes none of their receives. To be called with the lock held under which
+    /// others post to them, so that no receive meets a message of an endpoint that is gone.
     pub fn leave(&mut self) {
         let owner = self.owner;
         let Some(shared) = self.shared.take_if(|_| !self.hosts) else { return };
-        let mut queues = locked(&shared);
+        let shared = self.left.insert(shared);
+        let mut queues = locked(shared);
         for queue in [0, TAGGED] {
             for id in queues.kept_of(queue, owner, |_| true) {
                 queues.take_kept(queue, id);
@@ -413,6 +420,9 @@ impl<B: Body> Inbox<B> {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;
         }
+        if let Some(left) = &self.left {
+            return locked(left).multi.filled(recv);
+        }
         self.with(0, |queues| queues.multi.filled(recv))
     }
 
@@ -485,6 +495,18 @@ impl<B: Body> Inbox<B> {
         self.with(queue, |queues| queues.take_posted(queue, source, about))
     }
 
+    /// Whether a message that no receive waits for is not to be kept: one of the library's
+    /// own whose sender is not in the address vector.
+    pub fn drops(&self, about: &About) -> bool {
+        about.collective
+            && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
+            && is_strangers(
+                about.tag,
+                about.len,
+                self.peers.get(about.peer as usize).map_or(0, |peer| peer.kept),
+            )
+    }
+
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         self.known(about.peer).kept += 1;
@@ -530,8 +552,11 @@ impl<B: Body> Inbox<B> {
         self.look(TAGGED, |queues| queues.claimed.values().any(|claimed| *claimed == message))
     }
 
-    fn pattern(&self, op: &RecvOp) -> Pattern {
-        let src = (self.directed && op.src != FI_ADDR_UNSPEC).then_some(op.src);
+    /// What a receive is for. One of the library's own always chooses its source, if it has
+    /// one, as nothing that a message says of it is to be believed.
+    fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
+        let chooses = self.directed || own;
+        let src = (chooses && op.src != FI_ADDR_UNSPEC).then_some(op.src);
         Pattern { src, tag: op.tag, ignore: op.ignore }
     }
 
@@ -541,7 +566,7 @@ impl<B: Body> Inbox<B> {
     pub fn post(&mut self, op: RecvOp, tagged: bool, meetings: &mut Vec<Meeting>) -> Result {
         let collective = op.flags & ASIDE != 0 && tagged && self.takes_aside(op.tag);
         let queue = usize::from(tagged) + usize::from(collective);
-        let pattern = self.pattern(&op);
+        let pattern = self.pattern(&op, collective);
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
             // Its parts are given out front to back of one piece.
             return Err(Error::INVAL);
@@ -563,7 +588,7 @@ impl<B: Body> Inbox<B> {
     /// caller makes progress first. As [`post`](Self::post) otherwise; what was
     /// seen is to be reported by the inbox of its owner, before the meetings.
     pub fn special(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result<Option<Seen>> {
-        let pattern = self.pattern(&op);
+        let pattern = self.pattern(&op, false);
         if op.flags & FI_PEEK == 0 {
             return self.with(TAGGED, |queues| queues.settle(op, meetings));
         }

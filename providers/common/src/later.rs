@@ -34,6 +34,7 @@ pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 /// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE or
 /// FI_MULTICAST.
 pub use crate::coll::TAG;
+pub use crate::notices::is_strangers;
 
 /// Whether a tagged message with these flags of its operation is a notice of multicast
 /// groups, which goes only to peers that know of those; -FI_EOPNOTSUPP for any other.

@@ -1,6 +1,6 @@
 //! Short messages of the library's own, from endpoint to endpoint: how collectives and
 //! multicast tell peers of what they do.
-use crate::abi::fi_addr_t;
+use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::coll::{Area, Part};
 use crate::cq::Context;
@@ -8,12 +8,27 @@ use crate::error::{Error, Result};
 use crate::later::{Later, Task};
 use std::sync::{Arc, Weak};
 
+/// The longest notice there is.
+const LONGEST: usize = 64;
+
+/// Notices that are kept of a peer that has no name.
+const MAX_KEPT: u32 = 64;
+
+/// Whether a message of the library's own that no receive waits for is dropped, since its
+/// sender, of whom so many messages are kept, is not in the address vector: all that come from
+/// members of a group are in it. Notices may come before.
+pub fn is_strangers(tag: u64, len: usize, kept: u32) -> bool {
+    let notice = tag == crate::coll::TAG || tag == crate::mcast::TAG;
+    !notice || len > LONGEST || kept >= MAX_KEPT
+}
+
 /// How messages get out of an endpoint and into it.
 pub(crate) trait Port: Send + Sync {
     /// Sends a message, which completes at `context` aside.
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
-    /// Posts a receive, which completes at `context` aside.
-    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result;
+    /// Posts a receive of a message from `from`, or from anybody if that is FI_ADDR_UNSPEC,
+    /// which completes at `context` aside.
+    fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result;
     /// Takes a receive back.
     fn cancel(&self, context: Context);
     /// What completions call this address.
@@ -65,7 +80,8 @@ impl Notices {
             }
             notices.expect(heard);
         });
-        if port.recv(self.tag, buf, context).is_err() {
+        // Also who is not in the address vector yet is heard.
+        if port.recv(FI_ADDR_UNSPEC, self.tag, buf, context).is_err() {
             self.later.unexpect(context);
         }
     }

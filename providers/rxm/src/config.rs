@@ -1,6 +1,7 @@
 //! The provider's run-time parameters (fi_rxm(7)).
 use crate::info::RXM;
-use crate::wire::IOCS_LEN;
+use crate::wire::{IOCS_LEN, PLACES_LEN};
+use core::ffi::CStr;
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::param;
 use std::sync::OnceLock;
@@ -8,6 +9,18 @@ use std::time::Duration;
 
 /// The largest eager message, and the receive buffers' room for data, when not set.
 const BUFFER_SIZE: usize = 16384;
+
+/// The least that it can be: a rendezvous and an atomic operation of 8 bytes go as one packet.
+const LEAST_BUFFER: usize = if PLACES_LEN > IOCS_LEN + 8 { PLACES_LEN } else { IOCS_LEN + 8 };
+
+/// The most: what a receive size of 32 bits can name, with its header.
+const MOST_BUFFER: usize = 1 << 30;
+
+/// Transmit size of the core's endpoints, when not set.
+pub(crate) const MSG_TX_SIZE: usize = 128;
+
+/// The largest queue of any kind.
+const MOST_SIZE: usize = 1 << 20;
 
 /// What the environment says, read once.
 #[derive(Clone, Debug)]
@@ -31,7 +44,7 @@ pub(crate) struct Config {
     pub(crate) cm_interval: Duration,
     /// Completions after which the time is looked at although more come.
     pub(crate) cq_eq_fairness: usize,
-    /// Progress by a thread although the application did not ask for it.
+    /// Progress by a thread if the application does not say how.
     pub(crate) auto_progress: bool,
     /// The receiver of a large message lets its sender write it.
     pub(crate) rndv_write: bool,
@@ -93,14 +106,27 @@ pub(crate) fn config() -> &'static Config {
         let positive = |name, help| {
             param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
         };
-        let eager_limit = param::size(
-            prov,
+        // What is no number is 0 to the core.
+        let size = |name: &'static CStr, default, help| match param::size(prov, name, default, help)
+        {
+            0 => {
+                ofi_provider::log!(
+                    prov,
+                    WARN,
+                    CORE,
+                    "FI_OFI_RXM_{} is no number above 0: it is {default}, as if not set",
+                    name.to_string_lossy().to_ascii_uppercase()
+                );
+                default
+            }
+            size => size,
+        };
+        let eager_limit = size(
             c"buffer_size",
             BUFFER_SIZE,
             c"bytes of the largest message that is sent as one packet; peers must have the same",
         )
-        // The largest that a receive size of 32 bits can name, with its header.
-        .clamp(64, 1 << 30);
+        .clamp(LEAST_BUFFER, MOST_BUFFER);
         // A segment says its length in 16 bits.
         let most_sar = if eager_limit > usize::from(u16::MAX) { 0 } else { usize::MAX };
         let sar_limit = param::size(
@@ -110,7 +136,6 @@ pub(crate) fn config() -> &'static Config {
             c"messages of more bytes than this go by rendezvous, smaller ones in segments",
         )
         .min(most_sar);
-        let size = |name, default, help| param::size(prov, name, default, help).max(1);
         let wait_obj = |name, help| param::string(prov, name, help).map(|name| is_fd(&name));
         let any_wait = wait_obj(
             c"def_wait_obj",
@@ -152,19 +177,24 @@ pub(crate) fn config() -> &'static Config {
                 c"use_srx",
                 c"share receive buffers between connections; default: if the core provider can",
             ),
-            tx_size: size(c"tx_size", 2048, c"transmit size when the application names none"),
-            rx_size: size(c"rx_size", 2048, c"receive size when the application names none"),
+            tx_size: size(c"tx_size", 2048, c"transmit size when the application names none")
+                .min(MOST_SIZE),
+            rx_size: size(c"rx_size", 2048, c"receive size when the application names none")
+                .min(MOST_SIZE),
             msg_tx_size: size(
                 c"msg_tx_size",
-                128,
+                MSG_TX_SIZE,
                 c"transmit size of the core provider's endpoints",
-            ),
-            msg_rx_size: Some(size(
+            )
+            .min(MOST_SIZE),
+            msg_rx_size: Some(param::size(
+                prov,
                 c"msg_rx_size",
                 0,
                 c"receive size of the core provider's endpoints; default 128, 4096 if shared",
             ))
-            .filter(|size| *size > 1),
+            .filter(|size| *size > 1)
+            .map(|size| size.min(MOST_SIZE)),
             cm_interval: Duration::from_micros(
                 param::int(
                     prov,
@@ -181,7 +211,7 @@ pub(crate) fn config() -> &'static Config {
             .unwrap_or(128),
             auto_progress: boolean(
                 c"data_auto_progress",
-                c"progress by a thread, whatever the application asks for",
+                c"progress by a thread, where the application does not say how",
             )
             .unwrap_or(false),
             rndv_write: boolean(

@@ -2,7 +2,7 @@
 use crate::config::{Config, config};
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::{Kind, RxmEp};
-use crate::info::{core_hints, core_version};
+use crate::info::{core_hints, core_version, find_cores};
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{
@@ -18,6 +18,9 @@ use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
+
+/// The name of a domain's progress thread.
+const THREAD: &str = "ofi-rxm";
 
 /// A fabric. The core's is opened with a domain, which says which core.
 #[derive(Debug)]
@@ -58,13 +61,13 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
     // The address is an endpoint's business, but it finds the interface.
     hints.set_dest_addr(None)?;
-    let found = lower::getinfo(core_version(api_version), None, None, 0, &hints)?;
+    let found = find_cores(core_version(api_version), None, None, 0, hints)?;
     let first = found.into_iter().next();
     first.ok_or(Error::NODATA)
 }
 
 /// A domain: an engine, and its progress thread when the application wants
-/// automatic progress and has something to block on.
+/// automatic progress, or can sleep where nothing else would make any.
 #[derive(Debug)]
 pub(crate) struct RxmDomain {
     engine: Arc<Engine>,
@@ -76,6 +79,12 @@ pub(crate) struct RxmDomain {
 }
 
 impl RxmDomain {
+    /// The progress thread, for a domain that promises automatic progress.
+    fn start_thread(&self) -> Result {
+        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        self.settings.start_thread(THREAD, engine)
+    }
+
     /// What an endpoint is to be.
     fn identity(&self, info: InfoRef<'_>) -> Result<Identity> {
         if info.ep_type() != fi_ep_type::FI_EP_RDM {
@@ -114,8 +123,8 @@ impl Domain for RxmDomain {
     fn blocking_opened(&self, kind: WaitKind) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         match kind {
-            WaitKind::MutexCond => self.settings.need_thread("ofi-rxm", engine),
-            _ => self.settings.start_thread("ofi-rxm", engine),
+            WaitKind::MutexCond => self.settings.need_thread(THREAD, engine),
+            _ => self.start_thread(),
         }
     }
 
@@ -123,13 +132,17 @@ impl Domain for RxmDomain {
     const SHARED_TX: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, self.identity(info)?))
+        let identity = self.identity(info)?;
+        // Peers call, send and use our memory whether there is something to wait for or not.
+        self.start_thread()?;
+        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, identity))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
         // Contexts are in no groups.
         let identity = Identity { multicast: false, ..self.identity(info)? };
         let ep = info.ep().ok_or(Error::INVAL)?;
+        self.start_thread()?;
         RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
     }
 

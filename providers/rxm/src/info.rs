@@ -1,6 +1,6 @@
 //! What the provider offers over which core providers (fi_getinfo(3),
 //! fi_rxm(7)), and its entry point.
-use crate::config::config;
+use crate::config::{MSG_TX_SIZE, config};
 use crate::domain::RxmFabric;
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
@@ -307,7 +307,7 @@ impl Getinfo for RxmFabric {
             Some(false) => flags & !FI_RESCAN,
             None => flags,
         };
-        let cores = lower::getinfo(core_version(api), node, service, flags, &core_hints(hints)?)?;
+        let cores = find_cores(core_version(api), node, service, flags, core_hints(hints)?)?;
         let mut chain = InfoChain::new();
         for core in cores.iter() {
             if core.addr_format() == FI_SOCKADDR_IB as u32 {
@@ -319,6 +319,25 @@ impl Getinfo for RxmFabric {
             }
         }
         if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+    }
+}
+
+/// The core providers that do for these hints, with a transmit size as large as there is, up
+/// to that which the user named (FI_OFI_RXM_MSG_TX_SIZE).
+pub(crate) fn find_cores(
+    version: u32,
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    mut hints: InfoBuf,
+) -> Result<InfoChain> {
+    loop {
+        let found = lower::getinfo(version, node, service, flags, &hints);
+        let size = &mut hints.tx_mut().size;
+        if *size <= MSG_TX_SIZE || !matches!(found, Err(Error::NODATA)) {
+            return found;
+        }
+        *size = (*size / 2).max(MSG_TX_SIZE);
     }
 }
 

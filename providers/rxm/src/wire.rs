@@ -22,8 +22,25 @@ pub const OP_VERSION: u8 = 3;
 /// Version of the operation header in packets.
 pub const OP_HEADER_VERSION: u8 = 2;
 
-/// In connection data, where others have zeros: the sender takes notices of multicast groups.
+/// In connection data, where others have zeros: the sender has this library, which takes
+/// messages of no bytes by rendezvous.
+const OURS: u8 = 0x68;
+/// The same, and it takes notices of multicast groups.
 const KNOWS_MULTICAST: u8 = 0x67;
+
+/// That byte.
+fn kin(ours: bool, multicast: bool) -> u8 {
+    match (multicast, ours) {
+        (true, _) => KNOWS_MULTICAST,
+        (false, true) => OURS,
+        (false, false) => 0,
+    }
+}
+
+/// Whether the sender has this library, and takes notices of multicast groups.
+fn read_kin(byte: u8) -> (bool, bool) {
+    (matches!(byte, OURS | KNOWS_MULTICAST), byte == KNOWS_MULTICAST)
+}
 
 /// Bytes of both headers of a packet.
 pub const HEADER_LEN: usize = 64;
@@ -148,6 +165,8 @@ pub struct Call {
     pub own: bool,
     /// The caller's byte order is not ours.
     pub swapped: bool,
+    /// It has this library, of a release that says so.
+    pub ours: bool,
     /// It takes notices of multicast groups.
     pub multicast: bool,
 }
@@ -182,9 +201,7 @@ impl Call {
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
-        if self.multicast {
-            bytes[7] = KNOWS_MULTICAST;
-        }
+        bytes[7] = kin(self.ours, self.multicast);
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
         bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
@@ -228,6 +245,7 @@ impl Call {
             }
             _ => return bad("connection data of another version"),
         }
+        let (ours, multicast) = read_kin(bytes[7]);
         Ok(Self {
             port: numbers.u16(4),
             flow_control: FlowControl::read(bytes[6]),
@@ -238,7 +256,8 @@ impl Call {
             key: key.to_vec(),
             own: bytes[0] == OWN_CM_VERSION,
             swapped,
-            multicast: bytes[7] == KNOWS_MULTICAST,
+            ours,
+            multicast,
         })
     }
 }
@@ -254,6 +273,8 @@ pub struct Accept {
     pub flow_control: FlowControl,
     /// The byte order of the side that accepts is not the caller's.
     pub swapped: bool,
+    /// It has this library, of a release that says so.
+    pub ours: bool,
     /// It takes notices of multicast groups, and the caller said that it does.
     pub multicast: bool,
 }
@@ -268,9 +289,7 @@ impl Accept {
         if own {
             bytes[13] = ENDIANNESS;
         }
-        if self.multicast {
-            bytes[14] = KNOWS_MULTICAST;
-        }
+        bytes[14] = kin(self.ours, self.multicast);
         bytes
     }
 
@@ -284,12 +303,14 @@ impl Accept {
         if bytes.len() < ACCEPT_LEN - 4 {
             return Err(Malformed("an acceptance that is too short"));
         }
+        let (ours, multicast) = read_kin(bytes.get(14).copied().unwrap_or(0));
         Ok(Self {
             conn_id: numbers.u64(0),
             rx_size: numbers.u32(8),
             flow_control: FlowControl::read(bytes.get(12).copied().unwrap_or(0)),
             swapped,
-            multicast: bytes.get(14) == Some(&KNOWS_MULTICAST),
+            ours,
+            multicast,
         })
     }
 }
@@ -738,13 +759,17 @@ mod tests {
             key: Vec::new(),
             own: false,
             swapped: false,
+            ours: false,
             multicast: false,
         };
         assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
-        let multicast = Call { multicast: true, ..call.clone() };
+        let multicast = Call { ours: true, multicast: true, ..call.clone() };
         assert_eq!(multicast.write()[7], 0x67);
         assert_eq!(Call::read(&multicast.write()), Ok(multicast));
+        let ours = Call { ours: true, ..call.clone() };
+        assert_eq!(ours.write()[7], 0x68);
+        assert_eq!(Call::read(&ours.write()), Ok(ours));
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
         let call = Call { contexts, key: vec![7, 8, 9], own: true, ..call };
         let mut bytes = call.write();
@@ -759,13 +784,17 @@ mod tests {
             rx_size: 4096,
             flow_control: FlowControl::Off,
             swapped: false,
+            ours: false,
             multicast: false,
         };
         assert_eq!(Accept::read(&bytes, false), Ok(accept));
         assert_eq!(Accept::read(&bytes, true), Ok(accept));
         assert_eq!(accept.write(false)[..], bytes);
         assert_eq!(accept.write(true)[..], hex("010000007f390000 00100000 02020000"));
-        let accept = Accept { multicast: true, ..accept };
+        let ours = Accept { ours: true, ..accept };
+        assert_eq!(ours.write(false)[..], hex("010000007f390000 00100000 02006800"));
+        assert_eq!(Accept::read(&ours.write(true), true), Ok(ours));
+        let accept = Accept { ours: true, multicast: true, ..accept };
         assert_eq!(accept.write(false)[..], hex("010000007f390000 00100000 02006700"));
         assert_eq!(Accept::read(&accept.write(true), true), Ok(accept));
         assert_eq!(Refusal::Already.write(), [1, 2]);
@@ -824,6 +853,7 @@ mod tests {
             key: Vec::new(),
             own: false,
             swapped: false,
+            ours: false,
             multicast: false,
         };
         for at in 0..4 {

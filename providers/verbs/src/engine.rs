@@ -206,6 +206,8 @@ struct Ep {
     /// What a datagram endpoint has instead of a connection.
     ud: Option<Ud>,
     srq: Option<Srq>,
+    /// What its receives report as their source ([`OPT_SOURCE`](ofi_provider::lower::OPT_SOURCE)).
+    source: Option<fi_addr_t>,
     /// The queue of the device's that it has a part of.
     queue: Option<usize>,
     inline: usize,
@@ -791,6 +793,11 @@ impl State {
         self.eps[at].bindings = bindings.clone();
     }
 
+    /// What receives of this endpoint report as their source.
+    pub(crate) fn set_source(&mut self, at: u32, source: fi_addr_t) {
+        self.eps[at].source = Some(source);
+    }
+
     pub(crate) fn set_id(&mut self, at: u32, id: CmId) {
         self.eps[at].id = Some(Arc::new(id));
     }
@@ -1055,6 +1062,7 @@ impl Ep {
             calling: false,
             ud: None,
             srq: None,
+            source: None,
             queue: None,
             inline: 0,
             sent: Fifo::default(),
@@ -1573,6 +1581,7 @@ impl Ep {
             return self.broke(done.status());
         }
         of.len = done.len();
+        of.src = self.source.unwrap_or(of.src);
         of.buf = if done.is_write() { 0 } else { posted.buf };
         if let Some(data) = done.data() {
             of.flags |= FI_REMOTE_CQ_DATA;

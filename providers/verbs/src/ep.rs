@@ -15,6 +15,7 @@ use ofi_provider::glue::{
     Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
     Tagged, WriteOp,
 };
+use ofi_provider::lower::OPT_SOURCE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -89,6 +90,11 @@ impl Endpoint for VerbsEp {
     }
 
     fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        if name == OPT_SOURCE && !self.datagrams {
+            let source = value.try_into().map(u64::from_ne_bytes).map_err(|_| Error::INVAL)?;
+            self.engine.lock().set_source(self.at, source);
+            return Ok(());
+        }
         let Some(p2p) = &self.p2p else { return Err(Error::NOPROTOOPT) };
         match name {
             FI_OPT_FI_HMEM_P2P => {}

@@ -20,6 +20,10 @@
 //! | 29..16 | the operation's number | its turn: how often the set was joined before |
 //! | 15..0 | the sender's rank | the sender's rank |
 //!
+//! What says whose a message is must also come from there: its receive names the member's
+//! address as its source. Peers that the address vector does not have are no members of
+//! anything; what they send is dropped, but for the notices.
+//!
 //! Group 0 is none: its tag is for [`Notice`]s: that a group is broken, or that joining
 //! one failed, or of turns, all of which only its members are believed, or nothing but
 //! proof that a member is reachable.
@@ -450,6 +454,15 @@ impl Room {
         }
     }
 
+    /// The endpoint is enabled: whoever joins first asks it, and needs no answer yet.
+    pub(crate) fn hear(self: &Arc<Self>) {
+        let room = self.clone();
+        self.task(move || {
+            room.listen();
+            Ok(())
+        });
+    }
+
     /// Posts the receive for notices, once.
     fn listen(self: &Arc<Self>) {
         if !std::mem::replace(&mut lock(&self.state).listening, true) {
@@ -705,8 +718,20 @@ fn joining_tag(signature: u32, turn: u64) -> u64 {
     TAG | JOINING | u64::from(signature) << (SEQ_BITS + RANK_BITS) | turn << RANK_BITS
 }
 
-/// A group being made: rank 0 proposes a number, and all say whether they have a
-/// group of that number already. Nobody is through before everybody has come.
+/// What a member says of a number that was proposed: whether it has a group of that number
+/// already, the number, and its complement. Of all votes the highest of each byte counts: it is
+/// everybody's own if, and only if, they all have the same number.
+fn ballot(taken: bool, number: u32) -> [u8; BALLOT] {
+    let mut vote = [u8::from(taken); BALLOT];
+    vote[1..5].copy_from_slice(&number.to_be_bytes());
+    vote[5..].copy_from_slice(&(!number).to_be_bytes());
+    vote
+}
+
+const BALLOT: usize = 9;
+
+/// A group being made: rank 0 proposes a number, and all say which one they heard and whether
+/// they have a group of that number already. Nobody is through before everybody has come.
 struct Join {
     room: Arc<Room>,
     members: Arc<[fi_addr_t]>,
@@ -759,7 +784,7 @@ impl Join {
         if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
             return self.over(Err(error));
         }
-        let plans = [self.member.broadcast(0, 4), self.member.allreduce(1, 1)];
+        let plans = [self.member.broadcast(0, 4), self.member.allreduce(BALLOT, 1)];
         let others: BTreeSet<usize> = plans.iter().flat_map(Plan::others).collect();
         let (room, members) = (self.room.clone(), self.members.clone());
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
@@ -846,10 +871,11 @@ impl Join {
             number == 0 || state.groups.contains_key(&number) || !state.reserved.insert(number);
         drop(state);
         self.reserved = (!taken).then_some(number);
-        let plan = self.member.allreduce(1, 1);
+        let plan = self.member.allreduce(BALLOT, 1);
         let highest = Operation::highest_byte();
-        self.step(plan, &[u8::from(taken)], Some(highest), Vec::new(), move |mut join, verdict| {
-            if verdict != [0] {
+        let vote = ballot(taken, number);
+        self.step(plan, &vote, Some(highest), Vec::new(), move |mut join, verdict| {
+            if verdict != ballot(false, number) {
                 join.release();
                 return join.propose();
             }
@@ -968,7 +994,9 @@ impl Run {
                 state.outstanding += 1;
                 state.receives.push((context, from));
                 drop(state);
-                let result = port.recv(self.tag | from as u64, self.area.recv(part), context);
+                // What the tag says anybody may have written.
+                let (tag, buf) = (self.tag | from as u64, self.area.recv(part));
+                let result = port.recv(peer, tag, buf, context);
                 if result.is_err() {
                     let mut state = lock(&self.state);
                     state.outstanding -= 1;
@@ -1090,5 +1118,26 @@ impl Run {
         }
         lock(&self.room.state).runs.retain(|run| !Arc::ptr_eq(run, self));
         finish(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn votes_add_up_to_ones_own_only_if_all_have_the_same_number_and_nobody_has_it_taken() {
+        let numbers = [1, 2, 0x0102_0304, 0x0201_0403, u32::MAX, 0x1122_3344, 0x1122_3345];
+        let highest = |a: [u8; BALLOT], b: [u8; BALLOT]| std::array::from_fn(|at| a[at].max(b[at]));
+        for ours in numbers {
+            for theirs in numbers {
+                for taken in [false, true] {
+                    let verdict = highest(ballot(false, ours), ballot(taken, theirs));
+                    let agreed = ours == theirs && !taken;
+                    assert_eq!(verdict == ballot(false, ours), agreed, "{ours:x} {theirs:x}");
+                    assert_eq!(verdict == ballot(false, theirs), agreed, "{ours:x} {theirs:x}");
+                }
+            }
+        }
     }
 }

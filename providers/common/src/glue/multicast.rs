@@ -2,7 +2,9 @@
 use super::ep::{Parts, Role, Shared};
 use super::trigger::Op;
 use super::{Endpoint, SendOp};
-use crate::abi::{self, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED};
+use crate::abi::{
+    self, FI_COLLECTIVE, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED,
+};
 use crate::addr;
 use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
@@ -86,8 +88,12 @@ impl<E: Endpoint> Sending<E> {
 }
 
 impl<E: Endpoint> Shared<E> {
-    /// An endpoint with FI_MULTICAST is enabled: its peers are heard.
+    /// An endpoint with FI_COLLECTIVE or FI_MULTICAST is enabled: its peers are heard.
     pub(super) fn hear_of_groups(self: &Arc<Self>) -> Result {
+        let can = self.caps & FI_COLLECTIVE != 0 && self.ground.later.is_some();
+        if can && self.role == Role::Endpoint {
+            self.room()?.hear();
+        }
         let (Some(later), Some(av)) = (&self.ground.later, self.bindings().av.clone()) else {
             return Ok(());
         };

@@ -11,9 +11,9 @@ use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
 use super::multicast::MARK;
 use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
 use crate::abi::{
-    self, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT,
-    FI_MSG, FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE,
-    fi_addr_t, fi_deferred_work, fi_op_type, fi_trigger_event, fi_triggered_context, fid, fid_cntr,
+    self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG,
+    FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE, fi_addr_t,
+    fi_deferred_work, fi_op_type, fi_trigger_event, fi_triggered_context, fid, fid_cntr,
     fid_domain,
 };
 use crate::atomic::Kind;
@@ -210,10 +210,8 @@ impl<E: Endpoint> Port for Shared<E> {
         self.post(Op::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
     }
 
-    fn recv(&self, tag: u64, buf: RecvBuf, context: Context) -> Result {
-        // Whom it is from, the tag says.
-        let src = FI_ADDR_UNSPEC;
-        self.post(Op::Trecv(RecvOp { buf, src, tag, ignore: 0, context, flags: ASIDE }))
+    fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result {
+        self.post(Op::Trecv(RecvOp { buf, src: from, tag, ignore: 0, context, flags: ASIDE }))
     }
 
     fn cancel(&self, context: Context) {

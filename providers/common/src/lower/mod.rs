@@ -303,7 +303,7 @@ impl Domain {
 
     /// A buffer of ours, registered if the core wants that.
     pub fn buffer(self: &Arc<Self>, len: usize, mut key: impl FnMut() -> u64) -> Result<Buf> {
-        let mut buf = Buf::new(len);
+        let mut buf = Buf::new(len)?;
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
@@ -527,12 +527,17 @@ impl Buf {
         Layout::from_size_align(len.max(1), 16).unwrap_or(Layout::new::<u64>())
     }
 
-    fn new(len: usize) -> Self {
-        let layout = Self::layout(len);
+    /// -FI_ENOMEM if there is not as much.
+    fn new(len: usize) -> Result<Self> {
         // SAFETY: the layout has a size.
-        let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { base, len, region: None }
+        let base = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)) });
+        Ok(Self { base: base.ok_or(Error::NOMEM)?, len, region: None })
+    }
+
+    /// In the place of one that was lost.
+    fn none() -> Self {
+        let layout = Self::layout(0);
+        Self::new(0).unwrap_or_else(|_| handle_alloc_error(layout))
     }
 
     fn desc(&self) -> *mut c_void {

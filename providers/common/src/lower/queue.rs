@@ -172,7 +172,8 @@ pub struct Done {
     pub data: u64,
     /// The tag, of what FI_TAGGED says it has one.
     pub tag: u64,
-    /// The source, as [`Endpoint::set_source`] set it.
+    /// The source, as [`Endpoint::set_source`] set it for the connection it came on;
+    /// FI_ADDR_NOTAVAIL of a failure.
     pub src: fi_addr_t,
     /// Why it failed.
     pub error: Option<Error>,
@@ -358,8 +359,9 @@ impl Cq {
         let of = entry.of;
         let flight = self.flights.lock_within().take(of.op_context as usize);
         let mut done = done(flight, of.flags, of.len, of.data, None)?;
+        done.src = entry.src;
         if of.flags & abi::FI_TAGGED != 0 {
-            (done.tag, done.src) = (of.tag, entry.src);
+            done.tag = of.tag;
         }
         Some(done)
     }
@@ -394,7 +396,7 @@ impl Cq {
         kind: Kind,
     ) -> core::result::Result<usize, (Error, Buf)> {
         let added = self.flights.lock_within().add(Some(buf), token, owner, kind);
-        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(|| Buf::new(0))))
+        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(Buf::none)))
     }
 
     fn give_back(&self, context: usize) -> Option<Buf> {
@@ -476,14 +478,14 @@ impl SharedRx {
     }
 
     /// The commonest case, in short: a message came to a buffer of this context, and is
-    /// understood where it is. If `take` takes it, the buffer is posted again as it is, or
-    /// comes back if the core has no room for it. Nothing if the message was not taken, or
-    /// it is anything else: then the entry is for [`Cq::done`].
+    /// understood where it is. If `take`, which is told its source as well, takes it, the
+    /// buffer is posted again as it is, or comes back if the core has no room for it. Nothing
+    /// if the message was not taken, or it is anything else: then the entry is for [`Cq::done`].
     #[inline(always)]
     pub fn pass_on(
         &self,
         entry: Entry<'_>,
-        take: impl FnOnce(&[u8]) -> bool,
+        take: impl FnOnce(fi_addr_t, &[u8]) -> bool,
     ) -> Option<core::result::Result<(), Buf>> {
         let of = entry.of;
         if of.flags & SPECIAL != 0 {
@@ -493,7 +495,7 @@ impl SharedRx {
         let flights = self.cq.flights.lock_within();
         let flight = flights.get(context).filter(|flight| flight.owner == self.owner)?;
         let buf = flight.buf.as_ref()?;
-        if !take(&buf[..of.len.min(buf.len)]) {
+        if !take(entry.src, &buf[..of.len.min(buf.len)]) {
             return None;
         }
         let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
@@ -556,7 +558,21 @@ unsafe fn post(
     // SAFETY: by this function's contract; the memory stays with the queue until the
     // completion, or until the endpoint is closed.
     let posted = unsafe { recv(ep, base, len, desc, context) };
-    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(|| Buf::new(0))))
+    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(Buf::none)))
+}
+
+/// Sets [`OPT_SOURCE`](super::OPT_SOURCE).
+///
+/// # Safety
+/// `ep` is an open endpoint.
+unsafe fn set_source(ep: NonNull<fid_ep>, source: &fi_addr_t) -> Result {
+    let value = std::ptr::from_ref(source).cast::<c_void>();
+    // SAFETY: by this function's contract; the value lives for the call.
+    unsafe {
+        let setopt = call!(ep.as_ref().ops, setopt);
+        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_SOURCE);
+        code(setopt(ep.as_ptr().cast(), level, name, value, size_of_val(source)))
+    }
 }
 
 /// A remote memory access, beside its memory.
@@ -660,16 +676,33 @@ impl Endpoint {
         self.raw.as_ptr().cast()
     }
 
+    /// Whether receives of the core's connected endpoints report their source, be their
+    /// buffers shared or not, once [`set_source`](Self::set_source) has named it.
+    pub fn tells_source(domain: &Domain, info: &InfoBuf) -> bool {
+        let mut raw: *mut fid_ep = ptr::null_mut();
+        let source = 0u64;
+        // SAFETY: the domain is open; the core only reads the info, during the call. The
+        // endpoint is open until it is closed here, and the value lives for the call.
+        unsafe {
+            let asked = (|| {
+                let open = call!(domain.raw.as_ref().ops, endpoint);
+                let info = info.as_ptr().cast_mut();
+                code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+                let ep = NonNull::new(raw).ok_or(Error::OTHER)?;
+                set_source(ep, &source)
+            })();
+            if !raw.is_null() {
+                let _ = close(raw.cast());
+            }
+            asked.is_ok()
+        }
+    }
+
     /// Has receives report `source` ([`OPT_SOURCE`](super::OPT_SOURCE)), if the
     /// core knows how.
     pub fn set_source(&self, source: fi_addr_t) -> Result {
-        let value = (&raw const source).cast::<c_void>();
-        // SAFETY: open; the value lives for the call.
-        unsafe {
-            let setopt = call!(self.raw.as_ref().ops, setopt);
-            let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_SOURCE);
-            code(setopt(self.fid(), level, name, value, size_of_val(&source)))
-        }
+        // SAFETY: open.
+        unsafe { set_source(self.raw, &source) }
     }
 
     /// Starts connecting to `addr` (fi_connect(3)).
@@ -839,7 +872,7 @@ impl Endpoint {
     }
 
     fn taken_back(&self, context: usize) -> Buf {
-        self.cq.give_back(context).unwrap_or_else(|| Buf::new(0))
+        self.cq.give_back(context).unwrap_or_else(Buf::none)
     }
 
     /// Reads a peer's memory into the application's, which it lends until the
@@ -887,7 +920,7 @@ impl Endpoint {
         desc[0] = buf.desc();
         let what = Access { write: true, data, flags, token };
         self.rma(&iov, &desc, to, what, Some(buf))
-            .map_err(|(error, buf)| (error, buf.unwrap_or_else(|| Buf::new(0))))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
     }
 
     fn rma(

@@ -8,7 +8,7 @@ use super::ep::Ep;
 use super::rx::Partial;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
-use crate::wire::{Accept, Call, FlowControl, Header, Refusal};
+use crate::wire::{Accept, Call, FlowControl, Refusal};
 use ofi_provider::addr::{self, connect_order};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -62,9 +62,9 @@ pub(super) struct Conn {
     /// Receive buffers posted to it, if it has its own, and how many are to be.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
-    /// What packets must say beside the connection's index: with shared receive
-    /// buffers nothing else tells whose a packet is, so a peer must not be able
-    /// to guess another's, nor name a connection that is over.
+    /// What packets must say beside the connection's index, so that none is taken for one
+    /// of another connection that had the same index before. It need not be hard to guess:
+    /// on which connection a packet came the core says.
     secret: u32,
     /// How packets to the peer name the connection.
     pub(super) remote_id: u64,
@@ -92,6 +92,8 @@ pub(super) struct Conn {
     own: bool,
     /// The peer's byte order is not ours.
     pub(super) swapped: bool,
+    /// The peer has this library.
+    pub(super) ours: bool,
     /// The peer takes notices of multicast groups.
     pub(super) multicast: bool,
     /// The sides count each other's receive buffers.
@@ -126,6 +128,7 @@ impl Conn {
             fenced: false,
             own: false,
             swapped: false,
+            ours: false,
             multicast: false,
             counted: false,
             early: 0,
@@ -135,6 +138,11 @@ impl Conn {
 }
 
 impl Conn {
+    /// What names it, in packets and to the core, if this is its index.
+    fn name(&self, id: u32) -> u32 {
+        self.secret << INDEX_BITS | id
+    }
+
     /// Whether transfers can go out right now.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
@@ -159,35 +167,29 @@ fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
 }
 
-/// The connection that a packet names.
+/// Whether a packet that came from `source` says that it did.
 #[inline(always)]
-pub(super) fn named(conns: &Slab<Conn>, conn_id: u64) -> Option<(u32, &Conn)> {
-    let named = conn_id as u32;
-    let id = named & ((1 << INDEX_BITS) - 1);
+pub(super) fn names(conn_id: u64, source: u64) -> bool {
+    u64::from(conn_id as u32) == source
+}
+
+/// The connection that a packet came on, as the core says; nothing if it is over.
+#[inline(always)]
+pub(super) fn came_on(conns: &Slab<Conn>, source: u64) -> Option<(u32, &Conn)> {
+    let id = source as u32 & ((1 << INDEX_BITS) - 1);
     let conn = conns.get(id)?;
-    (conn.secret == named >> INDEX_BITS && !conn.swapped).then_some((id, conn))
+    (u64::from(conn.name(id)) == source).then_some((id, conn))
 }
 
 impl Ep {
     /// Our number of a connection, as connection data have it.
     fn conn_id(&self, id: u32) -> u64 {
-        let low = self.conns[id].secret << INDEX_BITS | id;
-        u64::from(std::process::id()) << 32 | u64::from(low)
+        u64::from(std::process::id()) << 32 | self.source(id)
     }
 
-    /// The connection that a packet names.
-    #[inline]
-    pub(super) fn named_conn(&self, conn_id: u64) -> Option<u32> {
-        named(&self.conns, conn_id).map(|(id, _)| id)
-    }
-
-    /// The same of a packet from a peer of the other byte order.
-    #[cold]
-    pub(super) fn named_swapped(&self, packet: &[u8]) -> Option<u32> {
-        let named = Header::conn_id(packet)?.swap_bytes() as u32;
-        let id = named & ((1 << INDEX_BITS) - 1);
-        let conn = self.conns.get(id)?;
-        (conn.secret == named >> INDEX_BITS && conn.swapped).then_some(id)
+    /// What the core reports as the source of what comes on a connection.
+    pub(super) fn source(&self, id: u32) -> u64 {
+        u64::from(self.conns[id].name(id))
     }
 
     /// A new connection, -FI_ENOBUFS when there are as many as have names.
@@ -267,6 +269,7 @@ impl Ep {
             key: self.identity.key.clone(),
             own: self.conns[id].own,
             swapped: false,
+            ours: true,
             multicast: self.identity.multicast,
         };
         self.conns[id].own = call.is_own();
@@ -286,9 +289,12 @@ impl Ep {
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
         let ep = Endpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
-        // A core that does not know it has no peers that need it.
-        let _ = ep.set_source(u64::from(self.conns[id].secret << INDEX_BITS | id));
         let own = core.srx.is_none();
+        match ep.set_source(self.source(id)) {
+            // With buffers of its own a connection's packets are known by these.
+            Err(error) if !own => return Err(error),
+            _ => {}
+        }
         let conn = &mut self.conns[id];
         (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
         if self.common.flow_control {
@@ -444,7 +450,7 @@ impl Ep {
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
         conn.pid = (call.conn_id >> 32) as u32;
-        (conn.swapped, conn.multicast) = (call.swapped, call.multicast);
+        (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
             self.count_credits(id, call.flow_control);
@@ -453,6 +459,7 @@ impl Ep {
                 rx_size: self.rx_size(),
                 flow_control: self.flow_control(),
                 swapped: false,
+                ours: true,
                 multicast: call.multicast && self.identity.multicast,
             };
             match &self.conns[id].ep {
@@ -470,7 +477,8 @@ impl Ep {
         match conn.link {
             Link::Calling => match Accept::read(data, conn.own) {
                 Ok(accept) => {
-                    (conn.swapped, conn.multicast) = (accept.swapped, accept.multicast);
+                    conn.swapped = accept.swapped;
+                    (conn.ours, conn.multicast) = (accept.ours, accept.multicast);
                     conn.remote_id = packet_id(accept.conn_id);
                     conn.pid = (accept.conn_id >> 32) as u32;
                     self.count_credits(id, accept.flow_control);
@@ -545,9 +553,13 @@ impl Ep {
 
     /// A connection is over: so is everything that depends on it.
     pub(super) fn ended(&mut self, id: u32, error: Error) {
+        let Some(name) = self.conns.get(id).map(|conn| conn.name(id)) else { return };
         // What came before the end counts.
         self.drain_core();
-        self.end(id, error);
+        // That may have been the end of it, and its index another's since.
+        if came_on(&self.conns, name.into()).is_some() {
+            self.end(id, error);
+        }
     }
 
     /// The same, when what came before is dealt with. What it takes does not depend on

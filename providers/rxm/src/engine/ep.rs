@@ -89,8 +89,6 @@ pub(crate) struct Ep {
     pub(crate) inbox: Inbox<Body>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
-    /// Packets came that nothing says whose they are, of which one warning tells.
-    pub(super) strange: bool,
     /// What came while the completion queue was full, and from how much on no more is
     /// taken from the core: nothing else bounds what peers write.
     pub(super) parked: VecDeque<Parked>,
@@ -138,6 +136,8 @@ pub(crate) struct Ep {
     pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
+    /// All that is complete is being dealt with.
+    draining: bool,
 }
 
 impl Ep {
@@ -164,7 +164,6 @@ impl Ep {
             later: None,
             inbox,
             fetches: Slab::default(),
-            strange: false,
             parked: VecDeque::new(),
             parked_max: usize::MAX,
             peers: Slab::default(),
@@ -184,6 +183,7 @@ impl Ep {
             idle_turns: 0,
             last_look: Instant::now(),
             look_now: false,
+            draining: false,
             wants_help: false,
         }
     }
@@ -235,7 +235,7 @@ impl Ep {
             let size = common.config.core_cq_size(shared);
             lower::Cq::open(&common.domain, size, common.level.clone(), set)
         };
-        let may_share = common.config.use_srx != Some(false) && !common.flow_control;
+        let may_share = common.may_share;
         let mut cq = open(may_share)?;
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
@@ -276,6 +276,11 @@ impl Ep {
         self.parked_max = cq.size();
         self.core = Some(Core { pep, srx, cntrs, cq, eq });
         self.post_shared();
+        if self.rx_wanted > 0 && self.rx_posted == 0 {
+            // Nothing would ever come.
+            self.core = None;
+            return Err(Error::NOMEM);
+        }
         Ok(self.fds())
     }
 
@@ -287,7 +292,7 @@ impl Ep {
         info: &mut ofi_provider::info::InfoBuf,
     ) -> Result<Option<Arc<lower::SharedRx>>> {
         let wanted = self.common.config.use_srx;
-        if wanted == Some(false) || self.common.flow_control {
+        if !self.common.may_share {
             return Ok(None);
         }
         let mut attr = *info.rx();
@@ -478,7 +483,8 @@ impl Ep {
                 && let Some(srx) = &core.srx
             {
                 let (conns, inbox) = (&self.conns, &mut self.inbox);
-                let result = srx.pass_on(entry, |packet| plain_message(conns, inbox, packet));
+                let take = |source, packet: &[u8]| plain_message(conns, inbox, source, packet);
+                let result = srx.pass_on(entry, take);
                 if let Some(posted) = result {
                     self.came += 1;
                     if let Err(buf) = posted {
@@ -493,11 +499,16 @@ impl Ep {
         }
     }
 
-    /// Deals with all that is complete.
+    /// Deals with all that is complete. What of it ends other connections, or the same one,
+    /// does so at once: a peer can send as much of that as it likes.
     pub(super) fn drain_core(&mut self) {
+        if std::mem::replace(&mut self.draining, true) {
+            return;
+        }
         // What was read is not dealt with yet when one of it ends a connection.
         self.take_entries();
         while self.read_core(Entries::MAX) > 0 {}
+        self.draining = false;
     }
 
     /// Counts for the application what the core counted of peers' accesses.
@@ -652,7 +663,6 @@ impl Ep {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
-        self.inbox.leave();
         // What nobody will send to is reported as well: every operation completes.
         self.inbox.cancel_all();
     }

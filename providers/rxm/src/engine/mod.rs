@@ -15,9 +15,10 @@ mod tx;
 pub(crate) use ep::{Ep, Identity};
 
 use crate::config::Config;
+use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
@@ -56,6 +57,9 @@ pub(crate) struct Common {
     /// A message that finds no receive ends the core's connection: peers count
     /// each other's receives, so that none is sent.
     flow_control: bool,
+    /// Connections may share receive buffers: on which of them a message came the core says.
+    /// What messages say themselves anybody may have written.
+    may_share: bool,
 }
 
 impl Common {
@@ -80,7 +84,23 @@ impl Common {
         // Receives that all share are promised to nobody, and of a single one nothing
         // would be left to promise.
         let few = config.rx_buffers(false) < 2;
-        let flow_control = iwarp && config.use_srx != Some(true) && !few;
+        let tells = || {
+            let mut any = info.as_ref().to_owned()?;
+            any.set_src_addr(None)?;
+            Ok::<_, Error>(lower::Endpoint::tells_source(&domain, &any))
+        };
+        let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
+        let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
+        let may_share = tells && !flow_control;
+        if config.use_srx == Some(true) && !tells {
+            ofi_provider::log!(
+                &RXM,
+                WARN,
+                DOMAIN,
+                "receive buffers are not shared, although FI_OFI_RXM_USE_SRX says so: {core} does \
+                 not tell on which connection a message came"
+            );
+        }
         Self {
             domain,
             info,
@@ -94,6 +114,7 @@ impl Common {
             core_delivers: !iwarp,
             keys,
             flow_control,
+            may_share,
         }
     }
 
@@ -239,8 +260,12 @@ impl Engine {
 
     /// Ends an endpoint.
     pub(crate) fn close_ep(&self, ep: u32) {
-        let ep = self.lock().eps.remove(ep);
+        let mut state = self.lock();
+        let ep = state.eps.remove(ep);
         if let Some(mut ep) = ep {
+            ep.inbox.leave();
+            // The rest takes its time, and concerns nobody else.
+            drop(state);
             if let Some(epoll) = &self.epoll {
                 ep.fds().into_iter().flatten().for_each(|fd| epoll.remove(fd));
             }

@@ -4,7 +4,7 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
-use super::cm::{Conn, Link, named};
+use super::cm::{Conn, Link, came_on, names};
 use super::ep::Ep;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
@@ -23,8 +23,8 @@ use ofi_provider::slab::{NONE, Slab};
 /// receives, may take before no more are taken from the core.
 const MAX_KEPT: usize = 256 << 20;
 
-/// Messages up to this length are copied out of the buffer they came in while
-/// they wait, which is then free for others.
+/// Messages up to this length, or an eighth of the buffer they came in, are copied out
+/// of that while they wait, which is then free for others.
 const COPY_MAX: usize = 2048;
 
 /// Segmented messages of one connection that arrive at the same time.
@@ -72,6 +72,8 @@ pub(super) struct Packet {
     len: usize,
     /// Whose buffer it is; [`NONE`] if all connections share it.
     conn: u32,
+    /// The connection it came on ([`came_on`]).
+    source: u64,
     /// It is a tagged message and nothing else: the packets that version 1.17 of
     /// the original sends tagged messages in have no header of this provider's.
     bare: Option<Bare>,
@@ -90,8 +92,6 @@ pub(super) enum Parked {
 struct Bare {
     tag: u64,
     cq_data: Option<u64>,
-    /// Names the connection.
-    conn_id: u64,
 }
 
 /// Where the segments of a message go.
@@ -136,10 +136,15 @@ pub(super) struct Fetch {
 /// A whole message with nothing special to it, for which a receive waits, goes there.
 /// False if it is any other case, and then nothing has happened yet.
 #[inline(always)]
-pub(super) fn plain_message(conns: &Slab<Conn>, inbox: &mut Inbox<Body>, packet: &[u8]) -> bool {
+pub(super) fn plain_message(
+    conns: &Slab<Conn>,
+    inbox: &mut Inbox<Body>,
+    source: u64,
+    packet: &[u8],
+) -> bool {
     let Some(Plain { conn_id, tag, body }) = Header::plain(packet) else { return false };
-    let Some((_, conn)) = named(conns, conn_id) else { return false };
-    inbox.receive_plain(conn.peer, tag, body)
+    let Some((_, conn)) = came_on(conns, source) else { return false };
+    !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tag, body)
 }
 
 impl Ep {
@@ -258,11 +263,14 @@ impl Ep {
     /// A receive buffer of the core's is filled.
     #[inline]
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
+        let mut source = done.src;
         if conn == NONE {
             self.rx_posted -= 1;
             self.came += 1;
-        } else if let Some(conn) = self.conns.get_mut(conn) {
-            conn.rx_posted = conn.rx_posted.saturating_sub(1);
+        } else if let Some(of) = self.conns.get_mut(conn) {
+            of.rx_posted = of.rx_posted.saturating_sub(1);
+            // Whatever the core says, if it does at all: the buffer is this one's.
+            source = self.source(conn);
         }
         let Some(buf) = done.buf else { return };
         if done.error.is_some() {
@@ -280,11 +288,11 @@ impl Ep {
         }
         let len = done.len.min(buf.len());
         let cq_data = (done.flags & FI_REMOTE_CQ_DATA != 0).then_some(done.data);
-        let bare = Bare { tag: done.tag, cq_data, conn_id: done.src };
+        let bare = Bare { tag: done.tag, cq_data };
         let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
         // What ends a transfer needs no room, and may be what makes some.
         let waits = !self.parked.is_empty() || !self.may_take();
-        let packet = Packet { buf, len, conn, bare };
+        let packet = Packet { buf, len, conn, source, bare };
         if waits && (packet.bare.is_some() || !Header::is_control(&packet.buf[..len])) {
             self.parked.push_back(Parked::Packet(packet));
             return;
@@ -320,11 +328,13 @@ impl Ep {
 
     #[inline]
     fn take_packet(&mut self, packet: Packet) {
-        let Packet { buf, len, conn, bare } = packet;
-        let left = match bare {
-            None => self.packet(buf, len, conn),
-            Some(bare) => {
-                self.bare_message(&buf[..len], conn, &bare);
+        let Packet { buf, len, conn, source, bare } = packet;
+        let left = match (came_on(&self.conns, source), bare) {
+            // The connection is over.
+            (None, _) => Some(buf),
+            (Some((id, _)), None) => self.packet(buf, len, id),
+            (Some((id, _)), Some(bare)) => {
+                self.bare_message(&buf[..len], id, &bare);
                 Some(buf)
             }
         };
@@ -333,12 +343,7 @@ impl Ep {
 
     /// A tagged message came without a header.
     #[cold]
-    fn bare_message(&mut self, bytes: &[u8], conn: u32, bare: &Bare) {
-        let Some(id) = self.named_conn(bare.conn_id).filter(|id| conn == NONE || conn == *id)
-        else {
-            // The connection is over.
-            return;
-        };
+    fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &Bare) {
         let about = About {
             tagged: true,
             collective: self.inbox.takes_aside(bare.tag),
@@ -350,7 +355,7 @@ impl Ep {
         if let Some(recv) = self.inbox.take_posted(&about) {
             recv.buf.copy_from(0, bytes);
             self.inbox.received(&recv, &about);
-        } else {
+        } else if !self.inbox.drops(&about) {
             self.inbox.keep(about, Body::Whole(bytes.into()));
         }
     }
@@ -371,34 +376,33 @@ impl Ep {
         }
     }
 
-    /// Understands a packet. The buffer comes back unless it is kept.
+    /// The headers of a packet that came on this connection, and what is behind them.
     #[inline]
-    fn packet(&mut self, buf: Buf, len: usize, conn: u32) -> Option<Buf> {
-        let read = Header::read(&buf[..len]);
-        let named = |header: &Header| self.named_conn(header.conn_id);
-        let mut named = read.as_ref().ok().and_then(|(header, _)| named(header));
-        let mut read = read;
-        if named.is_none()
-            && let Some(id) = self.named_swapped(&buf[..len])
-        {
-            named = Some(id);
-            read = Header::read_swapped(&buf[..len]);
+    fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(Header, &'a [u8])> {
+        let conn_id = Header::conn_id(packet).unwrap_or(0);
+        let (conn, source) = (&self.conns[id], self.source(id));
+        if !conn.swapped && names(conn_id, source) {
+            return Header::read(packet);
         }
-        let (header, payload) = match read {
+        // That the other side's order is not ours it says in its acceptance, which what it
+        // sends may overtake.
+        let swapped = conn.swapped || conn.link == Link::Calling;
+        if swapped && names(conn_id.swap_bytes(), source) {
+            return Header::read_swapped(packet);
+        }
+        Err(Malformed("a packet that says to be of another connection"))
+    }
+
+    /// Understands a packet that came on this connection. The buffer comes back unless
+    /// it is kept.
+    #[inline]
+    fn packet(&mut self, buf: Buf, len: usize, id: u32) -> Option<Buf> {
+        let (header, payload) = match self.read_packet(&buf[..len], id) {
             Ok(read) => read,
             Err(why) => {
-                // What names the connection may be right all the same.
-                let named = named.or_else(|| self.named_conn(Header::conn_id(&buf[..len])?));
-                let named = named.unwrap_or(NONE);
-                self.malformed(if conn == NONE { named } else { conn }, why);
+                self.malformed(id, why);
                 return Some(buf);
             }
-        };
-        // With buffers of its own the connection is known; shared ones are told
-        // apart by the number we gave the peer.
-        let Some(id) = named.filter(|id| conn == NONE || conn == *id) else {
-            self.malformed(conn, Malformed("a packet of no connection of ours"));
-            return Some(buf);
         };
         let result = match header.kind {
             Kind::Eager => {
@@ -412,7 +416,9 @@ impl Ep {
                 if let Some(recv) = self.inbox.take_posted(&about) {
                     recv.buf.copy_from(0, payload);
                     self.inbox.received(&recv, &about);
-                } else if payload.len() <= COPY_MAX {
+                } else if self.inbox.drops(&about) {
+                    // Nobody waits for it, nor ever will.
+                } else if payload.len() <= COPY_MAX.max(buf.len() / 8) {
                     let body = Body::Whole(payload.into());
                     self.inbox.keep(about, body);
                 } else {
@@ -448,13 +454,7 @@ impl Ep {
     /// A peer sent what makes no sense: this one connection ends.
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
-        let Some(of) = self.conns.get(conn) else {
-            // With shared buffers nothing says whose connection it was.
-            if !std::mem::replace(&mut self.strange, true) {
-                ofi_provider::log!(&RXM, WARN, EP_DATA, "ignoring packets that came: {why}");
-            }
-            return;
-        };
+        let Some(of) = self.conns.get(conn) else { return };
         let peer = self.peers.get(of.peer);
         ofi_provider::log!(
             &RXM,
@@ -495,6 +495,7 @@ impl Ep {
                 let msg_id = header.msg_id;
                 let target = match self.inbox.take_posted(&about) {
                     Some(recv) => Target::Recv(recv),
+                    None if self.inbox.drops(&about) => Target::Nowhere,
                     None => {
                         let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
                         Target::Kept(self.inbox.keep(about, body))
@@ -552,12 +553,21 @@ impl Ep {
         }
         match self.inbox.take_posted(&about) {
             Some(recv) => self.fetch(recv, about, id, *header, places),
+            // Its sender is done with it.
+            None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
             None => {
                 self.conns[id].announced += 1;
                 self.inbox.keep(about, Body::AtSender { conn: id, header: *header, places });
             }
         }
         Ok(())
+    }
+
+    /// Tells the sender of an announced message that it is not fetched.
+    fn not_wanted(&mut self, conn: u32, msg_id: u64) {
+        let mut done = Header::of(Kind::RndvReadDone, 0);
+        done.msg_id = msg_id;
+        self.send_control(conn, done, None);
     }
 
     /// Gets an announced message to its receive.
@@ -744,12 +754,8 @@ impl Ep {
                 }
                 match recv {
                     Some(recv) => self.fetch(recv, about, conn, header, places),
-                    None => {
-                        // Its sender is done with it.
-                        let mut done = Header::of(Kind::RndvReadDone, 0);
-                        done.msg_id = header.msg_id;
-                        self.send_control(conn, done, None);
-                    }
+                    // Its sender is done with it.
+                    None => self.not_wanted(conn, header.msg_id),
                 }
             }
             Body::Lost => {

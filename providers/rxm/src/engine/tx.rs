@@ -235,7 +235,7 @@ impl Ep {
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
         let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
-        let eager = len <= self.common.config.eager_limit && !(deliver && len > 0);
+        let eager = len <= self.common.config.eager_limit && !deliver;
         let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let message = Message {
@@ -575,9 +575,11 @@ impl Ep {
         let len = message.buf.len();
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
+        // Of no bytes other libraries would fetch none, and never say that they have.
+        let announced = message.told && (len > 0 || self.conns[op.conn].ours);
         // A small message is delivered when the peer's core has it: it may be kept there for
         // a receive to come (FI_DELIVERY_COMPLETE, fi_cq(3)).
-        let result = if message.told && len > 0 {
+        let result = if announced {
             self.announce(id, &message)
         } else if len <= eager {
             self.send_part(id, &message, message.header(Kind::Eager), 0, len, Token::Message(id))
@@ -609,7 +611,8 @@ impl Ep {
         header.conn_id = conn.remote_id;
         header.write(&mut buf);
         let total = HEADER_LEN + len;
-        let whole = matches!(token, Token::Message(_)) && !message.deliver;
+        let deliver = message.deliver && self.common.core_delivers;
+        let whole = matches!(token, Token::Message(_)) && !deliver;
         if whole && total <= self.common.core_inject {
             // As those do that need not wait: so none overtakes another.
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
@@ -618,11 +621,11 @@ impl Ep {
             return result.map(|()| self.sent(id));
         }
         let token = token.to_u64();
-        let sent = if len >= DIRECT_MIN && !message.deliver && self.may_go_direct(&message.buf) {
+        let sent = if len >= DIRECT_MIN && !deliver && self.may_go_direct(&message.buf) {
             ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes from where it is");
             let part = message.buf.part(from, len);
             link.send_with(buf, HEADER_LEN, &part, &[], 0, token)
-        } else if message.deliver {
+        } else if deliver {
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             let none = message.buf.part(from, 0);
             link.send_with(buf, total, &none, &[], FI_DELIVERY_COMPLETE, token)
@@ -670,7 +673,9 @@ impl Ep {
     fn announce(&mut self, id: u32, message: &Message) -> Result {
         let common = self.common.clone();
         let mut places = RemoteSegments::EMPTY;
-        if common.config.rndv_write {
+        if message.buf.is_empty() {
+            // There is nothing to fetch.
+        } else if common.config.rndv_write {
             places.push(RemoteSegment {
                 addr: 0,
                 len: message.buf.len() as u64,

@@ -1,7 +1,7 @@
 //! The engine's side of an endpoint.
 use super::State;
 use super::buffered::Buffering;
-use super::inbox::Inbox;
+use super::inbox::{About, Inbox};
 use super::tx::Outgoing;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
@@ -11,7 +11,7 @@ use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::glue::Bindings;
-use ofi_provider::later::{ASIDE, Aside, Outcome, TAG};
+use ofi_provider::later::{ASIDE, Aside, Outcome, TAG, is_strangers};
 use ofi_provider::names::Names;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
@@ -190,10 +190,23 @@ impl Ep {
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
     }
 
-    /// The source a receive is restricted to, if any.
+    /// The source a receive is restricted to, if any. One of the library's own always is, if
+    /// it names one: nothing that a message says of it is to be believed.
     #[inline]
-    pub(super) fn wanted_source(&self, src: fi_addr_t) -> Option<u64> {
-        (self.identity.directed && src != FI_ADDR_UNSPEC).then_some(src)
+    pub(super) fn wanted_source(&self, src: fi_addr_t, own: bool) -> Option<u64> {
+        ((self.identity.directed || own) && src != FI_ADDR_UNSPEC).then_some(src)
+    }
+
+    /// Whether a message that no receive waits for is not to be kept: one of the library's
+    /// own whose sender is not in the address vector.
+    pub(super) fn drops(&self, about: &About) -> bool {
+        about.collective
+            && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
+            && is_strangers(
+                about.tag,
+                about.len,
+                self.peers.get(about.peer).map_or(0, |peer| peer.messages as u32),
+            )
     }
 
     /// Whether a tag is one of the library's own (fi_collective(3)).

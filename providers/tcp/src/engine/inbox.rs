@@ -2,7 +2,8 @@
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
 use super::buffered::Announced;
 use super::conn::Conn;
-use ofi_provider::abi::fi_addr_t;
+use ofi_provider::abi::{FI_ADDR_UNSPEC, fi_addr_t};
+use ofi_provider::error::{Error, Result};
 use ofi_provider::matching::{Posted, Taken, Unexpected};
 use ofi_provider::multi_recv::{MultiBufs, Recv};
 use std::collections::HashMap;
@@ -10,6 +11,10 @@ use std::collections::HashMap;
 /// Memory that unexpected messages in one inbox may take before reading from
 /// their senders stops.
 pub(super) const MAX_UNEXPECTED: usize = 256 << 20;
+
+/// Receives that several connections share and that messages of which only a part is
+/// here leave to whole ones.
+const SPARE_RECEIVES: usize = 8;
 
 /// What a small unexpected message costs beside its bytes.
 const MESSAGE_COST: usize = 128;
@@ -119,8 +124,10 @@ pub(super) struct Inbox {
     /// of, by the context it knows them by.
     pub(super) announced: HashMap<usize, Announced>,
     pub(super) min_multi_recv: usize,
-    /// What the kept messages take.
+    /// What the kept messages take, and those that are collected.
     bytes: usize,
+    /// The longest receive that a message was to be collected for ([`Inbox::collects`]).
+    longest: usize,
     pub(super) multi: MultiBufs,
 }
 
@@ -134,6 +141,7 @@ impl Inbox {
             announced: HashMap::new(),
             min_multi_recv: MIN_MULTI_RECV,
             bytes: 0,
+            longest: 0,
             multi: MultiBufs::default(),
         }
     }
@@ -155,6 +163,33 @@ impl Inbox {
     /// Whether another message of `len` bytes may be kept.
     pub(super) fn may_keep(&self, len: usize) -> bool {
         self.bytes.saturating_add(len).saturating_add(MESSAGE_COST) <= MAX_UNEXPECTED
+    }
+
+    /// Whether a message of which only a part is here is to be collected until it is whole,
+    /// before it takes a receive: others, whose messages are whole, must not wait for its
+    /// rest, which may never come. Nothing is collected while receives are plenty. An error
+    /// if no receive is as long, so that it is none of those that are wanted.
+    pub(super) fn collects(&mut self, len: usize) -> Result<bool> {
+        let posted = &self.posted[0];
+        if posted.len() > SPARE_RECEIVES {
+            return Ok(false);
+        }
+        if let Some(recv) = posted.first(FI_ADDR_UNSPEC, 0) {
+            self.longest = self.longest.max(recv.buf.len());
+        }
+        if len > self.longest && self.longest > 0 {
+            return Err(Error::PROTO);
+        }
+        let collects = self.longest > 0 && self.may_keep(len);
+        if collects {
+            self.bytes += MESSAGE_COST + len;
+        }
+        Ok(collects)
+    }
+
+    /// A message that was collected is whole, or will never be.
+    pub(super) fn collected(&mut self, len: usize) {
+        self.bytes -= MESSAGE_COST + len;
     }
 
     /// Keeps a message until a receive takes it; its number.

@@ -38,7 +38,7 @@ impl State {
         let queue = usize::from(tagged);
         // By far the commonest case: no message waits, and there may be some to come.
         if op.flags & SPECIAL == 0 && inbox.unexpected[queue].is_empty() && !ep.ended {
-            let src = ep.wanted_source(op.src);
+            let src = ep.wanted_source(op.src, false);
             let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
             let recv = Recv::new(op.buf, op.context, op.flags);
             inbox.posted[queue].push(pattern, recv);
@@ -53,7 +53,8 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         let collective = op.flags & ASIDE != 0 && tagged && ep.takes_aside(op.tag);
         let queue = usize::from(tagged) + usize::from(collective);
-        let pattern = Pattern { src: ep.wanted_source(op.src), tag: op.tag, ignore: op.ignore };
+        let src = ep.wanted_source(op.src, collective);
+        let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.special(ep_id, op, queue, pattern);
         }

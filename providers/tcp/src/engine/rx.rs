@@ -48,6 +48,8 @@ pub(super) enum Target {
     Posted(Recv),
     /// To the message kept under this number.
     Kept(u32),
+    /// Here, until all are there and it takes a receive ([`Inbox::collects`]).
+    Collected(Vec<u8>),
     /// To registered memory, which a peer writes.
     Region(RemoteSegments),
     /// Operands of an atomic operation, until all are there.
@@ -169,7 +171,11 @@ impl Ep {
 
     /// The posted receive for a message.
     pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
-        inbox.take_posted(self.matched_source(about.peer), about)
+        let src = match about.collective {
+            true => self.name_of(about.peer),
+            false => self.matched_source(about.peer),
+        };
+        inbox.take_posted(src, about)
     }
 
     /// What receives that choose their source see as a peer's.
@@ -412,6 +418,15 @@ impl State {
                     _ => 0,
                 }
             }
+            // Not all of it at once: its sender may never send it.
+            Target::Collected(bytes) => match room_for(bytes, incoming.done, left.min(LARGE)) {
+                Ok(room) => {
+                    let placed = room.len();
+                    list.push_room(room);
+                    placed
+                }
+                Err(error) => return (Err(error), 1),
+            },
             Target::Region(places) => {
                 let opened = opened.insert(self.regions.open());
                 match opened.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
@@ -561,6 +576,9 @@ impl State {
                 if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
                     to[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
                 }
+            }
+            Target::Collected(to) => {
+                room_for(to, incoming.done, n)?.copy_from_slice(&bytes[..n]);
             }
             Target::Region(places) => {
                 self.regions.open().write(places, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
@@ -715,6 +733,16 @@ impl State {
         }
         let about = about(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
+        if here < about.len
+            && inbox.shared
+            && ep.source.is_some()
+            && about.queue() == 0
+            && inbox.collects(about.len)?
+        {
+            conn.incoming =
+                Some(Incoming { about, target: Target::Collected(Vec::new()), done: 0 });
+            return Ok(Begun::Taken(0));
+        }
         if let Some(recv) = ep.take_posted(inbox, &about) {
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
@@ -740,6 +768,13 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
         let queue = about.queue();
+        if ep.drops(&about) {
+            conn.incoming = Some(Incoming { about, target: Target::Discard, done: here });
+            return match here < about.len || self.complete_incoming(id) {
+                true => Begun::Taken(here),
+                false => Begun::Gone,
+            };
+        }
         if let Some(buffering) = &ep.buffering
             && about.len > buffering.limit
         {
@@ -796,6 +831,12 @@ impl State {
                 self.ask_for(id, header.op_data);
                 Ok(self.begun(id, 0))
             }
+            None if ep.drops(&about) => {
+                let incoming = Incoming { about, target: Target::Discard, done: 0 };
+                conn.expected.insert(header.op_data, incoming);
+                self.ask_for(id, header.op_data);
+                Ok(self.begun(id, 0))
+            }
             None if inbox.may_keep(0) => {
                 ep.keep(inbox, about, Body::AtSender(header.op_data));
                 Ok(Begun::Taken(0))
@@ -820,6 +861,19 @@ impl State {
         match incoming.target {
             Target::Posted(recv) => ep.received(inbox, &recv, &incoming.about),
             Target::Discard => {}
+            Target::Collected(mut bytes) => {
+                let about = incoming.about;
+                inbox.collected(about.len);
+                bytes.truncate(about.len);
+                if let Some(recv) = ep.take_posted(inbox, &about) {
+                    recv.buf.copy_from(0, &bytes);
+                    ep.received(inbox, &recv, &about);
+                } else {
+                    // Acknowledged when a receive takes it.
+                    ack = false;
+                    ep.keep(inbox, about, Body::Whole(bytes.into()));
+                }
+            }
             Target::Region(places) => {
                 if incoming.about.commit {
                     // A region that is closed by now needs it no more.
@@ -912,6 +966,7 @@ impl State {
             match incoming.target {
                 Target::Posted(recv) => ep.receive_failed(inbox, &recv, &incoming.about, error),
                 Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
+                Target::Collected(_) => inbox.collected(incoming.about.len),
                 Target::Kept(_) | Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
@@ -943,6 +998,16 @@ impl Incoming {
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.target, Target::Answer(..))
     }
+}
+
+/// Room for the next bytes of a message that is collected, behind those that are there.
+fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
+    let end = done + wanted;
+    if bytes.len() < end {
+        bytes.try_reserve(end - bytes.len()).map_err(|_| Error::NOMEM)?;
+        bytes.resize(end, 0);
+    }
+    Ok(&mut bytes[done..end])
 }
 
 fn wants_ack(header: &Header) -> bool {
