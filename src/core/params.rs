@@ -301,11 +301,32 @@ fn parse_integer(text: &CStr) -> (u64, bool) {
 fn raw(env: &CStr) -> Option<*const c_char> {
     // SAFETY: a C string; C's own copy, because that is what callers get.
     let value = unsafe { libc::getenv(env.as_ptr()) }.cast_const();
+    // SAFETY: null or a C string of the environment's.
+    let value = match unsafe { value.as_ref().map(|value| CStr::from_ptr(value)) } {
+        Some(text) if has_foreign_rights() && names_code_or_file(env, text) => ptr::null(),
+        _ => value,
+    };
     let of_system = system_file().get(env).map(|value| value.as_ptr());
     if value.is_null() || (of_system.is_some() && prefer_system()) {
         return of_system;
     }
     Some(value)
+}
+
+/// Whether who set the environment has fewer rights than the program, which is set-uid
+/// for example (AT_SECURE of getauxval(3)).
+pub(super) fn has_foreign_rights() -> bool {
+    // SAFETY: no precondition.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Whether a variable says what a program loads, or to which file it writes: in a program
+/// with other rights than its caller's, only `libfabric.conf` may.
+fn names_code_or_file(env: &CStr, value: &CStr) -> bool {
+    const ALWAYS: [&CStr; 4] =
+        [c"FI_PROVIDER_PATH", c"FI_HOOK", c"FI_LOG_LOCATION", c"FI_LOG_LOCATION_MODE"];
+    // Those of providers, of which nothing is known but that paths have slashes.
+    ALWAYS.contains(&env) || value.to_bytes().contains(&b'/')
 }
 
 fn prefer_system() -> bool {
@@ -402,6 +423,13 @@ mod tests {
         // SAFETY: C strings. Each test has variables of its own, and the table
         // of variables is C's, which locks it.
         unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
+    }
+
+    #[test]
+    fn what_names_code_or_a_file_is_told_from_the_rest() {
+        assert!(names_code_or_file(c"FI_HOOK", c"trace"));
+        assert!(names_code_or_file(c"FI_SOME_FILE", c"/tmp/x"));
+        assert!(!names_code_or_file(c"FI_PROVIDER", c"tcp;ofi_rxm"));
     }
 
     #[test]

@@ -219,10 +219,9 @@ pub(super) fn load() {
         hooks: parse_hooks(&hooks),
         ..Registry::default()
     };
-    let mut path = params::core_string(c"provider_path").unwrap_or_default();
-    if !path.is_empty() && runs_with_foreign_rights() {
+    let path = params::core_string(c"provider_path").unwrap_or_default();
+    if std::env::var_os("FI_PROVIDER_PATH").is_some() && params::has_foreign_rights() {
         log::warn(format_args!("FI_PROVIDER_PATH is left out, because this program is set-uid"));
-        path.clear();
     }
     let path = Search::parse(&path);
     registry.search(&path);
@@ -545,12 +544,6 @@ impl Search {
         }
         search
     }
-}
-
-/// Whether who set the environment has fewer rights than the program.
-fn runs_with_foreign_rights() -> bool {
-    // SAFETY: no precondition.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// `libfabric/` beside this library, then the installation's directory.

@@ -55,6 +55,9 @@ pub struct Av {
     c: fid_av,
     format: u32,
     table: Mutex<Table>,
+    /// Held while an address comes or goes and listeners hear of it: they hear in the
+    /// order in which it happened. Taken before all other locks.
+    news: Mutex<()>,
     eq: OnceLock<Arc<Eq>>,
     events: bool,
     /// The application chooses what completions report (FI_AV_USER_ID).
@@ -144,6 +147,7 @@ impl Av {
             },
             format,
             table: Mutex::new(Table::default()),
+            news: Mutex::new(()),
             eq: OnceLock::new(),
             events,
             user_ids,
@@ -167,6 +171,10 @@ impl Av {
             }
             Self::arc_from_c(fid.cast::<fid_av>())
         }
+    }
+
+    fn news(&self) -> MutexGuard<'_, ()> {
+        self.news.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -265,6 +273,7 @@ impl Av {
     /// Chooses what completions report for `index`.
     fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
+        let _news = self.news();
         let mut table = self.table();
         table.entries.get_mut(slot).ok_or(Error::INVAL)?.id = id;
         let listeners = table.listeners.clone();
@@ -279,6 +288,7 @@ impl Av {
             return Err(Error::INVAL);
         }
         let addr = self.key(&addr);
+        let _news = self.news();
         let mut table = self.table();
         if let Some(&index) = table.index.get(&addr) {
             table.entries[index].uses += 1;
@@ -300,6 +310,7 @@ impl Av {
     /// Takes an index out once.
     fn remove(&self, index: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
+        let _news = self.news();
         let mut table = self.table();
         let entry = table.entries.get_mut(slot).ok_or(Error::INVAL)?;
         // Zero: another thread is taking it out already.
@@ -732,6 +743,42 @@ mod tests {
         assert_eq!(av.get(first), Err(Error::INVAL));
         assert_eq!((av.find(&a), av.find(&b)), (FI_ADDR_NOTAVAIL, second));
         assert_eq!(av.remove(first), Err(Error::INVAL));
+    }
+
+    /// What an endpoint would know of one address.
+    #[derive(Default)]
+    struct Heard(Mutex<(Option<fi_addr_t>, bool)>);
+
+    impl Listener for Heard {
+        fn inserted(&self, index: fi_addr_t, _: &SocketAddr) {
+            let mut heard = self.0.lock().unwrap();
+            heard.1 |= heard.0.replace(index).is_some();
+        }
+        fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+            std::thread::yield_now();
+            let mut heard = self.0.lock().unwrap();
+            heard.1 |= heard.0.take() != Some(index);
+        }
+        fn identified(&self, _: fi_addr_t, _: fi_addr_t) {}
+    }
+
+    #[test]
+    fn listeners_hear_of_an_address_in_the_order_in_which_it_comes_and_goes() {
+        let (av, heard) = (open(), Arc::new(Heard::default()));
+        let listener: Weak<dyn Listener> = Arc::downgrade(&(heard.clone() as Arc<dyn Listener>));
+        av.listen(listener);
+        let addr = "10.0.0.1:1".parse().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let index = av.insert(addr).unwrap();
+                        av.remove(index).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(*heard.0.lock().unwrap(), (None, false));
     }
 
     #[test]
