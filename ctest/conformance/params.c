@@ -330,7 +330,7 @@ static void trace_msg(int rank)
 	(void)rank;
 	tcp_only();
 	if (getenv("FI_HOOK"))
-		SKIP("the log goes elsewhere when hooks are tested");
+		SKIP_HERE("the log goes elsewhere when hooks are tested");
 	setenv("FI_TCP_TRACE_MSG", "1", 1);
 	CHECK(logged("op: Msg") >= 2);	/* one that left, one that came */
 }
@@ -547,7 +547,7 @@ static void want_ring(void)
 	tcp_only();
 	fd = syscall(SYS_io_uring_setup, 1, params);
 	if (fd < 0)
-		SKIP("no io_uring here: %s", strerror(errno));
+		SKIP_HERE("no io_uring: %s", strerror(errno));
 	close(fd);
 	setenv("FI_TCP_IO_URING", "1", 1);
 }
@@ -627,7 +627,7 @@ static void io_uring_refused(int rank)
 	(void)rank;
 	tcp_only();
 	if (getenv("FI_HOOK"))
-		SKIP("the log goes elsewhere when hooks are tested");
+		SKIP_HERE("the log goes elsewhere when hooks are tested");
 	setenv("FI_TCP_IO_URING", "1", 1);
 	forbid(-1, &setup, 1);
 	EQ(logged("<info> the system lets us have no io_uring"), 1);

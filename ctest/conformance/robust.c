@@ -859,7 +859,7 @@ static void silent_peer(int rank)
 		SKIP("has no FI_TCP_PEER_TIMEOUT");
 	setenv("FI_TCP_PEER_TIMEOUT", "2", 1);
 	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
-		SKIP("no private network: %s", strerror(errno));
+		SKIP_HERE("no private network: %s", strerror(errno));
 	set_lo(1);
 	memset(&a, 0, sizeof a);
 	memset(&b, 0, sizeof b);
@@ -918,11 +918,11 @@ static void few_ports(int rank)
 
 	(void)rank;
 	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
-		SKIP("no private network: %s", strerror(errno));
+		SKIP_HERE("no private network: %s", strerror(errno));
 	set_lo(1);
 	fd = open("/proc/sys/net/ipv4/ip_local_port_range", O_WRONLY | O_CLOEXEC);
 	if (fd < 0 || write(fd, range, sizeof range - 1) < 0)
-		SKIP("the ports that the system gives away cannot be set: %s", strerror(errno));
+		SKIP_HERE("the ports that the system gives away cannot be set: %s", strerror(errno));
 	close(fd);
 	a.o.caps = FI_MSG;
 	ct_open_rdm(&a, NULL);
