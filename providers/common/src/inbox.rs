@@ -749,18 +749,17 @@ impl<B: Body> Queues<B> {
     ) -> Result<Option<Seen>> {
         let Some(number) = self.find(TAGGED, pattern) else { return Ok(None) };
         let Some(message) = self.unexpected[TAGGED].get(number) else { return Ok(None) };
+        // As much of the message as the caller has room for, if it is here; the entry
+        // names the buffer only when something was put there.
+        let copied = message.body.bytes().map_or(0, |bytes| op.buf.copy_from(0, bytes));
         let seen = Seen {
             owner: message.owner,
             about: message.about,
             context: op.context,
-            buf: op.buf.address(),
+            buf: if copied > 0 { op.buf.address() } else { 0 },
             report: op.flags & FI_COMPLETION != 0,
             counts: false,
         };
-        if let Some(bytes) = message.body.bytes() {
-            // As much of the message as the caller has room for.
-            op.buf.copy_from(0, bytes);
-        }
         if op.flags & FI_CLAIM != 0 {
             if self.claimed.contains_key(&(op.context.0 as usize)) {
                 return Err(Error::INVAL);

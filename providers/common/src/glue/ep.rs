@@ -228,6 +228,8 @@ pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
 /// Flags that a receive call may carry.
 pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
+    // What a receive is in any case: complete when its message is in the buffer.
+    | abi::FI_TRANSMIT_COMPLETE
     | abi::FI_MULTI_RECV
     | abi::FI_REMOTE_CQ_DATA
     | abi::FI_MSG
@@ -1428,9 +1430,9 @@ pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
 /// As [`send_op`].
 pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
     // What is only looked at may have a buffer for its beginning; what is thrown
-    // away has none.
+    // away has none, whatever the structure says.
     let peeks = flags & abi::FI_PEEK != 0;
-    let nowhere = if peeks { msg.iov_count == 0 } else { flags & abi::FI_DISCARD != 0 };
+    let nowhere = flags & abi::FI_DISCARD != 0 || (peeks && msg.iov_count == 0);
     let buf = if nowhere {
         RecvBuf::none()
     } else {

@@ -223,12 +223,15 @@ impl State {
             ep.no_message(op);
             return Ok(());
         };
-        if let Body::Whole(bytes) = &message.body {
-            // As much of the message as the caller has room for.
-            op.buf.copy_from(0, bytes);
-        }
+        // As much of the message as the caller has room for, if it is here; the entry
+        // names the buffer only when something was put there.
+        let copied = match &message.body {
+            Body::Whole(bytes) => op.buf.copy_from(0, bytes),
+            _ => 0,
+        };
+        let buf = if copied > 0 { op.buf.address() } else { 0 };
         let owner = &self.eps[message.about.ep];
-        let entry = owner.entry(&message.about, op.context, op.buf.address(), 0);
+        let entry = owner.entry(&message.about, op.context, buf, 0);
         if claim {
             if inbox.claimed.contains_key(&(op.context.0 as usize)) {
                 return Err(Error::INVAL);
