@@ -31,6 +31,14 @@ static size_t limit(struct ct *c)
 	CHECK(n > 0);
 	return n;
 }
+/* The entry of a claim: that of a receive, marked. */
+static struct fi_cq_tagged_entry claim_done(struct ct *c, void *context, size_t len)
+{
+	struct fi_cq_tagged_entry e = ct_recvd(c, context, len);
+
+	CHECK(e.flags & FI_CLAIM);
+	return e;
+}
 /* The next message that is reported. */
 static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t kind, size_t len)
 {
@@ -40,6 +48,7 @@ static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, 
 	ct_next(c, c->rx, e, NULL, NULL);
 	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED), FI_RECV | kind);
 	EQ(e->len, len);
+	CHECK(!(e->flags & FI_CLAIM));
 	r = e->op_context;
 	/* hooks hand out endpoints of their own */
 	CHECK(getenv("FI_HOOK") ? r->ep != NULL : r->ep == c->ep);
@@ -119,7 +128,7 @@ static void claimed(int rank)
 
 		OK(fi_recvmsg(c.ep, &m, FI_CLAIM));
 	}
-	e = ct_recvd(&c, CTX(5), 1000);
+	e = claim_done(&c, CTX(5), 1000);
 	memmove(buf + 300, buf + 2000, 700);
 	CHECK(ct_same(buf, 1000, 3));
 	ct_barrier(&c);
@@ -132,6 +141,7 @@ static void claimed(int rank)
 	EQ(err.err, FI_ETRUNC);
 	CHECK(err.op_context == CTX(6));
 	EQ(err.olen, 600);
+	CHECK(err.flags & FI_CLAIM);
 	CHECK(ct_same(buf, 400, 3) && !buf[400]);
 	ct_barrier(&c);
 	ct_done(&c);
@@ -170,7 +180,7 @@ static void longer(int rank)
 		EQ(e.tag, k ? 50 : 0);
 		r->context = CTX(9);
 		OK(settle(&c, r, buf, BIG, kinds[k], FI_CLAIM));
-		e = ct_recvd(&c, CTX(9), BIG);
+		e = claim_done(&c, CTX(9), BIG);
 		CHECK(ct_same(buf, BIG, 0));
 		CHECK(!(e.flags & FI_MORE));
 		r = hear(&c, &e, kinds[k], BIG);
@@ -221,7 +231,7 @@ static void any_order(int rank)
 			continue;
 		}
 		OK(settle(&c, all[i], buf, 1000, FI_TAGGED, FI_CLAIM));
-		e = ct_recvd(&c, CTX(i), told[i].len);
+		e = claim_done(&c, CTX(i), told[i].len);
 		EQ(e.tag, 3000 + i);
 		CHECK(ct_same(buf, told[i].len, i));
 	}
@@ -297,7 +307,7 @@ static void variable(int rank)
 		EQ(!!(e.flags & FI_MORE), i);
 		r->context = CTX(i);
 		OK(settle(&c, r, buf, 200, FI_MSG, FI_CLAIM));
-		ct_recvd(&c, CTX(i), len);
+		claim_done(&c, CTX(i), len);
 		CHECK(ct_same(buf, len, i));
 		ct_barrier(&c);
 	}
@@ -336,7 +346,7 @@ static void gone(int rank)
 	small->context = CTX(2);
 	memset(buf, 0, 100);
 	OK(settle(&c, small, buf, 100, FI_MSG, FI_CLAIM));
-	ct_recvd(&c, CTX(2), 100);
+	claim_done(&c, CTX(2), 100);
 	CHECK(ct_same(buf, 100, 1));
 	ct_close(&c);
 }
@@ -393,7 +403,7 @@ static void counted(int rank)
 		ERR(settle(&c, (void *)&other, NULL, 0, FI_MSG, FI_DISCARD), FI_EINVAL);
 		OK(settle(&c, r, buf, 16, FI_MSG, k ? FI_DISCARD : FI_CLAIM));
 		if (!k)
-			ct_recvd(&c, NULL, 16);
+			claim_done(&c, NULL, 16);
 		EQ(fi_cntr_read(c.rxc), k + 1);
 		ct_barrier(&c);
 	}

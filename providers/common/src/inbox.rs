@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::glue::{Bindings, RecvOp};
 use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
-use crate::multi_recv::MultiBufs;
 pub use crate::multi_recv::Recv;
+use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -90,8 +90,9 @@ pub struct Seen {
     about: About,
     context: Context,
     buf: usize,
-    /// Whether there is an entry, and whether it counts as received.
-    report: bool,
+    /// Of the call, which say whether there is an entry, and whether it counts as
+    /// received.
+    flags: u64,
     counts: bool,
 }
 
@@ -160,6 +161,8 @@ pub struct Inbox<B> {
     /// The endpoint's number.
     owner: u32,
     cq: Option<Arc<Cq>>,
+    /// Flags of a receive by any of which its success is reported.
+    reported: u64,
     cntr: Option<Arc<Cntr>>,
     later: Option<Aside>,
     /// A receive's source counts (FI_DIRECTED_RECV).
@@ -187,6 +190,7 @@ impl<B: Body> Inbox<B> {
         Self {
             owner,
             cq: None,
+            reported: FI_COMPLETION,
             cntr: None,
             later: None,
             directed,
@@ -278,6 +282,7 @@ impl<B: Body> Inbox<B> {
     /// From now on receives are reported there.
     pub fn bind(&mut self, bindings: &Bindings) {
         self.cq.clone_from(&bindings.rx_cq);
+        self.reported = bindings.reported();
         self.cntr.clone_from(&bindings.rx_cntr);
         self.later.clone_from(&bindings.later);
     }
@@ -429,7 +434,7 @@ impl<B: Body> Inbox<B> {
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -445,7 +450,7 @@ impl<B: Body> Inbox<B> {
             self.report_error(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.report(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
+            self.report(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
         }
     }
 
@@ -474,7 +479,7 @@ impl<B: Body> Inbox<B> {
         let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
         let of = Completion::of(recv.context, flags, bytes.len());
         let entry = Completion { buf: recv.buf.address(), tag, src, ..of };
-        let wanted = recv.flags & FI_COMPLETION != 0;
+        let wanted = recv.flags & self.reported != 0;
         posted.drop_first();
         self.report_success(entry, wanted);
         true
@@ -482,7 +487,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -605,11 +610,10 @@ impl<B: Body> Inbox<B> {
     /// Reports a message that came to this endpoint and was looked at.
     pub fn report_seen(&self, seen: &Seen) {
         let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
+        let wanted = seen.flags & self.reported != 0;
         if seen.counts {
-            self.report(entry, seen.report);
-        } else if seen.report
-            && let Some(cq) = &self.cq
-        {
+            self.report(entry, wanted);
+        } else if wanted && let Some(cq) = &self.cq {
             cq.write(entry);
         }
     }
@@ -757,7 +761,7 @@ impl<B: Body> Queues<B> {
             about: message.about,
             context: op.context,
             buf: if copied > 0 { op.buf.address() } else { 0 },
-            report: op.flags & FI_COMPLETION != 0,
+            flags: op.flags,
             counts: false,
         };
         if op.flags & FI_CLAIM != 0 {
@@ -781,7 +785,8 @@ impl<B: Body> Queues<B> {
         }
         let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            let recv = Recv::new(op.buf, op.context, op.flags);
+            // Its entry is that of any receive: only what was buffered is marked.
+            let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.meet(TAGGED, number, Some(recv), meetings);
             return Ok(None);
         }
@@ -791,7 +796,7 @@ impl<B: Body> Queues<B> {
             about: message.about,
             context: op.context,
             buf: 0,
-            report: op.flags & FI_COMPLETION != 0,
+            flags: op.flags,
             counts: true,
         }))
     }

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
 use crate::later::{ASIDE, Aside, Later};
+use crate::multi_recv::SHARED;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -38,6 +39,8 @@ pub struct Bindings {
     pub tx_cq: Option<Arc<Cq>>,
     /// For receives.
     pub rx_cq: Option<Arc<Cq>>,
+    /// It gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION).
+    pub rx_selective: bool,
     /// For connection events.
     pub eq: Option<Arc<Eq>>,
     /// For peers' addresses.
@@ -53,6 +56,11 @@ pub struct Bindings {
 }
 
 impl Bindings {
+    /// Flags of a receive by any of which its success is reported.
+    pub fn reported(&self) -> u64 {
+        abi::FI_COMPLETION | if self.rx_selective { 0 } else { SHARED }
+    }
+
     fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
         [&self.tx_cntr, &self.rx_cntr].into_iter().chain(&self.rma_cntrs).flatten()
     }
@@ -237,10 +245,10 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_RECV;
 
 /// Flags of ours that no call of the application's has.
-const OWN_FLAGS: u64 = ASIDE | multicast::MARK;
+const OWN_FLAGS: u64 = ASIDE | SHARED | multicast::MARK;
 
 /// Default flags that come with the endpoint whatever the application says.
-const ALWAYS: u64 = abi::FI_COMPLETION | multicast::MARK;
+const ALWAYS: u64 = abi::FI_COMPLETION | SHARED | multicast::MARK;
 
 /// Flags of a receive call that settles what becomes of a message that was
 /// reported (fi_msg(3) of 1.x).
@@ -394,7 +402,7 @@ impl<E: Endpoint> EpFid<E> {
                 ep_type: fi_ep_type::FI_EP_UNSPEC,
                 buffered: false,
                 tx_defaults: 0,
-                rx_defaults: rx.op_flags,
+                rx_defaults: rx.op_flags & !OWN_FLAGS,
                 tx_size: 0,
                 inject_size: 0,
                 ground: Ground { later: None, ..ground },
@@ -411,6 +419,11 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
         let marked = parts.has_multicast();
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
+        let (rx, rx_msg) = match parts.role {
+            // Which receives are reported is for each endpoint to say that takes them.
+            Role::Srx => (parts.rx_defaults | SHARED, SHARED),
+            _ => (rx, rx_msg),
+        };
         let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
         let shared = Arc::new(Shared {
             // A shared receive context needs nothing bound to it to take receives.
@@ -556,7 +569,8 @@ impl<E: Endpoint> EpFid<E> {
         if rx {
             cq.add_user();
             bindings.rx_cq = Some(cq);
-            if selective {
+            bindings.rx_selective = selective;
+            if selective && role != Role::Srx {
                 self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
             }
@@ -698,7 +712,10 @@ impl<E: Endpoint> EpFid<E> {
         if let Some(srx) = &*self.srx() {
             // What is bound to the context is for endpoints that have no own.
             let shared = srx.bindings();
-            bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
+            if bindings.rx_cq.is_none() {
+                bindings.rx_cq.clone_from(&shared.rx_cq);
+                bindings.rx_selective = shared.rx_selective;
+            }
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
         }
         if let Some(sep) = &self.shared.sep {

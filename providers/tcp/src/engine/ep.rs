@@ -5,7 +5,9 @@ use super::inbox::{About, Inbox};
 use super::tx::Outgoing;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_READ, FI_WRITE, fi_addr_t};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_READ, FI_WRITE, fi_addr_t,
+};
 use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
@@ -106,6 +108,8 @@ pub(crate) struct Ep {
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
 
+    /// Flags of a receive by any of which its success is reported.
+    pub(super) reported: u64,
     /// Its receives and the messages that wait, or those it shares.
     pub(super) inbox: u32,
     /// Messages are reported as they come.
@@ -144,6 +148,7 @@ impl Ep {
             later: None,
             source: None,
             tx_pending: 0,
+            reported: FI_COMPLETION,
             inbox,
             listener: None,
             peers: Slab::default(),
@@ -446,6 +451,7 @@ impl Ep {
     /// What is bound for receiving, and for what peers do to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
         self.rx_cq.clone_from(&bindings.rx_cq);
+        self.reported = bindings.reported();
         self.rx_cntr.clone_from(&bindings.rx_cntr);
         self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
         if let Some(buffering) = &mut self.buffering {

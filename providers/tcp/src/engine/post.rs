@@ -5,9 +5,7 @@ use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, QUEUES};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
-use ofi_provider::abi::{
-    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED,
-};
+use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
@@ -193,7 +191,8 @@ impl State {
         let inbox = &mut self.inboxes[ep.inbox];
         let id = inbox.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            let recv = Recv::new(op.buf, op.context, op.flags);
+            // Its entry is that of any receive: only what was buffered is marked.
+            let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.take_message(ep_id, TAGGED, id, Some(recv));
             return Ok(());
         }
@@ -201,7 +200,7 @@ impl State {
         self.take_message(ep_id, TAGGED, id, None);
         if let Some(about) = about {
             let ep = &self.eps[about.ep];
-            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & FI_COMPLETION != 0);
+            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & ep.reported != 0);
         }
         Ok(())
     }
@@ -239,7 +238,7 @@ impl State {
             inbox.unexpected[TAGGED].claim(id);
             inbox.claimed.insert(op.context.0 as usize, id);
         }
-        if op.flags & FI_COMPLETION != 0
+        if op.flags & owner.reported != 0
             && let Some(cq) = &owner.rx_cq
         {
             cq.write(entry);

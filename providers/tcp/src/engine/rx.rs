@@ -17,15 +17,15 @@ use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_COMPLETION, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
 use ofi_provider::later::ASIDE;
-use ofi_provider::multi_recv::Recv;
+use ofi_provider::multi_recv::{KEPT, Recv};
 use ofi_provider::slab::Slab;
 use std::ops::Range;
 
@@ -135,7 +135,7 @@ impl Ep {
 
     /// A receive has its message: reports it.
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -152,7 +152,7 @@ impl Ep {
             self.rx_failed(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.rx_done(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
+            self.rx_done(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
         }
     }
 
@@ -164,7 +164,7 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
@@ -254,7 +254,7 @@ fn plain_message(
             src: ep.source.unwrap_or_else(|| ep.id_of(conn.peer)),
             ..Completion::of(recv.context, FI_RECV | if tagged { FI_TAGGED } else { FI_MSG }, len)
         };
-        let report = recv.flags & FI_COMPLETION != 0;
+        let report = recv.flags & ep.reported != 0;
         posted.drop_first();
         ep.rx_done(entry, report);
     } else {
