@@ -410,6 +410,248 @@ static void counted(int rank)
 	ct_done(&c);
 }
 
+/* fi_tagged(3): posted tags name messages, and have no buffers. */
+#define NOWHERE ((void *)0x30)
+
+static void post_tag(struct ct *c, int how, uint64_t tag, uint64_t ignore, void *context)
+{
+	struct iovec *v = NOWHERE;
+	struct fi_msg_tagged m = { .msg_iov = v, .iov_count = 1 << 20, .addr = FI_ADDR_UNSPEC,
+		.tag = tag, .ignore = ignore, .context = context };
+
+	if (how % 3 == 0)
+		POST(c, fi_trecv(c->ep, NOWHERE, ~(size_t)0, NULL, FI_ADDR_UNSPEC, tag, ignore, context));
+	else if (how % 3 == 1)
+		POST(c, fi_trecvv(c->ep, v, NULL, 1 << 20, FI_ADDR_UNSPEC, tag, ignore, context));
+	else
+		POST(c, fi_trecvmsg(c->ep, &m, FI_COMPLETION));
+}
+/* The next message that met a tag. */
+static struct fi_recv_context *met(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t tag, size_t len, void *context)
+{
+	struct fi_recv_context *r;
+
+	memset(e, 0, sizeof *e);
+	ct_next(c, c->rx, e, NULL, NULL);
+	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED | FI_CLAIM), FI_RECV | FI_TAGGED);
+	EQ(e->tag, tag);
+	EQ(e->len, len);
+	EQ(!!(e->flags & FI_MORE), len > limit(c));
+	r = e->op_context;
+	CHECK(r->ep == NULL);
+	CHECK(r->context == context);
+	return r;
+}
+static void tell(struct ct *c, char *buf, size_t len, uint64_t tag, int seed)
+{
+	ct_fill(buf, len, seed);
+	POST(c, fi_tsend(c->ep, buf, len, ct_desc(buf), c->peer, tag, CTX(99)));
+	ct_sent(c, CTX(99));
+}
+static void by_tag_as(int rank, struct ct *c)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r[4];
+	struct fi_cq_err_entry err;
+	char *buf = ct_alloc(c, BIG);
+
+	if (rank == 1) {
+		ct_barrier(c);
+		tell(c, buf, 100, 7, 0);	/* nobody wants it yet */
+		tell(c, buf, 0, 5, 1);
+		tell(c, buf, 3000, 5, 2);
+		tell(c, buf, 10, 0x123, 3);
+		tell(c, buf, 11, 5, 4);
+		ct_barrier(c);
+		POST(c, fi_send(c->ep, buf, 20, ct_desc(buf), c->peer, CTX(99)));
+		ct_sent(c, CTX(99));
+		ct_done(c);
+		return;
+	}
+	post_tag(c, 0, 5, 0, CTX(0));
+	post_tag(c, 1, 0x100, 0xff, CTX(1));
+	post_tag(c, 2, 5, 0, CTX(2));
+	post_tag(c, 0, 8, 0, CTX(3));
+	ct_barrier(c);
+	r[0] = met(c, &e, 5, 0, CTX(0));
+	r[1] = met(c, &e, 5, 3000, CTX(2));
+	CHECK(ct_same(e.buf, 3000, 2));
+	r[2] = met(c, &e, 0x123, 10, CTX(1));
+	CHECK(ct_same(e.buf, 10, 3));
+	NOTHING(c, c->rx, 30);
+	/* what is held meets the tag that comes, the oldest message first */
+	post_tag(c, 0, 0, ~0ull, CTX(4));
+	r[3] = met(c, &e, 7, 100, CTX(4));
+	CHECK(ct_same(e.buf, 100, 0));
+	/* a claim reports the context of the tag, or what the program put in its place */
+	OK(settle(c, r[1], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	e = claim_done(c, CTX(2), 3000);
+	EQ(e.tag, 5);
+	CHECK(ct_same(buf, 3000, 2));
+	r[3]->context = CTX(9);
+	OK(settle(c, r[3], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	claim_done(c, CTX(9), 100);
+	CHECK(ct_same(buf, 100, 0));
+	OK(settle(c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	OK(settle(c, r[2], NULL, 0, FI_TAGGED, FI_DISCARD));
+	/* a tag is taken back */
+	OK(fi_cancel(&c->ep->fid, CTX(3)));
+	EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
+	EQ(err.err, FI_ECANCELED);
+	CHECK(err.op_context == CTX(3));
+	/* there is one message left */
+	post_tag(c, 1, 5, 0, CTX(5));
+	r[0] = met(c, &e, 5, 11, CTX(5));
+	CHECK(ct_same(e.buf, 11, 4));
+	OK(settle(c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	/* untagged messages are reported as they come */
+	ct_barrier(c);
+	r[0] = hear(c, &e, FI_MSG, 20);
+	OK(settle(c, r[0], NULL, 0, FI_MSG, FI_DISCARD));
+	NOTHING(c, c->rx, 30);
+	ct_done(c);
+}
+static void by_tag(int rank)
+{
+	struct ct c;
+
+	open_buffered(&c, FI_MSG | FI_TAGGED);
+	by_tag_as(rank, &c);
+}
+static void by_tag_variable(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | VARIABLE_MSG };
+	struct ct c;
+
+	ct_open(&c, &o);
+	by_tag_as(rank, &c);
+}
+/* Longer than the limit, with a tag that waits or comes later. */
+static void by_tag_long(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r[4];
+	struct ct c;
+	char *buf;
+
+	start = 64;
+	open_buffered(&c, FI_TAGGED);
+	buf = ct_alloc(&c, BIG);
+	if (rank == 1) {
+		struct fi_cq_tagged_entry x;
+
+		ct_barrier(&c);
+		ct_fill(buf, BIG, 1);
+		for (int i = 0; i < 3; i++)
+			POST(&c, fi_tsend(c.ep, buf, BIG, ct_desc(buf), c.peer, 20 + i, CTX(i)));
+		POST(&c, fi_tsend(c.ep, buf, 50, ct_desc(buf), c.peer, 30, CTX(3)));
+		for (int i = 0; i < 4; i++)
+			ct_next(&c, c.tx, &x, NULL, NULL);
+		ct_done(&c);
+		return;
+	}
+	/* what nobody wants holds up nothing behind it */
+	post_tag(&c, 0, 30, 0, CTX(3));
+	ct_barrier(&c);
+	r[3] = met(&c, &e, 30, 50, CTX(3));
+	CHECK(ct_same(e.buf, 50, 1));
+	for (int i = 2; i >= 0; i--) {
+		post_tag(&c, i, 20 + i, 0, CTX(i));
+		r[i] = met(&c, &e, 20 + i, BIG, CTX(i));
+		CHECK(ct_same(e.buf, start, 1));
+	}
+	OK(settle(&c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	for (int i = 1; i < 3; i++) {
+		memset(buf, 0, BIG);
+		OK(settle(&c, r[i], buf, BIG, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+		claim_done(&c, CTX(i), BIG);
+		CHECK(ct_same(buf, BIG, 1));
+	}
+	OK(settle(&c, r[3], NULL, 0, FI_TAGGED, FI_DISCARD));
+	ct_done(&c);
+}
+static void set_most(struct ct *c)
+{
+	size_t n = SIZE_MAX;
+
+	OK(fi_setopt(&c->ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_LIMIT, &n, sizeof n));
+}
+/* A message has its tag, and then does not come. */
+static void by_tag_gone(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED | VARIABLE_MSG, .setup = set_most };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct fi_recv_context *r;
+	struct ct c;
+	size_t len;
+	char *buf;
+
+	ct_open(&c, &o);
+	len = limit(&c);
+	buf = ct_alloc(&c, len);
+	if (rank == 1) {
+		ct_barrier(&c);
+		tell(&c, buf, 10, 1, 0);
+		/* more than a socket takes, and never all of it */
+		POST(&c, fi_tsend(c.ep, buf, len, ct_desc(buf), c.peer, 2, NULL));
+		_exit(0);
+	}
+	post_tag(&c, 0, 1, 0, CTX(1));
+	post_tag(&c, 0, 2, 0, CTX(2));
+	ct_barrier(&c);
+	r = met(&c, &e, 1, 10, CTX(1));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.op_context == CTX(2));
+	CHECK(err.err == FI_ECONNRESET || err.err == FI_ENOTCONN || err.err == FI_EIO);
+	/* what is here stays */
+	OK(settle(&c, r, buf, 100, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	claim_done(&c, CTX(1), 10);
+	ct_close(&c);
+}
+/* What is held can be looked at. */
+static void by_tag_peek(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct fi_recv_context *r;
+	struct ct c;
+	char *buf;
+
+	open_buffered(&c, FI_TAGGED);
+	buf = ct_alloc(&c, 4096);
+	if (rank == 1) {
+		ct_barrier(&c);
+		tell(&c, buf, 40, 4, 1);
+		tell(&c, buf, 50, 4, 2);
+		ct_done(&c);
+		return;
+	}
+	post_tag(&c, 0, 99, 0, CTX(0));
+	ct_barrier(&c);
+	for (;;) {
+		struct iovec v = { buf, 4096 };
+		struct fi_msg_tagged m = { .msg_iov = &v, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 4, .context = CTX(1) };
+
+		OK(fi_trecvmsg(c.ep, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
+		if (ct_next(&c, c.rx, &e, NULL, &err) != 1) {
+			EQ(err.err, FI_ENOMSG);
+			continue;
+		}
+		CHECK(e.op_context == CTX(1));
+		EQ(e.len, 40);
+		memset(buf, 0, 4096);
+		OK(fi_trecvmsg(c.ep, &m, FI_CLAIM | FI_COMPLETION));
+		e = ct_recvd(&c, CTX(1), 40);
+		CHECK(ct_same(buf, 40, 1));
+		break;
+	}
+	post_tag(&c, 0, 4, 0, CTX(2));
+	r = met(&c, &e, 4, 50, CTX(2));
+	OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
+	ct_done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "messages are reported where the provider has them, and discarded", in_place, CT_REL },
 	{ "a message that is claimed goes to the application's buffers", claimed, CT_REL },
@@ -420,5 +662,10 @@ static const struct ct_test tests[] = {
 	{ "a claim fails when the sender is gone, and messages that are here stay", gone, CT_REL },
 	{ "only a program of 1.x that asks has its messages buffered", unasked, CT_REL },
 	{ "a message counts when it is settled", counted, CT_REL },
+	{ "tagged messages meet posted tags, which have no buffers", by_tag, CT_REL },
+	{ "tagged messages meet posted tags with FI_VARIABLE_MSG", by_tag_variable, CT_REL },
+	{ "of a message past the limit the start is reported when it meets its tag", by_tag_long, CT_REL },
+	{ "a tag fails when its message does not come after all", by_tag_gone, CT_REL },
+	{ "a message that waits for a tag can be looked at and claimed", by_tag_peek, CT_REL },
 };
 CT_MAIN("buffered", tests)

@@ -13,7 +13,7 @@ use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::buffered;
+use crate::buffered::{self, ONLY_TAG};
 use crate::cntr::Cntr;
 use crate::coll::Room;
 use crate::cq::{Context, Cq};
@@ -245,7 +245,7 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_RECV;
 
 /// Flags of ours that no call of the application's has.
-const OWN_FLAGS: u64 = ASIDE | SHARED | multicast::MARK;
+const OWN_FLAGS: u64 = ASIDE | SHARED | ONLY_TAG | multicast::MARK;
 
 /// Default flags that come with the endpoint whatever the application says.
 const ALWAYS: u64 = abi::FI_COMPLETION | SHARED | multicast::MARK;
@@ -319,6 +319,14 @@ impl<E: Endpoint> EpFid<E> {
         injectdata: Some(tinjectdata::<E>),
     };
 
+    /// Of an endpoint with buffered receives: what is posted is a tag alone.
+    const BUFFERED_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::TAGGED_OPS
+    };
+
     /// A shared receive context receives and does nothing else.
     const SRX_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         rx_size_left: Some(unbuilt::no_size_left),
@@ -338,6 +346,13 @@ impl<E: Endpoint> EpFid<E> {
         recvv: Some(trecvv::<E>),
         recvmsg: Some(trecvmsg::<E>),
         ..unbuilt::NO_TAGGED
+    };
+
+    const BUFFERED_SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::SRX_TAGGED_OPS
     };
 
     /// An endpoint that takes its receives from a shared context only sends.
@@ -505,9 +520,11 @@ impl<E: Endpoint> EpFid<E> {
         let role = self.shared.role;
         let (msg, tagged) = match role {
             Role::Scalable => (&unbuilt::NO_MSG, &unbuilt::NO_TAGGED),
+            Role::Rx if self.shared.buffered => (Self::SRX_MSG_OPS, Self::BUFFERED_SRX_TAGGED_OPS),
             Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
             Role::Tx => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
             Role::Endpoint if self.srx().is_some() => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
+            Role::Endpoint if self.shared.buffered => (Self::MSG_OPS, Self::BUFFERED_TAGGED_OPS),
             Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
         };
         let msg = if has(abi::FI_MSG) { msg } else { &unbuilt::NO_MSG };
@@ -1509,5 +1526,73 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
         // SAFETY: see above.
         let op = unsafe { trecv_op(msg, ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?) }?;
         ep.trecv(op)
+    })
+}
+
+/// Posts a tag to an endpoint with buffered receives: nothing is written anywhere.
+///
+/// # Safety
+/// See above.
+unsafe fn tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    src: fi_addr_t,
+    [tag, ignore]: [u64; 2],
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: by this function's contract.
+    let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+    let (context, flags) = (Context(context), ep.rx() | ONLY_TAG);
+    ep.trecv(RecvOp { buf: RecvBuf::none(), src, tag, ignore, context, flags })
+}
+
+unsafe extern "C" fn post_tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    _buf: *mut c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_v<E: Endpoint>(
+    ep: *mut fid_ep,
+    _iov: *const iovec,
+    _descs: *mut *mut c_void,
+    _count: usize,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecvv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_msg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_tagged,
+    flags: u64,
+) -> ssize_t {
+    if flags & TRX_FLAGS != 0 {
+        // SAFETY: as this function.
+        return unsafe { trecvmsg::<E>(ep, msg, flags) };
+    }
+    answer_transfer("fi_trecvmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.rx_msg(flags, RX_FLAGS)? | ONLY_TAG;
+        ep.trecv(RecvOp {
+            buf: RecvBuf::none(),
+            src: msg.addr,
+            tag: msg.tag,
+            ignore: msg.ignore,
+            context: Context(msg.context),
+            flags,
+        })
     })
 }

@@ -21,6 +21,7 @@ use ofi_provider::abi::{
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
+use ofi_provider::buffered::{Buffering, ONLY_TAG};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
@@ -206,7 +207,7 @@ impl Ep {
     }
 
     /// Keeps a message until a receive takes it.
-    fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
+    pub(super) fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
         if let Some(peer) = self.peers.get_mut(about.peer) {
             peer.messages += 1;
         }
@@ -215,7 +216,7 @@ impl Ep {
 
     /// Whether a peer's next unexpected message is one too many for the bound
     /// the user set (FI_TCP_MAX_SAVED).
-    fn peer_is_over_bound(&self, peer: u32) -> bool {
+    pub(super) fn peer_is_over_bound(&self, peer: u32) -> bool {
         let bound = config().max_saved;
         bound.is_some_and(|max| self.peers.get(peer).is_some_and(|peer| peer.messages >= max))
     }
@@ -733,6 +734,12 @@ impl State {
         }
         let about = about(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
+        if let Some(buffering) = &ep.buffering
+            && buffering.is_long(about.len)
+            && behind.len() < buffering.wanted(about.len)
+        {
+            return Ok(Begun::Short);
+        }
         if here < about.len
             && inbox.shared
             && ep.source.is_some()
@@ -744,6 +751,9 @@ impl State {
             return Ok(Begun::Taken(0));
         }
         if let Some(recv) = ep.take_posted(inbox, &about) {
+            if recv.flags & ONLY_TAG != 0 {
+                return Ok(self.begin_buffered(id, about, behind, Some(recv)));
+            }
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
                 ep.received(inbox, &recv, &about);
@@ -767,25 +777,15 @@ impl State {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
-        let queue = about.queue();
+        if ep.buffering.is_some() {
+            return self.begin_buffered(id, about, behind, None);
+        }
         if ep.drops(&about) {
             conn.incoming = Some(Incoming { about, target: Target::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
                 true => Begun::Taken(here),
                 false => Begun::Gone,
             };
-        }
-        if let Some(buffering) = &ep.buffering
-            && about.len > buffering.limit
-        {
-            let start = about.len.min(buffering.start);
-            if behind.len() < start {
-                return Begun::Short;
-            }
-            let message = ep.keep(inbox, about, Body::Blocking);
-            ep.announce(inbox, queue, message, behind[..start].into());
-            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
-            return Begun::Blocked;
         }
         if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
             let message = ep.keep(inbox, about, Body::Blocking);
@@ -794,10 +794,7 @@ impl State {
             return Begun::Blocked;
         }
         if here == about.len {
-            let message = ep.keep(inbox, about, Body::Whole(behind[..here].into()));
-            if ep.buffering.is_some() {
-                ep.announce(inbox, queue, message, Box::default());
-            }
+            ep.keep(inbox, about, Body::Whole(behind[..here].into()));
             return Begun::Taken(here);
         }
         let mut bytes = vec![0; about.len].into_boxed_slice();
@@ -898,9 +895,7 @@ impl State {
                     && let Body::Arriving(bytes) = &mut kept.body
                 {
                     kept.body = Body::Whole(std::mem::take(bytes));
-                    if ep.buffering.is_some() {
-                        ep.announce(inbox, queue, message, Box::default());
-                    }
+                    ep.is_whole(inbox, queue, message);
                 }
             }
         }
@@ -977,10 +972,13 @@ impl State {
                 if complete || message.about.conn != id {
                     continue;
                 }
-                if inbox.is_claimed(queue, number) {
+                let about = message.about;
+                let told = |buffering: &Buffering| buffering.has_told(queue, number);
+                if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
                     // Somebody counts on it: the claim fails when it is used.
                     inbox.set_body(queue, number, Body::Lost);
                 } else {
+                    ep.fail_owed(inbox, queue, number, &about, error);
                     ep.drop_message(inbox, queue, number);
                 }
             }
