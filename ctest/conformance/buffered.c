@@ -652,6 +652,95 @@ static void by_tag_peek(int rank)
 	ct_done(&c);
 }
 
+/* Messages of every protocol a provider has: told in the order in which they were sent, and whole up to the limit. */
+static void order_with(int rank, void (*set)(struct ct *), uint64_t kind, int whole)
+{
+	static const size_t sizes[] = { 300000, 1, 40000, 0, 200000, 16384, 5000, 16385, 1000000, 7, 131073, 90000 };
+	enum { KINDS = sizeof sizes / sizeof *sizes, ALL = 4 * KINDS };
+	static struct fi_recv_context *all[ALL];
+	struct ct_opt o = { .caps = kind | VARIABLE_MSG, .setup = set };
+	struct fi_cq_tagged_entry e;
+	struct ct c;
+	size_t most = 1000000;
+	char *buf;
+
+	ct_open(&c, &o);
+	buf = ct_alloc(&c, most * (rank ? KINDS : 1));
+	if (rank == 1) {
+		for (int i = 0; i < KINDS; i++)
+			ct_fill(buf + i * most, sizes[i], i);
+		for (int i = 0; i < ALL; i++) {
+			char *b = buf + i % KINDS * most;
+
+			if (kind == FI_TAGGED)
+				POST(&c, fi_tsend(c.ep, b, sizes[i % KINDS], ct_desc(b), c.peer, i, CTX(i)));
+			else
+				POST(&c, fi_send(c.ep, b, sizes[i % KINDS], ct_desc(b), c.peer, CTX(i)));
+		}
+		for (int i = 0; i < ALL; i++)
+			ct_next(&c, c.tx, &e, NULL, NULL);
+		ct_done(&c);
+		return;
+	}
+	for (int i = 0; i < ALL; i++) {
+		size_t n = sizes[i % KINDS];
+
+		all[i] = hear(&c, &e, kind, n);
+		if (kind == FI_TAGGED)
+			EQ(e.tag, i);
+		if (whole)
+			EQ(!!(e.flags & FI_MORE), n > limit(&c));
+		if (!(e.flags & FI_MORE))
+			CHECK(ct_same(e.buf, n, i % KINDS));
+		else if (whole)
+			CHECK(ct_same(e.buf, start, i % KINDS));
+		all[i]->context = CTX(i);
+		/* what waits in the connection holds up what is behind it */
+		if (i % 3 == 0 && n > limit(&c)) {
+			OK(settle(&c, all[i], NULL, 0, kind, FI_DISCARD));
+			continue;
+		}
+		memset(buf, 0, most);
+		OK(settle(&c, all[i], buf, most, kind, FI_CLAIM | FI_COMPLETION));
+		/* others may be told meanwhile: they wait in the provider for this reader */
+		for (;;) {
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			if (e.flags & FI_CLAIM)
+				break;
+			i++;
+			all[i] = e.op_context;
+			EQ(e.len, sizes[i % KINDS]);
+			OK(settle(&c, all[i], NULL, 0, kind, FI_DISCARD));
+		}
+		EQ(e.len, n);
+		CHECK(ct_same(buf, n, ((char *)e.op_context - (char *)CTX(0)) / sizeof ct_ctx[0] % KINDS));
+	}
+	NOTHING(&c, c.rx, 30);
+	ct_done(&c);
+}
+static void set_start(struct ct *c)
+{
+	OK(fi_setopt(&c->ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_MIN, &start, sizeof start));
+}
+static void order(int rank)
+{
+	order_with(rank, NULL, FI_MSG, 1);
+	start = 700;
+	order_with(rank, set_start, FI_TAGGED, 1);
+}
+static void order_whole(int rank)
+{
+	order_with(rank, set_most, FI_MSG, 1);
+	order_with(rank, set_most, FI_TAGGED, 1);
+}
+/* Senders that write their messages: no start of those can be had. */
+static void order_written(int rank)
+{
+	setenv("FI_OFI_RXM_USE_RNDV_WRITE", "1", 1);
+	order_with(rank, set_most, FI_MSG, 0);
+	start = 700;
+	order_with(rank, set_start, FI_TAGGED, 0);
+}
 static const struct ct_test tests[] = {
 	{ "messages are reported where the provider has them, and discarded", in_place, CT_REL },
 	{ "a message that is claimed goes to the application's buffers", claimed, CT_REL },
@@ -662,6 +751,9 @@ static const struct ct_test tests[] = {
 	{ "a claim fails when the sender is gone, and messages that are here stay", gone, CT_REL },
 	{ "only a program of 1.x that asks has its messages buffered", unasked, CT_REL },
 	{ "a message counts when it is settled", counted, CT_REL },
+	{ "messages of all sizes are reported in the order they were sent", order, CT_REL },
+	{ "messages of all sizes are reported whole up to the limit", order_whole, CT_REL },
+	{ "messages that their sender writes are reported and claimed in order", order_written, CT_REL },
 	{ "tagged messages meet posted tags, which have no buffers", by_tag, CT_REL },
 	{ "tagged messages meet posted tags with FI_VARIABLE_MSG", by_tag_variable, CT_REL },
 	{ "of a message past the limit the start is reported when it meets its tag", by_tag_long, CT_REL },
