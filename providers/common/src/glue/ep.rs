@@ -2,7 +2,7 @@
 use super::multicast::{self, Multicast};
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, mc, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, is_same, mc, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -607,6 +607,12 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
+    /// -FI_EINVAL for what was opened on another domain: progress there is none here,
+    /// and the calls of each are serialized for itself (FI_THREAD_DOMAIN).
+    fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &Ground) -> bool) -> Result<T> {
+        if is_of(&object, &self.shared.ground) { Ok(object) } else { Err(Error::INVAL) }
+    }
+
     fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
         const KINDS: [u64; 6] = [
             abi::FI_SEND,
@@ -676,6 +682,9 @@ impl<E: Endpoint> EpFid<E> {
         }
         // SAFETY: the list has it, so it is an open context of this type.
         let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
+        if !is_same(&srx.shared.ground.domain, &self.shared.ground.domain) {
+            return Err(Error::INVAL);
+        }
         srx.shared.users.add();
         *slot = Some(srx.shared.clone());
         Ok(())
@@ -688,7 +697,11 @@ impl<E: Endpoint> EpFid<E> {
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
                 // As programs do that count with an endpoint which others use already.
-                Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
+                Some(FI_CLASS_CNTR) => {
+                    let cntr =
+                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_of(&on.domain))?;
+                    self.bind_cntr(&cntr, flags)
+                }
                 Some(FI_CLASS_EQ)
                     if matches!(self.shared.role, Role::Endpoint | Role::Scalable) =>
                 {
@@ -701,15 +714,19 @@ impl<E: Endpoint> EpFid<E> {
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
-                    self.shared.bind_stx(Stx::from_fid(bfid)?)
+                    let stx = self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_of(&on.domain))?;
+                    self.shared.bind_stx(stx)
                 }
-                Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
+                Some(FI_CLASS_CQ) => {
+                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_of(&on.domain))?;
+                    self.bind_cq(cq, flags)
+                }
                 // Contexts have the vector of their scalable endpoint.
                 _ if !matches!(self.shared.role, Role::Endpoint | Role::Scalable) => {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_AV) => {
-                    let av = Av::from_fid(bfid)?;
+                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_of(&on.domain))?;
                     let mut bindings = self.bindings();
                     if bindings.av.is_some() {
                         return Err(Error::INVAL);

@@ -46,6 +46,7 @@ use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
+use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -305,6 +306,14 @@ pub struct AtomicOp {
     pub data: u64,
     /// As for [`SendOp`].
     pub flags: u64,
+}
+
+/// Whether two objects stand on one domain.
+pub(crate) fn is_same(
+    one: &Arc<dyn Any + Send + Sync>,
+    other: &Arc<dyn Any + Send + Sync>,
+) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 /// What every endpoint does (fi_endpoint(3)).
