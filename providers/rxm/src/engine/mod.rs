@@ -30,7 +30,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
-use ofi_provider::worker::Worker;
+use ofi_provider::worker::{Worker, unharmed};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -287,7 +287,8 @@ fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
         if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
             vain = 0;
             if now == seen {
-                state.turn();
+                // Whatever becomes of it, somebody has to see the others through.
+                let _ = unharmed(|| state.turn());
             }
         } else if vain >= HELPER_LOOKS {
             // Whoever starts to wait from now on starts another.

@@ -29,6 +29,7 @@ use ofi_provider::later::ASIDE;
 use ofi_provider::multi_recv::{KEPT, Recv};
 use ofi_provider::slab::Slab;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// From how much on the rest of a message is read straight to its place.
 pub(super) const DIRECT_MIN: usize = 4096;
@@ -272,10 +273,24 @@ impl State {
     /// Reads a connection until it has nothing more, or had its share. Whether
     /// anything came.
     pub(super) fn read(&mut self, id: u32) -> bool {
+        self.lend_staging(&[id], |state, staging| state.read_with(id, staging))
+    }
+
+    /// Lends the room for reading to what uses all the rest as well. It comes back even
+    /// if that panics: without it each later read would look like the end of a stream.
+    /// Of these connections bytes are lost then, so that they end.
+    pub(super) fn lend_staging<R>(
+        &mut self,
+        ids: &[u32],
+        work: impl FnOnce(&mut Self, &mut [u8]) -> R,
+    ) -> R {
         let mut staging = std::mem::take(&mut self.staging);
-        let moved = self.read_with(id, &mut staging);
+        let result = catch_unwind(AssertUnwindSafe(|| work(self, &mut staging)));
         self.staging = staging;
-        moved
+        result.unwrap_or_else(|panic| {
+            ids.iter().for_each(|id| self.fail(*id, Error::OTHER));
+            resume_unwind(panic)
+        })
     }
 
     /// By far the commonest case, in short: one call brings all there is, and that
@@ -320,10 +335,7 @@ impl State {
 
     #[inline(never)]
     fn parse_staged(&mut self, id: u32, part: Range<usize>) -> bool {
-        let staging = std::mem::take(&mut self.staging);
-        let goes_on = self.parse(id, &staging[part]);
-        self.staging = staging;
-        goes_on
+        self.lend_staging(&[id], |state, staging| state.parse(id, &staging[part]))
     }
 
     fn read_with(&mut self, id: u32, staging: &mut [u8]) -> bool {
@@ -1045,5 +1057,34 @@ fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
             Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))
         }
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::Engine;
+    use ofi_provider::lock::Level;
+    use ofi_provider::mr::MrTable;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_room_for_reading_comes_back_when_its_user_panics() {
+        let regions = Arc::new(MrTable::new(0));
+        let engine = Engine::new(Level::Shared, false, regions).unwrap();
+        let mut state = engine.lock();
+        let len = state.staging.len();
+        assert!(len > 0);
+        let panics = AssertUnwindSafe(|| {
+            state.lend_staging(&[0], |state, staging| {
+                assert!(state.staging.is_empty() && staging.len() == len);
+                panic!("on purpose");
+            })
+        });
+        assert!(catch_unwind(panics).is_err());
+        assert_eq!(state.staging.len(), len);
+        // What it is lent for by the usual way: there is no such connection.
+        assert!(state.read(7));
+        assert_eq!(state.staging.len(), len);
     }
 }
