@@ -109,7 +109,7 @@ impl State {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let Some(buffering) = &mut ep.buffering else { return Begun::Gone };
-        let (queue, here) = (about.queue(), about.len.min(behind.len()));
+        let queue = about.queue();
         let posted = met.map(|recv| recv.context);
         let waits = posted.is_none() && buffering.waits(about.tagged);
         if buffering.is_long(about.len) && !waits {
@@ -119,33 +119,18 @@ impl State {
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             return Begun::Blocked;
         }
-        let room = inbox.may_keep(about.len) && !ep.peer_is_over_bound(conn.peer);
-        let body = match room {
-            false => Body::Blocking,
-            true if here == about.len => Body::Whole(behind[..here].into()),
-            true => {
-                let mut bytes = vec![0; about.len].into_boxed_slice();
-                bytes[..here].copy_from_slice(&behind[..here]);
-                Body::Arriving(bytes)
-            }
-        };
-        let message = ep.keep(inbox, about, body);
+        let (message, begun) = self.begin_kept(id, about, behind);
+        let ep = &mut self.eps[about.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
         if let (Some(posted), Some(buffering)) = (posted, &mut ep.buffering) {
             // No other tag is for it.
             inbox.unexpected[queue].claim(message);
             buffering.owe(queue, message, posted);
         }
-        if room && here == about.len {
+        if matches!(begun, Begun::Taken(here) if here == about.len) {
             ep.is_whole(inbox, queue, message);
-            return Begun::Taken(here);
         }
-        let done = if room { here } else { 0 };
-        conn.incoming = Some(Incoming { about, target: Target::Kept(message), done });
-        if room {
-            return Begun::Taken(here);
-        }
-        self.crowded.push((id, about.serial));
-        Begun::Blocked
+        begun
     }
 
     /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).

@@ -785,35 +785,41 @@ impl State {
 
     /// A message came that no receive waits for.
     fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Begun {
-        let conn = &mut self.conns[id];
-        let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
-        let here = about.len.min(behind.len());
-        if ep.buffering.is_some() {
+        if self.eps[about.ep].buffering.is_some() {
             return self.begin_buffered(id, about, behind, None);
         }
-        if ep.drops(&about) {
-            conn.incoming = Some(Incoming { about, target: Target::Discard, done: here });
+        if self.eps[about.ep].drops(&about) {
+            let here = about.len.min(behind.len());
+            self.conns[id].incoming = Some(Incoming { about, target: Target::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
                 true => Begun::Taken(here),
                 false => Begun::Gone,
             };
         }
+        self.begin_kept(id, about, behind).1
+    }
+
+    /// Keeps a message, whose number comes back, or as much of it as there is room for.
+    pub(super) fn begin_kept(&mut self, id: u32, about: About, behind: &[u8]) -> (u32, Begun) {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let here = about.len.min(behind.len());
         if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
             let message = ep.keep(inbox, about, Body::Blocking);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
-            return Begun::Blocked;
+            return (message, Begun::Blocked);
         }
         if here == about.len {
-            ep.keep(inbox, about, Body::Whole(behind[..here].into()));
-            return Begun::Taken(here);
+            let message = ep.keep(inbox, about, Body::Whole(behind[..here].into()));
+            return (message, Begun::Taken(here));
         }
         let mut bytes = vec![0; about.len].into_boxed_slice();
         bytes[..here].copy_from_slice(&behind[..here]);
         let message = ep.keep(inbox, about, Body::Arriving(bytes));
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
-        Begun::Taken(here)
+        (message, Begun::Taken(here))
     }
 
     /// A message was announced that waits at its sender.
