@@ -741,6 +741,65 @@ static void order_written(int rank)
 	start = 700;
 	order_with(rank, set_start, FI_TAGGED, 0);
 }
+/* What a peer begins and does not go on with holds up nobody else's. */
+static void others_pass(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | VARIABLE_MSG, .setup = set_most };
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r;
+	struct ct c, other;
+	struct ct_name name;
+	size_t len = 50 << 20;
+	pid_t pid = getpid();
+	char *buf, *small;
+
+	ct_open(&c, &o);
+	buf = ct_alloc(&c, len);
+	if (rank == 1) {
+		ct_send_oob(&pid, sizeof pid);
+		POST(&c, fi_send(c.ep, buf, 10, ct_desc(buf), c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		POST(&c, fi_send(c.ep, buf, len, ct_desc(buf), c.peer, CTX(1)));
+		raise(SIGSTOP);
+		ct_sent(&c, CTX(1));
+		ct_done(&c);
+		return;
+	}
+	ct_recv_oob(&c, &pid, sizeof pid);
+	r = hear(&c, &e, FI_MSG, 10);
+	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
+	/* the other one stands, with most of its message; this one has another address */
+	for (int state = 0; state != 'T'; ct_nap(1)) {
+		char path[64], line[256] = "";
+		FILE *f;
+
+		snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+		CHECK((f = fopen(path, "r")) && fgets(line, sizeof line, f));
+		fclose(f);
+		state = strrchr(line, ')')[2];
+	}
+	ct_idle(&c, 50);
+	memset(&other, 0, sizeof other);
+	other.o.caps = FI_MSG;
+	ct_open_rdm(&other, NULL);
+	name = ct_getname(&c.ep->fid);
+	other.peer = ct_insert(&other, &name);
+	small = ct_alloc(&other, 64);
+	ct_fill(small, 64, 9);
+	POST(&other, fi_send(other.ep, small, 64, ct_desc(small), other.peer, CTX(2)));
+	memset(&e, 0, sizeof e);
+	while (fi_cq_read(c.rx, &e, 1) == -FI_EAGAIN)
+		ct_progress(&other);
+	EQ(e.len, 64);
+	CHECK(ct_same(e.buf, 64, 9));
+	OK(settle(&c, e.op_context, NULL, 0, FI_MSG, FI_DISCARD));
+	OK(kill(pid, SIGCONT));
+	r = hear(&c, &e, FI_MSG, len);
+	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
+	ct_close(&other);
+	ct_done(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "messages are reported where the provider has them, and discarded", in_place, CT_REL },
 	{ "a message that is claimed goes to the application's buffers", claimed, CT_REL },
@@ -754,6 +813,7 @@ static const struct ct_test tests[] = {
 	{ "messages of all sizes are reported in the order they were sent", order, CT_REL },
 	{ "messages of all sizes are reported whole up to the limit", order_whole, CT_REL },
 	{ "messages that their sender writes are reported and claimed in order", order_written, CT_REL },
+	{ "a message whose sender stands holds up nobody else's", others_pass, CT_RDM | CT_REL },
 	{ "tagged messages meet posted tags, which have no buffers", by_tag, CT_REL },
 	{ "tagged messages meet posted tags with FI_VARIABLE_MSG", by_tag_variable, CT_REL },
 	{ "of a message past the limit the start is reported when it meets its tag", by_tag_long, CT_REL },
