@@ -31,6 +31,14 @@ static size_t limit(struct ct *c)
 	CHECK(n > 0);
 	return n;
 }
+/* The entry of a claim: that of a receive, marked. */
+static struct fi_cq_tagged_entry claim_done(struct ct *c, void *context, size_t len)
+{
+	struct fi_cq_tagged_entry e = ct_recvd(c, context, len);
+
+	CHECK(e.flags & FI_CLAIM);
+	return e;
+}
 /* The next message that is reported. */
 static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t kind, size_t len)
 {
@@ -40,6 +48,7 @@ static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, 
 	ct_next(c, c->rx, e, NULL, NULL);
 	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED), FI_RECV | kind);
 	EQ(e->len, len);
+	CHECK(!(e->flags & FI_CLAIM));
 	r = e->op_context;
 	/* hooks hand out endpoints of their own */
 	CHECK(getenv("FI_HOOK") ? r->ep != NULL : r->ep == c->ep);
@@ -119,7 +128,7 @@ static void claimed(int rank)
 
 		OK(fi_recvmsg(c.ep, &m, FI_CLAIM));
 	}
-	e = ct_recvd(&c, CTX(5), 1000);
+	e = claim_done(&c, CTX(5), 1000);
 	memmove(buf + 300, buf + 2000, 700);
 	CHECK(ct_same(buf, 1000, 3));
 	ct_barrier(&c);
@@ -132,6 +141,7 @@ static void claimed(int rank)
 	EQ(err.err, FI_ETRUNC);
 	CHECK(err.op_context == CTX(6));
 	EQ(err.olen, 600);
+	CHECK(err.flags & FI_CLAIM);
 	CHECK(ct_same(buf, 400, 3) && !buf[400]);
 	ct_barrier(&c);
 	ct_done(&c);
@@ -170,7 +180,7 @@ static void longer(int rank)
 		EQ(e.tag, k ? 50 : 0);
 		r->context = CTX(9);
 		OK(settle(&c, r, buf, BIG, kinds[k], FI_CLAIM));
-		e = ct_recvd(&c, CTX(9), BIG);
+		e = claim_done(&c, CTX(9), BIG);
 		CHECK(ct_same(buf, BIG, 0));
 		CHECK(!(e.flags & FI_MORE));
 		r = hear(&c, &e, kinds[k], BIG);
@@ -221,7 +231,7 @@ static void any_order(int rank)
 			continue;
 		}
 		OK(settle(&c, all[i], buf, 1000, FI_TAGGED, FI_CLAIM));
-		e = ct_recvd(&c, CTX(i), told[i].len);
+		e = claim_done(&c, CTX(i), told[i].len);
 		EQ(e.tag, 3000 + i);
 		CHECK(ct_same(buf, told[i].len, i));
 	}
@@ -297,7 +307,7 @@ static void variable(int rank)
 		EQ(!!(e.flags & FI_MORE), i);
 		r->context = CTX(i);
 		OK(settle(&c, r, buf, 200, FI_MSG, FI_CLAIM));
-		ct_recvd(&c, CTX(i), len);
+		claim_done(&c, CTX(i), len);
 		CHECK(ct_same(buf, len, i));
 		ct_barrier(&c);
 	}
@@ -336,7 +346,7 @@ static void gone(int rank)
 	small->context = CTX(2);
 	memset(buf, 0, 100);
 	OK(settle(&c, small, buf, 100, FI_MSG, FI_CLAIM));
-	ct_recvd(&c, CTX(2), 100);
+	claim_done(&c, CTX(2), 100);
 	CHECK(ct_same(buf, 100, 1));
 	ct_close(&c);
 }
@@ -393,10 +403,400 @@ static void counted(int rank)
 		ERR(settle(&c, (void *)&other, NULL, 0, FI_MSG, FI_DISCARD), FI_EINVAL);
 		OK(settle(&c, r, buf, 16, FI_MSG, k ? FI_DISCARD : FI_CLAIM));
 		if (!k)
-			ct_recvd(&c, NULL, 16);
+			claim_done(&c, NULL, 16);
 		EQ(fi_cntr_read(c.rxc), k + 1);
 		ct_barrier(&c);
 	}
+	ct_done(&c);
+}
+
+/* fi_tagged(3): posted tags name messages, and have no buffers. */
+#define NOWHERE ((void *)0x30)
+
+static void post_tag(struct ct *c, int how, uint64_t tag, uint64_t ignore, void *context)
+{
+	struct iovec *v = NOWHERE;
+	struct fi_msg_tagged m = { .msg_iov = v, .iov_count = 1 << 20, .addr = FI_ADDR_UNSPEC,
+		.tag = tag, .ignore = ignore, .context = context };
+
+	if (how % 3 == 0)
+		POST(c, fi_trecv(c->ep, NOWHERE, ~(size_t)0, NULL, FI_ADDR_UNSPEC, tag, ignore, context));
+	else if (how % 3 == 1)
+		POST(c, fi_trecvv(c->ep, v, NULL, 1 << 20, FI_ADDR_UNSPEC, tag, ignore, context));
+	else
+		POST(c, fi_trecvmsg(c->ep, &m, FI_COMPLETION));
+}
+/* The next message that met a tag. */
+static struct fi_recv_context *met(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t tag, size_t len, void *context)
+{
+	struct fi_recv_context *r;
+
+	memset(e, 0, sizeof *e);
+	ct_next(c, c->rx, e, NULL, NULL);
+	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED | FI_CLAIM), FI_RECV | FI_TAGGED);
+	EQ(e->tag, tag);
+	EQ(e->len, len);
+	EQ(!!(e->flags & FI_MORE), len > limit(c));
+	r = e->op_context;
+	CHECK(r->ep == NULL);
+	CHECK(r->context == context);
+	return r;
+}
+static void tell(struct ct *c, char *buf, size_t len, uint64_t tag, int seed)
+{
+	ct_fill(buf, len, seed);
+	POST(c, fi_tsend(c->ep, buf, len, ct_desc(buf), c->peer, tag, CTX(99)));
+	ct_sent(c, CTX(99));
+}
+static void by_tag_as(int rank, struct ct *c)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r[4];
+	struct fi_cq_err_entry err;
+	char *buf = ct_alloc(c, BIG);
+
+	if (rank == 1) {
+		ct_barrier(c);
+		tell(c, buf, 100, 7, 0);	/* nobody wants it yet */
+		tell(c, buf, 0, 5, 1);
+		tell(c, buf, 3000, 5, 2);
+		tell(c, buf, 10, 0x123, 3);
+		tell(c, buf, 11, 5, 4);
+		ct_barrier(c);
+		POST(c, fi_send(c->ep, buf, 20, ct_desc(buf), c->peer, CTX(99)));
+		ct_sent(c, CTX(99));
+		ct_done(c);
+		return;
+	}
+	post_tag(c, 0, 5, 0, CTX(0));
+	post_tag(c, 1, 0x100, 0xff, CTX(1));
+	post_tag(c, 2, 5, 0, CTX(2));
+	post_tag(c, 0, 8, 0, CTX(3));
+	ct_barrier(c);
+	r[0] = met(c, &e, 5, 0, CTX(0));
+	r[1] = met(c, &e, 5, 3000, CTX(2));
+	CHECK(ct_same(e.buf, 3000, 2));
+	r[2] = met(c, &e, 0x123, 10, CTX(1));
+	CHECK(ct_same(e.buf, 10, 3));
+	NOTHING(c, c->rx, 30);
+	/* what is held meets the tag that comes, the oldest message first */
+	post_tag(c, 0, 0, ~0ull, CTX(4));
+	r[3] = met(c, &e, 7, 100, CTX(4));
+	CHECK(ct_same(e.buf, 100, 0));
+	/* a claim reports the context of the tag, or what the program put in its place */
+	OK(settle(c, r[1], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	e = claim_done(c, CTX(2), 3000);
+	EQ(e.tag, 5);
+	CHECK(ct_same(buf, 3000, 2));
+	r[3]->context = CTX(9);
+	OK(settle(c, r[3], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	claim_done(c, CTX(9), 100);
+	CHECK(ct_same(buf, 100, 0));
+	OK(settle(c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	OK(settle(c, r[2], NULL, 0, FI_TAGGED, FI_DISCARD));
+	/* a tag is taken back */
+	OK(fi_cancel(&c->ep->fid, CTX(3)));
+	EQ(ct_next(c, c->rx, &e, NULL, &err), -FI_EAVAIL);
+	EQ(err.err, FI_ECANCELED);
+	CHECK(err.op_context == CTX(3));
+	/* there is one message left */
+	post_tag(c, 1, 5, 0, CTX(5));
+	r[0] = met(c, &e, 5, 11, CTX(5));
+	CHECK(ct_same(e.buf, 11, 4));
+	OK(settle(c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	/* untagged messages are reported as they come */
+	ct_barrier(c);
+	r[0] = hear(c, &e, FI_MSG, 20);
+	OK(settle(c, r[0], NULL, 0, FI_MSG, FI_DISCARD));
+	NOTHING(c, c->rx, 30);
+	ct_done(c);
+}
+static void by_tag(int rank)
+{
+	struct ct c;
+
+	open_buffered(&c, FI_MSG | FI_TAGGED);
+	by_tag_as(rank, &c);
+}
+static void by_tag_variable(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | VARIABLE_MSG };
+	struct ct c;
+
+	ct_open(&c, &o);
+	by_tag_as(rank, &c);
+}
+/* Longer than the limit, with a tag that waits or comes later. */
+static void by_tag_long(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r[4];
+	struct ct c;
+	char *buf;
+
+	start = 64;
+	open_buffered(&c, FI_TAGGED);
+	buf = ct_alloc(&c, BIG);
+	if (rank == 1) {
+		struct fi_cq_tagged_entry x;
+
+		ct_barrier(&c);
+		ct_fill(buf, BIG, 1);
+		for (int i = 0; i < 3; i++)
+			POST(&c, fi_tsend(c.ep, buf, BIG, ct_desc(buf), c.peer, 20 + i, CTX(i)));
+		POST(&c, fi_tsend(c.ep, buf, 50, ct_desc(buf), c.peer, 30, CTX(3)));
+		for (int i = 0; i < 4; i++)
+			ct_next(&c, c.tx, &x, NULL, NULL);
+		ct_done(&c);
+		return;
+	}
+	/* what nobody wants holds up nothing behind it */
+	post_tag(&c, 0, 30, 0, CTX(3));
+	ct_barrier(&c);
+	r[3] = met(&c, &e, 30, 50, CTX(3));
+	CHECK(ct_same(e.buf, 50, 1));
+	for (int i = 2; i >= 0; i--) {
+		post_tag(&c, i, 20 + i, 0, CTX(i));
+		r[i] = met(&c, &e, 20 + i, BIG, CTX(i));
+		CHECK(ct_same(e.buf, start, 1));
+	}
+	OK(settle(&c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
+	for (int i = 1; i < 3; i++) {
+		memset(buf, 0, BIG);
+		OK(settle(&c, r[i], buf, BIG, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+		claim_done(&c, CTX(i), BIG);
+		CHECK(ct_same(buf, BIG, 1));
+	}
+	OK(settle(&c, r[3], NULL, 0, FI_TAGGED, FI_DISCARD));
+	ct_done(&c);
+}
+static void set_most(struct ct *c)
+{
+	size_t n = SIZE_MAX;
+
+	OK(fi_setopt(&c->ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_LIMIT, &n, sizeof n));
+}
+/* A message has its tag, and then does not come. */
+static void by_tag_gone(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED | VARIABLE_MSG, .setup = set_most };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct fi_recv_context *r;
+	struct ct c;
+	size_t len;
+	char *buf;
+
+	ct_open(&c, &o);
+	len = limit(&c);
+	buf = ct_alloc(&c, len);
+	if (rank == 1) {
+		ct_barrier(&c);
+		tell(&c, buf, 10, 1, 0);
+		/* more than a socket takes, and never all of it */
+		POST(&c, fi_tsend(c.ep, buf, len, ct_desc(buf), c.peer, 2, NULL));
+		_exit(0);
+	}
+	post_tag(&c, 0, 1, 0, CTX(1));
+	post_tag(&c, 0, 2, 0, CTX(2));
+	ct_barrier(&c);
+	r = met(&c, &e, 1, 10, CTX(1));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.op_context == CTX(2));
+	CHECK(err.err == FI_ECONNRESET || err.err == FI_ENOTCONN || err.err == FI_EIO);
+	/* what is here stays */
+	OK(settle(&c, r, buf, 100, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
+	claim_done(&c, CTX(1), 10);
+	ct_close(&c);
+}
+/* What is held can be looked at. */
+static void by_tag_peek(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct fi_recv_context *r;
+	struct ct c;
+	char *buf;
+
+	open_buffered(&c, FI_TAGGED);
+	buf = ct_alloc(&c, 4096);
+	if (rank == 1) {
+		ct_barrier(&c);
+		tell(&c, buf, 40, 4, 1);
+		tell(&c, buf, 50, 4, 2);
+		ct_done(&c);
+		return;
+	}
+	post_tag(&c, 0, 99, 0, CTX(0));
+	ct_barrier(&c);
+	for (;;) {
+		struct iovec v = { buf, 4096 };
+		struct fi_msg_tagged m = { .msg_iov = &v, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 4, .context = CTX(1) };
+
+		OK(fi_trecvmsg(c.ep, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
+		if (ct_next(&c, c.rx, &e, NULL, &err) != 1) {
+			EQ(err.err, FI_ENOMSG);
+			continue;
+		}
+		CHECK(e.op_context == CTX(1));
+		EQ(e.len, 40);
+		memset(buf, 0, 4096);
+		OK(fi_trecvmsg(c.ep, &m, FI_CLAIM | FI_COMPLETION));
+		e = ct_recvd(&c, CTX(1), 40);
+		CHECK(ct_same(buf, 40, 1));
+		break;
+	}
+	post_tag(&c, 0, 4, 0, CTX(2));
+	r = met(&c, &e, 4, 50, CTX(2));
+	OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
+	ct_done(&c);
+}
+
+/* Messages of every protocol a provider has: told in the order in which they were sent, and whole up to the limit. */
+static void order_with(int rank, void (*set)(struct ct *), uint64_t kind, int whole)
+{
+	static const size_t sizes[] = { 300000, 1, 40000, 0, 200000, 16384, 5000, 16385, 1000000, 7, 131073, 90000 };
+	enum { KINDS = sizeof sizes / sizeof *sizes, ALL = 4 * KINDS };
+	static struct fi_recv_context *all[ALL];
+	struct ct_opt o = { .caps = kind | VARIABLE_MSG, .setup = set };
+	struct fi_cq_tagged_entry e;
+	struct ct c;
+	size_t most = 1000000;
+	char *buf;
+
+	ct_open(&c, &o);
+	buf = ct_alloc(&c, most * (rank ? KINDS : 1));
+	if (rank == 1) {
+		for (int i = 0; i < KINDS; i++)
+			ct_fill(buf + i * most, sizes[i], i);
+		for (int i = 0; i < ALL; i++) {
+			char *b = buf + i % KINDS * most;
+
+			if (kind == FI_TAGGED)
+				POST(&c, fi_tsend(c.ep, b, sizes[i % KINDS], ct_desc(b), c.peer, i, CTX(i)));
+			else
+				POST(&c, fi_send(c.ep, b, sizes[i % KINDS], ct_desc(b), c.peer, CTX(i)));
+		}
+		for (int i = 0; i < ALL; i++)
+			ct_next(&c, c.tx, &e, NULL, NULL);
+		ct_done(&c);
+		return;
+	}
+	for (int i = 0; i < ALL; i++) {
+		size_t n = sizes[i % KINDS];
+
+		all[i] = hear(&c, &e, kind, n);
+		if (kind == FI_TAGGED)
+			EQ(e.tag, i);
+		if (whole)
+			EQ(!!(e.flags & FI_MORE), n > limit(&c));
+		if (!(e.flags & FI_MORE))
+			CHECK(ct_same(e.buf, n, i % KINDS));
+		else if (whole)
+			CHECK(ct_same(e.buf, start, i % KINDS));
+		all[i]->context = CTX(i);
+		/* what waits in the connection holds up what is behind it */
+		if (i % 3 == 0 && n > limit(&c)) {
+			OK(settle(&c, all[i], NULL, 0, kind, FI_DISCARD));
+			continue;
+		}
+		memset(buf, 0, most);
+		OK(settle(&c, all[i], buf, most, kind, FI_CLAIM | FI_COMPLETION));
+		/* others may be told meanwhile: they wait in the provider for this reader */
+		for (;;) {
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			if (e.flags & FI_CLAIM)
+				break;
+			i++;
+			all[i] = e.op_context;
+			EQ(e.len, sizes[i % KINDS]);
+			OK(settle(&c, all[i], NULL, 0, kind, FI_DISCARD));
+		}
+		EQ(e.len, n);
+		CHECK(ct_same(buf, n, ((char *)e.op_context - (char *)CTX(0)) / sizeof ct_ctx[0] % KINDS));
+	}
+	NOTHING(&c, c.rx, 30);
+	ct_done(&c);
+}
+static void set_start(struct ct *c)
+{
+	OK(fi_setopt(&c->ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_MIN, &start, sizeof start));
+}
+static void order(int rank)
+{
+	order_with(rank, NULL, FI_MSG, 1);
+	start = 700;
+	order_with(rank, set_start, FI_TAGGED, 1);
+}
+static void order_whole(int rank)
+{
+	order_with(rank, set_most, FI_MSG, 1);
+	order_with(rank, set_most, FI_TAGGED, 1);
+}
+/* Senders that write their messages: no start of those can be had. */
+static void order_written(int rank)
+{
+	setenv("FI_OFI_RXM_USE_RNDV_WRITE", "1", 1);
+	order_with(rank, set_most, FI_MSG, 0);
+	start = 700;
+	order_with(rank, set_start, FI_TAGGED, 0);
+}
+/* What a peer begins and does not go on with holds up nobody else's. */
+static void others_pass(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | VARIABLE_MSG, .setup = set_most };
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r;
+	struct ct c, other;
+	struct ct_name name;
+	size_t len = 50 << 20;
+	pid_t pid = getpid();
+	char *buf, *small;
+
+	ct_open(&c, &o);
+	buf = ct_alloc(&c, len);
+	if (rank == 1) {
+		ct_send_oob(&pid, sizeof pid);
+		POST(&c, fi_send(c.ep, buf, 10, ct_desc(buf), c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+		POST(&c, fi_send(c.ep, buf, len, ct_desc(buf), c.peer, CTX(1)));
+		raise(SIGSTOP);
+		ct_sent(&c, CTX(1));
+		ct_done(&c);
+		return;
+	}
+	ct_recv_oob(&c, &pid, sizeof pid);
+	r = hear(&c, &e, FI_MSG, 10);
+	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
+	/* the other one stands, with most of its message; this one has another address */
+	for (int state = 0; state != 'T'; ct_nap(1)) {
+		char path[64], line[256] = "";
+		FILE *f;
+
+		snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+		CHECK((f = fopen(path, "r")) && fgets(line, sizeof line, f));
+		fclose(f);
+		state = strrchr(line, ')')[2];
+	}
+	ct_idle(&c, 50);
+	memset(&other, 0, sizeof other);
+	other.o.caps = FI_MSG;
+	ct_open_rdm(&other, NULL);
+	name = ct_getname(&c.ep->fid);
+	other.peer = ct_insert(&other, &name);
+	small = ct_alloc(&other, 64);
+	ct_fill(small, 64, 9);
+	POST(&other, fi_send(other.ep, small, 64, ct_desc(small), other.peer, CTX(2)));
+	memset(&e, 0, sizeof e);
+	while (fi_cq_read(c.rx, &e, 1) == -FI_EAGAIN)
+		ct_progress(&other);
+	EQ(e.len, 64);
+	CHECK(ct_same(e.buf, 64, 9));
+	OK(settle(&c, e.op_context, NULL, 0, FI_MSG, FI_DISCARD));
+	OK(kill(pid, SIGCONT));
+	r = hear(&c, &e, FI_MSG, len);
+	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
+	ct_close(&other);
 	ct_done(&c);
 }
 
@@ -410,5 +810,14 @@ static const struct ct_test tests[] = {
 	{ "a claim fails when the sender is gone, and messages that are here stay", gone, CT_REL },
 	{ "only a program of 1.x that asks has its messages buffered", unasked, CT_REL },
 	{ "a message counts when it is settled", counted, CT_REL },
+	{ "messages of all sizes are reported in the order they were sent", order, CT_REL },
+	{ "messages of all sizes are reported whole up to the limit", order_whole, CT_REL },
+	{ "messages that their sender writes are reported and claimed in order", order_written, CT_REL },
+	{ "a message whose sender stands holds up nobody else's", others_pass, CT_RDM | CT_REL },
+	{ "tagged messages meet posted tags, which have no buffers", by_tag, CT_REL },
+	{ "tagged messages meet posted tags with FI_VARIABLE_MSG", by_tag_variable, CT_REL },
+	{ "of a message past the limit the start is reported when it meets its tag", by_tag_long, CT_REL },
+	{ "a tag fails when its message does not come after all", by_tag_gone, CT_REL },
+	{ "a message that waits for a tag can be looked at and claimed", by_tag_peek, CT_REL },
 };
 CT_MAIN("buffered", tests)

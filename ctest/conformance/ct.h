@@ -48,6 +48,7 @@
 #define CT_RDM 2	/* makes sense without connections alone: FI_EP_RDM, FI_EP_DGRAM */
 #define CT_MSG 4	/* makes sense on FI_EP_MSG alone */
 #define CT_REL 8	/* asks more than unreliable datagrams promise: not on FI_EP_DGRAM */
+#define CT_DGRAM 16	/* makes sense on FI_EP_DGRAM alone */
 
 struct ct_test {
 	const char *name;
@@ -748,7 +749,7 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 		const char *type = ct_type == FI_EP_MSG ? "msg" : ct_type == FI_EP_DGRAM ? "dgram" : "rdm";
 
 		if ((t[i].flags & CT_RDM && ct_type == FI_EP_MSG) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG) ||
-		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM)) {
+		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM) || (t[i].flags & CT_DGRAM && ct_type != FI_EP_DGRAM)) {
 			others++;
 			continue;
 		}

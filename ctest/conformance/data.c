@@ -304,6 +304,45 @@ static void selective(int rank, int tagged)
 static void msg_selective(int rank) { selective(rank, 0); }
 static void tag_selective(int rank) { selective(rank, 1); }
 
+/* A receive may say when it is complete, which is when it always is. */
+static void recv_level(int rank)
+{
+	static const uint64_t kinds[2] = { FI_MSG, FI_TAGGED };
+	struct ct c;
+	char *b;
+
+	for (int k = 0; k < 2; k++) {
+		struct ct_opt o = { .caps = kinds[k] };
+
+		if (k && ct_type == FI_EP_DGRAM)
+			continue;
+		ct_open(&c, &o);
+		b = ct_alloc(&c, 4096);
+		if (rank == 0) {
+			struct iovec v = { b, 64 };
+			void *d = ct_desc(b);
+			struct fi_msg_tagged t = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = FI_ADDR_UNSPEC,
+				.tag = 1, .context = CTX(1) };
+			struct fi_msg m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = FI_ADDR_UNSPEC,
+				.context = CTX(1) };
+
+			if (k)
+				OK(fi_trecvmsg(c.ep, &t, FI_TRANSMIT_COMPLETE | FI_COMPLETION));
+			else
+				OK(fi_recvmsg(c.ep, &m, FI_TRANSMIT_COMPLETE | FI_COMPLETION));
+			ct_barrier(&c);
+			ct_recvd(&c, CTX(1), 64);
+			CHECK(ct_same(b, 64, 4));
+		} else {
+			ct_barrier(&c);
+			ct_fill(b, 64, 4);
+			post_send(&c, k, SEND, b, 64, 0, 1, CTX(0));
+			ct_sent(&c, CTX(0));
+		}
+		ct_done(&c);
+	}
+}
+
 static void selective_default(int rank)
 {
 	struct ct_opt o = { .cq_flags = FI_SELECTIVE_COMPLETION, .tx_op_flags = FI_COMPLETION };
@@ -1289,6 +1328,7 @@ static const struct ct_test tests[] = {
 	{ "selective completion reports only what asked for it", msg_selective, 0 },
 	{ "selective completion reports only tagged messages that asked for it", tag_selective, 0 },
 	{ "FI_COMPLETION as default operation flag applies to fi_send and not to fi_sendmsg", selective_default, 0 },
+	{ "a receive takes FI_TRANSMIT_COMPLETE", recv_level, 0 },
 	{ "FI_INJECT_COMPLETE completes", inject_complete, 0 },
 	{ "FI_TRANSMIT_COMPLETE completes", transmit_complete, 0 },
 	{ "FI_DELIVERY_COMPLETE completes", delivery_complete, CT_REL },

@@ -237,6 +237,48 @@ static void nobody(int rank)
 	ct_close(&c);
 }
 
+/* What is injected to nobody: a call that asked for an entry gets it, fi_inject is counted alone. */
+static void injected_to_nobody(int rank)
+{
+	struct ct c;
+	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t al = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+	static char b[8];
+	struct iovec v = { b, 8 };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .context = CTX(2) };
+	fi_addr_t to;
+
+	(void)rank;
+	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
+	memcpy(n.b, &a, sizeof a);
+	for (int counts = 0; counts < 2; counts++) {
+		memset(&c, 0, sizeof c);
+		c.o.cntr = counts;
+		ct_open_rdm(&c, NULL);
+		to = m.addr = ct_insert(&c, &n);
+		POST(&c, fi_inject(c.ep, b, 8, to));
+		if (counts) {
+			while (fi_cntr_readerr(c.txc) != 1)
+				ct_progress(&c);
+			EQ(fi_cntr_read(c.txc), 0);
+		}
+		NOTHING(&c, c.tx, 50);
+		POST(&c, fi_sendmsg(c.ep, &m, FI_INJECT | FI_COMPLETION));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(2));
+		CHECK(err.err == FI_ECONNREFUSED || err.err == FI_EHOSTUNREACH || err.err == FI_ENOTCONN);
+		NOTHING(&c, c.tx, 20);
+		if (counts)
+			EQ(fi_cntr_readerr(c.txc), 2);
+		ct_close(&c);
+	}
+	close(s);
+}
+
 /* Garbage of many shapes on the listening port; an honest peer is served afterwards. */
 static void garbage(int rank)
 {
@@ -1148,6 +1190,7 @@ static const struct ct_test tests[] = {
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
 	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },
+	{ "of what is injected to nobody an entry tells if one was asked for, and else a counter", injected_to_nobody, CT_RDM | CT_REL | CT_SOLO },
 	{ "garbage on the listening port is refused", garbage, CT_REL },
 	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM | CT_REL },
 	{ "running out of descriptors fails calls and kills nothing", no_descriptors, CT_RDM | CT_SOLO },

@@ -516,6 +516,59 @@ static void prefix(int rank)
 	ct_done(&c);
 }
 
+/* What was opened on another domain is not bound; an event queue is the fabric's. */
+static void other_domain(int rank)
+{
+	struct fi_cntr_attr n = { .events = FI_CNTR_EVENTS_COMP };
+	struct ct here, there;
+	struct fid_cntr *cntr = NULL;
+	struct fid_ep *srx = NULL;
+	struct fid_stx *stx = NULL;
+	struct ct_opt o = { 0 };
+
+	(void)rank;
+	memset(&here, 0, sizeof here);
+	memset(&there, 0, sizeof there);
+	here.o = there.o = o;
+	here.info = ct_getinfo(&o, ct_node(&o), "0", FI_SOURCE);
+	there.info = fi_dupinfo(here.info);
+	ct_open_in(&here, NULL);
+	ct_open_eq(&here);
+	there.fabric = here.fabric;
+	ct_open_domain(&there);
+	CHECK(here.domain != there.domain);
+	OK(fi_endpoint(here.domain, here.info, &here.ep, NULL));
+	ERR(fi_ep_bind(here.ep, &there.tx->fid, FI_TRANSMIT), FI_EINVAL);
+	ERR(fi_ep_bind(here.ep, &there.rx->fid, FI_RECV), FI_EINVAL);
+	if (there.av)
+		ERR(fi_ep_bind(here.ep, &there.av->fid, 0), FI_EINVAL);
+	OK(fi_cntr_open(there.domain, &n, &cntr, NULL));
+	ERR(fi_ep_bind(here.ep, &cntr->fid, FI_SEND), FI_EINVAL);
+	OK(fi_close(&cntr->fid));
+	if (!fi_srx_context(there.domain, there.info->rx_attr, &srx, NULL)) {
+		ERR(fi_ep_bind(here.ep, &srx->fid, 0), FI_EINVAL);
+		OK(fi_close(&srx->fid));
+	}
+	if (!fi_stx_context(there.domain, there.info->tx_attr, &stx, NULL)) {
+		ERR(fi_ep_bind(here.ep, &stx->fid, 0), FI_EINVAL);
+		OK(fi_close(&stx->fid));
+	}
+	/* nothing of the other domain is in use, and the endpoint takes its own */
+	OK(fi_close(&there.tx->fid));
+	OK(fi_close(&there.rx->fid));
+	if (there.av)
+		OK(fi_close(&there.av->fid));
+	OK(fi_close(&there.domain->fid));
+	OK(fi_ep_bind(here.ep, &here.eq->fid, 0));
+	OK(fi_ep_bind(here.ep, &here.tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(here.ep, &here.rx->fid, FI_RECV));
+	if (here.av)
+		OK(fi_ep_bind(here.ep, &here.av->fid, 0));
+	OK(fi_enable(here.ep));
+	fi_freeinfo(there.info);
+	ct_close(&here);
+}
+
 static const struct ct_test tests[] = {
 	{ "fi_getinfo without hints lists whole records", getinfo_basics, CT_SOLO },
 	{ "every record satisfies the hints", hints_hold, CT_SOLO },
@@ -526,6 +579,7 @@ static const struct ct_test tests[] = {
 	{ "a bad address fails alone and tells why", av_bad, CT_SOLO | CT_RDM },
 	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
 	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
+	{ "what belongs to another domain is not bound to an endpoint", other_domain, CT_SOLO },
 	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },
 	{ "endpoint options are kept and unknown ones refused", options, CT_RDM },
 	{ "operation flags can be read and set", op_flags, 0 },

@@ -3,6 +3,9 @@
 
 #define N 3
 
+/* How each endpoint's queue is bound besides: FI_SELECTIVE_COMPLETION. */
+static uint64_t bound_as[N];
+
 /* A server of N endpoints that share their receives, and its clients, in one process. */
 struct srv {
 	struct ct base;			/* fabric, domain, event queue, listener */
@@ -60,7 +63,7 @@ static void connect_one(struct srv *s, int i)
 	OK(fi_endpoint(b->domain, e.info, &s->ep[i], (void *)(intptr_t)i));
 	OK(fi_ep_bind(s->ep[i], &b->eq->fid, 0));
 	OK(fi_ep_bind(s->ep[i], &b->tx->fid, FI_TRANSMIT));
-	OK(fi_ep_bind(s->ep[i], &s->rx[i]->fid, FI_RECV));
+	OK(fi_ep_bind(s->ep[i], &s->rx[i]->fid, FI_RECV | bound_as[i]));
 	OK(fi_ep_bind(s->ep[i], &s->srx->fid, 0));
 	ERR(fi_ep_bind(s->ep[i], &s->srx->fid, 0), FI_EINVAL);
 	OK(fi_enable(s->ep[i]));
@@ -334,6 +337,55 @@ static void wrong_use(int rank)
 	close_server(&s);
 }
 
+/* Whether a success is reported is for the endpoint to say that takes the buffer. */
+static void selective(int rank)
+{
+	struct srv s;
+	char buf[64], out[64];
+	struct iovec iov = { buf, 64 };
+	struct fi_msg m = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = buf };
+	struct fi_cq_tagged_entry e;
+
+	(void)rank;
+	bound_as[1] = FI_SELECTIVE_COMPLETION;
+	open_server(&s, FI_MSG);
+	for (int i = 0; i < N; i++)
+		connect_one(&s, i);
+	/* receives that wait for messages, or the other way round */
+	for (int early = 0; early < 2; early++) {
+		for (int i = 0; i < N; i++) {
+			ct_fill(out, 64, i);
+			if (early) {
+				say(&s.cli[i], out, 64);
+				nothing(&s, i);
+			}
+			OK(fi_recv(s.srx, buf, 64, NULL, FI_ADDR_UNSPEC, buf));
+			if (!early)
+				say(&s.cli[i], out, 64);
+			if (i == 1) {
+				nothing(&s, 1);
+			} else {
+				e = hear(&s, i);
+				CHECK(e.op_context == buf);
+			}
+			CHECK(ct_same(buf, 64, i));
+		}
+		/* a call with flags: the same, and one that asks is reported by all */
+		for (int asks = 0; asks < 2; asks++)
+			for (int i = 0; i < N; i++) {
+				OK(fi_recvmsg(s.srx, &m, asks ? FI_COMPLETION : 0));
+				say(&s.cli[i], "x", 2);
+				if (i == 1 && !asks) {
+					nothing(&s, 1);
+					continue;
+				}
+				e = hear(&s, i);
+				CHECK(e.op_context == buf && e.len == 2);
+			}
+	}
+	close_server(&s);
+}
+
 /* The same for connectionless endpoints: N of one domain that share their receives, and one that sends to them. */
 struct hall {
 	struct ct at[N], out;
@@ -365,6 +417,7 @@ static void open_hall(struct hall *h, uint64_t caps)
 			c->domain = b->domain;
 			c->borrowed = 1;
 		}
+		c->o.cq_flags = bound_as[i];
 		ct_open_domain(c);
 		ct_open_ep(c, c->info);
 		OK(fi_ep_bind(c->ep, &h->srx->fid, 0));
@@ -533,6 +586,53 @@ static void hall_tags(int rank)
 	e = told(&h, 2);
 	CHECK(e.op_context == &in[1] && in[1] == 12);
 	close_hall(&h);
+}
+
+static void hall_selective(int rank)
+{
+	static const size_t sizes[] = { 8, 5000, 40000, 300000 };
+	size_t most = 300000;
+	char *in = malloc(most), *out = malloc(most);
+	struct iovec iov = { in, most };
+	struct fi_msg m = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = in };
+	struct fi_msg_tagged t = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 3, .context = in };
+	struct fi_cq_tagged_entry e;
+	struct hall h;
+
+	(void)rank;
+	bound_as[1] = FI_SELECTIVE_COMPLETION;
+	open_hall(&h, FI_MSG | FI_TAGGED | FI_SOURCE);
+	for (int s = 0; s < 4; s++)
+		for (int early = 0; early < 2; early++)
+			for (int asks = 0; asks < 3; asks++)
+				for (int i = 0; i < N; i++) {
+					ct_fill(out, sizes[s], i);
+					if (early) {
+						tell(&h, i, out, sizes[s], s % 2 ? 3 : 0);
+						pause_hall(&h);
+					}
+					if (!asks && s % 2)
+						OK(fi_trecv(h.srx, in, most, NULL, FI_ADDR_UNSPEC, 3, 0, in));
+					else if (!asks)
+						OK(fi_recv(h.srx, in, most, NULL, FI_ADDR_UNSPEC, in));
+					else if (s % 2)
+						OK(fi_trecvmsg(h.srx, &t, asks == 2 ? FI_COMPLETION : 0));
+					else
+						OK(fi_recvmsg(h.srx, &m, asks == 2 ? FI_COMPLETION : 0));
+					if (!early)
+						tell(&h, i, out, sizes[s], s % 2 ? 3 : 0);
+					if (i == 1 && asks < 2) {
+						silent(&h);
+					} else {
+						e = told(&h, i);
+						CHECK(e.op_context == in && e.len == sizes[s]);
+						CHECK(ct_same(in, sizes[s], i));
+					}
+					gone(&h);
+				}
+	close_hall(&h);
+	free(in);
+	free(out);
 }
 
 static void hall_leaves(int rank)
@@ -758,9 +858,11 @@ static const struct ct_test tests[] = {
 	{ "shared buffers stay when an endpoint that shares them goes", one_leaves, CT_MSG | CT_SOLO },
 	{ "a shared multi-receive buffer is filled by all endpoints", multi, CT_MSG | CT_SOLO },
 	{ "shared tagged receives match over all endpoints", tags, CT_MSG | CT_SOLO },
+	{ "a shared buffer is reported as the connected endpoint says that takes it", selective, CT_MSG | CT_SOLO },
 	{ "a shared receive context refuses what it cannot do", wrong_use, CT_MSG | CT_SOLO },
 	{ "any connectionless endpoint takes the next shared buffer, for a message of any size", hall_order, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared tagged receives of connectionless endpoints match, peek, claim and discard", hall_tags, CT_RDM | CT_REL | CT_SOLO },
+	{ "a shared buffer is reported as the connectionless endpoint says that takes it", hall_selective, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared buffers stay when a connectionless endpoint goes, and its messages do not", hall_leaves, CT_RDM | CT_REL | CT_SOLO },
 	{ "no shared receive is lost when an endpoint goes that messages wait for", hall_race, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared multi-receive buffer is filled by all connectionless endpoints", hall_multi, CT_RDM | CT_REL | CT_SOLO },

@@ -372,9 +372,15 @@ fn check_rx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
 
 /// The capabilities of the answer: those asked for, what they imply, and what
 /// comes at no cost. Nothing asked for is everything.
-fn answer_caps(wanted: u64, offered: u64) -> u64 {
+fn answer_caps(wanted: u64, offer: &InfoBuf) -> u64 {
+    let offered = offer.caps();
     if wanted == 0 {
-        return offered & !ONLY_IF_ASKED;
+        let groups = match offer.ep().r#type == fi_ep_type::FI_EP_DGRAM {
+            // The network does all of it.
+            true => offered & FI_MULTICAST,
+            false => 0,
+        };
+        return (offered & !ONLY_IF_ASKED) | groups;
     }
     implied_caps(wanted, offered)
 }
@@ -406,7 +412,7 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
     info.rx_mut().op_flags = 0;
 
     let Some(hints) = hints else {
-        let shown = answer_caps(0, all);
+        let shown = answer_caps(0, &offer.most);
         info.set_caps(shown);
         info.tx_mut().caps &= shown;
         info.rx_mut().caps &= shown;
@@ -415,7 +421,7 @@ pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<Info
         return Ok(info);
     };
 
-    let mut caps = answer_caps(hints.caps(), all);
+    let mut caps = answer_caps(hints.caps(), &offer.most);
     let want_mr = hints.domain().map_or(0, |domain| domain.mr_mode);
     let needs = mr_mode_needed(hints.caps(), all, offer.most.domain().mr_mode);
     info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, want_mr, needs));

@@ -269,6 +269,14 @@ fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
     Some(source)
 }
 
+/// The index of the interface that has this address; 0 if none has.
+pub fn interface_of(addr: IpAddr) -> u32 {
+    let found = Iface::all().into_iter().find(|iface| iface.addr.is_some_and(|a| a.ip() == addr));
+    let name = found.and_then(|iface| CString::new(iface.name).ok());
+    // SAFETY: a C string, which outlives the call.
+    name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
+}
+
 /// A local address and where it belongs.
 #[derive(Clone, Debug)]
 struct Iface {

@@ -21,7 +21,7 @@ mod owned;
 pub mod tostr;
 
 pub use check::{Offer, Refusal, alter, check};
-pub use ip::{IpProvider, ip_getinfo, resolve};
+pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 

@@ -13,6 +13,7 @@ use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::glue::is_same;
 use crate::peer::AvOwner;
 use crate::slab::Slab;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -68,7 +69,7 @@ pub struct Av {
     /// The vector of another provider's that this one stands beside (fi_peer(3)).
     owner: Option<AvOwner>,
     users: AtomicUsize,
-    _domain: Arc<dyn Any + Send + Sync>,
+    domain: Arc<dyn Any + Send + Sync>,
     on_close: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -86,6 +87,11 @@ impl std::fmt::Debug for Av {
 }
 
 impl Av {
+    /// Whether it was opened on this domain.
+    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
+        is_same(&self.domain, domain)
+    }
+
     /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
     /// On success `attr.type` says what the vector is, if it was left open.
     ///
@@ -154,7 +160,7 @@ impl Av {
             rx_ctx_bits,
             owner,
             users: AtomicUsize::new(0),
-            _domain: domain,
+            domain,
             on_close,
         }))
     }

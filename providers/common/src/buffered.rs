@@ -1,14 +1,25 @@
 //! Buffered receives of 1.x (fi_msg(3) as of 1.7 to 1.22): messages come to the
 //! provider's buffers, and the application claims or discards what is reported.
-use crate::abi::{FI_BUFFERED_RECV, fi_recv_context};
+//!
+//! Messages of one kind are reported as they come. Tagged ones are as well until the
+//! application posts a tag; from then on each waits for a tag that fits
+//! (fi_tagged(3)), and is reported with the context of that.
+use crate::abi::{FI_BUFFERED_RECV, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
 use crate::cq::Context;
 use crate::eq::FidPtr;
+use crate::error::{Error, Result};
 use crate::info::{InfoRef, version};
+use core::ffi::c_int;
 use std::cell::UnsafeCell;
+use std::collections::HashMap;
 
 /// FI_VARIABLE_MSG as programs for versions before 1.21 know it, which asks for
 /// the same as the mode bit FI_BUFFERED_RECV. Later the bit was given away.
 pub const VARIABLE_MSG: u64 = 1 << 48;
+
+/// The flag of a tagged receive that only names a tag: it has no buffer. No flag of
+/// the API has this bit.
+pub const ONLY_TAG: u64 = 1 << 63;
 
 /// Which bits mean buffered receives to an application of this API version: of
 /// the mode, and of the capabilities.
@@ -28,7 +39,7 @@ pub fn is_asked(info: InfoRef<'_>, api_version: u32) -> bool {
 /// What a message that was reported is claimed or discarded by. The application
 /// has its address, and may write to its member `context`, until then.
 #[derive(Debug)]
-pub struct RecvContext(Box<UnsafeCell<fi_recv_context>>);
+struct RecvContext(Box<UnsafeCell<fi_recv_context>>);
 
 // SAFETY: shared references give out nothing but the address; what is behind it
 // is read only by `into_context`, which owns it.
@@ -37,19 +48,226 @@ unsafe impl Sync for RecvContext {}
 unsafe impl Send for RecvContext {}
 
 impl RecvContext {
-    /// One for a message that came to this endpoint.
-    pub fn new(ep: FidPtr) -> Self {
-        let context = fi_recv_context { ep: ep.0.cast(), context: std::ptr::null_mut() };
+    /// One for a message that came to this endpoint, or for a posted tag.
+    fn new(ep: FidPtr, context: Context) -> Self {
+        let context = fi_recv_context { ep: ep.0.cast(), context: context.0 };
         Self(Box::new(UnsafeCell::new(context)))
     }
 
     /// Its address, as the application knows it.
-    pub fn address(&self) -> Context {
+    fn address(&self) -> Context {
         Context(self.0.get().cast())
     }
 
     /// What the application put into it for the completion of its claim.
-    pub fn into_context(self) -> Context {
+    fn into_context(self) -> Context {
         Context(self.0.into_inner().context)
+    }
+}
+
+/// A message that was reported and is neither claimed nor discarded yet.
+#[derive(Debug)]
+struct Told {
+    queue: usize,
+    message: u32,
+    context: RecvContext,
+    /// What its entry pointed to, if the message itself is not here.
+    _start: Option<Box<[u8]>>,
+}
+
+/// How an endpoint buffers, and what it has reported. Messages are known by the
+/// engine's queue of them and their number there.
+#[derive(Debug)]
+pub struct Buffering {
+    /// Messages up to this are reported whole.
+    limit: usize,
+    /// At least so much of others is reported with them.
+    start: usize,
+    /// The largest values of both.
+    most: [usize; 2],
+    /// The endpoint is enabled: nothing can be set any more.
+    fixed: bool,
+    /// The application posts tags.
+    tags: bool,
+    /// By the address of the context that the application has of each.
+    told: HashMap<usize, Told>,
+    /// Messages that have their tag and are to be reported once enough of them is
+    /// here, and what it was posted with.
+    due: HashMap<(usize, u32), Context>,
+}
+
+impl Buffering {
+    /// The limit of an endpoint whose application sets none, as the original's.
+    pub const DEFAULT_LIMIT: usize = 16384;
+
+    /// An endpoint with this limit to begin with, and the largest limit and start
+    /// that there can be.
+    pub fn new(limit: usize, most: [usize; 2]) -> Self {
+        Self {
+            limit: limit.min(most[0]),
+            start: 0,
+            most,
+            fixed: false,
+            tags: false,
+            told: HashMap::new(),
+            due: HashMap::new(),
+        }
+    }
+
+    /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub fn option(&self, name: c_int) -> Result<usize> {
+        match name {
+            FI_OPT_BUFFERED_LIMIT => Ok(self.limit),
+            FI_OPT_BUFFERED_MIN => Ok(self.start),
+            _ => Err(Error::NOPROTOOPT),
+        }
+    }
+
+    /// Sets one of them.
+    pub fn set_option(&mut self, name: c_int, value: usize) -> Result {
+        let (place, most) = match name {
+            FI_OPT_BUFFERED_LIMIT => (&mut self.limit, self.most[0]),
+            FI_OPT_BUFFERED_MIN => (&mut self.start, self.most[1]),
+            _ => return Err(Error::NOPROTOOPT),
+        };
+        if self.fixed {
+            return Err(Error::OPBADSTATE);
+        }
+        *place = match value {
+            // As much as there can be.
+            usize::MAX => most,
+            value if value <= most => value,
+            _ => return Err(Error::MSGSIZE),
+        };
+        Ok(())
+    }
+
+    /// The endpoint is enabled.
+    pub fn fix(&mut self) {
+        self.fixed = true;
+    }
+
+    /// Whether a message is reported by its start, with FI_MORE.
+    pub fn is_long(&self, len: usize) -> bool {
+        len > self.limit
+    }
+
+    /// How much of a message is to be here when it is reported.
+    pub fn wanted(&self, len: usize) -> usize {
+        if self.is_long(len) { len.min(self.start) } else { len }
+    }
+
+    /// The application posted a tag: tagged messages wait for one from now on.
+    pub fn post_tags(&mut self) {
+        self.tags = true;
+    }
+
+    /// Whether messages of this kind wait for a tag.
+    pub fn waits(&self, tagged: bool) -> bool {
+        tagged && self.tags
+    }
+
+    /// A message has its tag, and is to be reported once enough of it is here.
+    pub fn owe(&mut self, queue: usize, message: u32, context: Context) {
+        self.due.insert((queue, message), context);
+    }
+
+    /// What the tag of such a message was posted with; it is none of them any more.
+    pub fn take_owed(&mut self, queue: usize, message: u32) -> Option<Context> {
+        self.due.remove(&(queue, message))
+    }
+
+    /// The same of all of them.
+    pub fn take_all_owed(&mut self) -> impl Iterator<Item = (usize, u32, Context)> + use<> {
+        let due = std::mem::take(&mut self.due);
+        due.into_iter().map(|((queue, message), context)| (queue, message, context))
+    }
+
+    /// A message is reported: the context for its entry, by which it is claimed or
+    /// discarded. `posted`: of its tag, if it waited for one. `start`: what its entry
+    /// points to, if that is not the message itself.
+    pub fn tell(
+        &mut self,
+        (queue, message): (usize, u32),
+        ep: FidPtr,
+        posted: Option<Context>,
+        start: Option<Box<[u8]>>,
+    ) -> Context {
+        let context = match posted {
+            Some(posted) => RecvContext::new(FidPtr(std::ptr::null_mut()), posted),
+            None => RecvContext::new(ep, Context::NULL),
+        };
+        let address = context.address();
+        self.told.insert(address.0 as usize, Told { queue, message, context, _start: start });
+        address
+    }
+
+    /// The application names a message by the context of its entry: the message's
+    /// number, and what the application put into the context.
+    pub fn take(&mut self, context: Context, queue: usize) -> Option<(u32, Context)> {
+        let key = context.0 as usize;
+        self.told.get(&key).filter(|told| told.queue == queue)?;
+        self.told.remove(&key).map(|told| (told.message, told.context.into_context()))
+    }
+
+    /// Whether a message was reported and is not settled yet.
+    pub fn has_told(&self, queue: usize, message: u32) -> bool {
+        self.told.values().any(|told| (told.queue, told.message) == (queue, message))
+    }
+
+    /// All of those, which nobody can name any more.
+    pub fn take_all_told(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let told = std::mem::take(&mut self.told);
+        told.into_values().map(|told| (told.queue, told.message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(n: usize) -> Context {
+        Context(n as *mut _)
+    }
+
+    #[test]
+    fn a_message_is_settled_once_by_the_context_it_was_reported_with() {
+        let mut buffering = Buffering::new(100, [1000, 10]);
+        let ep = FidPtr(std::ptr::dangling_mut());
+        let first = buffering.tell((0, 7), ep, None, None);
+        let second = buffering.tell((1, 7), ep, Some(context(0x50)), Some(vec![1].into()));
+        assert!(buffering.has_told(0, 7) && buffering.has_told(1, 7));
+        // The other kind of call does not find it, nor any other context.
+        assert!(buffering.take(first, 1).is_none());
+        assert!(buffering.take(context(0x50), 1).is_none());
+        assert_eq!(buffering.take(first, 0).map(|taken| taken.0), Some(7));
+        assert!(buffering.take(first, 0).is_none());
+        // What was posted with the tag is what a claim reports, unless it is changed.
+        assert_eq!(buffering.take(second, 1).map(|(id, c)| (id, c.0 as usize)), Some((7, 0x50)));
+        assert!(!buffering.has_told(1, 7));
+    }
+
+    #[test]
+    fn of_a_message_past_the_limit_its_start_is_wanted() {
+        let mut buffering = Buffering::new(Buffering::DEFAULT_LIMIT, [1000, 10]);
+        assert_eq!(buffering.option(FI_OPT_BUFFERED_LIMIT), Ok(1000));
+        buffering.set_option(FI_OPT_BUFFERED_LIMIT, 100).unwrap();
+        buffering.set_option(FI_OPT_BUFFERED_MIN, usize::MAX).unwrap();
+        assert_eq!(buffering.set_option(FI_OPT_BUFFERED_MIN, 11), Err(Error::MSGSIZE));
+        assert_eq!([0, 100, 101].map(|len| buffering.wanted(len)), [0, 100, 10]);
+        assert!(!buffering.is_long(100) && buffering.is_long(101));
+        buffering.fix();
+        assert_eq!(buffering.set_option(FI_OPT_BUFFERED_MIN, 1), Err(Error::OPBADSTATE));
+    }
+
+    #[test]
+    fn tagged_messages_wait_from_the_first_tag_on() {
+        let mut buffering = Buffering::new(100, [1000, 10]);
+        assert!(!buffering.waits(true));
+        buffering.post_tags();
+        assert!(buffering.waits(true) && !buffering.waits(false));
+        buffering.owe(1, 3, context(1));
+        assert!(buffering.take_owed(1, 4).is_none());
+        assert!(buffering.take_owed(1, 3).is_some() && buffering.take_owed(1, 3).is_none());
     }
 }

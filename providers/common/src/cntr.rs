@@ -6,6 +6,7 @@ use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::cq::Parent;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::glue::is_same;
 use crate::later::Later;
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
@@ -44,7 +45,7 @@ pub struct Cntr {
     /// The smallest threshold that something waits for.
     next: AtomicU64,
     users: AtomicUsize,
-    _domain: Arc<dyn Any + Send + Sync>,
+    domain: Arc<dyn Any + Send + Sync>,
     on_close: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -62,6 +63,11 @@ impl std::fmt::Debug for Cntr {
 }
 
 impl Cntr {
+    /// Whether it was opened on this domain.
+    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
+        is_same(&self.domain, domain)
+    }
+
     /// Opens a counter (fi_cntr_open).
     ///
     /// # Safety
@@ -145,7 +151,7 @@ impl Cntr {
             later: parent.later,
             next: AtomicU64::new(u64::MAX),
             users: AtomicUsize::new(0),
-            _domain: parent.domain,
+            domain: parent.domain,
             on_close: parent.on_close,
         }
     }

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
+use crate::glue::is_same;
 use crate::later::Later;
 use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
@@ -205,7 +206,7 @@ pub struct Cq {
     spares_callers: AtomicBool,
     users: AtomicUsize,
     /// Keeps the domain open in our sense: its memory, not its C object.
-    _domain: Arc<dyn Any + Send + Sync>,
+    domain: Arc<dyn Any + Send + Sync>,
     /// Told when this is closed, so that the domain can be closed too.
     on_close: Box<dyn Fn() + Send + Sync>,
 }
@@ -263,6 +264,11 @@ impl std::fmt::Debug for Parent {
 }
 
 impl Cq {
+    /// Whether it was opened on this domain.
+    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
+        is_same(&self.domain, domain)
+    }
+
     /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
     /// are not looked at. A null `attr` means all defaults.
     ///
@@ -331,7 +337,7 @@ impl Cq {
             api_version: parent.api_version,
             spares_callers: AtomicBool::new(false),
             users: AtomicUsize::new(0),
-            _domain: parent.domain,
+            domain: parent.domain,
             on_close: parent.on_close,
         });
         if let Some(set) = wait_set {
@@ -363,7 +369,7 @@ impl Cq {
             api_version: parent.api_version,
             spares_callers: AtomicBool::new(false),
             users: AtomicUsize::new(0),
-            _domain: parent.domain,
+            domain: parent.domain,
             on_close: parent.on_close,
         })
     }

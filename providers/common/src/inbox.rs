@@ -8,17 +8,20 @@
 //! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
 //! each, which reports what that endpoint receives, and one lot of [`Queues`].
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV,
-    FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MORE, FI_MSG,
+    FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
+use crate::buf::RecvBuf;
+use crate::buffered::{Buffering, ONLY_TAG};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
+use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::glue::{Bindings, RecvOp};
 use crate::later::{ASIDE, Aside, Outcome, TAG};
 use crate::matching::{Pattern, Posted, Unexpected};
-use crate::multi_recv::MultiBufs;
 pub use crate::multi_recv::Recv;
+use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -90,8 +93,9 @@ pub struct Seen {
     about: About,
     context: Context,
     buf: usize,
-    /// Whether there is an entry, and whether it counts as received.
-    report: bool,
+    /// Of the call, which say whether there is an entry, and whether it counts as
+    /// received.
+    flags: u64,
     counts: bool,
 }
 
@@ -160,6 +164,8 @@ pub struct Inbox<B> {
     /// The endpoint's number.
     owner: u32,
     cq: Option<Arc<Cq>>,
+    /// Flags of a receive by any of which its success is reported.
+    reported: u64,
     cntr: Option<Arc<Cntr>>,
     later: Option<Aside>,
     /// A receive's source counts (FI_DIRECTED_RECV).
@@ -169,6 +175,9 @@ pub struct Inbox<B> {
     own: Queues<B>,
     /// What it has instead of its own but for collective operations.
     shared: Option<SharedQueues<B>>,
+    /// Messages are reported as they come (FI_BUFFERED_RECV), and by which endpoint.
+    buffering: Option<Box<Buffering>>,
+    fid: FidPtr,
     /// What it had ([`leave`](Self::leave)): receives of them may still be filled.
     left: Option<SharedQueues<B>>,
     /// It is a shared receive context's, and not an endpoint's that has one.
@@ -187,12 +196,15 @@ impl<B: Body> Inbox<B> {
         Self {
             owner,
             cq: None,
+            reported: FI_COMPLETION,
             cntr: None,
             later: None,
             directed,
             collective: false,
             own: Queues::new(min_multi_recv),
             shared: None,
+            buffering: None,
+            fid: FidPtr(std::ptr::null_mut()),
             left: None,
             hosts: false,
             peers: Vec::new(),
@@ -278,6 +290,10 @@ impl<B: Body> Inbox<B> {
     /// From now on receives are reported there.
     pub fn bind(&mut self, bindings: &Bindings) {
         self.cq.clone_from(&bindings.rx_cq);
+        self.reported = bindings.reported();
+        if let Some(buffering) = &mut self.buffering {
+            buffering.fix();
+        }
         self.cntr.clone_from(&bindings.rx_cntr);
         self.later.clone_from(&bindings.later);
     }
@@ -429,7 +445,7 @@ impl<B: Body> Inbox<B> {
     /// A receive has its message: reports it.
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -445,7 +461,7 @@ impl<B: Body> Inbox<B> {
             self.report_error(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.report(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
+            self.report(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
         }
     }
 
@@ -467,14 +483,14 @@ impl<B: Body> Inbox<B> {
             *self.peers.get(peer as usize).unwrap_or(&Known::STRANGER);
         let posted = &mut self.own.posted[usize::from(tagged)];
         let Some(recv) = posted.first(name, tag) else { return false };
-        if recv.flags & (FI_MULTI_RECV | ASIDE) != 0 || recv.buf.len() < bytes.len() {
+        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.len() {
             return false;
         }
         recv.buf.copy_from(0, bytes);
         let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
         let of = Completion::of(recv.context, flags, bytes.len());
         let entry = Completion { buf: recv.buf.address(), tag, src, ..of };
-        let wanted = recv.flags & FI_COMPLETION != 0;
+        let wanted = recv.flags & self.reported != 0;
         posted.drop_first();
         self.report_success(entry, wanted);
         true
@@ -482,7 +498,7 @@ impl<B: Body> Inbox<B> {
 
     /// A receive gets its message no more.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
-        let extra = self.part_filled(recv) | (recv.flags & ASIDE);
+        let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.report_error(CompletionError::new(entry, error));
     }
@@ -547,9 +563,110 @@ impl<B: Body> Inbox<B> {
         self.peers.get(peer as usize).is_some_and(|known| known.kept > 0)
     }
 
-    /// Whether somebody claimed this tagged message.
-    pub fn is_claimed(&self, message: u32) -> bool {
-        self.look(TAGGED, |queues| queues.claimed.values().any(|claimed| *claimed == message))
+    /// Whether somebody counts on this message: it was claimed by a peek, or reported
+    /// where receives are buffered.
+    pub fn is_claimed(&self, queue: usize, message: u32) -> bool {
+        let claimed = |queues: &Queues<B>| queues.claimed.values().any(|of| *of == message);
+        (queue == TAGGED && self.look(TAGGED, claimed))
+            || self.buffering.as_ref().is_some_and(|buffering| buffering.has_told(queue, message))
+    }
+
+    /// From now on messages are reported as they come; nobody shares the receives.
+    pub fn buffer(&mut self, buffering: Box<Buffering>) {
+        self.buffering = Some(buffering);
+    }
+
+    /// How messages are reported as they come, if they are.
+    #[inline]
+    pub fn buffering(&self) -> Option<&Buffering> {
+        self.buffering.as_deref()
+    }
+
+    /// The same, to change.
+    pub fn buffering_mut(&mut self) -> Option<&mut Buffering> {
+        self.buffering.as_deref_mut()
+    }
+
+    /// The contexts of reported messages name the endpoint by this.
+    pub fn set_fid(&mut self, fid: FidPtr) {
+        self.fid = fid;
+    }
+
+    /// What a message of this endpoint's own queues is that waits.
+    pub fn kept_about(&self, queue: usize, message: u32) -> Option<About> {
+        self.own.unexpected[queue].get(message).map(|kept| kept.about)
+    }
+
+    /// How a message of this endpoint's own queues waits.
+    pub fn kept_body(&self, queue: usize, message: u32) -> Option<&B> {
+        self.own.unexpected[queue].get(message).map(|kept| &kept.body)
+    }
+
+    /// No receive finds this message any more.
+    pub fn hide(&mut self, queue: usize, message: u32) {
+        self.own.unexpected[queue].claim(message);
+    }
+
+    /// Reports a message that is kept, of which there is all or this start; `posted`:
+    /// of the tag it met, if it waited for one.
+    pub fn announce(
+        &mut self,
+        queue: usize,
+        message: u32,
+        start: Option<Box<[u8]>>,
+        posted: Option<Context>,
+    ) {
+        let Some(kept) = self.own.unexpected[queue].get(message) else { return };
+        let (at, more) = match (&start, kept.body.bytes()) {
+            (Some(start), _) => (start.as_ptr(), FI_MORE),
+            (None, Some(bytes)) => (bytes.as_ptr(), 0),
+            (None, None) => return,
+        };
+        let about = kept.about;
+        let Some(buffering) = &mut self.buffering else { return };
+        let context = buffering.tell((queue, message), self.fid, posted, start);
+        if let Some(cq) = &self.cq {
+            cq.write(self.entry(&about, context, at as usize, more));
+        }
+    }
+
+    /// A tag was posted where receives are buffered: the message that it meets, if one
+    /// waits.
+    pub fn post_tag(&mut self, op: RecvOp) -> Option<(u32, About)> {
+        if let Some(buffering) = &mut self.buffering {
+            buffering.post_tags();
+        }
+        let pattern = self.pattern(&op, false);
+        let Some(message) = self.own.find(TAGGED, pattern) else {
+            let recv = Recv::new(RecvBuf::none(), op.context, op.flags);
+            self.own.posted[TAGGED].push(pattern, recv);
+            return None;
+        };
+        Some((message, self.kept_about(TAGGED, message)?))
+    }
+
+    /// FI_CLAIM or FI_DISCARD with the context that a message was reported with; nothing
+    /// if there is none.
+    fn settle_told(
+        &mut self,
+        op: &RecvOp,
+        queue: usize,
+        meetings: &mut Vec<Meeting>,
+    ) -> Option<Option<Seen>> {
+        let (message, context) = self.buffering.as_mut()?.take(op.context, queue)?;
+        let discard = op.flags & FI_DISCARD != 0;
+        let recv = (!discard).then(|| Recv::new(op.buf.clone(), context, op.flags));
+        self.own.meet(queue, message, recv, meetings);
+        let kept = self.own.unexpected[queue].get(message).filter(|_| discard);
+        // Counted, as is what is claimed; its entry was the announcement.
+        Some(kept.map(|kept| Seen {
+            owner: kept.owner,
+            about: kept.about,
+            context: op.context,
+            buf: 0,
+            flags: 0,
+            counts: true,
+        }))
     }
 
     /// What a receive is for. One of the library's own always chooses its source, if it has
@@ -584,12 +701,24 @@ impl<B: Body> Inbox<B> {
         Ok(())
     }
 
-    /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives; for a peek the
-    /// caller makes progress first. As [`post`](Self::post) otherwise; what was
-    /// seen is to be reported by the inbox of its owner, before the meetings.
-    pub fn special(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result<Option<Seen>> {
+    /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives, and the last two of any where
+    /// receives are buffered; for a peek the caller makes progress first. As
+    /// [`post`](Self::post) otherwise; what was seen is to be reported by the inbox of its
+    /// owner, before the meetings.
+    pub fn special(
+        &mut self,
+        op: RecvOp,
+        tagged: bool,
+        meetings: &mut Vec<Meeting>,
+    ) -> Result<Option<Seen>> {
         let pattern = self.pattern(&op, false);
         if op.flags & FI_PEEK == 0 {
+            if let Some(settled) = self.settle_told(&op, usize::from(tagged), meetings) {
+                return Ok(settled);
+            }
+            if self.buffering.is_some() && (!tagged || op.flags & FI_CLAIM == 0) {
+                return Err(Error::INVAL);
+            }
             return self.with(TAGGED, |queues| queues.settle(op, meetings));
         }
         if op.flags & FI_CLAIM != 0 && op.flags & FI_DISCARD != 0 {
@@ -605,11 +734,10 @@ impl<B: Body> Inbox<B> {
     /// Reports a message that came to this endpoint and was looked at.
     pub fn report_seen(&self, seen: &Seen) {
         let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
+        let wanted = seen.flags & self.reported != 0;
         if seen.counts {
-            self.report(entry, seen.report);
-        } else if seen.report
-            && let Some(cq) = &self.cq
-        {
+            self.report(entry, wanted);
+        } else if wanted && let Some(cq) = &self.cq {
             cq.write(entry);
         }
     }
@@ -644,15 +772,25 @@ impl<B: Body> Inbox<B> {
                 self.cancelled(queue, &recv);
             }
         }
+        // What met a tag and is not all here is as good as posted still.
+        let Some(buffering) = &mut self.buffering else { return };
+        for (queue, message, posted) in buffering.take_all_owed() {
+            self.cancelled(queue, &Recv::new(RecvBuf::none(), posted, 0));
+            self.take_kept(queue, message);
+        }
     }
 
-    /// What was claimed is claimed no more, and to be discarded.
+    /// What was claimed, or reported, is to be discarded.
     pub fn discard_claimed(&mut self, meetings: &mut Vec<Meeting>) {
         self.with(TAGGED, |queues| {
             for (_, message) in std::mem::take(&mut queues.claimed) {
                 queues.meet(TAGGED, message, None, meetings);
             }
         });
+        let Some(buffering) = &mut self.buffering else { return };
+        for (queue, message) in buffering.take_all_told() {
+            self.own.meet(queue, message, None, meetings);
+        }
     }
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
@@ -749,18 +887,17 @@ impl<B: Body> Queues<B> {
     ) -> Result<Option<Seen>> {
         let Some(number) = self.find(TAGGED, pattern) else { return Ok(None) };
         let Some(message) = self.unexpected[TAGGED].get(number) else { return Ok(None) };
+        // As much of the message as the caller has room for, if it is here; the entry
+        // names the buffer only when something was put there.
+        let copied = message.body.bytes().map_or(0, |bytes| op.buf.copy_from(0, bytes));
         let seen = Seen {
             owner: message.owner,
             about: message.about,
             context: op.context,
-            buf: op.buf.address(),
-            report: op.flags & FI_COMPLETION != 0,
+            buf: if copied > 0 { op.buf.address() } else { 0 },
+            flags: op.flags,
             counts: false,
         };
-        if let Some(bytes) = message.body.bytes() {
-            // As much of the message as the caller has room for.
-            op.buf.copy_from(0, bytes);
-        }
         if op.flags & FI_CLAIM != 0 {
             if self.claimed.contains_key(&(op.context.0 as usize)) {
                 return Err(Error::INVAL);
@@ -782,7 +919,8 @@ impl<B: Body> Queues<B> {
         }
         let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            let recv = Recv::new(op.buf, op.context, op.flags);
+            // Its entry is that of any receive: only what was buffered is marked.
+            let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.meet(TAGGED, number, Some(recv), meetings);
             return Ok(None);
         }
@@ -792,7 +930,7 @@ impl<B: Body> Queues<B> {
             about: message.about,
             context: op.context,
             buf: 0,
-            report: op.flags & FI_COMPLETION != 0,
+            flags: op.flags,
             counts: true,
         }))
     }

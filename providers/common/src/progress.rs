@@ -6,7 +6,7 @@
 //! and an object somebody may block on also has a [`Thread`].
 use crate::error::Result;
 use crate::sys::{Epoll, EventFd, Interest};
-use crate::worker::Worker;
+use crate::worker::{Worker, unharmed};
 use core::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -87,6 +87,11 @@ const STAND_BACK: Duration = Duration::from_millis(1);
 /// The same while the application stays at work: each look costs it a little.
 const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 
+/// How long the thread stands back after a visit that panicked, and how long at most if
+/// one after the other does: each says so on stderr.
+const SHAKEN: Duration = Duration::from_millis(1);
+const SHAKEN_MOST: Duration = LOOK_IN;
+
 impl Thread {
     /// Starts the thread. It ends when this is dropped, or when `engine` is gone.
     pub fn start(name: &str, engine: Weak<dyn Progress>) -> Result<Self> {
@@ -110,7 +115,7 @@ impl Thread {
 
 fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     let mut seen = 0;
-    let mut stand_back = STAND_BACK;
+    let (mut stand_back, mut shaken) = (STAND_BACK, SHAKEN);
     while !shared.stop.load(Ordering::Acquire) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
@@ -125,7 +130,15 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             continue;
         }
         stand_back = STAND_BACK;
-        let may_block = engine.visit();
+        // What panicked is told of. Everything else goes on: what the visit would have
+        // moved may be nobody's concern but that of one connection.
+        let Some(may_block) = unharmed(|| engine.visit()) else {
+            drop(engine);
+            std::thread::sleep(shaken);
+            shaken = (shaken * 2).min(SHAKEN_MOST);
+            continue;
+        };
+        shaken = SHAKEN;
         // What progress did itself is not the application's activity.
         seen = engine.activity();
         drop(engine);
@@ -147,5 +160,57 @@ impl Drop for Thread {
             shared.stop.store(true, Ordering::Release);
             shared.wake.signal();
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// An engine of which visits panic, as many as are said.
+    struct Shaky {
+        wake: EventFd,
+        panics: AtomicU64,
+        visited: Mutex<Sender<u64>>,
+    }
+
+    impl Progress for Shaky {
+        fn progress(&self) {}
+        fn visit(&self) -> bool {
+            let left = self.panics.load(Ordering::Relaxed);
+            self.visited
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+                .send(left)
+                .unwrap();
+            if left > 0 {
+                self.panics.store(left - 1, Ordering::Relaxed);
+                panic!("on purpose");
+            }
+            true
+        }
+        fn wait_fd(&self) -> RawFd {
+            self.wake.as_raw_fd()
+        }
+        fn activity(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_visit_that_panics_does_not_end_the_thread() {
+        let (visited, seen) = channel();
+        let (wake, visited) = (EventFd::new().unwrap(), Mutex::new(visited));
+        let engine = Arc::new(Shaky { wake, panics: AtomicU64::new(3), visited });
+        let weak: Weak<dyn Progress> = Arc::downgrade(&(engine.clone() as Arc<dyn Progress>));
+        let thread = Thread::start("test", weak).unwrap();
+        let next = || seen.recv_timeout(Duration::from_secs(60)).expect("it has ended");
+        assert_eq!([next(), next(), next(), next()], [3, 2, 1, 0]);
+        // It goes on for what comes after that.
+        engine.wake.signal();
+        assert_eq!(next(), 0);
+        drop(thread);
     }
 }

@@ -1,6 +1,20 @@
 //! Threads of the library's own.
 use crate::error::Result;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
+
+/// Does something on a thread of ours that goes on even if it panics; nothing if it did,
+/// which is told on stderr, behind what Rust's panic hook has said of it.
+pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
+    // What work like this uses is behind locks, for others that may panic as well.
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if result.is_err() {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("a thread of the library's");
+        eprintln!("libfabric: internal error on {name}; it goes on, and so does the process");
+    }
+    result.ok()
+}
 
 /// A thread that works beside the application until it is told to end.
 ///

@@ -9,6 +9,7 @@ use ofi_provider::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_MULTICAST, FI_SOURCE_ERR,
     fi_ep_type,
 };
+use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
 use ofi_provider::info::{InfoBuf, InfoRef, version};
@@ -52,7 +53,7 @@ impl Fabric for RxmFabric {
         // Older programs have no keys (fi_domain(3)).
         let has_key = api_version >= version(1, 5);
         let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
-        Ok(RxmDomain { engine, settings, key, has_key })
+        Ok(RxmDomain { engine, settings, key, has_key, api_version })
     }
 }
 
@@ -76,6 +77,7 @@ pub(crate) struct RxmDomain {
     key: Vec<u8>,
     /// The program knows of keys.
     has_key: bool,
+    api_version: u32,
 }
 
 impl RxmDomain {
@@ -102,6 +104,7 @@ impl RxmDomain {
             source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
             collective: info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
             multicast: info.caps() & FI_MULTICAST != 0,
+            buffered: buffered::is_asked(info, self.api_version),
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size.min(eager_limit),
             key,
@@ -153,6 +156,7 @@ impl Domain for RxmDomain {
             source_err: false,
             collective: false,
             multicast: false,
+            buffered: false,
             tx_size: 0,
             inject_size: 0,
             key: Vec::new(),

@@ -3,11 +3,13 @@ use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
 use ofi_provider::abi::{
-    FI_CLAIM, FI_DISCARD, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t,
+    FI_CLAIM, FI_DISCARD, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE,
+    FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
+use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -126,8 +128,15 @@ impl RxmEp {
 impl Endpoint for RxmEp {
     const ACKNOWLEDGES: bool = true;
     const LATER: bool = true;
+    const BUFFERS: bool = true;
 
-    fn opened(&self, _fid: FidPtr) {}
+    fn opened(&self, fid: FidPtr) {
+        // The two contexts of an index are one to the engine, which names the
+        // one that receives.
+        if !matches!(self.part, Part::Scalable(_) | Part::Context(_, Half::Transmit, _)) {
+            self.engine.lock().ep(self.id).inbox.set_fid(fid);
+        }
+    }
 
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
         match &self.part {
@@ -193,6 +202,11 @@ impl Endpoint for RxmEp {
                 value[..size.len()].copy_from_slice(&size);
                 Ok(size.len())
             }
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                let size = self.engine.lock().ep(self.id).buffering(name)?.to_ne_bytes();
+                value[..size.len()].copy_from_slice(&size);
+                Ok(size.len())
+            }
             _ => Err(Error::NOPROTOOPT),
         }
     }
@@ -204,6 +218,10 @@ impl Endpoint for RxmEp {
                 let size = usize::from_ne_bytes(bytes);
                 self.engine.lock().ep(self.id).inbox.set_min_multi_recv(size);
                 Ok(())
+            }
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+                self.engine.lock().ep(self.id).set_buffering(name, usize::from_ne_bytes(bytes))
             }
             _ => Err(Error::NOPROTOOPT),
         }
@@ -231,7 +249,11 @@ impl Msg for RxmEp {
     }
     #[inline]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.lock().post(self.id, op, false)
+        let mut state = self.engine.lock();
+        if op.flags & (FI_CLAIM | FI_DISCARD) != 0 {
+            return state.special(self.id, op, false);
+        }
+        state.post(self.id, op, false)
     }
 }
 
@@ -243,8 +265,8 @@ impl Tagged for RxmEp {
     #[inline]
     fn trecv(&self, op: RecvOp) -> Result {
         let mut state = self.engine.lock();
-        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
-            return state.special(self.id, op);
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | ONLY_TAG) != 0 {
+            return state.special(self.id, op, true);
         }
         state.post(self.id, op, true)
     }

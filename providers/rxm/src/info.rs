@@ -5,6 +5,7 @@ use crate::domain::RxmFabric;
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
+use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
@@ -144,10 +145,23 @@ pub(crate) fn core_version(api: u32) -> u32 {
 /// The authorization keys of an endpoint and of a domain.
 type Keys<'a> = [Option<&'a [u8]>; 2];
 
+/// The bits by which an application asked for buffered receives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Buffers {
+    mode: u64,
+    caps: u64,
+}
+
 /// What we offer over a core provider. `shared`: to endpoints that share a
 /// transmit, or a receive, context; `contexts`: so many to a scalable endpoint.
 /// Who does not ask for them does not see them.
-fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) -> Result<Offer> {
+fn offer(
+    core: InfoRef<'_>,
+    shared: [bool; 2],
+    contexts: usize,
+    keys: Keys<'_>,
+    buffers: Buffers,
+) -> Result<Offer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
@@ -164,8 +178,14 @@ fn offer(core: InfoRef<'_>, shared: [bool; 2], contexts: usize, keys: Keys<'_>) 
         caps |= RMA_CAPS;
     }
     let config = config();
+    if buffers != (Buffers { mode: 0, caps: 0 }) {
+        // Those take receives as they always are.
+        caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
+        caps |= buffers.caps;
+    }
     let mut most = InfoBuf::new()?;
     most.set_caps(caps);
+    most.set_mode(buffers.mode);
     most.set_auth_keys(keys[0], keys[1])?;
 
     let tx = most.tx_mut();
@@ -244,7 +264,13 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
         [hints.ep_auth_key(), hints.domain_auth_key()]
             .map(|key| key.filter(|key| key.len() <= MAX_KEY_LEN))
     });
-    let offer = offer(core, shared, contexts, keys)?;
+    // Messages that are reported as they come belong to one endpoint.
+    let (mode, caps) = if shared[1] { (0, 0) } else { buffered::bits(api) };
+    // Who can do with every mode asks for none.
+    let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
+    let buffers =
+        Buffers { mode: modes.unwrap_or(0) & mode, caps: hints.map_or(0, InfoRef::caps) & caps };
+    let offer = offer(core, shared, contexts, keys, buffers)?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);
         if !refusals.is_empty() {

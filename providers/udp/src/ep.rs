@@ -5,18 +5,19 @@
 //! progress is made and only while a receive is posted and the completion queue
 //! has room: everything else waits in the system's socket buffer, or is lost
 //! there, as datagrams are.
+use crate::group::{Change, Groups};
 use crate::info::MAX_MSG_SIZE;
 use crate::socket::Socket;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
-    FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+    FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
 use ofi_provider::addr;
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Atomic, Bindings, Cm, Endpoint, Msg, RecvOp, Rma, SendOp, Tagged};
+use ofi_provider::glue::{Atomic, Bindings, Cm, Endpoint, Msg, Part, RecvOp, Rma, SendOp, Tagged};
 use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
@@ -112,7 +113,7 @@ struct Recv {
 #[derive(Debug)]
 struct Rx {
     posted: VecDeque<Recv>,
-    /// The engine's epoll watches the socket.
+    /// The engine's epoll watches the sockets.
     watched: bool,
 }
 
@@ -123,6 +124,10 @@ struct Receiver {
     /// Receives report who sent the message.
     source: bool,
     rx: Lock<Rx>,
+    /// Taken with or without the lock of `rx`, never before it.
+    groups: Lock<Groups>,
+    /// Some of them have sockets of their own.
+    group_sockets: AtomicBool,
     /// What is bound, once the endpoint is enabled.
     bindings: OnceLock<Bindings>,
 }
@@ -138,6 +143,11 @@ impl Receiver {
             rx.watched = wanted;
             let interest = if wanted { Interest::READ } else { IDLE };
             let _ = engine.epoll.modify(self.socket.fd(), id.into(), interest);
+            if self.group_sockets.load(Ordering::Relaxed) {
+                for fd in self.groups.lock().sockets() {
+                    let _ = engine.epoll.modify(fd, id.into(), interest);
+                }
+            }
         }
     }
 
@@ -154,22 +164,42 @@ impl Receiver {
             return !rx.watched;
         }
         self.watch(engine, &mut rx, id, true);
+        if self.group_sockets.load(Ordering::Relaxed) {
+            self.drain_groups(bound, &mut rx);
+        }
+        self.drain_socket(self.socket.fd(), bound, &mut rx, usize::MAX);
+        false
+    }
+
+    /// A share of the receives for each group with a socket of its own.
+    #[cold]
+    fn drain_groups(&self, bound: &Bindings, rx: &mut Rx) {
+        for fd in self.groups.lock().sockets() {
+            self.drain_socket(fd, bound, rx, BATCH);
+        }
+    }
+
+    /// Takes up to so many datagrams of one socket, as far as there are receives.
+    #[inline]
+    fn drain_socket(&self, fd: RawFd, bound: &Bindings, rx: &mut Rx, most: usize) {
         let mut datagrams = [Datagram { len: 0, from: None }; BATCH];
-        loop {
+        let mut taken = 0;
+        while taken < most {
             let room = rx.posted.len().min(self.rx_room()).min(BATCH);
             if room == 0 {
-                return false;
+                return;
             }
             let rooms = rx.posted.iter().take(room).map(|recv| &recv.buf);
             // An error is an earlier send's, which the system reports late (no
             // such host or port): it is gone by being told, and means nothing.
-            let got = receive_datagrams(self.socket.fd(), rooms, self.source, &mut datagrams);
+            let got = receive_datagrams(fd, rooms, self.source, &mut datagrams);
             let got = got.unwrap_or(0);
+            taken += got;
             for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
                 complete(bound, &recv, datagram);
             }
             if got < room {
-                return false;
+                return;
             }
         }
     }
@@ -239,6 +269,8 @@ impl UdpEp {
             socket,
             source,
             rx: Lock::with_level(rx, engine.level.clone()),
+            groups: Lock::with_level(Groups::default(), engine.level.clone()),
+            group_sockets: AtomicBool::new(false),
             bindings: OnceLock::new(),
         });
         let id = engine.eps.lock().insert(receiver.clone());
@@ -275,8 +307,36 @@ impl Endpoint for UdpEp {
         Err(Error::NOPROTOOPT)
     }
 
+    const JOINS: bool = true;
+
+    fn join(&self, group: SocketAddr, part: Part) -> Result<fi_addr_t> {
+        let rx = self.receiver.rx.lock();
+        let mut groups = self.receiver.groups.lock();
+        let (addr, change) = groups.join(&self.receiver.socket, group, part)?;
+        if let Change::Opened(fd) = change {
+            let interest = if rx.watched { Interest::READ } else { IDLE };
+            if let Err(error) = self.engine.epoll.add(fd, self.id.into(), interest) {
+                groups.leave(&self.receiver.socket, addr);
+                return Err(error);
+            }
+            self.receiver.group_sockets.store(true, Ordering::Relaxed);
+        }
+        Ok(addr)
+    }
+
+    fn leave(&self, addr: fi_addr_t) {
+        let mut groups = self.receiver.groups.lock();
+        if let Some(socket) = groups.leave(&self.receiver.socket, addr) {
+            // Closing would do, but a child process may have the socket as well.
+            self.engine.epoll.remove(socket.fd());
+            let any = groups.sockets().next().is_some();
+            self.receiver.group_sockets.store(any, Ordering::Relaxed);
+        }
+    }
+
     fn close(&self) {
         self.engine.eps.lock().remove(self.id);
+        self.receiver.groups.lock().sockets().for_each(|fd| self.engine.epoll.remove(fd));
         // Closing would do, but a child process may have the socket as well.
         self.engine.epoll.remove(self.receiver.socket.fd());
         self.receiver.rx.lock().posted.clear();
@@ -308,7 +368,10 @@ impl Msg for UdpEp {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
-        let to = bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest)?;
+        let to = match bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest) {
+            Ok(to) if op.flags & FI_MULTICAST == 0 => to,
+            _ => self.receiver.groups.lock().find(op.dest)?,
+        };
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
         let mut sent = op.buf.send_to(fd, &to);
         if sent == Err(Error::CONNREFUSED) {
@@ -373,9 +436,7 @@ impl Cm for UdpEp {
 mod tests {
     use super::*;
     use core::ffi::c_void;
-    use ofi_provider::abi::{
-        FI_SOCKADDR_IN, fi_addr_t, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq,
-    };
+    use ofi_provider::abi::{FI_SOCKADDR_IN, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq};
     use ofi_provider::av::Av;
     use ofi_provider::buf::SendBuf;
     use ofi_provider::cq::{Cq, Parent};

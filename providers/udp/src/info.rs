@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// The largest message: what one unfragmented datagram carries over Ethernet.
 pub const MAX_MSG_SIZE: usize = 1472;
 
-const TX_CAPS: u64 = FI_MSG | FI_SEND;
+const TX_CAPS: u64 = FI_MSG | FI_SEND | FI_MULTICAST;
 const RX_CAPS: u64 = FI_MSG | FI_RECV | FI_SOURCE;
 /// Whom endpoints reach; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;

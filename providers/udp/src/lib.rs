@@ -3,8 +3,9 @@
 //! One datagram is one message, without a header. It is also the smallest
 //! complete provider, to start a new one from: [`info`] says what it offers,
 //! `domain` has fabric and domain, `ep` the endpoints behind the common
-//! glue, `socket` their sockets.
+//! glue, `socket` their sockets, `group` their multicast groups.
 mod domain;
 mod ep;
+mod group;
 pub mod info;
 mod socket;

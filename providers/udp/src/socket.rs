@@ -1,8 +1,27 @@
 //! UDP sockets.
+use core::ffi::c_int;
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::ptr;
+
+/// Of `linux/in6.h`; libc has it for none of the systems.
+const IPV6_MULTICAST_ALL: c_int = 29;
+
+/// The index of the interface that has this address; 0 leaves the choice to the system.
+fn interface_of(addr: &SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(addr) if addr.scope_id() > 0 => addr.scope_id(),
+        _ => ofi_provider::info::interface_of(addr.ip()),
+    }
+}
+
+/// The index of the interface by which a group is heard: that which is named with it, or
+/// that which has this address.
+fn interface_for(group: &SocketAddrV6, local: &SocketAddr) -> u32 {
+    if group.scope_id() > 0 { group.scope_id() } else { interface_of(local) }
+}
 
 /// A UDP socket with an address.
 #[derive(Debug)]
@@ -20,6 +39,97 @@ impl Socket {
         // SAFETY: both descriptors are open and ours, and both stay so.
         let ret = unsafe { libc::dup3(other.as_raw_fd(), self.fd(), libc::O_CLOEXEC) };
         if ret < 0 { Err(Error::last_os()) } else { Ok(()) }
+    }
+
+    /// A socket beside others for what comes to this group by the interface that has
+    /// this address.
+    pub(crate) fn of_group(group: &SocketAddr, local: &SocketAddr) -> Result<Self> {
+        let mut group = *group;
+        if let SocketAddr::V6(group) = &mut group {
+            // Many groups are another one on each interface.
+            group.set_scope_id(interface_for(group, local));
+        }
+        let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        // SAFETY: makes a descriptor, and touches no memory.
+        let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(Error::last_os());
+        }
+        // SAFETY: just made, and nobody else's.
+        let socket = Self(unsafe { UdpSocket::from_raw_fd(fd) });
+        // Others on this host hear the same group.
+        socket.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
+        let to = addr::to_raw(&group);
+        let (name, len) = addr::as_sockaddr(&to);
+        // SAFETY: the address outlives the call, which only reads it.
+        if unsafe { libc::bind(fd, name, len) } < 0 {
+            return Err(Error::last_os());
+        }
+        Ok(socket)
+    }
+
+    /// The address it is bound to.
+    pub(crate) fn local(&self) -> Result<SocketAddr> {
+        Ok(self.0.local_addr()?)
+    }
+
+    fn set(&self, level: c_int, name: c_int, value: &c_int) -> Result {
+        let len = size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: the value outlives the call, which only reads it.
+        let ret =
+            unsafe { libc::setsockopt(self.fd(), level, name, ptr::from_ref(value).cast(), len) };
+        if ret < 0 { Err(Error::last_os()) } else { Ok(()) }
+    }
+
+    /// What it sends to groups leaves by the interface that has this address, its own.
+    pub(crate) fn send_to_groups_from(&self, local: &SocketAddr) -> Result {
+        match local {
+            SocketAddr::V4(local) if local.ip().is_unspecified() => Ok(()),
+            SocketAddr::V4(local) => {
+                let addr = c_int::from_ne_bytes(local.ip().octets());
+                self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &addr)
+            }
+            SocketAddr::V6(_) => match interface_of(local) {
+                0 => Ok(()),
+                index => self.set(
+                    libc::IPPROTO_IPV6,
+                    libc::IPV6_MULTICAST_IF,
+                    &c_int::try_from(index).unwrap_or(0),
+                ),
+            },
+        }
+    }
+
+    /// What is sent to this group comes to it from now on, by the interface that has
+    /// this address, and nothing of groups that only others on this host are in.
+    pub(crate) fn hear(&self, group: &SocketAddr, local: &SocketAddr) -> Result {
+        match (group, local) {
+            (SocketAddr::V4(group), SocketAddr::V4(local)) => {
+                self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0)?;
+                self.0.join_multicast_v4(group.ip(), local.ip())?;
+            }
+            (SocketAddr::V6(group), SocketAddr::V6(_)) => {
+                // Systems before Linux 4.20 cannot be told.
+                let _ = self.set(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, &0);
+                self.0.join_multicast_v6(group.ip(), interface_for(group, local))?;
+            }
+            _ => return Err(Error::INVAL),
+        }
+        Ok(())
+    }
+
+    /// It does not any more.
+    pub(crate) fn hear_no_more(&self, group: &SocketAddr, local: &SocketAddr) {
+        // Not to be in it is what is wanted.
+        let _ = match (group, local) {
+            (SocketAddr::V4(group), SocketAddr::V4(local)) => {
+                self.0.leave_multicast_v4(group.ip(), local.ip())
+            }
+            (SocketAddr::V6(group), SocketAddr::V6(_)) => {
+                self.0.leave_multicast_v6(group.ip(), interface_for(group, local))
+            }
+            _ => Ok(()),
+        };
     }
 
     pub(crate) fn fd(&self) -> RawFd {

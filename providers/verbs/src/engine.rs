@@ -305,7 +305,7 @@ struct Rare {
 /// A receive that waits.
 struct Posted {
     context: Context,
-    report: bool,
+    flags: u64,
     buf: usize,
     _kept: Kept,
 }
@@ -1422,8 +1422,8 @@ impl Ep {
             // siw takes no receive without a segment; an empty one does.
             count = 1;
         }
-        let (context, report) = (op.context, op.flags & FI_COMPLETION != 0);
-        let item = Posted { context, report, buf: op.buf.address(), _kept: kept };
+        let (context, flags) = (op.context, op.flags);
+        let item = Posted { context, flags, buf: op.buf.address(), _kept: kept };
         let number = match &self.srq {
             Some(_) => self.shared.insert(item),
             None => {
@@ -1590,8 +1590,8 @@ impl Ep {
         if let Some(cntr) = &self.bindings.rx_cntr {
             cntr.completed(of.len);
         }
-        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| posted.report || done.is_write())
-        {
+        let wanted = done.is_write() || posted.flags & self.bindings.reported() != 0;
+        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| wanted) {
             cq.write(of);
         }
     }

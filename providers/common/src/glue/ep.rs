@@ -2,7 +2,7 @@
 use super::multicast::{self, Multicast};
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, mc, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, is_same, mc, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -13,7 +13,7 @@ use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::buffered;
+use crate::buffered::{self, ONLY_TAG};
 use crate::cntr::Cntr;
 use crate::coll::Room;
 use crate::cq::{Context, Cq};
@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
 use crate::later::{ASIDE, Aside, Later};
+use crate::multi_recv::SHARED;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -38,6 +39,8 @@ pub struct Bindings {
     pub tx_cq: Option<Arc<Cq>>,
     /// For receives.
     pub rx_cq: Option<Arc<Cq>>,
+    /// It gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION).
+    pub rx_selective: bool,
     /// For connection events.
     pub eq: Option<Arc<Eq>>,
     /// For peers' addresses.
@@ -53,6 +56,11 @@ pub struct Bindings {
 }
 
 impl Bindings {
+    /// Flags of a receive by any of which its success is reported.
+    pub fn reported(&self) -> u64 {
+        abi::FI_COMPLETION | if self.rx_selective { 0 } else { SHARED }
+    }
+
     fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
         [&self.tx_cntr, &self.rx_cntr].into_iter().chain(&self.rma_cntrs).flatten()
     }
@@ -228,6 +236,8 @@ pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
 /// Flags that a receive call may carry.
 pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
+    // What a receive is in any case: complete when its message is in the buffer.
+    | abi::FI_TRANSMIT_COMPLETE
     | abi::FI_MULTI_RECV
     | abi::FI_REMOTE_CQ_DATA
     | abi::FI_MSG
@@ -235,10 +245,10 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_RECV;
 
 /// Flags of ours that no call of the application's has.
-const OWN_FLAGS: u64 = ASIDE | multicast::MARK;
+const OWN_FLAGS: u64 = ASIDE | SHARED | ONLY_TAG | multicast::MARK;
 
 /// Default flags that come with the endpoint whatever the application says.
-const ALWAYS: u64 = abi::FI_COMPLETION | multicast::MARK;
+const ALWAYS: u64 = abi::FI_COMPLETION | SHARED | multicast::MARK;
 
 /// Flags of a receive call that settles what becomes of a message that was
 /// reported (fi_msg(3) of 1.x).
@@ -309,6 +319,14 @@ impl<E: Endpoint> EpFid<E> {
         injectdata: Some(tinjectdata::<E>),
     };
 
+    /// Of an endpoint with buffered receives: what is posted is a tag alone.
+    const BUFFERED_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::TAGGED_OPS
+    };
+
     /// A shared receive context receives and does nothing else.
     const SRX_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         rx_size_left: Some(unbuilt::no_size_left),
@@ -328,6 +346,13 @@ impl<E: Endpoint> EpFid<E> {
         recvv: Some(trecvv::<E>),
         recvmsg: Some(trecvmsg::<E>),
         ..unbuilt::NO_TAGGED
+    };
+
+    const BUFFERED_SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::SRX_TAGGED_OPS
     };
 
     /// An endpoint that takes its receives from a shared context only sends.
@@ -392,7 +417,7 @@ impl<E: Endpoint> EpFid<E> {
                 ep_type: fi_ep_type::FI_EP_UNSPEC,
                 buffered: false,
                 tx_defaults: 0,
-                rx_defaults: rx.op_flags,
+                rx_defaults: rx.op_flags & !OWN_FLAGS,
                 tx_size: 0,
                 inject_size: 0,
                 ground: Ground { later: None, ..ground },
@@ -409,6 +434,11 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
         let marked = parts.has_multicast();
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
+        let (rx, rx_msg) = match parts.role {
+            // Which receives are reported is for each endpoint to say that takes them.
+            Role::Srx => (parts.rx_defaults | SHARED, SHARED),
+            _ => (rx, rx_msg),
+        };
         let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
         let shared = Arc::new(Shared {
             // A shared receive context needs nothing bound to it to take receives.
@@ -490,9 +520,11 @@ impl<E: Endpoint> EpFid<E> {
         let role = self.shared.role;
         let (msg, tagged) = match role {
             Role::Scalable => (&unbuilt::NO_MSG, &unbuilt::NO_TAGGED),
+            Role::Rx if self.shared.buffered => (Self::SRX_MSG_OPS, Self::BUFFERED_SRX_TAGGED_OPS),
             Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
             Role::Tx => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
             Role::Endpoint if self.srx().is_some() => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
+            Role::Endpoint if self.shared.buffered => (Self::MSG_OPS, Self::BUFFERED_TAGGED_OPS),
             Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
         };
         let msg = if has(abi::FI_MSG) { msg } else { &unbuilt::NO_MSG };
@@ -554,7 +586,8 @@ impl<E: Endpoint> EpFid<E> {
         if rx {
             cq.add_user();
             bindings.rx_cq = Some(cq);
-            if selective {
+            bindings.rx_selective = selective;
+            if selective && role != Role::Srx {
                 self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
             }
@@ -572,6 +605,12 @@ impl<E: Endpoint> EpFid<E> {
         }
         *bindings = more;
         Ok(())
+    }
+
+    /// -FI_EINVAL for what was opened on another domain: progress there is none here,
+    /// and the calls of each are serialized for itself (FI_THREAD_DOMAIN).
+    fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &Ground) -> bool) -> Result<T> {
+        if is_of(&object, &self.shared.ground) { Ok(object) } else { Err(Error::INVAL) }
     }
 
     fn bind_cntr(&self, cntr: &Arc<Cntr>, flags: u64) -> Result {
@@ -643,6 +682,9 @@ impl<E: Endpoint> EpFid<E> {
         }
         // SAFETY: the list has it, so it is an open context of this type.
         let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
+        if !is_same(&srx.shared.ground.domain, &self.shared.ground.domain) {
+            return Err(Error::INVAL);
+        }
         srx.shared.users.add();
         *slot = Some(srx.shared.clone());
         Ok(())
@@ -655,7 +697,11 @@ impl<E: Endpoint> EpFid<E> {
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
                 // As programs do that count with an endpoint which others use already.
-                Some(FI_CLASS_CNTR) => self.bind_cntr(&Cntr::from_fid(bfid)?, flags),
+                Some(FI_CLASS_CNTR) => {
+                    let cntr =
+                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_of(&on.domain))?;
+                    self.bind_cntr(&cntr, flags)
+                }
                 Some(FI_CLASS_EQ)
                     if matches!(self.shared.role, Role::Endpoint | Role::Scalable) =>
                 {
@@ -668,15 +714,19 @@ impl<E: Endpoint> EpFid<E> {
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
-                    self.shared.bind_stx(Stx::from_fid(bfid)?)
+                    let stx = self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_of(&on.domain))?;
+                    self.shared.bind_stx(stx)
                 }
-                Some(FI_CLASS_CQ) => self.bind_cq(Cq::from_fid(bfid)?, flags),
+                Some(FI_CLASS_CQ) => {
+                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_of(&on.domain))?;
+                    self.bind_cq(cq, flags)
+                }
                 // Contexts have the vector of their scalable endpoint.
                 _ if !matches!(self.shared.role, Role::Endpoint | Role::Scalable) => {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_AV) => {
-                    let av = Av::from_fid(bfid)?;
+                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_of(&on.domain))?;
                     let mut bindings = self.bindings();
                     if bindings.av.is_some() {
                         return Err(Error::INVAL);
@@ -696,7 +746,10 @@ impl<E: Endpoint> EpFid<E> {
         if let Some(srx) = &*self.srx() {
             // What is bound to the context is for endpoints that have no own.
             let shared = srx.bindings();
-            bindings.rx_cq = bindings.rx_cq.or_else(|| shared.rx_cq.clone());
+            if bindings.rx_cq.is_none() {
+                bindings.rx_cq.clone_from(&shared.rx_cq);
+                bindings.rx_selective = shared.rx_selective;
+            }
             bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
         }
         if let Some(sep) = &self.shared.sep {
@@ -1428,9 +1481,9 @@ pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
 /// As [`send_op`].
 pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
     // What is only looked at may have a buffer for its beginning; what is thrown
-    // away has none.
+    // away has none, whatever the structure says.
     let peeks = flags & abi::FI_PEEK != 0;
-    let nowhere = if peeks { msg.iov_count == 0 } else { flags & abi::FI_DISCARD != 0 };
+    let nowhere = flags & abi::FI_DISCARD != 0 || (peeks && msg.iov_count == 0);
     let buf = if nowhere {
         RecvBuf::none()
     } else {
@@ -1490,5 +1543,73 @@ unsafe extern "C" fn trecvmsg<E: Endpoint>(
         // SAFETY: see above.
         let op = unsafe { trecv_op(msg, ep.rx_msg(flags, RX_FLAGS | TRX_FLAGS)?) }?;
         ep.trecv(op)
+    })
+}
+
+/// Posts a tag to an endpoint with buffered receives: nothing is written anywhere.
+///
+/// # Safety
+/// See above.
+unsafe fn tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    src: fi_addr_t,
+    [tag, ignore]: [u64; 2],
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: by this function's contract.
+    let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+    let (context, flags) = (Context(context), ep.rx() | ONLY_TAG);
+    ep.trecv(RecvOp { buf: RecvBuf::none(), src, tag, ignore, context, flags })
+}
+
+unsafe extern "C" fn post_tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    _buf: *mut c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_v<E: Endpoint>(
+    ep: *mut fid_ep,
+    _iov: *const iovec,
+    _descs: *mut *mut c_void,
+    _count: usize,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecvv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_msg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_tagged,
+    flags: u64,
+) -> ssize_t {
+    if flags & TRX_FLAGS != 0 {
+        // SAFETY: as this function.
+        return unsafe { trecvmsg::<E>(ep, msg, flags) };
+    }
+    answer_transfer("fi_trecvmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.rx_msg(flags, RX_FLAGS)? | ONLY_TAG;
+        ep.trecv(RecvOp {
+            buf: RecvBuf::none(),
+            src: msg.addr,
+            tag: msg.tag,
+            ignore: msg.ignore,
+            context: Context(msg.context),
+            flags,
+        })
     })
 }

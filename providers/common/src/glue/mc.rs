@@ -17,6 +17,7 @@ use crate::fid::Embeds;
 use crate::mcast::{Name, Part};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -36,6 +37,8 @@ enum Joined {
     Set(Arc<Group>),
     /// For multicast; from the beginning, since it can be left at any time.
     Multicast(fi_addr_t),
+    /// For multicast, as a group of the network's.
+    Network(fi_addr_t),
     /// Nothing: it failed.
     Nothing,
 }
@@ -116,6 +119,7 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             Some(Joined::Nothing) => {}
             Some(Joined::Set(group)) => shared.room()?.leave(group)?,
             Some(Joined::Multicast(addr)) => shared.multicast_room()?.leave(*addr),
+            Some(Joined::Network(addr)) => shared.inner.leave(*addr),
         }
         mc.eq.forget(FidPtr(fid));
         mc.eq.remove_user();
@@ -143,7 +147,8 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
         let ep = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?;
         let shared = &ep.shared;
         let cap = if flags & FI_COLLECTIVE != 0 { FI_COLLECTIVE } else { abi::FI_MULTICAST };
-        if shared.caps & cap == 0 || shared.ground.later.is_none() {
+        let joins = E::JOINS && cap == abi::FI_MULTICAST;
+        if shared.caps & cap == 0 || !(joins || shared.ground.later.is_some()) {
             return Err(Error::NOSYS);
         }
         if !shared.enabled.load(Ordering::Acquire) {
@@ -159,9 +164,9 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
             unsafe { collective::join(shared, to, out, context) }?;
         } else {
             // SAFETY: it is a whole socket address, as fi_cm(3) says.
-            let name = Name::of(unsafe { addr::from_ptr(addr) }?)?;
+            let group = unsafe { addr::from_ptr(addr) }?;
             // SAFETY: checked above.
-            unsafe { join_multicast(shared, name, flags, out, context) }?;
+            unsafe { join_multicast(shared, group, flags, out, context) }?;
         }
         if let Some(later) = &shared.ground.later {
             later.run();
@@ -176,12 +181,11 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
 /// `out` can be written to.
 unsafe fn join_multicast<E: Endpoint>(
     shared: &Arc<Shared<E>>,
-    name: Name,
+    group: SocketAddr,
     flags: u64,
     out: *mut *mut fid_mc,
     context: *mut c_void,
 ) -> Result {
-    let room = shared.multicast_room()?;
     let can = shared.directions();
     // Neither named stands for all that the endpoint can.
     let named = flags & (FI_SEND | FI_RECV);
@@ -191,7 +195,18 @@ unsafe fn join_multicast<E: Endpoint>(
     }
     let part = Part { sends: wanted & FI_SEND != 0, receives: wanted & FI_RECV != 0 };
     let eq = shared.bindings().eq.clone().ok_or(Error::NOEQ)?;
-    let addr = room.enter(name, part)?;
+    if E::JOINS {
+        let addr = shared.inner.join(group, part)?;
+        let mc = Mc::open(shared, eq, context);
+        let _ = mc.group.set(Joined::Network(addr));
+        let joined = mc.clone();
+        // SAFETY: by this function's contract.
+        unsafe { out.write(mc.into_c()) };
+        joined.complete(Context(context), addr);
+        return Ok(());
+    }
+    let room = shared.multicast_room()?;
+    let addr = room.enter(Name::of(group)?, part)?;
     let mc = Mc::open(shared, eq, context);
     let _ = mc.group.set(Joined::Multicast(addr));
     let (joining, context) = (mc.clone(), Context(context));

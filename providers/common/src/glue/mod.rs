@@ -27,6 +27,7 @@ mod stx;
 mod trigger;
 mod unbuilt;
 
+pub use crate::mcast::{GROUP_ADDR, Part, is_group};
 pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
@@ -45,6 +46,8 @@ use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
+use std::any::Any;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -305,6 +308,14 @@ pub struct AtomicOp {
     pub flags: u64,
 }
 
+/// Whether two objects stand on one domain.
+pub(crate) fn is_same(
+    one: &Arc<dyn Any + Send + Sync>,
+    other: &Arc<dyn Any + Send + Sync>,
+) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
@@ -343,6 +354,16 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     /// Operations with [`ASIDE`](crate::later::ASIDE) among their flags complete
     /// with it among the flags of the entry, at [`Bindings::later`].
     const LATER: bool = false;
+    /// Its multicast groups are those of the network. Otherwise they are made of
+    /// messages to each member, which takes [`LATER`](Self::LATER).
+    const JOINS: bool = false;
+    /// Joins a group of the network's: its address for sends, among those that
+    /// [`is_group`] knows.
+    fn join(&self, _group: SocketAddr, _part: Part) -> Result<fi_addr_t> {
+        Err(Error::NOSYS)
+    }
+    /// Leaves a group.
+    fn leave(&self, _addr: fi_addr_t) {}
     /// Ends everything: connections, posted operations. No completion follows
     /// the return of this.
     fn close(&self);

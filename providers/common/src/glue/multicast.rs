@@ -33,11 +33,11 @@ pub(super) struct Multicast {
     pending: AtomicUsize,
 }
 
-impl<E> Parts<E> {
+impl<E: Endpoint> Parts<E> {
     /// [`MARK`] if it can be in groups.
     pub(super) fn has_multicast(&self) -> u64 {
         let can = self.caps & FI_MULTICAST != 0 && self.ground.later.is_some();
-        if can && self.role == Role::Endpoint { MARK } else { 0 }
+        if can && !E::JOINS && self.role == Role::Endpoint { MARK } else { 0 }
     }
 }
 

@@ -3,7 +3,7 @@
 //! An application opens one and binds endpoints to it, and that is all that can
 //! be done with it: transfers, completions and attributes stay those of the
 //! endpoints. A provider whose endpoints share nothing in sending needs no more.
-use super::{Users, unbuilt};
+use super::{Users, is_same, unbuilt};
 use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fi_ops_ep, fid, fid_stx};
 use crate::boundary::answer;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) struct Stx {
     /// Endpoints that are bound to it.
     pub(super) users: Users,
     leave_domain: Box<dyn Fn() + Send + Sync>,
-    _domain: Arc<dyn Any + Send + Sync>,
+    domain: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -44,6 +44,11 @@ static EP_OPS: fi_ops_ep = fi_ops_ep {
 };
 
 impl Stx {
+    /// Whether it was opened on this domain.
+    pub(super) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
+        is_same(&self.domain, domain)
+    }
+
     pub(super) fn open(
         domain: Arc<dyn Any + Send + Sync>,
         leave_domain: Box<dyn Fn() + Send + Sync>,
@@ -60,7 +65,7 @@ impl Stx {
             },
             users: Users::default(),
             leave_domain,
-            _domain: domain,
+            domain,
         })
     }
 

@@ -306,7 +306,7 @@ impl Domain {
         let mut buf = Buf::new(len)?;
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
-            let access = abi::FI_SEND | abi::FI_RECV | abi::FI_WRITE;
+            let access = abi::FI_SEND | abi::FI_RECV | abi::FI_READ | abi::FI_WRITE;
             buf.region = Some(Box::new(self.register_any(iov, access, 0, &mut key)?));
         }
         Ok(buf)

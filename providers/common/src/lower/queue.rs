@@ -923,6 +923,26 @@ impl Endpoint {
             .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
     }
 
+    /// Reads as many bytes of a peer's memory as `buf` has into that.
+    pub fn read_own(
+        &self,
+        buf: Buf,
+        from: &[RemoteSegment],
+        flags: u64,
+        token: u64,
+    ) -> core::result::Result<(), (Error, Buf)> {
+        let total = from.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
+        if total != buf.len as u64 {
+            return Err((Error::INVAL, buf));
+        }
+        let iov = [iovec { iov_base: buf.base.as_ptr().cast(), iov_len: buf.len }];
+        let mut desc = descriptors(&[]);
+        desc[0] = buf.desc();
+        let what = Access { write: false, data: 0, flags, token };
+        self.rma(&iov, &desc, from, what, Some(buf))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
+    }
+
     fn rma(
         &self,
         iov: &[iovec],

@@ -46,10 +46,10 @@ const MAX_ANSWERS: usize = 1024;
 
 /// What the upper half of a group's address looks like: no index of an address vector,
 /// also with a peer's context in its highest bits.
-const GROUP_ADDR: fi_addr_t = 0x4d63_6173 << 32;
+pub const GROUP_ADDR: fi_addr_t = 0x4d63_6173 << 32;
 
 /// Whether a destination is a group.
-pub(crate) fn is_group(dest: fi_addr_t) -> bool {
+pub fn is_group(dest: fi_addr_t) -> bool {
     dest & !fi_addr_t::from(u32::MAX) == GROUP_ADDR
 }
 
@@ -121,9 +121,11 @@ impl Notice {
 
 /// How an endpoint takes part in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
-    pub(crate) sends: bool,
-    pub(crate) receives: bool,
+pub struct Part {
+    /// It sends to it.
+    pub sends: bool,
+    /// What is sent there comes to it.
+    pub receives: bool,
 }
 
 /// A group that the endpoint has joined. Peers are known by their indices.

@@ -584,7 +584,7 @@ impl Ep {
             for (token, buf) in ep.close() {
                 self.release(buf);
                 if let Token::Fetch(fetch) = Token::from_u64(token) {
-                    self.fetch_part_done(fetch, Some(error));
+                    self.fetch_part_done(fetch, None, Some(error));
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
+use super::buffered::{Reports, buffering};
 use super::cm::{Conn, Link, Peer};
 use super::contexts::Handed;
 use super::rx::{Body, Fetch, Parked, plain_message};
@@ -51,6 +52,8 @@ pub(crate) struct Identity {
     pub(crate) collective: bool,
     /// It takes notices of multicast groups (FI_MULTICAST).
     pub(crate) multicast: bool,
+    /// Messages are reported as they come (FI_BUFFERED_RECV).
+    pub(crate) buffered: bool,
     /// tx_attr.size: transfers under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -89,6 +92,8 @@ pub(crate) struct Ep {
     pub(crate) inbox: Inbox<Body>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
+    /// Messages that are to be reported, where receives are buffered.
+    pub(super) reports: Reports,
     /// What came while the completion queue was full, and from how much on no more is
     /// taken from the core: nothing else bounds what peers write.
     pub(super) parked: VecDeque<Parked>,
@@ -147,6 +152,9 @@ impl Ep {
         if identity.collective {
             inbox.set_collective();
         }
+        if identity.buffered {
+            inbox.buffer(buffering());
+        }
         let plain_max = common.core_inject.min(MAX_INJECT);
         Self {
             plain_max: plain_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
@@ -164,6 +172,7 @@ impl Ep {
             later: None,
             inbox,
             fetches: Slab::default(),
+            reports: Reports::new(),
             parked: VecDeque::new(),
             parked_max: usize::MAX,
             peers: Slab::default(),

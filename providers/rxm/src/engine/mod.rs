@@ -6,6 +6,7 @@
 //! A turn of progress reads the core's completion queues and, seldom enough not
 //! to cost, its event queues.
 mod atomic;
+mod buffered;
 mod cm;
 mod contexts;
 mod ep;
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
+use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
@@ -28,7 +30,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
-use ofi_provider::worker::Worker;
+use ofi_provider::worker::{Worker, unharmed};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -285,7 +287,8 @@ fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
         if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
             vain = 0;
             if now == seen {
-                state.turn();
+                // Whatever becomes of it, somebody has to see the others through.
+                let _ = unharmed(|| state.turn());
             }
         } else if vain >= HELPER_LOOKS {
             // Whoever starts to wait from now on starts another.
@@ -354,13 +357,17 @@ impl State {
         Ok(())
     }
 
-    /// FI_PEEK, FI_CLAIM, FI_DISCARD.
-    pub(crate) fn special(&mut self, id: u32, op: RecvOp) -> Result {
+    /// FI_PEEK, FI_CLAIM, FI_DISCARD, and tags alone.
+    pub(crate) fn special(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
+        if op.flags & ONLY_TAG != 0 {
+            self.eps[id].post_tag(op);
+            return Ok(());
+        }
         if op.flags & FI_PEEK != 0 {
             // The message asked for may be on its way to us already.
             self.turn();
         }
-        let seen = self.eps[id].inbox.special(op, &mut self.meetings)?;
+        let seen = self.eps[id].inbox.special(op, tagged, &mut self.meetings)?;
         if let Some(seen) = seen
             && let Some(ep) = self.eps.get(seen.owner)
         {

@@ -4,6 +4,7 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
+use super::buffered::{Early, Report, only_tag};
 use super::cm::{Conn, Link, came_on, names};
 use super::ep::Ep;
 use super::tx::{Token, Waiting};
@@ -21,7 +22,7 @@ use ofi_provider::slab::{NONE, Slab};
 
 /// Memory that waiting messages of one endpoint, or of all that share their
 /// receives, may take before no more are taken from the core.
-const MAX_KEPT: usize = 256 << 20;
+pub(super) const MAX_KEPT: usize = 256 << 20;
 
 /// Messages up to this length, or an eighth of the buffer they came in, are copied out
 /// of that while they wait, which is then free for others.
@@ -40,7 +41,7 @@ pub(crate) enum Body {
     /// It is arriving in segments.
     Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
     /// It is to be fetched.
-    AtSender { conn: u32, header: Header, places: RemoteSegments },
+    AtSender { conn: u32, header: Header, places: RemoteSegments, early: Early },
     /// Its connection ended before it was here.
     Lost,
 }
@@ -59,7 +60,7 @@ impl inbox::Body for Body {
             Self::Whole(bytes) => bytes.len(),
             Self::InPacket(buf, _) => buf.len(),
             Self::Partial { bytes, .. } => bytes.len(),
-            Self::AtSender { .. } => size_of::<RemoteSegments>(),
+            Self::AtSender { early, .. } => size_of::<RemoteSegments>() + early.cost(),
             Self::Lost => 0,
         }
     }
@@ -116,21 +117,23 @@ pub(super) struct Partial {
 /// A message that goes straight from its sender's memory to the receive.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    recv: Recv,
-    about: About,
+    pub(super) recv: Recv,
+    pub(super) about: About,
     pub(super) conn: u32,
-    header: Header,
-    places: RemoteSegments,
+    pub(super) header: Header,
+    pub(super) places: RemoteSegments,
     /// The next place to read, and how many bytes are asked for.
-    next: usize,
-    asked: usize,
+    pub(super) next: usize,
+    pub(super) asked: usize,
     /// Bytes the receive has room for.
-    wanted: usize,
-    outstanding: u32,
+    pub(super) wanted: usize,
+    pub(super) outstanding: u32,
     /// The sender writes it.
-    by_write: bool,
-    error: Option<Error>,
-    regions: Vec<Region>,
+    pub(super) by_write: bool,
+    pub(super) error: Option<Error>,
+    pub(super) regions: Vec<Region>,
+    /// It has no receive yet: this is to be reported of it.
+    pub(super) report: Option<Report>,
 }
 
 /// A whole message with nothing special to it, for which a receive waits, goes there.
@@ -352,11 +355,15 @@ impl Ep {
             cq_data: bare.cq_data,
             peer: self.conns[id].peer,
         };
-        if let Some(recv) = self.inbox.take_posted(&about) {
-            recv.buf.copy_from(0, bytes);
-            self.inbox.received(&recv, &about);
-        } else if !self.inbox.drops(&about) {
-            self.inbox.keep(about, Body::Whole(bytes.into()));
+        match self.inbox.take_posted(&about) {
+            Some(recv) if !only_tag(&recv) => {
+                recv.buf.copy_from(0, bytes);
+                self.inbox.received(&recv, &about);
+            }
+            None if self.inbox.drops(&about) => {}
+            met => {
+                self.keep(about, Body::Whole(bytes.into()), met);
+            }
         }
     }
 
@@ -413,17 +420,21 @@ impl Ep {
                         return Some(buf);
                     }
                 };
-                if let Some(recv) = self.inbox.take_posted(&about) {
-                    recv.buf.copy_from(0, payload);
-                    self.inbox.received(&recv, &about);
-                } else if self.inbox.drops(&about) {
+                match self.inbox.take_posted(&about) {
+                    Some(recv) if !only_tag(&recv) => {
+                        recv.buf.copy_from(0, payload);
+                        self.inbox.received(&recv, &about);
+                    }
                     // Nobody waits for it, nor ever will.
-                } else if payload.len() <= COPY_MAX.max(buf.len() / 8) {
-                    let body = Body::Whole(payload.into());
-                    self.inbox.keep(about, body);
-                } else {
-                    self.inbox.keep(about, Body::InPacket(buf, len));
-                    return None;
+                    None if self.inbox.drops(&about) => {}
+                    met if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
+                        let body = Body::Whole(payload.into());
+                        self.keep(about, body, met);
+                    }
+                    met => {
+                        self.keep(about, Body::InPacket(buf, len), met);
+                        return None;
+                    }
                 }
                 Ok(())
             }
@@ -494,11 +505,11 @@ impl Ep {
                 }
                 let msg_id = header.msg_id;
                 let target = match self.inbox.take_posted(&about) {
-                    Some(recv) => Target::Recv(recv),
+                    Some(recv) if !only_tag(&recv) => Target::Recv(recv),
                     None if self.inbox.drops(&about) => Target::Nowhere,
-                    None => {
+                    met => {
                         let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
-                        Target::Kept(self.inbox.keep(about, body))
+                        Target::Kept(self.keep(about, body, met))
                     }
                 };
                 let partial = &mut self.conns[id].partial;
@@ -541,6 +552,9 @@ impl Ep {
                 self.inbox.received(&recv, &of);
             }
         }
+        if !self.reports.is_empty() {
+            self.report_due(of.peer);
+        }
         Ok(())
     }
 
@@ -552,12 +566,13 @@ impl Ep {
             return Err(Malformed("a rendezvous of another length than its message"));
         }
         match self.inbox.take_posted(&about) {
-            Some(recv) => self.fetch(recv, about, id, *header, places),
+            Some(recv) if !only_tag(&recv) => self.fetch(recv, about, id, *header, places),
             // Its sender is done with it.
             None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
-            None => {
+            met => {
                 self.conns[id].announced += 1;
-                self.inbox.keep(about, Body::AtSender { conn: id, header: *header, places });
+                let early = Early::None;
+                self.keep(about, Body::AtSender { conn: id, header: *header, places, early }, met);
             }
         }
         Ok(())
@@ -581,21 +596,14 @@ impl Ep {
     ) {
         let unnamed = |place: &RemoteSegment| place.key == FI_KEY_NOTAVAIL;
         let by_write = self.common.config.rndv_write || places.as_slice().iter().any(unnamed);
-        let wanted = about.len.min(recv.buf.len());
-        let id = self.fetches.insert(Fetch {
-            recv,
-            about,
-            conn,
-            header,
-            places,
-            next: 0,
-            asked: 0,
-            wanted,
-            outstanding: 0,
-            by_write,
-            error: None,
-            regions: Vec::new(),
-        });
+        let fetch = Fetch { by_write, ..Fetch::new(recv, about, conn, header, places) };
+        let id = self.fetches.insert(fetch);
+        self.start_fetch(id);
+    }
+
+    /// Asks for a message, or for more of it, now or when there is room.
+    pub(super) fn start_fetch(&mut self, id: u32) {
+        let Some(conn) = self.fetches.get(id).map(|fetch| fetch.conn) else { return };
         if self.is_ready_for_urgent(conn) {
             match self.advance_fetch(id) {
                 Ok(()) => return,
@@ -619,6 +627,9 @@ impl Ep {
         let common = self.common.clone();
         let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
         let domain = &common.domain;
+        if fetch.report.is_some() {
+            return self.advance_early(id);
+        }
         if fetch.by_write && fetch.wanted > 0 {
             let part = fetch.recv.buf.part(0, fetch.wanted);
             fetch.regions = domain.register_recv(&part, FI_REMOTE_WRITE, || common.key())?;
@@ -658,12 +669,17 @@ impl Ep {
     }
 
     /// A part of a message is here, or will not be.
-    pub(super) fn fetch_part_done(&mut self, id: u32, error: Option<Error>) {
+    pub(super) fn fetch_part_done(&mut self, id: u32, buf: Option<Buf>, error: Option<Error>) {
         let Some(fetch) = self.fetches.get_mut(id) else { return };
         fetch.outstanding -= 1;
         fetch.error = fetch.error.or(error);
+        if let Some(report) = &mut fetch.report {
+            Self::early_came(report, buf);
+        }
         if fetch.outstanding == 0 && (fetch.asked == fetch.wanted || fetch.error.is_some()) {
             self.fetched(id);
+        } else if fetch.report.is_some() {
+            self.start_fetch(id);
         }
     }
 
@@ -672,6 +688,9 @@ impl Ep {
         let Some(fetch) = self.fetches.remove(id) else { return };
         // Registered no more before the application has its buffer back.
         drop(fetch.regions);
+        if fetch.report.is_some() {
+            return self.early_done(Fetch { regions: Vec::new(), ..fetch });
+        }
         if let Some(error) = fetch.error {
             self.inbox.failed(&fetch.recv, &fetch.about, error);
             return;
@@ -748,7 +767,7 @@ impl Ep {
                     None => Target::Nowhere,
                 };
             }
-            Body::AtSender { conn, header, places } => {
+            Body::AtSender { conn, header, places, early: _ } => {
                 if let Some(conn) = self.conns.get_mut(conn) {
                     conn.announced -= 1;
                 }
@@ -809,12 +828,7 @@ impl Ep {
                 _ => false,
             };
             for number in self.inbox.kept_as(queue, lost) {
-                if queue == 1 && self.inbox.is_claimed(number) {
-                    // Somebody counts on it: the claim fails when it is used.
-                    self.inbox.change(queue, number, |body| *body = Body::Lost);
-                } else {
-                    self.inbox.take_kept(queue, number);
-                }
+                self.lose_kept(queue, number, error);
             }
         }
     }

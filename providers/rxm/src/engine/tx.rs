@@ -975,7 +975,7 @@ impl Ep {
                     _ => {}
                 }
             }
-            Token::Fetch(id) => self.fetch_part_done(id, done.error),
+            Token::Fetch(id) => self.fetch_part_done(id, done.buf, done.error),
         }
     }
 

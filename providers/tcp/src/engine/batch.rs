@@ -11,7 +11,7 @@ use super::cm::Timer;
 use super::tx::Finish;
 use crate::config::config;
 use ofi_provider::error::Result;
-use ofi_provider::worker::Worker;
+use ofi_provider::worker::{Worker, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -177,7 +177,7 @@ impl Shared {
             self.timer.set(Duration::ZERO);
             self.ordered.store(false, Ordering::Relaxed);
             let Some(engine) = engine.upgrade() else { return };
-            if !engine.flush() {
+            if unharmed(|| engine.flush()) == Some(false) {
                 // Somebody is at it; if that is no progress, we come again.
                 self.order();
             }

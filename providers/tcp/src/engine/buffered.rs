@@ -1,21 +1,25 @@
 //! Endpoints with buffered receives, for programs of 1.x (fi_msg(3) there):
-//! messages are reported as they come, and then claimed or discarded.
+//! messages are reported as they come, or as they meet a tag, and then claimed or
+//! discarded.
 //!
 //! A message up to the endpoint's limit is kept and reported when all of it is
 //! here. Of a longer one only the start is, and the rest waits in its connection
-//! until the application says where it is to go.
+//! until the application says where it is to go; if it waits for a tag it is kept
+//! as any message that came before its receive.
 use super::State;
 use super::ep::Ep;
-use super::inbox::{Body, Inbox, MAX_UNEXPECTED};
+use super::inbox::{About, Body, Inbox, MAX_UNEXPECTED};
+use super::post::{TAGGED, find};
+use super::rx::{Begun, Incoming, Target};
 use core::ffi::c_int;
-use ofi_provider::abi::{FI_DISCARD, FI_MORE, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN};
-use ofi_provider::buffered::RecvContext;
+use ofi_provider::abi::{FI_DISCARD, FI_MORE};
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::buffered::Buffering;
+use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
+use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
-
-/// The limit of an endpoint whose application sets none, as the original's.
-const DEFAULT_LIMIT: usize = 16384;
 
 /// The largest limit.
 const MAX_LIMIT: usize = MAX_UNEXPECTED / 4;
@@ -24,112 +28,170 @@ const MAX_LIMIT: usize = MAX_UNEXPECTED / 4;
 /// engine's room for reading.
 pub(super) const MAX_START: usize = 1024;
 
-/// How an endpoint buffers.
-#[derive(Debug)]
-pub(super) struct Buffering {
-    /// Messages up to this are reported whole.
-    pub(super) limit: usize,
-    /// At least so much of others is reported with them.
-    pub(super) start: usize,
-    /// The endpoint is enabled: nothing can be set any more.
-    pub(super) fixed: bool,
-}
-
-impl Default for Buffering {
-    fn default() -> Self {
-        Self { limit: DEFAULT_LIMIT, start: 0, fixed: false }
-    }
-}
-
-/// A message that was reported and is neither claimed nor discarded yet.
-#[derive(Debug)]
-pub(super) struct Announced {
-    queue: usize,
-    id: u32,
-    context: RecvContext,
-    /// What its entry pointed to, if the message itself is not here.
-    _start: Box<[u8]>,
-}
-
-impl Announced {
-    /// Where it is kept: untagged or tagged, and its number.
-    pub(super) fn place(&self) -> (usize, u32) {
-        (self.queue, self.id)
-    }
+/// How an endpoint buffers whose application has set nothing.
+pub(super) fn buffering() -> Box<Buffering> {
+    Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
 }
 
 impl Ep {
     /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
     pub(crate) fn buffering(&self, name: c_int) -> Result<usize> {
-        match (&self.buffering, name) {
-            (Some(buffering), FI_OPT_BUFFERED_LIMIT) => Ok(buffering.limit),
-            (Some(buffering), FI_OPT_BUFFERED_MIN) => Ok(buffering.start),
-            _ => Err(Error::NOPROTOOPT),
-        }
+        self.buffering.as_ref().ok_or(Error::NOPROTOOPT)?.option(name)
     }
 
     /// Sets one of them.
     pub(crate) fn set_buffering(&mut self, name: c_int, value: usize) -> Result {
-        let buffering = self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?;
-        let (place, most) = match name {
-            FI_OPT_BUFFERED_LIMIT => (&mut buffering.limit, MAX_LIMIT),
-            FI_OPT_BUFFERED_MIN => (&mut buffering.start, MAX_START),
-            _ => return Err(Error::NOPROTOOPT),
-        };
-        if buffering.fixed {
-            return Err(Error::OPBADSTATE);
-        }
-        *place = match value {
-            // As much as there can be.
-            usize::MAX => most,
-            value if value <= most => value,
-            _ => return Err(Error::MSGSIZE),
-        };
-        Ok(())
+        self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
     }
 
-    /// Reports a kept message, of which there is all or this start.
-    pub(super) fn announce(&self, inbox: &mut Inbox, queue: usize, id: u32, start: Box<[u8]>) {
+    /// Reports a kept message, of which there is all or this start; `posted`: of the
+    /// tag it met, if it waited for one.
+    fn announce(
+        &mut self,
+        inbox: &mut Inbox,
+        queue: usize,
+        id: u32,
+        start: Option<Box<[u8]>>,
+        posted: Option<Context>,
+    ) {
         let Some(message) = inbox.unexpected[queue].get(id) else { return };
-        let (at, more) = match &message.body {
-            Body::Whole(bytes) => (bytes.as_ptr(), 0),
-            _ => (start.as_ptr(), FI_MORE),
+        let about = message.about;
+        let (at, more) = match (&start, &message.body) {
+            (Some(start), _) => (start.as_ptr(), FI_MORE),
+            (None, Body::Whole(bytes)) => (bytes.as_ptr(), 0),
+            _ => return,
         };
-        let context = RecvContext::new(self.fid);
-        let address = context.address();
-        let entry = self.entry(&message.about, address, at as usize, more);
+        let Some(buffering) = &mut self.buffering else { return };
+        let context = buffering.tell((queue, id), self.fid, posted, start);
         // No receive finds it any more.
         inbox.unexpected[queue].claim(id);
-        let announced = Announced { queue, id, context, _start: start };
-        inbox.announced.insert(address.0 as usize, announced);
         if let Some(cq) = &self.rx_cq {
-            cq.write(entry);
+            cq.write(self.entry(&about, context, at as usize, more));
+        }
+    }
+
+    /// All of a kept message is here: reports it, if nothing else is waited for.
+    pub(super) fn is_whole(&mut self, inbox: &mut Inbox, queue: usize, id: u32) {
+        let Some(buffering) = &mut self.buffering else { return };
+        match buffering.take_owed(queue, id) {
+            None if buffering.waits(queue == TAGGED) => {}
+            posted => self.announce(inbox, queue, id, None, posted),
+        }
+    }
+
+    /// A kept message that had met a tag does not come after all.
+    pub(super) fn fail_owed(
+        &mut self,
+        inbox: &mut Inbox,
+        queue: usize,
+        id: u32,
+        about: &About,
+        error: Error,
+    ) {
+        if let Some(posted) = self.buffering.as_mut().and_then(|b| b.take_owed(queue, id)) {
+            let recv = Recv::new(RecvBuf::none(), posted, 0);
+            self.receive_failed(inbox, &recv, about, error);
         }
     }
 }
 
 impl State {
-    /// FI_CLAIM or FI_DISCARD with the context that a message was reported with.
-    pub(super) fn settle_announced(&mut self, ep_id: u32, op: RecvOp, queue: usize) -> Result {
-        let ep = &self.eps[ep_id];
+    /// A message came to an endpoint that buffers; `met`: the tag for it.
+    #[cold]
+    pub(super) fn begin_buffered(
+        &mut self,
+        id: u32,
+        about: About,
+        behind: &[u8],
+        met: Option<Recv>,
+    ) -> Begun {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
-        let key = op.context.0 as usize;
-        if inbox.announced.get(&key).is_none_or(|announced| announced.queue != queue) {
-            return Err(Error::INVAL);
+        let Some(buffering) = &mut ep.buffering else { return Begun::Gone };
+        let queue = about.queue();
+        let posted = met.map(|recv| recv.context);
+        let waits = posted.is_none() && buffering.waits(about.tagged);
+        if buffering.is_long(about.len) && !waits {
+            let start = behind[..buffering.wanted(about.len).min(behind.len())].into();
+            let message = ep.keep(inbox, about, Body::Blocking);
+            ep.announce(inbox, queue, message, Some(start), posted);
+            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
+            return Begun::Blocked;
         }
-        let Some(Announced { id, context, .. }) = inbox.announced.remove(&key) else {
-            return Err(Error::INVAL);
+        let (message, begun) = self.begin_kept(id, about, behind);
+        let ep = &mut self.eps[about.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
+        if let (Some(posted), Some(buffering)) = (posted, &mut ep.buffering) {
+            // No other tag is for it.
+            inbox.unexpected[queue].claim(message);
+            buffering.owe(queue, message, posted);
+        }
+        if matches!(begun, Begun::Taken(here) if here == about.len) {
+            ep.is_whole(inbox, queue, message);
+        }
+        begun
+    }
+
+    /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
+    pub(super) fn post_tag(&mut self, ep_id: u32, op: &RecvOp, pattern: Pattern) {
+        let ep = &mut self.eps[ep_id];
+        if let Some(buffering) = &mut ep.buffering {
+            buffering.post_tags();
+        }
+        let ended = ep.ended;
+        let inbox = &mut self.inboxes[ep.inbox];
+        let Some(id) = find(&self.eps, inbox, TAGGED, pattern) else {
+            let recv = Recv::new(RecvBuf::none(), op.context, op.flags);
+            match ended {
+                true => self.cancelled(ep_id, TAGGED, &recv),
+                false => inbox.posted[TAGGED].push(pattern, recv),
+            }
+            return;
         };
-        if op.flags & FI_DISCARD == 0 {
-            let recv = Recv::new(op.buf, context.into_context(), op.flags);
-            self.take_message(ep_id, queue, id, Some(recv));
-            return Ok(());
+        let ep = &mut self.eps[ep_id];
+        let (Some(message), Some(buffering)) =
+            (inbox.unexpected[TAGGED].get(id), &mut ep.buffering)
+        else {
+            return;
+        };
+        let about = &message.about;
+        // What there is of it: its start came with the header.
+        let here = match &message.body {
+            Body::Whole(bytes) | Body::Arriving(bytes) => &bytes[..],
+            Body::Blocking => {
+                let conn = self.conns.get(about.conn).filter(|conn| conn.serial == about.serial);
+                conn.map_or(&[][..], |conn| &conn.stash)
+            }
+            Body::AtSender(_) | Body::Lost => &[],
+        };
+        let long = buffering.is_long(about.len);
+        let start = long.then(|| here[..buffering.wanted(about.len).min(here.len())].into());
+        if long || matches!(message.body, Body::Whole(_)) {
+            ep.announce(inbox, TAGGED, id, start, Some(op.context));
+        } else {
+            inbox.unexpected[TAGGED].claim(id);
+            buffering.owe(TAGGED, id, op.context);
         }
+    }
+
+    /// FI_CLAIM or FI_DISCARD with the context that a message was reported with:
+    /// whether there is such a message.
+    pub(super) fn settle_announced(&mut self, ep_id: u32, op: &RecvOp, queue: usize) -> bool {
+        let ep = &mut self.eps[ep_id];
+        let Some(buffering) = &mut ep.buffering else { return false };
+        let Some((id, context)) = buffering.take(op.context, queue) else { return false };
+        if op.flags & FI_DISCARD == 0 {
+            let recv = Recv::new(op.buf.clone(), context, op.flags);
+            self.take_message(ep_id, queue, id, Some(recv));
+            return true;
+        }
+        let inbox = &self.inboxes[ep.inbox];
         if let Some(message) = inbox.unexpected[queue].get(id) {
             // Counted, as is what is claimed; its entry was the announcement.
             ep.rx_done(ep.entry(&message.about, op.context, 0, 0), false);
         }
         self.take_message(ep_id, queue, id, None);
-        Ok(())
+        true
     }
 }

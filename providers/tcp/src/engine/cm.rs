@@ -229,7 +229,7 @@ impl State {
         request.socket.send(&CmMessage::encode(CmType::Response, knows, param))?;
         let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
-        conn.connected(self.transport.is_ring());
+        conn.connected(self.transport.is_ring(), self.eps[ep_id].is_buffered());
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -465,7 +465,8 @@ impl State {
     /// Messages may flow; those that waited go first.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        conn.connected(self.transport.is_ring());
+        let buffers = self.eps[conn.ep].is_buffered();
+        conn.connected(self.transport.is_ring(), buffers);
         if conn.order == ByteOrder::Network {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);

@@ -153,13 +153,13 @@ impl Conn {
         }
     }
 
-    /// Messages may flow, `by_ring` or by a call for each; the peer's byte order is
-    /// known.
-    pub(super) fn connected(&mut self, by_ring: bool) {
+    /// Messages may flow, `by_ring` or by a call for each, to an endpoint that
+    /// `buffers` them or not; the peer's byte order is known.
+    pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
         self.stage = Stage::Connected;
         self.socket.set_peer_timeout(config().peer_timeout);
         self.zerocopy = Zerocopy::new(&self.socket);
-        self.hears_plain = self.order.is_native() && !config().trace;
+        self.hears_plain = self.order.is_native() && !config().trace && !buffers;
         if self.hears_plain && self.zerocopy.is_none() && !by_ring {
             let max = if self.rendezvous { config().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;

@@ -1,12 +1,15 @@
 //! The engine's side of an endpoint.
 use super::State;
-use super::buffered::Buffering;
+use super::buffered::buffering;
 use super::inbox::{About, Inbox};
 use super::tx::Outgoing;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_READ, FI_WRITE, fi_addr_t};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_READ, FI_WRITE, fi_addr_t,
+};
 use ofi_provider::av::Av;
+use ofi_provider::buffered::Buffering;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
@@ -106,10 +109,12 @@ pub(crate) struct Ep {
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
 
+    /// Flags of a receive by any of which its success is reported.
+    pub(super) reported: u64,
     /// Its receives and the messages that wait, or those it shares.
     pub(super) inbox: u32,
     /// Messages are reported as they come.
-    pub(super) buffering: Option<Buffering>,
+    pub(super) buffering: Option<Box<Buffering>>,
 
     /// RDM: where peers connect to.
     pub(super) listener: Option<Socket>,
@@ -131,7 +136,7 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(identity: Identity, inbox: u32) -> Self {
         Self {
-            buffering: identity.buffered.then(Buffering::default),
+            buffering: identity.buffered.then(buffering),
             identity,
             fid: FidPtr(std::ptr::null_mut()),
             tx_cq: None,
@@ -144,6 +149,7 @@ impl Ep {
             later: None,
             source: None,
             tx_pending: 0,
+            reported: FI_COMPLETION,
             inbox,
             listener: None,
             peers: Slab::default(),
@@ -446,10 +452,11 @@ impl Ep {
     /// What is bound for receiving, and for what peers do to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
         self.rx_cq.clone_from(&bindings.rx_cq);
+        self.reported = bindings.reported();
         self.rx_cntr.clone_from(&bindings.rx_cntr);
         self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
         if let Some(buffering) = &mut self.buffering {
-            buffering.fixed = true;
+            buffering.fix();
         }
     }
 

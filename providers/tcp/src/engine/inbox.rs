@@ -1,6 +1,5 @@
 //! Where receives and messages meet: an endpoint's own, or one that several
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
-use super::buffered::Announced;
 use super::conn::Conn;
 use ofi_provider::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use ofi_provider::error::{Error, Result};
@@ -120,9 +119,6 @@ pub(super) struct Inbox {
     pub(super) unexpected: [Unexpected<Message>; QUEUES],
     /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     pub(super) claimed: HashMap<usize, u32>,
-    /// Messages of an endpoint with buffered receives that the application knows
-    /// of, by the context it knows them by.
-    pub(super) announced: HashMap<usize, Announced>,
     pub(super) min_multi_recv: usize,
     /// What the kept messages take, and those that are collected.
     bytes: usize,
@@ -138,7 +134,6 @@ impl Inbox {
             posted: Default::default(),
             unexpected: Default::default(),
             claimed: HashMap::new(),
-            announced: HashMap::new(),
             min_multi_recv: MIN_MULTI_RECV,
             bytes: 0,
             longest: 0,
@@ -215,9 +210,8 @@ impl Inbox {
         Some(message)
     }
 
-    /// Whether somebody counts on getting this message.
+    /// Whether somebody claimed this message by a peek.
     pub(super) fn is_claimed(&self, queue: usize, id: u32) -> bool {
-        (queue == 1 && self.claimed.values().any(|claimed| *claimed == id))
-            || self.announced.values().any(|announced| announced.place() == (queue, id))
+        queue == 1 && self.claimed.values().any(|claimed| *claimed == id)
     }
 }

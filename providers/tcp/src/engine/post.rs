@@ -5,9 +5,9 @@ use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, QUEUES};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
-use ofi_provider::abi::{
-    FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED,
-};
+use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
@@ -17,14 +17,14 @@ use ofi_provider::multi_recv::Recv;
 use ofi_provider::slab::Slab;
 
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).
-const TAGGED: usize = 1;
+pub(super) const TAGGED: usize = 1;
 
 /// What a receive that is nothing but that does not ask for.
-const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE;
+const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
 
 /// The oldest kept message that fits.
 #[inline]
-fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option<u32> {
+pub(super) fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option<u32> {
     let source = |message: &Message| eps[message.about.ep].name_of(message.about.peer);
     inbox.unexpected[queue].find(pattern, source)
 }
@@ -57,6 +57,10 @@ impl State {
         let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
         if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
             return self.special(ep_id, op, queue, pattern);
+        }
+        if op.flags & ONLY_TAG != 0 {
+            self.post_tag(ep_id, &op, pattern);
+            return Ok(());
         }
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
             // Its parts are given out front to back of one piece.
@@ -179,21 +183,24 @@ impl State {
 
     /// FI_PEEK, FI_CLAIM and FI_DISCARD (fi_tagged(3)).
     fn special(&mut self, ep_id: u32, op: RecvOp, queue: usize, pattern: Pattern) -> Result {
-        if self.eps[ep_id].buffering.is_some() && op.flags & FI_PEEK == 0 {
-            return self.settle_announced(ep_id, op, queue);
+        if op.flags & FI_PEEK == 0 && self.settle_announced(ep_id, &op, queue) {
+            return Ok(());
         }
         if op.flags & FI_PEEK != 0 {
             return self.peek(ep_id, &op, pattern);
         }
         if op.flags & FI_CLAIM == 0 {
-            // FI_DISCARD alone names no message.
-            return Err(Error::BADFLAGS);
+            // FI_DISCARD alone names only what was reported.
+            let buffers = self.eps[ep_id].buffering.is_some();
+            return Err(if buffers { Error::INVAL } else { Error::BADFLAGS });
         }
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
-        let id = inbox.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
+        let claimed = if queue == TAGGED { &mut inbox.claimed } else { return Err(Error::INVAL) };
+        let id = claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            let recv = Recv::new(op.buf, op.context, op.flags);
+            // Its entry is that of any receive: only what was buffered is marked.
+            let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.take_message(ep_id, TAGGED, id, Some(recv));
             return Ok(());
         }
@@ -201,7 +208,7 @@ impl State {
         self.take_message(ep_id, TAGGED, id, None);
         if let Some(about) = about {
             let ep = &self.eps[about.ep];
-            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & FI_COMPLETION != 0);
+            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & ep.reported != 0);
         }
         Ok(())
     }
@@ -223,12 +230,15 @@ impl State {
             ep.no_message(op);
             return Ok(());
         };
-        if let Body::Whole(bytes) = &message.body {
-            // As much of the message as the caller has room for.
-            op.buf.copy_from(0, bytes);
-        }
+        // As much of the message as the caller has room for, if it is here; the entry
+        // names the buffer only when something was put there.
+        let copied = match &message.body {
+            Body::Whole(bytes) => op.buf.copy_from(0, bytes),
+            _ => 0,
+        };
+        let buf = if copied > 0 { op.buf.address() } else { 0 };
         let owner = &self.eps[message.about.ep];
-        let entry = owner.entry(&message.about, op.context, op.buf.address(), 0);
+        let entry = owner.entry(&message.about, op.context, buf, 0);
         if claim {
             if inbox.claimed.contains_key(&(op.context.0 as usize)) {
                 return Err(Error::INVAL);
@@ -236,7 +246,7 @@ impl State {
             inbox.unexpected[TAGGED].claim(id);
             inbox.claimed.insert(op.context.0 as usize, id);
         }
-        if op.flags & FI_COMPLETION != 0
+        if op.flags & owner.reported != 0
             && let Some(cq) = &owner.rx_cq
         {
             cq.write(entry);
@@ -260,7 +270,7 @@ impl State {
         }
     }
 
-    fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
+    pub(super) fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
         let extra = self.inboxes[ep.inbox].multi.cancelled(recv) | (recv.flags & ASIDE);
         let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
@@ -276,6 +286,12 @@ impl State {
                 self.cancelled(ep_id, queue, &recv);
             }
         }
+        // What met a tag and is not all here is as good as posted still.
+        let Some(buffering) = &mut self.eps[ep_id].buffering else { return };
+        for (queue, id, posted) in buffering.take_all_owed() {
+            self.cancelled(ep_id, queue, &Recv::new(RecvBuf::none(), posted, 0));
+            self.take_message(ep_id, queue, id, None);
+        }
     }
 
     /// Forgets all posted receives, and what the application claimed; nothing is
@@ -285,9 +301,8 @@ impl State {
         let ep = &mut self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
         let claimed = std::mem::take(&mut inbox.claimed).into_values().map(|id| (TAGGED, id));
-        let announced = std::mem::take(&mut inbox.announced);
-        let announced = announced.into_values().map(|announced| announced.place());
-        for (queue, id) in claimed.chain(announced) {
+        let told = ep.buffering.as_mut().map(|buffering| buffering.take_all_told());
+        for (queue, id) in claimed.chain(told.into_iter().flatten()) {
             self.take_message(ep_id, queue, id, None);
         }
     }

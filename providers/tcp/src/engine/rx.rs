@@ -17,17 +17,19 @@ use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_COMPLETION, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf};
+use ofi_provider::buffered::{Buffering, ONLY_TAG};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
 use ofi_provider::later::ASIDE;
-use ofi_provider::multi_recv::Recv;
+use ofi_provider::multi_recv::{KEPT, Recv};
 use ofi_provider::slab::Slab;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// From how much on the rest of a message is read straight to its place.
 pub(super) const DIRECT_MIN: usize = 4096;
@@ -135,7 +137,7 @@ impl Ep {
 
     /// A receive has its message: reports it.
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
@@ -152,7 +154,7 @@ impl Ep {
             self.rx_failed(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.rx_done(entry, recv.flags & FI_COMPLETION != 0 || extra != 0);
+            self.rx_done(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
         }
     }
 
@@ -164,7 +166,7 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & ASIDE);
+        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.rx_failed(CompletionError::new(entry, error));
     }
@@ -206,7 +208,7 @@ impl Ep {
     }
 
     /// Keeps a message until a receive takes it.
-    fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
+    pub(super) fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
         if let Some(peer) = self.peers.get_mut(about.peer) {
             peer.messages += 1;
         }
@@ -215,7 +217,7 @@ impl Ep {
 
     /// Whether a peer's next unexpected message is one too many for the bound
     /// the user set (FI_TCP_MAX_SAVED).
-    fn peer_is_over_bound(&self, peer: u32) -> bool {
+    pub(super) fn peer_is_over_bound(&self, peer: u32) -> bool {
         let bound = config().max_saved;
         bound.is_some_and(|max| self.peers.get(peer).is_some_and(|peer| peer.messages >= max))
     }
@@ -254,7 +256,7 @@ fn plain_message(
             src: ep.source.unwrap_or_else(|| ep.id_of(conn.peer)),
             ..Completion::of(recv.context, FI_RECV | if tagged { FI_TAGGED } else { FI_MSG }, len)
         };
-        let report = recv.flags & FI_COMPLETION != 0;
+        let report = recv.flags & ep.reported != 0;
         posted.drop_first();
         ep.rx_done(entry, report);
     } else {
@@ -271,10 +273,24 @@ impl State {
     /// Reads a connection until it has nothing more, or had its share. Whether
     /// anything came.
     pub(super) fn read(&mut self, id: u32) -> bool {
+        self.lend_staging(&[id], |state, staging| state.read_with(id, staging))
+    }
+
+    /// Lends the room for reading to what uses all the rest as well. It comes back even
+    /// if that panics: without it each later read would look like the end of a stream.
+    /// Of these connections bytes are lost then, so that they end.
+    pub(super) fn lend_staging<R>(
+        &mut self,
+        ids: &[u32],
+        work: impl FnOnce(&mut Self, &mut [u8]) -> R,
+    ) -> R {
         let mut staging = std::mem::take(&mut self.staging);
-        let moved = self.read_with(id, &mut staging);
+        let result = catch_unwind(AssertUnwindSafe(|| work(self, &mut staging)));
         self.staging = staging;
-        moved
+        result.unwrap_or_else(|panic| {
+            ids.iter().for_each(|id| self.fail(*id, Error::OTHER));
+            resume_unwind(panic)
+        })
     }
 
     /// By far the commonest case, in short: one call brings all there is, and that
@@ -319,10 +335,7 @@ impl State {
 
     #[inline(never)]
     fn parse_staged(&mut self, id: u32, part: Range<usize>) -> bool {
-        let staging = std::mem::take(&mut self.staging);
-        let goes_on = self.parse(id, &staging[part]);
-        self.staging = staging;
-        goes_on
+        self.lend_staging(&[id], |state, staging| state.parse(id, &staging[part]))
     }
 
     fn read_with(&mut self, id: u32, staging: &mut [u8]) -> bool {
@@ -733,6 +746,12 @@ impl State {
         }
         let about = about(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
+        if let Some(buffering) = &ep.buffering
+            && buffering.is_long(about.len)
+            && behind.len() < buffering.wanted(about.len)
+        {
+            return Ok(Begun::Short);
+        }
         if here < about.len
             && inbox.shared
             && ep.source.is_some()
@@ -744,6 +763,9 @@ impl State {
             return Ok(Begun::Taken(0));
         }
         if let Some(recv) = ep.take_posted(inbox, &about) {
+            if recv.flags & ONLY_TAG != 0 {
+                return Ok(self.begin_buffered(id, about, behind, Some(recv)));
+            }
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
                 ep.received(inbox, &recv, &about);
@@ -763,48 +785,41 @@ impl State {
 
     /// A message came that no receive waits for.
     fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Begun {
-        let conn = &mut self.conns[id];
-        let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
-        let here = about.len.min(behind.len());
-        let queue = about.queue();
-        if ep.drops(&about) {
-            conn.incoming = Some(Incoming { about, target: Target::Discard, done: here });
+        if self.eps[about.ep].buffering.is_some() {
+            return self.begin_buffered(id, about, behind, None);
+        }
+        if self.eps[about.ep].drops(&about) {
+            let here = about.len.min(behind.len());
+            self.conns[id].incoming = Some(Incoming { about, target: Target::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
                 true => Begun::Taken(here),
                 false => Begun::Gone,
             };
         }
-        if let Some(buffering) = &ep.buffering
-            && about.len > buffering.limit
-        {
-            let start = about.len.min(buffering.start);
-            if behind.len() < start {
-                return Begun::Short;
-            }
-            let message = ep.keep(inbox, about, Body::Blocking);
-            ep.announce(inbox, queue, message, behind[..start].into());
-            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
-            return Begun::Blocked;
-        }
+        self.begin_kept(id, about, behind).1
+    }
+
+    /// Keeps a message, whose number comes back, or as much of it as there is room for.
+    pub(super) fn begin_kept(&mut self, id: u32, about: About, behind: &[u8]) -> (u32, Begun) {
+        let conn = &mut self.conns[id];
+        let ep = &mut self.eps[conn.ep];
+        let inbox = &mut self.inboxes[ep.inbox];
+        let here = about.len.min(behind.len());
         if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
             let message = ep.keep(inbox, about, Body::Blocking);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
-            return Begun::Blocked;
+            return (message, Begun::Blocked);
         }
         if here == about.len {
             let message = ep.keep(inbox, about, Body::Whole(behind[..here].into()));
-            if ep.buffering.is_some() {
-                ep.announce(inbox, queue, message, Box::default());
-            }
-            return Begun::Taken(here);
+            return (message, Begun::Taken(here));
         }
         let mut bytes = vec![0; about.len].into_boxed_slice();
         bytes[..here].copy_from_slice(&behind[..here]);
         let message = ep.keep(inbox, about, Body::Arriving(bytes));
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
-        Begun::Taken(here)
+        (message, Begun::Taken(here))
     }
 
     /// A message was announced that waits at its sender.
@@ -898,9 +913,7 @@ impl State {
                     && let Body::Arriving(bytes) = &mut kept.body
                 {
                     kept.body = Body::Whole(std::mem::take(bytes));
-                    if ep.buffering.is_some() {
-                        ep.announce(inbox, queue, message, Box::default());
-                    }
+                    ep.is_whole(inbox, queue, message);
                 }
             }
         }
@@ -977,10 +990,13 @@ impl State {
                 if complete || message.about.conn != id {
                     continue;
                 }
-                if inbox.is_claimed(queue, number) {
+                let about = message.about;
+                let told = |buffering: &Buffering| buffering.has_told(queue, number);
+                if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
                     // Somebody counts on it: the claim fails when it is used.
                     inbox.set_body(queue, number, Body::Lost);
                 } else {
+                    ep.fail_owed(inbox, queue, number, &about, error);
                     ep.drop_message(inbox, queue, number);
                 }
             }
@@ -1047,5 +1063,34 @@ fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
             Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))
         }
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::Engine;
+    use ofi_provider::lock::Level;
+    use ofi_provider::mr::MrTable;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_room_for_reading_comes_back_when_its_user_panics() {
+        let regions = Arc::new(MrTable::new(0));
+        let engine = Engine::new(Level::Shared, false, regions).unwrap();
+        let mut state = engine.lock();
+        let len = state.staging.len();
+        assert!(len > 0);
+        let panics = AssertUnwindSafe(|| {
+            state.lend_staging(&[0], |state, staging| {
+                assert!(state.staging.is_empty() && staging.len() == len);
+                panic!("on purpose");
+            })
+        });
+        assert!(catch_unwind(panics).is_err());
+        assert_eq!(state.staging.len(), len);
+        // What it is lent for by the usual way: there is no such connection.
+        assert!(state.read(7));
+        assert_eq!(state.staging.len(), len);
     }
 }

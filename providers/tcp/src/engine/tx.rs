@@ -202,7 +202,7 @@ impl Ep {
         self.tx_pending -= 1;
         match result {
             Ok(()) => self.tx_done(finish.entry(), finish.report),
-            Err(error) if finish.inject => {
+            Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
                 if let Some(cntr) = self.cntr_of(finish.flags) {
                     cntr.failed();
                 }

@@ -201,18 +201,18 @@ impl State {
         self.transport.run(&mut ops[..count]);
         let results = ops.map(|op| op.result);
         // Nobody reads what comes behind what is being understood.
-        let staging = std::mem::take(&mut self.staging);
         let mut more = [true; BATCH];
-        for (index, &id) in ids.iter().enumerate() {
-            // The connection may be another one by now, if one before it ended.
-            if let Some((place, serial, wanted)) = asked[index]
-                && self.conns.get(id).is_some_and(|conn| conn.serial == serial)
-            {
-                let got = self.take_in(id, &rooms[index], wanted, results[place]);
-                more[index] = matches!(got, Got::More);
+        self.lend_staging(ids, |state, _| {
+            for (index, &id) in ids.iter().enumerate() {
+                // The connection may be another one by now, if one before it ended.
+                if let Some((place, serial, wanted)) = asked[index]
+                    && state.conns.get(id).is_some_and(|conn| conn.serial == serial)
+                {
+                    let got = state.take_in(id, &rooms[index], wanted, results[place]);
+                    more[index] = matches!(got, Got::More);
+                }
             }
-        }
-        self.staging = staging;
+        });
         for (&id, _) in ids.iter().zip(more).filter(|(_, more)| *more) {
             if self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.blocked) {
                 self.read(id);

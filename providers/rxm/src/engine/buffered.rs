@@ -1,0 +1,326 @@
+//! Endpoints with buffered receives, for programs of 1.x (fi_msg(3) there):
+//! messages are reported as they come, or as they meet a tag, and then claimed or
+//! discarded.
+//!
+//! What of a message is to be reported with it is fetched first if it waits at its
+//! sender: all of one up to the endpoint's limit, and the start of a longer one. The
+//! messages of one peer are reported in the order in which they came.
+use super::ep::Ep;
+use super::rx::{Body, Fetch};
+use super::tx::Token;
+use crate::wire::{Header, Kind};
+use core::ffi::c_int;
+use ofi_provider::abi::FI_KEY_NOTAVAIL;
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::buffered::{Buffering, ONLY_TAG};
+use ofi_provider::cq::Context;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{RecvOp, RemoteSegments};
+use ofi_provider::inbox::{About, Recv};
+use ofi_provider::lower::Buf;
+use std::collections::{HashMap, VecDeque};
+
+/// The largest limit.
+const MAX_LIMIT: usize = super::rx::MAX_KEPT / 4;
+
+/// The longest start of a message.
+const MAX_START: usize = 16384;
+
+/// Messages that are to be reported, as their queue and number, by their peers: those
+/// of a peer's of which not enough is here yet, and all behind them.
+pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
+
+/// What is here of a message that waits at its sender.
+#[derive(Debug, Default)]
+pub(crate) enum Early {
+    /// Nothing is fetched.
+    #[default]
+    None,
+    /// So much is being fetched.
+    Coming(usize),
+    /// Its start.
+    Here(Box<[u8]>),
+    /// Nothing can be fetched but all, to where the application wants it: its sender
+    /// writes it.
+    Unreadable,
+}
+
+impl Early {
+    /// What it takes of memory.
+    pub(super) fn cost(&self) -> usize {
+        match self {
+            Self::None | Self::Unreadable => 0,
+            Self::Coming(len) => *len,
+            Self::Here(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// What of a message is fetched to be reported with it.
+#[derive(Debug)]
+pub(super) struct Report {
+    queue: usize,
+    message: u32,
+    bytes: Vec<u8>,
+}
+
+/// How an endpoint buffers whose application has set nothing.
+pub(super) fn buffering() -> Box<Buffering> {
+    Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
+}
+
+impl Ep {
+    /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub(crate) fn buffering(&self, name: c_int) -> Result<usize> {
+        self.inbox.buffering().ok_or(Error::NOPROTOOPT)?.option(name)
+    }
+
+    /// Sets one of them.
+    pub(crate) fn set_buffering(&mut self, name: c_int, value: usize) -> Result {
+        self.inbox.buffering_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
+    }
+
+    /// Keeps a message: `met` is its tag, where receives are buffered, and it has one.
+    #[inline]
+    pub(super) fn keep(&mut self, about: About, body: Body, met: Option<Recv>) -> u32 {
+        let message = self.inbox.keep(about, body);
+        if self.inbox.buffering().is_some() {
+            self.kept(&about, message, met);
+        }
+        message
+    }
+
+    /// A message was kept that is to be reported, unless it waits for a tag.
+    #[cold]
+    fn kept(&mut self, about: &About, message: u32, met: Option<Recv>) {
+        let Some(buffering) = self.inbox.buffering_mut() else { return };
+        match met {
+            Some(recv) => buffering.owe(about.queue(), message, recv.context),
+            None if buffering.waits(about.tagged) => return,
+            None => {}
+        }
+        self.owe(about, message);
+    }
+
+    /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
+    pub(crate) fn post_tag(&mut self, op: RecvOp) {
+        let context = op.context;
+        let Some((message, about)) = self.inbox.post_tag(op) else { return };
+        if let Some(buffering) = self.inbox.buffering_mut() {
+            buffering.owe(about.queue(), message, context);
+        }
+        self.owe(&about, message);
+    }
+
+    /// A message is to be reported: now, or when enough of it is here and all of the
+    /// same peer's before it are reported.
+    fn owe(&mut self, about: &About, message: u32) {
+        let queue = about.queue();
+        // No receive finds it any more, nor another tag.
+        self.inbox.hide(queue, message);
+        self.fetch_early(about, message);
+        if !self.reports.contains_key(&about.peer) && self.report_kept(queue, message) {
+            return;
+        }
+        self.reports.entry(about.peer).or_default().push_back((queue, message));
+    }
+
+    /// Starts to fetch what is to be reported with a message, if that is not here.
+    fn fetch_early(&mut self, about: &About, message: u32) {
+        let Some(wanted) = self.inbox.buffering().map(|buffering| buffering.wanted(about.len))
+        else {
+            return;
+        };
+        let queue = about.queue();
+        let Some(Body::AtSender { conn, header, places, .. }) =
+            self.inbox.kept_body(queue, message)
+        else {
+            return;
+        };
+        if wanted == 0 {
+            return;
+        }
+        let (conn, header, places) = (*conn, *header, *places);
+        let readable = places.as_slice().iter().all(|place| place.key != FI_KEY_NOTAVAIL);
+        let state = if readable { Early::Coming(wanted) } else { Early::Unreadable };
+        self.set_early(queue, message, state);
+        if readable {
+            let report = Report { queue, message, bytes: Vec::new() };
+            let recv = Recv::new(RecvBuf::none(), Context::NULL, 0);
+            let fetch = Fetch::new(recv, *about, conn, header, places);
+            let fetch = Fetch { wanted, report: Some(report), ..fetch };
+            let id = self.fetches.insert(fetch);
+            self.start_fetch(id);
+        }
+    }
+
+    fn set_early(&mut self, queue: usize, message: u32, state: Early) {
+        self.inbox.change(queue, message, |body| {
+            if let Body::AtSender { early, .. } = body {
+                *early = state;
+            }
+        });
+    }
+
+    /// Asks for the next part of what is to be reported with a message. -FI_EAGAIN:
+    /// the core has no room.
+    pub(super) fn advance_early(&mut self, id: u32) -> Result {
+        let common = self.common.clone();
+        let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
+        if fetch.outstanding > 0 {
+            return Ok(());
+        }
+        let left = (fetch.wanted - fetch.asked) as u64;
+        let mut places = fetch.places.as_slice()[fetch.next..].iter();
+        let Some(skipped) = places.position(|place| place.len > 0) else {
+            return Err(Error::PROTO);
+        };
+        let next = fetch.next + skipped;
+        let mut place = fetch.places.as_slice()[next];
+        place.len = place.len.min(left);
+        let len = place.len as usize;
+        let buf = common.domain.buffer(len, || common.key())?;
+        let link = self.conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
+        let link = link.ok_or(Error::NOTCONN)?;
+        link.read_own(buf, &[place], 0, Token::Fetch(id).to_u64()).map_err(|(error, _)| error)?;
+        (fetch.next, fetch.asked, fetch.outstanding) = (next + 1, fetch.asked + len, 1);
+        Ok(())
+    }
+
+    /// A part of what is to be reported with a message is here.
+    pub(super) fn early_came(report: &mut Report, buf: Option<Buf>) {
+        if let Some(buf) = buf {
+            report.bytes.extend_from_slice(&buf);
+        }
+    }
+
+    /// All that is to be reported with a message is here, or will not be.
+    pub(super) fn early_done(&mut self, fetch: Fetch) {
+        let Some(Report { queue, message, bytes }) = fetch.report else { return };
+        let about = fetch.about;
+        if let Some(error) = fetch.error {
+            self.lose_reported(queue, message, &about, error);
+            return;
+        }
+        if bytes.len() < about.len {
+            self.set_early(queue, message, Early::Here(bytes.into()));
+        } else {
+            // That was all of it: its sender is done with it.
+            self.inbox.change(queue, message, |body| *body = Body::Whole(bytes.into()));
+            if let Some(conn) = self.conns.get_mut(fetch.conn) {
+                conn.announced -= 1;
+            }
+            let mut done = Header::of(Kind::RndvReadDone, 0);
+            done.msg_id = fetch.header.msg_id;
+            self.send_control(fetch.conn, done, None);
+        }
+        self.report_due(about.peer);
+    }
+
+    /// More of a kept message is here.
+    #[cold]
+    pub(super) fn report_due(&mut self, peer: u32) {
+        while let Some(reports) = self.reports.get(&peer) {
+            match reports.front() {
+                Some(&(queue, message)) => {
+                    if !self.report_kept(queue, message) {
+                        return;
+                    }
+                    if let Some(reports) = self.reports.get_mut(&peer) {
+                        reports.pop_front();
+                    }
+                }
+                None => {
+                    self.reports.remove(&peer);
+                }
+            }
+        }
+    }
+
+    /// Reports a message, if enough of it is here. Whether it is over with.
+    fn report_kept(&mut self, queue: usize, message: u32) -> bool {
+        let (Some(buffering), Some(body)) =
+            (self.inbox.buffering(), self.inbox.kept_body(queue, message))
+        else {
+            return true;
+        };
+        let Some(about) = self.inbox.kept_about(queue, message) else { return true };
+        let wanted = buffering.wanted(about.len);
+        let long = buffering.is_long(about.len);
+        let start = |bytes: &[u8]| Some(bytes[..wanted.min(bytes.len())].into());
+        let start: Option<Box<[u8]>> = match body {
+            Body::Whole(bytes) if long => start(bytes),
+            Body::InPacket(..) if long => {
+                let bytes = ofi_provider::inbox::Body::bytes(body);
+                bytes.and_then(start)
+            }
+            Body::Whole(_) | Body::InPacket(..) => None,
+            Body::Partial { bytes, .. } if long && bytes.len() >= wanted => start(bytes),
+            Body::AtSender { early: Early::Here(bytes), .. } => start(bytes),
+            // Of a sender that writes its messages there is no start.
+            Body::AtSender { early: Early::Unreadable, .. } => start(&[]),
+            Body::AtSender { early: Early::None, .. } if wanted == 0 => start(&[]),
+            Body::Partial { .. } | Body::AtSender { .. } => return false,
+            Body::Lost => return true,
+        };
+        let posted = self.inbox.buffering_mut().and_then(|b| b.take_owed(queue, message));
+        self.inbox.announce(queue, message, start, posted);
+        true
+    }
+
+    /// A kept message does not come after all: whoever knows of it hears so.
+    pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
+        if self.inbox.is_claimed(queue, message) {
+            // Somebody counts on it: the claim fails when it is used.
+            self.inbox.change(queue, message, |body| *body = Body::Lost);
+        } else if let Some(about) = self.inbox.kept_about(queue, message) {
+            self.lose_reported(queue, message, &about, error);
+        }
+    }
+
+    fn lose_reported(&mut self, queue: usize, message: u32, about: &About, error: Error) {
+        self.inbox.take_kept(queue, message);
+        if let Some(posted) =
+            self.inbox.buffering_mut().and_then(|buffering| buffering.take_owed(queue, message))
+        {
+            self.inbox.failed(&Recv::new(RecvBuf::none(), posted, 0), about, error);
+        }
+        if let Some(reports) = self.reports.get_mut(&about.peer) {
+            reports.retain(|of| *of != (queue, message));
+            self.report_due(about.peer);
+        }
+    }
+}
+
+/// Whether a receive only names a tag.
+pub(super) fn only_tag(recv: &Recv) -> bool {
+    recv.flags & ONLY_TAG != 0
+}
+
+impl Fetch {
+    /// What is not asked for yet.
+    pub(super) fn new(
+        recv: Recv,
+        about: About,
+        conn: u32,
+        header: Header,
+        places: RemoteSegments,
+    ) -> Self {
+        let wanted = about.len.min(recv.buf.len());
+        Self {
+            recv,
+            about,
+            conn,
+            header,
+            places,
+            next: 0,
+            asked: 0,
+            wanted,
+            outstanding: 0,
+            by_write: false,
+            error: None,
+            regions: Vec::new(),
+            report: None,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Multicast groups of the network's (fi_join of fi_cm(3)).
+//!
+//! What is sent to a group goes out from the endpoint's own socket. What comes for it is
+//! read there too, where the system lets it: if the socket is bound to no address in
+//! particular, or to the group's, and to the group's port. Else the group has a socket of
+//! its own beside it, so that any endpoint can be a member.
+use crate::socket::Socket;
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::glue::{GROUP_ADDR, Part, is_group};
+use ofi_provider::slab::Slab;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// A group that was joined.
+#[derive(Debug)]
+struct Member {
+    group: SocketAddr,
+    part: Part,
+}
+
+/// How an endpoint hears a group, however often it joined.
+#[derive(Debug)]
+struct Hearing {
+    group: SocketAddr,
+    count: usize,
+    /// Nothing if it is heard with the endpoint's own.
+    socket: Option<Socket>,
+}
+
+/// The groups of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: Slab<Member>,
+    heard: Vec<Hearing>,
+}
+
+/// What joining, or leaving, changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// There is such a socket to be read from now on.
+    Opened(RawFd),
+}
+
+impl Groups {
+    /// Joins a group: its address for sends.
+    pub(crate) fn join(
+        &mut self,
+        own: &Socket,
+        group: SocketAddr,
+        part: Part,
+    ) -> Result<(fi_addr_t, Change)> {
+        if !group.ip().is_multicast() || group.port() == 0 {
+            return Err(Error::INVAL);
+        }
+        let local = own.local()?;
+        if local.is_ipv4() != group.is_ipv4() {
+            return Err(Error::INVAL);
+        }
+        own.send_to_groups_from(&local)?;
+        let mut change = Change::Nothing;
+        if part.receives {
+            match self.heard.iter_mut().find(|heard| heard.group == group) {
+                Some(heard) => heard.count += 1,
+                None => {
+                    let all = local.ip().is_unspecified() || local.ip() == group.ip();
+                    let socket = match all && local.port() == group.port() {
+                        true => {
+                            own.hear(&group, &local)?;
+                            None
+                        }
+                        false => {
+                            let socket = Socket::of_group(&group, &local)?;
+                            socket.hear(&group, &local)?;
+                            change = Change::Opened(socket.fd());
+                            Some(socket)
+                        }
+                    };
+                    self.heard.push(Hearing { group, count: 1, socket });
+                }
+            }
+        }
+        let id = self.members.insert(Member { group, part });
+        Ok((GROUP_ADDR | fi_addr_t::from(id), change))
+    }
+
+    /// Leaves a group. A socket that is not needed any more comes back.
+    pub(crate) fn leave(&mut self, own: &Socket, addr: fi_addr_t) -> Option<Socket> {
+        let Member { group, part } = self.members.remove(addr as u32)?;
+        if !part.receives {
+            return None;
+        }
+        let at = self.heard.iter().position(|heard| heard.group == group)?;
+        self.heard[at].count -= 1;
+        if self.heard[at].count > 0 {
+            return None;
+        }
+        let heard = self.heard.swap_remove(at);
+        if heard.socket.is_none()
+            && let Ok(local) = own.local()
+        {
+            own.hear_no_more(&group, &local);
+        }
+        heard.socket
+    }
+
+    /// Where what is sent to this address goes; -FI_EINVAL if it is none of a group
+    /// that was joined to send.
+    pub(crate) fn find(&self, addr: fi_addr_t) -> Result<SocketAddr> {
+        let member = self.members.get(addr as u32).filter(|_| is_group(addr));
+        member.filter(|member| member.part.sends).map(|member| member.group).ok_or(Error::INVAL)
+    }
+
+    /// The sockets that groups have of their own.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = RawFd> {
+        self.heard.iter().filter_map(|heard| heard.socket.as_ref()).map(Socket::fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const BOTH: Part = Part { sends: true, receives: true };
+
+    fn any(port: u16) -> SocketAddr {
+        (Ipv4Addr::UNSPECIFIED, port).into()
+    }
+
+    #[test]
+    fn a_group_has_a_socket_of_its_own_only_where_the_endpoints_cannot_hear_it() {
+        let own = Socket::bound(&any(0)).unwrap();
+        let port = own.local().unwrap().port();
+        let mut groups = Groups::default();
+        let same: SocketAddr = format!("239.3.2.1:{port}").parse().unwrap();
+        let (addr, change) = groups.join(&own, same, BOTH).unwrap();
+        assert_eq!((change, groups.find(addr)), (Change::Nothing, Ok(same)));
+        assert!(groups.leave(&own, addr).is_none());
+        assert_eq!(groups.find(addr), Err(Error::INVAL));
+        let bound = Socket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        // The system keeps the port for the first.
+        assert_eq!(groups.join(&bound, same, BOTH).err(), Some(Error::ADDRINUSE));
+        drop(own);
+        let (first, change) = groups.join(&bound, same, BOTH).unwrap();
+        assert!(matches!(change, Change::Opened(_)));
+        // Joined twice it is heard once.
+        let (second, change) = groups.join(&bound, same, BOTH).unwrap();
+        assert_eq!((change, groups.sockets().count()), (Change::Nothing, 1));
+        assert!(groups.leave(&bound, first).is_none());
+        assert!(groups.leave(&bound, second).is_some());
+        assert_eq!(groups.sockets().count(), 0);
+    }
+
+    #[test]
+    fn a_group_that_is_only_heard_is_not_sent_to_and_the_other_way_round() {
+        let own = Socket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut groups = Groups::default();
+        let group = "239.3.2.1:7654".parse().unwrap();
+        let hears = Part { sends: false, receives: true };
+        let (addr, _) = groups.join(&own, group, hears).unwrap();
+        assert_eq!(groups.find(addr), Err(Error::INVAL));
+        let sends = Part { sends: true, receives: false };
+        let (addr, change) = groups.join(&own, group, sends).unwrap();
+        assert_eq!((change, groups.find(addr)), (Change::Nothing, Ok(group)));
+        // Neither an address of the vector nor what is no group's.
+        assert_eq!(groups.find(0), Err(Error::INVAL));
+        for wrong in ["127.0.0.1:7654", "239.3.2.1:0", "[ff15::1]:7654"] {
+            assert!(groups.join(&own, wrong.parse().unwrap(), BOTH).is_err(), "{wrong}");
+        }
+    }
+}
