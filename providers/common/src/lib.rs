@@ -41,6 +41,8 @@ pub mod provider;
 pub mod sep;
 pub mod slab;
 pub mod sys;
+#[doc(hidden)]
+pub mod testing;
 mod uffd;
 pub mod wait;
 pub mod worker;

@@ -699,7 +699,9 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped() {
-        let Some(cache) = of_kernel() else { return };
+        let Some(cache) = of_kernel() else {
+            return crate::testing::skip("no userfaultfd");
+        };
         let at = map(0, 8 * PAGE);
         let registered = |at, len| {
             let before = cache.stats().registered;
@@ -740,7 +742,9 @@ mod tests {
 
     #[test]
     fn two_caches_on_one_monitor_both_hear_and_one_leaving_does_not_end_the_watch() {
-        let (Some(one), Some(two)) = (of_kernel(), of_kernel()) else { return };
+        let (Some(one), Some(two)) = (of_kernel(), of_kernel()) else {
+            return crate::testing::skip("no userfaultfd");
+        };
         let at = map(0, 2 * PAGE);
         drop((one.get(at, 2 * PAGE, 1).unwrap(), two.get(at + PAGE, PAGE, 1).unwrap()));
         drop(one);
@@ -750,7 +754,9 @@ mod tests {
 
     #[test]
     fn memory_that_cannot_be_watched_is_registered_for_each_use() {
-        let Some(cache) = of_kernel() else { return };
+        let Some(cache) = of_kernel() else {
+            return crate::testing::skip("no userfaultfd");
+        };
         // Code of this program, a private mapping of a file.
         let code = the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped as fn() as usize;
         drop(cache.get(code, 8, 1).unwrap());
@@ -759,7 +765,9 @@ mod tests {
 
     #[test]
     fn threads_that_map_and_unmap_at_once_leave_nothing_registered() {
-        let Some(cache) = of_kernel() else { return };
+        let Some(cache) = of_kernel() else {
+            return crate::testing::skip("no userfaultfd");
+        };
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -1,0 +1,18 @@
+//! For unit tests of this crate and of providers.
+use std::io::Write;
+use std::panic::Location;
+
+/// A test that cannot run for want of something of the system's says so: on standard
+/// error, or, for whoever counts, as a line of the file that `OFI_TEST_SKIPS` names.
+#[track_caller]
+pub fn skip(reason: &str) {
+    let at = Location::caller();
+    let line = format!("skip {}:{}: {reason}\n", at.file(), at.line());
+    let file = std::env::var_os("OFI_TEST_SKIPS");
+    let open = |path| std::fs::OpenOptions::new().create(true).append(true).open(path);
+    match file.map(open) {
+        Some(Ok(mut file)) => file.write_all(line.as_bytes()).expect("a skip is noted"),
+        Some(Err(error)) => panic!("OFI_TEST_SKIPS: {error}"),
+        None => eprint!("{line}"),
+    }
+}
