@@ -31,6 +31,11 @@
  *   fabbench pairs rdm PROVIDER SIZE COUNT
  *       milliseconds until each of COUNT processes has a message of SIZE bytes from each
  *       other, none of which were connected before
+ *   fabbench crowd|kind rdm PROVIDER SIZE COUNT
+ *       microseconds of a barrier among SIZE processes that poll without a pause (kind: that
+ *       yield when there is nothing), COUNT times; more processes than processors
+ *   fabbench couples rdm PROVIDER SIZE COUNT
+ *       half a round trip of the slowest of SIZE pairs that play at once, microseconds
  *
  * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
  * object and both sides spin, each on a core of its own where there are two.
@@ -621,6 +626,7 @@ static double start_time(char **argv, long count)
 /* What the processes of all pairs share. */
 struct all {
 	atomic_int open, go, through;
+	_Atomic double slowest;
 	struct sockaddr_storage name[];
 };
 
@@ -679,7 +685,112 @@ static void talk_to_all(struct all *all, int me, int n, size_t size)
 	await_count(&all->through, n, &s);
 	_exit(0);
 }
-static double pairs(int n, size_t size)
+/* Opens an endpoint that has all n in its address vector, process i as address i. */
+static void know_all(struct all *all, struct side *s, int me, int n)
+{
+	size_t len = sizeof all->name[me];
+
+	s->info = find(node(), "0", FI_SOURCE);
+	TRY(fi_fabric(s->info->fabric_attr, &s->fabric, NULL));
+	open_ep(s);
+	TRY(fi_getname(&s->ep->fid, &all->name[me], &len));
+	atomic_fetch_add(&all->open, 1);
+	await_count(&all->go, 1, NULL);
+	for (int i = 0; i < n; i++) {
+		fi_addr_t peer;
+
+		if (fi_av_insert(s->av, &all->name[i], 1, &peer, 0, NULL) != 1 || peer != (fi_addr_t)i)
+			exit(1);
+	}
+}
+static int yields;
+/* Eight bytes to one process and from another. */
+static void swap_with(struct side *s, int to, int from, uint64_t tag)
+{
+	int sent = 0, heard = 0;
+	ssize_t r;
+
+	while ((r = fi_trecv(s->ep, rbuf, 8, NULL, from, tag, 0, &s->ctx[0])) == -FI_EAGAIN)
+		(void)fi_cq_read(s->rx, NULL, 0);
+	TRY(r);
+	while ((r = fi_tsend(s->ep, sbuf, 8, NULL, to, tag, &s->ctx[1])) == -FI_EAGAIN)
+		heard += reap(s->rx);
+	TRY(r);
+	while (!sent || !heard) {
+		int before = sent + heard;
+
+		heard += reap(s->rx);
+		sent += reap(s->tx);
+		if (yields && sent + heard == before)
+			sched_yield();
+	}
+}
+static void barrier(struct side *s, int me, int n)
+{
+	for (int k = 1; k < n; k <<= 1)
+		swap_with(s, (me + k) % n, (me + n - k) % n, k);
+}
+static void over(struct all *all, double us)
+{
+	double slowest = atomic_load(&all->slowest);
+
+	while (us > slowest && !atomic_compare_exchange_weak(&all->slowest, &slowest, us))
+		;
+}
+static long crowd_count;
+static void meet_all(struct all *all, int me, int n, size_t size)
+{
+	static struct side s;
+	double t;
+
+	(void)size;
+	know_all(all, &s, me, n);
+	for (int i = 0; i < 5; i++)
+		barrier(&s, me, n);
+	t = now_us();
+	for (long i = 0; i < crowd_count; i++)
+		barrier(&s, me, n);
+	over(all, (now_us() - t) / crowd_count);
+	atomic_fetch_add(&all->through, 1);
+	await_count(&all->through, n, &s);
+	_exit(0);
+}
+/* Processes 2i and 2i + 1 play. */
+static void play(struct all *all, int me, int n, size_t size)
+{
+	static struct side s;
+	double t = 0;
+
+	(void)size;
+	know_all(all, &s, me, n);
+	for (long i = -20; i < crowd_count; i++) {
+		ssize_t r;
+
+		if (i == 0)
+			t = now_us();
+		for (int half = 0; half < 2; half++) {
+			if (half == me % 2) {
+				while ((r = fi_tsend(s.ep, sbuf, 64, NULL, me ^ 1, 1, &s.ctx[1])) == -FI_EAGAIN)
+					(void)fi_cq_read(s.tx, NULL, 0);
+				TRY(r);
+				while (!reap(s.tx))
+					;
+			} else {
+				while ((r = fi_trecv(s.ep, rbuf, 64, NULL, me ^ 1, 1, 0, &s.ctx[0])) == -FI_EAGAIN)
+					(void)fi_cq_read(s.rx, NULL, 0);
+				TRY(r);
+				while (!reap(s.rx))
+					;
+			}
+		}
+	}
+	over(all, (now_us() - t) / crowd_count / 2);
+	atomic_fetch_add(&all->through, 1);
+	await_count(&all->through, n, &s);
+	_exit(0);
+}
+/* Milliseconds that n processes take; the longest time that one of them measured goes to *us. */
+static double processes(int n, size_t size, void (*each)(struct all *, int, int, size_t), double *us)
 {
 	struct all *all = mmap(NULL, sizeof *all + n * sizeof *all->name, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t *pid = calloc(n, sizeof *pid), parent = getpid();
@@ -690,7 +801,7 @@ static double pairs(int n, size_t size)
 		if (pid[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			if (getppid() == parent)
-				talk_to_all(all, i, n, size);
+				each(all, i, n, size);
 			_exit(1);
 		}
 	}
@@ -709,6 +820,8 @@ static double pairs(int n, size_t size)
 	t = now_us() - t;
 	while (wait(NULL) > 0)
 		;
+	if (us)
+		*us = atomic_load(&all->slowest);
 	return t / 1000;
 }
 
@@ -723,7 +836,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|kept|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -747,7 +860,20 @@ int main(int argc, char **argv)
 	rbuf = calloc(1, n + 256);
 	memset(sbuf, 1, n + 256);
 	if (!strcmp(argv[1], "pairs")) {
-		printf("%.1f\n", pairs(count, n));
+		printf("%.1f\n", processes(count, n, talk_to_all, NULL));
+		return 0;
+	}
+	if (!strcmp(argv[1], "crowd") || !strcmp(argv[1], "kind") || !strcmp(argv[1], "couples")) {
+		crowd_count = count;
+		yields = argv[1][0] == 'k';
+		buflen = 256;
+		sbuf = calloc(1, buflen);
+		rbuf = calloc(1, buflen);
+		if (!strcmp(argv[1], "couples"))
+			processes(2 * n, 64, play, &t);
+		else
+			processes(n, 8, meet_all, &t);
+		printf("%.2f\n", t);
 		return 0;
 	}
 	calm = !strcmp(argv[1], "calm");

@@ -9,7 +9,7 @@
 //! | the offer took | others are there | from then on |
 //! |---|---|---|
 //! | next to nothing | no | one offer after 16 looks in vain, 32, 64 … |
-//! | a little | yes, and they look in vain as well | an offer with every look in vain |
+//! | a little | yes, and they look in vain as well | an offer with every look in vain but the first few |
 //! | very long | yes, and they compute | short sleeps in place of offers, for a while |
 //!
 //! A sleeper is woken by what it looks for, and then goes before those who compute;
@@ -34,6 +34,10 @@ const SLICE: u64 = 500_000;
 
 /// Looks in vain before the first offer, while nobody is known to want one.
 const FIRST_OFFER: u32 = 16;
+
+/// Looks in vain before any offer: some look at several queues, one after the other, and
+/// then give way by themselves.
+const FEW: u32 = 4;
 
 /// Offers in a row that nobody takes before nobody is thought to want one.
 const DECLINED_OFTEN: u8 = 2;
@@ -211,6 +215,7 @@ impl Looks {
         }
         self.vain = self.vain.saturating_add(1);
         match neighbours.others() {
+            _ if self.vain < FEW => None,
             Others::None if self.vain < self.next => None,
             Others::None => {
                 self.next = self.vain.saturating_mul(2);
@@ -262,26 +267,26 @@ mod tests {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         neighbours.offered(0, 20_000);
         assert_eq!(neighbours.others(), Others::Look);
-        assert_eq!(looks(&mut own, 4, 0, &neighbours).len(), 3);
+        assert_eq!(looks(&mut own, 10, 0, &neighbours).len(), 6);
         neighbours.offered(0, 300);
         assert_eq!(neighbours.others(), Others::Look);
         neighbours.offered(0, 300);
         assert_eq!(neighbours.others(), Others::None);
-        assert_eq!(looks(&mut own, 4, 100_000, &neighbours), []);
+        assert_eq!(looks(&mut own, 10, 100_000, &neighbours), []);
     }
 
     #[test]
     fn others_that_compute_are_offered_nothing_for_a_while() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         neighbours.offered(0, 3_000_000);
-        let made = looks(&mut own, 4, 3_000_000, &neighbours);
-        assert_eq!(made, [1, 2, 3].map(|n| (n, Offer::Sleep(SLEEP << (n - 1)))));
+        let made = looks(&mut own, 7, 3_000_000, &neighbours);
+        assert_eq!(made, [4, 5, 6].map(|n| (n, Offer::Sleep(SLEEP << (n - 4)))));
         let again = 3_000_000 + PAUSE;
-        assert_eq!(looks(&mut own, 2, again, &neighbours), [(1, Offer::Processor)]);
+        assert_eq!(looks(&mut own, 5, again, &neighbours), [(4, Offer::Processor)]);
         // They are still there.
         neighbours.offered(again, again + 3_000_000);
-        let still = looks(&mut own, 2, again + PAUSE + 3_000_000, &neighbours);
-        assert_eq!(still, [(1, Offer::Sleep(SLEEP))]);
+        let still = looks(&mut own, 5, again + PAUSE + 3_000_000, &neighbours);
+        assert_eq!(still, [(4, Offer::Sleep(SLEEP))]);
     }
 
     #[test]
@@ -290,8 +295,9 @@ mod tests {
         own.fresh = true;
         own.in_vain_at(0, &neighbours);
         neighbours.offered(QUIET - 3_000_000, QUIET);
-        own.in_vain_at(QUIET, &neighbours);
-        assert_eq!(own.in_vain_at(QUIET + 300, &neighbours), None);
+        for n in 0..10 {
+            assert_eq!(own.in_vain_at(QUIET + n * 300, &neighbours), None);
+        }
     }
 
     #[test]
