@@ -395,8 +395,10 @@ impl Header {
         // The original leaves whatever was there in headers that name no place.
         let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
-        // A transfer of no bytes may name no place.
-        let least = usize::from(op == Op::Atomic);
+        // A transfer of no bytes may name no place, unless it is to be told of: that takes
+        // the right to some place.
+        let told = op == Op::Write && flags & REMOTE_CQ_DATA != 0;
+        let least = usize::from(op == Op::Atomic || told);
         if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
         }

@@ -123,7 +123,8 @@ impl State {
         let about = about(header, id, conn, &self.eps[conn.ep])?;
         let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
-        let operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
+        let mut operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
+        let granted = self.eps[conn.ep].identity.target.atomics;
         if let Ok(operation) = operation {
             let total = places.total().map_err(|_| Error::PROTO)?;
             let has = [operation.has_source(), operation.kind() == Kind::Compare];
@@ -131,6 +132,10 @@ impl State {
             if total > MAX_ATOMIC || operands * total != about.len {
                 return Err(Error::PROTO);
             }
+        }
+        // The answer says so; a peer that is wrong about us need not be an enemy.
+        if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
+            operation = Err(Error::ACCES);
         }
         if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
             return Ok(Begun::Starved);

@@ -6,7 +6,8 @@ use super::tx::Outgoing;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_READ, FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_COMPLETION, FI_READ, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
@@ -34,6 +35,33 @@ pub(crate) enum Kind {
     Srx,
 }
 
+/// What an endpoint lets peers do to memory of this side, beside what a region lets
+/// them: FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TargetOf {
+    /// By reads and writes (FI_RMA).
+    pub(crate) rma: u64,
+    /// By atomic operations (FI_ATOMIC).
+    pub(crate) atomics: u64,
+}
+
+impl TargetOf {
+    /// It is no target.
+    pub(crate) const NOTHING: Self = Self { rma: 0, atomics: 0 };
+
+    /// Of an endpoint with these capabilities: FI_RMA and FI_ATOMIC alone mean access in
+    /// every direction, with a direction what is named (fi_getinfo(3)).
+    pub(crate) fn new(caps: u64) -> Self {
+        let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let rights = match caps & (FI_READ | FI_WRITE | both) {
+            0 => both,
+            named => named & both,
+        };
+        let of = |cap| if caps & cap != 0 { rights } else { 0 };
+        Self { rma: of(FI_RMA), atomics: of(FI_ATOMIC) }
+    }
+}
+
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -55,6 +83,8 @@ pub(crate) struct Identity {
     pub(crate) multicast: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
+    /// What peers may do to our memory.
+    pub(crate) target: TargetOf,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.

@@ -31,7 +31,7 @@ mod zerocopy;
 pub(crate) use cm::{
     BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
 };
-pub(crate) use ep::{Identity, Kind};
+pub(crate) use ep::{Identity, Kind, TargetOf};
 
 use crate::config::config;
 use batch::Courier;

@@ -118,8 +118,11 @@ impl Ep {
         }
     }
 
-    /// A peer's write is complete.
-    fn written(&mut self, about: &About) {
+    /// A peer's write is complete. One to no place needed no key: nobody hears of it.
+    fn written(&mut self, about: &About, places: &RemoteSegments) {
+        if places.as_slice().is_empty() {
+            return;
+        }
         self.peer_wrote(about.len);
         self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
     }
@@ -627,6 +630,7 @@ impl State {
             }
             Op::Write => self.begin_write(id, header, bytes, behind),
             Op::ReadReq => {
+                self.admit_access(id, FI_REMOTE_READ)?;
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
                 self.grant(id, &places, FI_REMOTE_READ)?;
@@ -712,6 +716,25 @@ impl State {
         })
     }
 
+    /// Whether peers may read, or write, memory by this endpoint at all, whatever they
+    /// name. If not, the connection ends.
+    fn admit_access(&self, id: u32, right: u64) -> Result {
+        let conn = &self.conns[id];
+        if self.eps[conn.ep].identity.target.rma & right != 0 {
+            return Ok(());
+        }
+        let peer = conn.socket.peer_addr().ok();
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            EP_DATA,
+            "{} asked for memory of an endpoint that was opened without {}",
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()),
+            if right == FI_REMOTE_READ { "FI_REMOTE_READ" } else { "FI_REMOTE_WRITE" }
+        );
+        Err(Error::ACCES)
+    }
+
     /// A peer writes to our memory.
     fn begin_write(
         &mut self,
@@ -720,6 +743,7 @@ impl State {
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<Begun> {
+        self.admit_access(id, FI_REMOTE_WRITE)?;
         let places = self.places(id, header, bytes)?;
         self.grant(id, &places, FI_REMOTE_WRITE)?;
         let conn = &mut self.conns[id];
@@ -895,7 +919,7 @@ impl State {
                     let _ = self.regions.open().commit(&places, FI_REMOTE_WRITE);
                 }
                 self.regions.written(&places);
-                ep.written(&incoming.about);
+                ep.written(&incoming.about, &places);
             }
             Target::Atomic(request) => {
                 ack = false;

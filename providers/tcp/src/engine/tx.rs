@@ -397,6 +397,10 @@ impl State {
 
     /// fi_write, in all its forms.
     pub(crate) fn write(&mut self, ep_id: u32, op: WriteOp) -> Result {
+        if op.flags & FI_REMOTE_CQ_DATA != 0 && op.remote.as_slice().is_empty() {
+            // Data need a place: who may write there may have it told.
+            return Err(Error::INVAL);
+        }
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
         let len = op.buf.len();
@@ -459,7 +463,9 @@ impl State {
     /// Answers a peer that reads our memory.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
-        let finish = Finish { flags: FI_REMOTE_READ, len, ..Finish::INTERNAL };
+        // A read of no place needed no key, and does not count.
+        let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
+        let finish = Finish { flags, len, ..Finish::INTERNAL };
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.push_answer(Outgoing::new(header, Body::Region(places, len), finish));
         self.push_on(id);

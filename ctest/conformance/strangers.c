@@ -1,0 +1,260 @@
+/*
+ * Who can connect to an endpoint of the tcp provider and knows nothing else: what
+ * such a peer may do, and what it can make the program hold, compute and print.
+ * The strangers are sockets of the test's own, one process plays both sides.
+ */
+#include "ct.h"
+#include <netinet/tcp.h>
+#include <rdma/fi_atomic.h>
+
+enum { MSG = 0, TAG = 1, READ_REQ = 2, READ_RSP = 3, WRITE = 4, ATOMIC = 64, ATOMIC_RSP = 65 };
+enum { DATA_BIT = 1, DELIVERY = 4, ACK = 2 };
+enum { KEY = 7, REGION = 4096 };
+
+static void put64(unsigned char *o, uint64_t v) { memcpy(o, &v, 8); }
+
+/* A header with up to one place, and for what it has room: data, a tag. Its length. */
+struct place { uint64_t addr, len, key; };
+struct frame { int op, flags; uint64_t tag, data, body; const struct place *place; };
+static size_t frame(unsigned char *o, struct frame f)
+{
+	size_t n = 16;
+
+	memset(o, 0, 64);
+	o[0] = 3;
+	o[1] = f.op;
+	o[2] = f.flags;
+	if (f.flags & DATA_BIT)
+		put64(o + n, f.data), n += 8;
+	if (f.op == TAG || f.op == ATOMIC)
+		put64(o + n, f.tag), n += 8;
+	if (f.place)
+		memcpy(o + n, f.place, 24), n += 24, o[5] = 1;
+	o[6] = n;
+	put64(o + 8, n + f.body);
+	return n;
+}
+
+static struct sockaddr_in at(const struct ct_name *n)
+{
+	struct sockaddr_in a;
+
+	memcpy(&a, n->b, sizeof a);
+	return a;
+}
+
+static int connection(const struct ct_name *to)
+{
+	struct sockaddr_in a = at(to);
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	CHECK(s >= 0);
+	CHECK(!connect(s, (void *)&a, sizeof a));
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	return s;
+}
+/* Says who calls: somebody who listens on that port. */
+static void say_hello(int s, int port)
+{
+	unsigned char b[40] = { 3, 0, 0, 8 };
+
+	memcpy(b + 16, "ofi-rs?\1", 8);
+	b[24] = 1;
+	b[32] = 1;
+	b[34] = port >> 8;
+	b[35] = port;
+	b[39] = 9;
+	EQ(send(s, b, sizeof b, MSG_NOSIGNAL), sizeof b);
+}
+/* Takes n bytes from a stranger's socket; how many there were before its end. */
+static size_t take(struct ct *c, int s, void *to, size_t n)
+{
+	size_t got = 0;
+
+	while (got < n) {
+		ssize_t r = recv(s, (char *)to + got, n - got, MSG_DONTWAIT);
+
+		if (r == 0 || (r < 0 && errno != EAGAIN))
+			return got;
+		got += r > 0 ? r : 0;
+		ct_progress(c);
+	}
+	return got;
+}
+static int stranger(struct ct *c, const struct ct_name *to, int port)
+{
+	unsigned char b[40];
+	int s = connection(to);
+
+	say_hello(s, port);
+	EQ(take(c, s, b, 40), 40);
+	EQ(b[1], 1);
+	return s;
+}
+static int is_cut_off(struct ct *c, int s)
+{
+	char b;
+
+	for (;;) {
+		ssize_t r = recv(s, &b, 1, MSG_DONTWAIT);
+
+		if (r == 1)
+			return 0;
+		if (r == 0 || errno != EAGAIN)
+			return 1;
+		ct_progress(c);
+	}
+}
+static void shout(struct ct *c, int s, const void *b, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t r = send(s, (const char *)b + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		CHECK(r >= 0 || errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+		if (r < 0 && errno != EAGAIN)
+			return;
+		done += r > 0 ? r : 0;
+		ct_progress(c);
+	}
+}
+
+/* An endpoint with these capabilities that anybody can call, and a region. */
+static struct ct_name open_door(struct ct *c, uint64_t caps, struct fid_mr **mr, char *region)
+{
+	static const int mode = 0;
+	struct ct_name n;
+
+	if (ct_is_rxm())
+		SKIP("these strangers speak the protocol of tcp");
+	memset(c, 0, sizeof *c);
+	c->o.caps = caps;
+	c->o.mr_mode = &mode;
+	n = ct_open_rdm(c, NULL);
+	if (mr)
+		OK(fi_mr_reg(c->domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, mr, NULL));
+	return n;
+}
+
+static void unkeyed_data(int rank)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_RMA, &mr, region);
+	unsigned char b[64];
+	struct place wrong = { 0, 0, KEY + 1 };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	struct fi_rma_iov iov = { 0 };
+	struct fi_msg_rma m = { .rma_iov = &iov };
+	int s;
+
+	(void)rank;
+	for (int i = 0; i < 2; i++) {
+		s = stranger(&c, &n, 1 + i);
+		shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT, .data = 5, .place = i ? &wrong : NULL }));
+		CHECK(is_cut_off(&c, s));
+		NOTHING(&c, c.rx, 20);
+		close(s);
+	}
+	/* who has the key may write nothing, and have it told */
+	memset(&p, 0, sizeof p);
+	p.o = c.o;
+	ct_open_rdm(&p, NULL);
+	m.addr = ct_insert(&p, &n);
+	POST(&p, fi_writedata(p.ep, NULL, 0, NULL, 77, m.addr, 0, KEY, CTX(1)));
+	while (fi_cq_read(c.rx, &e, 1) != 1)
+		ct_progress(&p);
+	EQ(e.data, 77);
+	CHECK(e.flags & FI_REMOTE_CQ_DATA && e.flags & FI_REMOTE_WRITE);
+	ct_sent(&p, CTX(1));
+	ERR(fi_writemsg(p.ep, &m, FI_REMOTE_CQ_DATA), FI_EINVAL);
+	/* who has not the right one learns that it failed */
+	m.rma_iov_count = 1;
+	m.context = CTX(2);
+	iov.key = KEY + 1;
+	POST(&p, fi_writemsg(p.ep, &m, FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	while (fi_cq_read(p.tx, &e, 1) != -FI_EAVAIL)
+		ct_progress(&c);
+	EQ(fi_cq_readerr(p.tx, &err, 0), 1);
+	CHECK(err.op_context == CTX(2));
+	NOTHING(&c, c.rx, 20);
+	ct_close(&p);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* What an endpoint with these capabilities lets others do, who have the key. */
+static void without(uint64_t caps, int reads, int writes, int fetches)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c;
+	struct ct_name n = open_door(&c, caps, &mr, region);
+	struct place one = { 8, 8, KEY }, none = { 8, 0, KEY };
+	unsigned char b[128];
+	size_t k;
+	int s;
+
+	snprintf(ct_prefix, sizeof ct_prefix, "caps %#llx: ", (unsigned long long)caps);
+	memset(region, 0x55, sizeof region);
+	s = stranger(&c, &n, 1);
+	shout(&c, s, b, frame(b, (struct frame){ READ_REQ, .place = &one }));
+	if (reads)
+		EQ(take(&c, s, b, 24), 24);
+	else
+		CHECK(is_cut_off(&c, s));
+	close(s);
+	s = stranger(&c, &n, 2);
+	k = frame(b, (struct frame){ WRITE, DELIVERY, .place = &one, .body = 8 });
+	memset(b + k, 0x66, 8);
+	shout(&c, s, b, k + 8);
+	if (writes)
+		EQ(take(&c, s, b, 16), 16);
+	else
+		CHECK(is_cut_off(&c, s));
+	EQ(region[8], writes ? 0x66 : 0x55);
+	close(s);
+	s = stranger(&c, &n, 3);
+	shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT | DELIVERY, .place = &none }));
+	if (writes) {
+		struct fi_cq_tagged_entry e;
+
+		EQ(take(&c, s, b, 16), 16);
+		EQ(fi_cq_read(c.rx, &e, 1), 1);
+	} else {
+		CHECK(is_cut_off(&c, s));
+		NOTHING(&c, c.rx, 5);
+	}
+	close(s);
+	s = stranger(&c, &n, 4);
+	/* the former value of eight bytes, to which 1 is added */
+	k = frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_SUM << 8 | 1 << 16, .place = &one, .body = 8 });
+	put64(b + k, 1);
+	shout(&c, s, b, k + 8);
+	EQ(take(&c, s, b, 16), 16);
+	EQ(b[1], ATOMIC_RSP);
+	EQ(b[4] == 0, fetches);
+	CHECK((region[8] == (writes ? 0x67 : 0x56)) == fetches);
+	close(s);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+static void targets(int rank)
+{
+	(void)rank;
+	without(FI_MSG | FI_TAGGED, 0, 0, 0);
+	without(FI_MSG | FI_RMA, 1, 1, 0);
+	without(FI_MSG | FI_RMA | FI_READ | FI_WRITE, 0, 0, 0);
+	without(FI_MSG | FI_RMA | FI_WRITE | FI_REMOTE_READ, 1, 0, 0);
+	without(FI_MSG | FI_RMA | FI_READ | FI_REMOTE_WRITE, 0, 1, 0);
+	without(FI_MSG | FI_ATOMIC, 0, 0, 1);
+	without(FI_MSG | FI_ATOMIC | FI_REMOTE_READ, 0, 0, 0);
+	without(FI_MSG | FI_RMA | FI_ATOMIC, 1, 1, 1);
+}
+
+static const struct ct_test tests[] = {
+	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
+	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
+};
+CT_MAIN("strangers", tests)
