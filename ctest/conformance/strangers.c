@@ -253,8 +253,238 @@ static void targets(int rank)
 	without(FI_MSG | FI_RMA | FI_ATOMIC, 1, 1, 1);
 }
 
+/* An endpoint that the one of c knows by name, on queues of its own. */
+static fi_addr_t open_friend(struct ct *c, struct ct *p, const struct ct_name *n)
+{
+	struct ct_name own;
+
+	memset(p, 0, sizeof *p);
+	p->o = c->o;
+	own = ct_open_rdm(p, NULL);
+	ct_insert(c, &own);
+	return ct_insert(p, n);
+}
+/* The name that a stranger with this port gets, who is one no more. */
+static void introduce(struct ct *c, int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	fi_addr_t name;
+
+	EQ(fi_av_insert(c->av, &a, 1, &name, 0, NULL), 1);
+}
+static void send_and_wait(struct ct *p, struct ct *c, fi_addr_t to, uint64_t tag)
+{
+	struct fi_cq_tagged_entry e;
+
+	POST(p, fi_tsend(p->ep, "hello", 5, NULL, to, tag, CTX(1)));
+	while (fi_cq_read(p->tx, &e, 1) != 1)
+		ct_progress(c);
+}
+static void wait_for(struct ct *c, struct ct *p, void *ctx)
+{
+	struct fi_cq_tagged_entry e;
+
+	while (fi_cq_read(c->rx, &e, 1) != 1)
+		ct_progress(p);
+	CHECK(e.op_context == ctx);
+}
+/* Tagged messages of one byte with tags from `from` on, until nobody takes them; how many bytes were taken. */
+static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
+{
+	enum { MESSAGE = 25, BLOCK = 4096 };
+	static unsigned char b[MESSAGE * BLOCK + 64];
+	size_t sent = 0, done = sizeof b;
+
+	for (int64_t end = ct_ms() + 300; ct_ms() < end && sent < most;) {
+		ssize_t r;
+
+		if (done >= MESSAGE * BLOCK) {
+			done = 0;
+			for (size_t i = 0; i < BLOCK; i++)
+				frame(b + i * MESSAGE, (struct frame){ TAG, .tag = from++, .body = 1 });
+		}
+		r = send(s, b + done, MESSAGE * BLOCK - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+		CHECK(r > 0 || errno == EAGAIN);
+		if (r > 0) {
+			done += r;
+			sent += r;
+			end = ct_ms() + 300;
+		}
+		ct_progress(c);
+	}
+	return sent;
+}
+
+/* A peer announces more than there is memory for, and sends some of it or all. */
+static void no_memory(int rank)
+{
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	enum { MANY = 240 << 20, MORE = 64 << 20, BLOCK = 1 << 20 };
+	unsigned char b[64];
+	char *block = calloc(1, BLOCK), got[8];
+	struct rlimit all, few;
+	fi_addr_t to = open_friend(&c, &p, &n);
+	unsigned long pages;
+	FILE *f;
+
+	(void)rank;
+#ifdef __SANITIZE_ADDRESS__
+	SKIP("the address sanitizer needs all address space");
+#endif
+	send_and_wait(&p, &c, to, 1);
+	CHECK((f = fopen("/proc/self/statm", "r")));
+	EQ(fscanf(f, "%lu", &pages), 1);
+	fclose(f);
+	OK(getrlimit(RLIMIT_AS, &all));
+	few = all;
+	few.rlim_cur = pages * 4096 + MORE;
+	for (int named = 0; named < 2; named++) {
+		int s = stranger(&c, &n, 1 + named), cut;
+
+		OK(setrlimit(RLIMIT_AS, &few));
+		if (named)
+			introduce(&c, 2);
+		shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 9, .body = MANY }));
+		ct_idle(&c, 20);
+		/* a stranger's waits with him, a peer's is kept as far as there is memory */
+		for (int i = 0; named && i < MANY / BLOCK; i++)
+			shout(&c, s, block, BLOCK);
+		cut = named && is_cut_off(&c, s);
+		EQ(cut, named);
+		send_and_wait(&p, &c, to, 2);
+		POST(&c, fi_trecv(c.ep, got, 8, NULL, FI_ADDR_UNSPEC, 2, 0, CTX(2)));
+		wait_for(&c, &p, CTX(2));
+		close(s);
+		OK(setrlimit(RLIMIT_AS, &all));
+	}
+	free(block);
+	ct_close(&p);
+	ct_close(&c);
+}
+
+/* Messages that nobody waits for: a stranger may leave few, and peers have their room all the same. */
+static void unwanted(int rank)
+{
+	enum { MB = 1 << 20, STRANGERS = 160 };
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	fi_addr_t to = open_friend(&c, &p, &n);
+	char b[2][8];
+	size_t sent;
+	int s = stranger(&c, &n, 1);
+
+	(void)rank;
+	sent = babble(&c, s, 1ull << 40, 100 * MB);
+	if (sent > 20 * MB)	/* most of what there is is in the sockets */
+		FAIL("a stranger left %zu MB of messages", sent / MB);
+	/* who left makes room for who comes */
+	for (int i = 0; i < STRANGERS; i++) {
+		unsigned char m[64 + 5000];
+		int one = stranger(&c, &n, 100 + i);
+
+		for (int k = 0; k < 100; k++) {
+			size_t h = frame(m, (struct frame){ TAG, .tag = 1ull << 41 | i << 8 | k, .body = 5000 });
+
+			shout(&c, one, m, h + 5000);
+		}
+		ct_idle(&c, 2);
+		close(one);
+	}
+	for (int named = 0; named < 2; named++) {
+		int one = named ? -1 : stranger(&c, &n, 99);
+		unsigned char m[64];
+
+		for (int k = 0; k < 2; k++) {
+			if (named)
+				send_and_wait(&p, &c, to, 50 + k);
+			else
+				shout(&c, one, m, frame(m, (struct frame){ TAG, .tag = 50 + k, .body = 5 }) + 5);
+		}
+		for (int k = 1; k >= 0; k--) {
+			POST(&c, fi_trecv(c.ep, b[k], 8, NULL, FI_ADDR_UNSPEC, 50 + k, 0, CTX(k)));
+			wait_for(&c, &p, CTX(k));
+		}
+		if (!named)
+			close(one);
+	}
+	close(s);
+	ct_close(&p);
+	ct_close(&c);
+}
+
+/* Whoever was there and said something is heard, also when he has gone. */
+static void last_words(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	unsigned char m[64];
+	char b[8];
+	int s = stranger(&c, &n, 1);
+
+	(void)rank;
+	shout(&c, s, m, frame(m, (struct frame){ TAG, .tag = 5, .body = 5 }) + 5);
+	ct_idle(&c, 5);
+	close(s);
+	ct_idle(&c, 5);
+	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 5);
+	ct_close(&c);
+}
+
+static int64_t spent(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+/* Processor time of so many strangers that come and go. */
+static int64_t visits(struct ct *c, const struct ct_name *n)
+{
+	int64_t least = INT64_MAX;
+
+	for (int round = 0; round < 5; round++) {
+		int64_t t = spent();
+
+		for (int i = 0; i < 20; i++)
+			close(stranger(c, n, 1000 + i));
+		ct_idle(c, 2);
+		t = spent() - t;
+		if (t < least)
+			least = t;
+	}
+	return least;
+}
+static void goodbye_costs(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int64_t before, after;
+	char b[8];
+	int s;
+
+	(void)rank;
+	before = visits(&c, &n);
+	introduce(&c, 1);
+	s = stranger(&c, &n, 1);
+	/* a hundred thousand messages of one byte that wait, and then that one */
+	babble(&c, s, 1ull << 40, 25ull * 4096 * 25);
+	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, (1ull << 40) + 100000, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 1);
+	after = visits(&c, &n);
+	if (after > 4 * before)
+		FAIL("%lld us of processor time while nothing is kept, %lld us while much is", (long long)before / 1000, (long long)after / 1000);
+	close(s);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that announces more than there is memory for ends its own connection at most", no_memory, CT_SOLO | CT_RDM | CT_REL },
+	{ "strangers can leave few messages, and take no room from peers with names", unwanted, CT_SOLO | CT_RDM | CT_REL },
+	{ "what a stranger said is received after he has gone", last_words, CT_SOLO | CT_RDM | CT_REL },
+	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("strangers", tests)

@@ -13,6 +13,7 @@ use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
 use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
 use ofi_provider::later::{ASIDE, is_group_notice};
@@ -149,7 +150,7 @@ impl State {
             self.carry_out(id, &about, &request, &behind[..here]);
             return Ok(self.begun(id, here));
         }
-        request.operands = vec![0; about.len].into_boxed_slice();
+        request.operands = zeroed(about.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
         let target = Target::Atomic(Box::new(request));
         self.conns[id].incoming = Some(Incoming { about, target, done: here });

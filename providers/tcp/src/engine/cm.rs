@@ -732,7 +732,7 @@ impl State {
             Kind::Msg => self.msg_failed(id, error, Vec::new()),
             Kind::Rdm | Kind::Srx => {
                 if let Some(mut conn) = self.drop_conn(id) {
-                    self.end_transfers(id, &mut conn, error);
+                    self.end_transfers(&mut conn, error);
                     let ep = &mut self.eps[conn.ep];
                     if let Some(peer) = ep.peers.get_mut(conn.peer) {
                         if peer.conn == id {
@@ -746,6 +746,7 @@ impl State {
                         }
                         ep.forget_peer_if_unused(conn.peer);
                     }
+                    self.peer_left(conn.ep, conn.peer);
                 }
             }
         }
@@ -776,8 +777,8 @@ impl State {
         self.watch(id);
     }
 
-    fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
-        self.lose_incoming(id, conn, error);
+    fn end_transfers(&mut self, conn: &mut Conn, error: Error) {
+        self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
         if conn.is_lending() {
             // What the application gets back must not leave any more.
@@ -798,7 +799,7 @@ impl State {
         let Some(mut conn) = self.drop_conn(id) else { return };
         let ep_id = conn.ep;
         let was_connected = conn.is_connected();
-        self.end_transfers(id, &mut conn, error);
+        self.end_transfers(&mut conn, error);
         drop(conn);
         self.eps[ep_id].conn = NONE;
         self.eps[ep_id].ended = was_connected;
@@ -840,7 +841,7 @@ impl State {
                 self.flush(id);
             }
             if let Some(mut conn) = self.drop_conn(id) {
-                self.end_transfers(id, &mut conn, Error::CANCELED);
+                self.end_transfers(&mut conn, Error::CANCELED);
             }
         }
         self.leave_inbox(ep_id);

@@ -107,6 +107,8 @@ pub(crate) struct Conn {
     pub(super) incoming: Option<Incoming>,
     /// Numbers of messages that wait, or waited until asked for, at the peer.
     pub(super) announced: Numbers,
+    /// Those of them that are not asked for yet: where they are noted.
+    pub(super) at_sender: HashMap<u8, (usize, u32)>,
     /// Messages asked for that waited at the peer, by their number.
     pub(super) expected: HashMap<u8, Incoming>,
     /// Bytes received and not understood yet: part of a header or of a
@@ -147,6 +149,7 @@ impl Conn {
             large: false,
             incoming: None,
             announced: Numbers::default(),
+            at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),

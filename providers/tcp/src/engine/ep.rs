@@ -245,6 +245,15 @@ impl Ep {
             )
     }
 
+    /// Whether a peer is in no address vector. Whom a connected endpoint talks with, the
+    /// application chose; who has buffered receives asked to be told of all.
+    #[inline]
+    pub(super) fn is_stranger(&self, peer: u32) -> bool {
+        self.identity.kind == Kind::Rdm
+            && self.buffering.is_none()
+            && self.name_of(peer) == FI_ADDR_NOTAVAIL
+    }
+
     /// Whether a tag is one of the library's own (fi_collective(3)).
     #[inline]
     pub(super) fn takes_aside(&self, tag: u64) -> bool {
@@ -425,14 +434,18 @@ impl State {
     }
 
     /// An address got a name.
-    pub(crate) fn name_inserted(&mut self, ep: u32, name: fi_addr_t, addr: &SocketAddr) {
-        let Some(ep) = self.eps.get_mut(ep) else { return };
+    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &SocketAddr) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
         // Only peers that exist; others are looked up when they are sent to.
         for peer in ep.names.all_at(*addr) {
             let entry = &mut ep.peers[peer];
             entry.name = name;
             entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
+            let kept = entry.messages > 0;
             ep.names.put(name, entry.rx, peer);
+            if kept {
+                self.inboxes[ep.inbox].rename((ep_id, peer), name, false);
+            }
         }
     }
 
@@ -447,12 +460,20 @@ impl State {
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
-    pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
-        let Some(ep) = self.eps.get_mut(ep) else { return };
-        for peer in ep.names.take(name) {
+    pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
+        let peers = ep.names.take(name);
+        for &peer in &peers {
             let Some(entry) = ep.peers.get_mut(peer) else { continue };
             (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+            if entry.messages > 0 {
+                let stranger = ep.is_stranger(peer);
+                self.inboxes[ep.inbox].rename((ep_id, peer), FI_ADDR_NOTAVAIL, stranger);
+            }
             ep.forget_peer_if_unused(peer);
+        }
+        for peer in peers {
+            self.peer_left(ep_id, peer);
         }
     }
 }

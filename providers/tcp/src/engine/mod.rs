@@ -38,6 +38,7 @@ use batch::Courier;
 use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
+pub(crate) use inbox::MAX_UNEXPECTED;
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
