@@ -16,6 +16,9 @@
  *       is counted of looking in vain
  *   fabbench posted rdm PROVIDER SIZE COUNT
  *       how much longer such a step takes with 10000 receives posted than with 10
+ *   fabbench kept rdm PROVIDER SIZE COUNT
+ *       how much longer steps take whose receives name a source, or ignore bits of the
+ *       tag, with 100000 other messages that wait for a receive than with none
  *   fabbench idle rdm PROVIDER SIZE COUNT
  *       how much longer it takes with 1000 idle connected peers than with none
  *   fabbench memory rdm PROVIDER SIZE COUNT
@@ -117,12 +120,13 @@ static void pin(int core)
 /* What the queue for receives has to sleep on. */
 static enum fi_wait_obj wait_obj = FI_WAIT_NONE;
 
+static uint64_t more_caps;
 static struct fi_info *find(const char *node, const char *service, uint64_t flags)
 {
 	struct fi_info *h = fi_allocinfo(), *info = NULL;
 
 	h->ep_attr->type = type;
-	h->caps = type == FI_EP_RDM ? FI_TAGGED : FI_MSG;
+	h->caps = type == FI_EP_RDM ? FI_TAGGED | more_caps : FI_MSG;
 	h->mode = FI_CONTEXT | FI_CONTEXT2;
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
 	if (type == FI_EP_MSG)
@@ -488,6 +492,53 @@ static double posted(size_t n, long count)
 	many = step_time(n, count);
 	return many / few;
 }
+/* Receives that name a source and such as ignore bits of the tag, in turn. */
+static __attribute__((noinline)) void choosy_steps(size_t n, long count)
+{
+	for (long i = 0; i < count; i++) {
+		fi_addr_t from = i % 2 ? two.peer : FI_ADDR_UNSPEC;
+		ssize_t r;
+
+		while ((r = fi_trecv(two.ep, rbuf, n, NULL, from, 0x500, i % 2 ? 0 : 0xff, &two.ctx[MAXW])) == -FI_EAGAIN)
+			(void)fi_cq_read(two.rx, NULL, 0);
+		TRY(r);
+		step(n, 0x500);
+	}
+}
+static double choosy_time(size_t n, long count)
+{
+	double best = 1e18;
+
+	choosy_steps(n, count / 10 + 1);
+	for (int i = 0; i < 5; i++) {
+		double t = now_us();
+
+		choosy_steps(n, count);
+		t = (now_us() - t) / count;
+		if (t < best)
+			best = t;
+	}
+	return best;
+}
+static double kept(size_t n, long count)
+{
+	double none = choosy_time(n, count), end = now_us() + 20e6;
+
+	for (int i = 0; i < 100000; i++) {
+		while (fi_tinject(one.ep, sbuf, 8, one.peer, 0x1000 + i) == -FI_EAGAIN) {
+			(void)reap(one.tx);
+			(void)fi_cq_read(two.rx, NULL, 0);
+			if (now_us() > end) {
+				fprintf(stderr, "fabbench: only %d messages are kept\n", i);
+				exit(1);
+			}
+		}
+	}
+	/* the last one is behind all others */
+	post_recv(&two, n, 0);
+	step(n, 1);
+	return choosy_time(n, count) / none;
+}
 static long resident(void)
 {
 	FILE *f = fopen("/proc/self/statm", "r");
@@ -672,7 +723,7 @@ int main(int argc, char **argv)
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|kept|idle|memory|getinfo|start|pairs msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -700,7 +751,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	calm = !strcmp(argv[1], "calm");
-	if (!strcmp(argv[1], "steps") || calm || !strcmp(argv[1], "posted") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
+	if (!strcmp(argv[1], "steps") || calm || !strcmp(argv[1], "posted") || !strcmp(argv[1], "kept") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
 		struct sockaddr_storage name[2];
 		struct rlimit files;
 		double none;
@@ -709,6 +760,8 @@ int main(int argc, char **argv)
 			files.rlim_cur = files.rlim_max;
 			setrlimit(RLIMIT_NOFILE, &files);
 		}
+		if (!strcmp(argv[1], "kept"))
+			more_caps = FI_DIRECTED_RECV;
 		if (type == FI_EP_MSG)
 			connect_pair();
 		else
@@ -721,6 +774,8 @@ int main(int argc, char **argv)
 			steps(n, count);
 		} else if (!strcmp(argv[1], "posted")) {
 			printf("%.3f\n", posted(n, count));
+		} else if (!strcmp(argv[1], "kept")) {
+			printf("%.3f\n", kept(n, count));
 		} else {
 			long before;
 
