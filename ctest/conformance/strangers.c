@@ -479,12 +479,235 @@ static void goodbye_costs(int rank)
 	ct_close(&c);
 }
 
+static int count_files(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < 4096; i++)
+		n += fcntl(i, F_GETFD) >= 0;
+	return n;
+}
+static void limit_files(int n)
+{
+	struct rlimit r;
+
+	OK(getrlimit(RLIMIT_NOFILE, &r));
+	if (r.rlim_max != RLIM_INFINITY && r.rlim_max < (rlim_t)n)
+		SKIP("only %d descriptors", (int)r.rlim_max);
+	r.rlim_cur = n;
+	OK(setrlimit(RLIMIT_NOFILE, &r));
+}
+/* The program can open so many files. */
+static void open_files(int n)
+{
+	int f[64];
+
+	for (int i = 0; i < n; i++) {
+		f[i] = open("/dev/null", O_RDONLY);
+		if (f[i] < 0)
+			FAIL("only %d files can be opened: %s", i, strerror(errno));
+	}
+	for (int i = 0; i < n; i++)
+		close(f[i]);
+}
+/* RDM endpoint without a thread of the library's. */
+static struct ct_name open_manual(struct ct *c)
+{
+	if (ct_is_rxm())
+		SKIP("these strangers speak the protocol of tcp");
+	memset(c, 0, sizeof *c);
+	c->o.caps = FI_MSG | FI_TAGGED;
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	c->info->domain_attr->data_progress = c->info->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+	ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+	return ct_getname(&c->ep->fid);
+}
+
+/* Strangers with as many names as they like, at both of a process's endpoints; rank 1 is all of them. */
+static void crowd(int rank)
+{
+	enum { FILES = 128, STRANGERS = 300 };
+	static int s[STRANGERS];
+	struct ct c, d;
+	struct ct_name name[2], own;
+	char b[8], x;
+
+	if (rank == 0) {
+		limit_files(FILES);
+		name[0] = open_manual(&c);
+		name[1] = open_manual(&d);
+		ct_send_oob(name, sizeof name);
+		ct_recv_oob(&c, &own, sizeof own);
+		for (int i = 0; i < STRANGERS; i++) {
+			ct_recv_oob(NULL, &x, 1);
+			for (int k = 0; k < 3; k++) {
+				ct_progress(&c);
+				ct_progress(&d);
+			}
+			ct_send_oob("n", 1);
+		}
+		open_files(FILES / 8);
+		/* who has a name is called, and who comes is let in */
+		ct_insert(&c, &own);
+		POST(&c, fi_tsend(c.ep, "hello", 5, NULL, 0, 5, CTX(1)));
+		ct_sent(&c, CTX(1));
+		for (int i = 0; i < 2; i++) {
+			struct ct *to = i ? &d : &c;
+
+			OK(fi_trecv(to->ep, b, 8, NULL, FI_ADDR_UNSPEC, 6, 0, CTX(2)));
+			ct_send_oob("s", 1);
+			ct_recvd(to, CTX(2), 5);
+		}
+		ct_barrier(&c);
+		ct_close(&d);
+		ct_close(&c);
+		return;
+	}
+	limit_files(STRANGERS + 100);
+	own = open_manual(&c);
+	ct_recv_oob(&c, name, sizeof name);
+	ct_send_oob(&own, sizeof own);
+	for (int i = 0; i < STRANGERS; i++) {
+		s[i] = connection(&name[i % 2]);
+		say_hello(s[i], 1 + i);
+		ct_send_oob("c", 1);
+		ct_recv_oob(NULL, &x, 1);
+	}
+	OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 5);
+	for (int i = 0; i < 2; i++) {
+		fi_addr_t to = ct_insert(&c, &name[i]);
+
+		ct_recv_oob(&c, &x, 1);
+		POST(&c, fi_tsend(c.ep, "hello", 5, NULL, to, 6, CTX(2)));
+		ct_sent(&c, CTX(2));
+	}
+	ct_barrier(&c);
+	ct_close(&c);
+}
+
+/* Requests that the application does not answer yet: they wait, and none is lost. */
+static void requests(int rank)
+{
+	enum { FILES = 128, STRANGERS = 200 };
+	static struct fi_info *known[STRANGERS];
+	static int s[STRANGERS];
+	struct ct c;
+	struct ct_name n;
+	int seen = 0;
+
+	if (rank == 1) {
+		limit_files(STRANGERS + 100);
+		ct_recv_oob(NULL, &n, sizeof n);
+		for (int i = 0; i < STRANGERS; i++) {
+			unsigned char b[32] = { 3 };
+
+			s[i] = connection(&n);
+			b[24] = 1;
+			EQ(send(s[i], b, 32, MSG_NOSIGNAL), 32);
+		}
+		ct_barrier(NULL);
+		for (int i = 0; i < STRANGERS; i++) {
+			unsigned char b[34] = { 0 };
+			struct pollfd p = { .fd = s[i], .events = POLLIN };
+
+			while (poll(&p, 1, -1) != 1)
+				;
+			EQ(recv(s[i], b, sizeof b, 0), 34);
+			EQ(b[1], 6);
+			close(s[i]);
+		}
+		ct_barrier(NULL);
+		return;
+	}
+	limit_files(FILES);
+	memset(&c, 0, sizeof c);
+	ct_listen(&c);
+	n = ct_getname(&c.pep->fid);
+	ct_send_oob(&n, sizeof n);
+	ct_barrier(NULL);
+	while (seen < STRANGERS) {
+		int before = seen, more = 1;
+
+		for (int64_t end = ct_ms() + 100; ct_ms() < end && more;) {
+			struct fi_eq_cm_entry e;
+			uint32_t ev;
+			ssize_t r = fi_eq_read(c.eq, &ev, &e, sizeof e, 0);
+
+			if (r == -FI_EAGAIN)
+				continue;
+			CHECK(r > 0);
+			EQ(ev, FI_CONNREQ);
+			known[seen++] = e.info;
+			end = ct_ms() + 100;
+			more = seen < STRANGERS;
+		}
+		open_files(FILES / 8);
+		for (int i = before; i < seen; i++) {
+			OK(fi_reject(c.pep, known[i]->handle, "no", 2));
+			fi_freeinfo(known[i]);
+		}
+	}
+	ct_barrier(NULL);
+	ct_close(&c);
+}
+
+/* Callers are let in one lot after the other, whatever waits. */
+static void rush(int rank)
+{
+	enum { STRANGERS = 600, LOT = 150 };
+	static int s[STRANGERS];
+	struct ct c;
+	struct ct_name n;
+	char x;
+
+	limit_files(4096);
+	if (rank == 1) {
+		ct_recv_oob(NULL, &n, sizeof n);
+		for (int i = 0; i < STRANGERS; i++)
+			s[i] = connection(&n);
+		ct_send_oob("c", 1);
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 0; i < STRANGERS; i++)
+			close(s[i]);
+		return;
+	}
+	if (ct_type == FI_EP_MSG) {
+		memset(&c, 0, sizeof c);
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+	} else {
+		n = open_manual(&c);
+	}
+	ct_send_oob(&n, sizeof n);
+	ct_recv_oob(NULL, &x, 1);
+	for (int before = count_files(), first = before, now; before < first + STRANGERS; before = now) {
+		struct fi_eq_cm_entry e;
+		uint32_t ev;
+
+		if (c.pep)
+			ERR(fi_eq_read(c.eq, &ev, &e, sizeof e, 0), FI_EAGAIN);
+		else
+			(void)fi_cq_read(c.rx, NULL, 0);
+		now = count_files();
+		if (now - before > LOT)
+			FAIL("%d callers were accepted in one call", now - before);
+	}
+	ct_send_oob("d", 1);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
 	{ "a peer that announces more than there is memory for ends its own connection at most", no_memory, CT_SOLO | CT_RDM | CT_REL },
 	{ "strangers can leave few messages, and take no room from peers with names", unwanted, CT_SOLO | CT_RDM | CT_REL },
 	{ "what a stranger said is received after he has gone", last_words, CT_SOLO | CT_RDM | CT_REL },
+	{ "strangers leave a process descriptors, whatever names they take and wherever they call", crowd, CT_RDM | CT_REL },
+	{ "connection requests wait for their answer without using up descriptors", requests, CT_MSG | CT_REL },
+	{ "a call accepts a lot of those who wait to be let in, and the next one the next", rush, CT_REL },
 	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("strangers", tests)

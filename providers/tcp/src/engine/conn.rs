@@ -4,6 +4,7 @@ use super::rx::{AHEAD_OF_LARGE, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
+use crate::guests::Guest;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header, Knows};
 use ofi_provider::buf::RecvBuf;
@@ -116,6 +117,8 @@ pub(crate) struct Conn {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
+    /// It called, and is in no address vector.
+    pub(super) guest: Option<Guest>,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -153,6 +156,7 @@ impl Conn {
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
+            guest: None,
         }
     }
 

@@ -3,6 +3,7 @@ use super::State;
 use super::buffered::buffering;
 use super::inbox::{About, Inbox};
 use super::tx::Outgoing;
+use crate::guests::Door;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
@@ -147,7 +148,7 @@ pub(crate) struct Ep {
     pub(super) buffering: Option<Box<Buffering>>,
 
     /// RDM: where peers connect to.
-    pub(super) listener: Option<Socket>,
+    pub(super) listener: Option<(Socket, Door)>,
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
@@ -441,6 +442,9 @@ impl State {
             let entry = &mut ep.peers[peer];
             entry.name = name;
             entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
+            if let Some(conn) = self.conns.get_mut(entry.conn) {
+                conn.guest = None;
+            }
             let kept = entry.messages > 0;
             ep.names.put(name, entry.rx, peer);
             if kept {

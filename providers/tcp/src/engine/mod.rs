@@ -29,7 +29,8 @@ mod uring;
 mod zerocopy;
 
 pub(crate) use cm::{
-    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
+    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, HANDSHAKE_TIMEOUT, Request, Timer, cm_message,
+    is_shortage, max_silent,
 };
 pub(crate) use ep::{Identity, Kind, TargetOf};
 
@@ -50,7 +51,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tx::Packet;
 use uring::Transport;
 
@@ -140,8 +141,13 @@ pub(crate) struct State {
     timer: cm::Timer,
     /// Endpoints whose listener could not accept for want of descriptors.
     deaf: Vec<u32>,
-    /// Callers who had said nothing when they were accepted, with their serial numbers.
-    silent: VecDeque<(u32, u64)>,
+    /// When it goes off, if it does.
+    wakes: Option<Instant>,
+    /// Callers who had said nothing when they were accepted, with their serial numbers,
+    /// and when that was.
+    silent: VecDeque<(u32, u64, Instant)>,
+    /// Callers who are in no address vector, or were in none, likewise.
+    guests: VecDeque<(u32, u64)>,
     /// Memory that peers may read and write.
     regions: Arc<MrTable>,
 }
@@ -177,7 +183,9 @@ impl Engine {
             events: Vec::with_capacity(64),
             timer,
             deaf: Vec::new(),
+            wakes: None,
             silent: VecDeque::new(),
+            guests: VecDeque::new(),
             regions,
         };
         let state = Lock::with_level(state, level.clone());
