@@ -699,6 +699,86 @@ static void rush(int rank)
 	ct_close(&c);
 }
 
+static long resident(void)
+{
+	long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f);
+	EQ(fscanf(f, "%*d %ld", &pages), 1);
+	fclose(f);
+	return pages * sysconf(_SC_PAGESIZE);
+}
+/* Frames until the socket takes no more for a while; how many went out whole, with what is left of the next in b. */
+static long ask(struct ct *c, int s, const unsigned char *b, size_t n, size_t *part)
+{
+	static unsigned char block[4096 * 64];
+	long asked = 0;
+	size_t done = 0, all = n * 4096;
+
+	for (int i = 0; i < 4096; i++)
+		memcpy(block + i * n, b, n);
+	for (int64_t end = ct_ms() + 300; ct_ms() < end;) {
+		ssize_t r = send(s, block + done, all - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (r < 0 && errno != EAGAIN)
+			FAIL("cut off after %ld requests", asked);
+		if (r > 0) {
+			asked += (done % n + r) / n;
+			done = (done + r) % all;
+			end = ct_ms() + 300;
+		}
+		ct_progress(c);
+	}
+	*part = done % n;
+	return asked;
+}
+/* Requests whose answers nobody takes for a while: none is lost, and memory is not taken for many. */
+static void deaf(int rank)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC, &mr, region);
+	struct place one = { 0, 0, KEY }, eight = { 0, 2048, KEY };
+
+	(void)rank;
+	for (int kind = 0; kind < 3; kind++) {
+		unsigned char b[64], *got = malloc(1 << 16);
+		int s = stranger(&c, &n, 1 + kind), small = 128 << 10;
+		size_t k, part, size = kind < 2 ? 16 : 16 + 2048;
+		long asked, before = resident(), more;
+
+		snprintf(ct_prefix, sizeof ct_prefix, "kind %d: ", kind);
+		setsockopt(s, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+		k = kind == 0 ? frame(b, (struct frame){ READ_REQ }) : kind == 1 ? frame(b, (struct frame){ WRITE, DELIVERY, .place = &one })
+			: frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_ATOMIC_READ << 8 | 1 << 16, .place = &eight });
+		asked = ask(&c, s, b, k, &part);
+		more = resident() - before;
+#ifndef __SANITIZE_ADDRESS__
+		if (more > 4 << 20)
+			FAIL("%ld requests without taking the answers took %ld KB of memory", asked, more >> 10);
+#endif
+		for (size_t have = 0, want = asked * size; have < want;) {
+			ssize_t r = recv(s, got, want - have < 1 << 16 ? want - have : 1 << 16, MSG_DONTWAIT);
+
+			if (r == 0 || (r < 0 && errno != EAGAIN))
+				FAIL("%zu of %zu bytes of answers came", have, want);
+			have += r > 0 ? r : 0;
+			ct_progress(&c);
+		}
+		/* the rest of the one that was cut */
+		if (part) {
+			shout(&c, s, b + part, k - part);
+			EQ(take(&c, s, got, size), size);
+		}
+		close(s);
+		free(got);
+	}
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
@@ -708,6 +788,7 @@ static const struct ct_test tests[] = {
 	{ "strangers leave a process descriptors, whatever names they take and wherever they call", crowd, CT_RDM | CT_REL },
 	{ "connection requests wait for their answer without using up descriptors", requests, CT_MSG | CT_REL },
 	{ "a call accepts a lot of those who wait to be let in, and the next one the next", rush, CT_REL },
+	{ "answers that a stranger does not take are little memory, and all come when he does", deaf, CT_SOLO | CT_RDM | CT_REL },
 	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("strangers", tests)

@@ -209,7 +209,6 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.fetched += fetched.len();
         let body = if fetched.is_empty() { Body::Empty } else { Body::Copied(fetched.into()) };
-        conn.push_answer(Outgoing::new(header, body, finish));
-        self.push_on(id);
+        self.answer(id, Outgoing::new(header, body, finish));
     }
 }

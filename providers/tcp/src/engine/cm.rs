@@ -845,6 +845,7 @@ impl State {
     /// Takes a connection away without saying anything to anybody.
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
+        self.owed -= conn.owed;
         if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
             peer.conns -= 1;
         }
@@ -889,6 +890,7 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
         conn.fetched = 0;
+        self.owed -= std::mem::take(&mut conn.owed);
         // The system sends nothing of what it has, nor says that it is done with it.
         let uncopied: Vec<_> =
             conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());

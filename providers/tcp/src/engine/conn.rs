@@ -100,6 +100,8 @@ pub(crate) struct Conn {
     pub(super) reads: VecDeque<(RecvBuf, Finish)>,
     /// Bytes of former values that the peer fetched and has not taken yet.
     pub(super) fetched: usize,
+    /// What answers and acknowledgements that wait for the peer take of memory.
+    pub(super) owed: usize,
 
     /// The last message was large, and so will be the next: its beginning is enough
     /// to find the place that the rest can be read to.
@@ -149,6 +151,7 @@ impl Conn {
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,
+            owed: 0,
             large: false,
             incoming: None,
             announced: Numbers::default(),

@@ -112,7 +112,8 @@ pub(crate) struct State {
     staging: Box<[u8]>,
     /// Room to write a message to that leaves at once.
     packet: Box<Packet>,
-    /// Connections that wait for room in a completion queue.
+    /// Connections that wait for room in a completion queue, or for their peers to take
+    /// what waits for them.
     starved: Vec<u32>,
     /// Connections that a message without room blocks, with their serial numbers.
     crowded: Vec<(u32, u64)>,
@@ -148,6 +149,8 @@ pub(crate) struct State {
     silent: VecDeque<(u32, u64, Instant)>,
     /// Callers who are in no address vector, or were in none, likewise.
     guests: VecDeque<(u32, u64)>,
+    /// What answers and acknowledgements that wait for peers take of memory.
+    owed: usize,
     /// Memory that peers may read and write.
     regions: Arc<MrTable>,
 }
@@ -186,6 +189,7 @@ impl Engine {
             wakes: None,
             silent: VecDeque::new(),
             guests: VecDeque::new(),
+            owed: 0,
             regions,
         };
         let state = Lock::with_level(state, level.clone());
@@ -497,8 +501,10 @@ impl State {
         }
         // Whoever waits for room in a queue is woken by the application reading
         // it, which is a call into the library.
-        let room =
-            |id: &u32| self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room());
+        let room = |id: &u32| {
+            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room())
+                && !self.owes_much(*id)
+        };
         !self.starved.iter().any(room)
     }
 
@@ -506,7 +512,7 @@ impl State {
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             let Some(conn) = self.conns.get(id) else { continue };
-            if self.eps[conn.ep].rx_has_room() {
+            if self.eps[conn.ep].rx_has_room() && !self.owes_much(id) {
                 self.unblock(id);
             } else {
                 self.starve(id);

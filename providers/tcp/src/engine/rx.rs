@@ -637,6 +637,10 @@ impl State {
     /// violation.
     #[inline]
     fn begin(&mut self, id: u32, header: &Header, bytes: &[u8], behind: &[u8]) -> Result<Begun> {
+        let asks = matches!(header.op, Op::ReadReq | Op::Atomic) || wants_ack(header);
+        if asks && self.owes_much(id) {
+            return Ok(Begun::Starved);
+        }
         match header.op {
             Op::Msg if header.is_ack() => {
                 self.acknowledged(id)?;

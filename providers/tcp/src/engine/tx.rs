@@ -37,6 +37,15 @@ pub(super) type Packet = [u8; 40 + COPY_MAX];
 /// Answers and acknowledgements that may wait for a peer to take them.
 const MAX_ANSWERS: usize = 1 << 16;
 
+/// Memory that these may take for any connection. Beyond it peers with names that ask for
+/// more are not read, if all connections take [`MAX_OWED`], and strangers in any case:
+/// with them no transfers of ours can be under way that would wait for us as well.
+const FAIR_OWED: usize = 512 << 10;
+
+/// Memory that answers and acknowledgements of all connections take before those with much
+/// of it are not read any more.
+const MAX_OWED: usize = 128 << 20;
+
 /// What is to be done when a message is sent or acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish {
@@ -120,6 +129,13 @@ impl Outgoing {
     pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
         let segments = Box::default();
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
+    }
+
+    /// What it takes of memory while it waits, if a peer makes us have it: a place in a
+    /// queue that grows by doubling, and what that points to.
+    pub(super) fn owed(&self) -> usize {
+        let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
+        if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
     }
 
     /// Whether it still stands behind its fence.
@@ -466,9 +482,7 @@ impl State {
         // A read of no place needed no key, and does not count.
         let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
         let finish = Finish { flags, len, ..Finish::INTERNAL };
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.push_answer(Outgoing::new(header, Body::Region(places, len), finish));
-        self.push_on(id);
+        self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
     }
 
     /// The peer of this name, with or without a connection.
@@ -756,6 +770,9 @@ impl State {
                 return;
             }
             let Some(outgoing) = conn.tx.pop_front() else { return };
+            let owed = outgoing.owed();
+            conn.owed -= owed;
+            self.owed -= owed;
             if outgoing.header.op == Op::AtomicRsp {
                 conn.fetched -= outgoing.body.len();
             }
@@ -786,9 +803,27 @@ impl State {
         if self.is_overrun(id) {
             return self.fail(id, Error::NOBUFS);
         }
+        self.answer(id, Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+    }
+
+    /// Sends what a peer waits for.
+    pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.push_answer(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+        let owed = answer.owed();
+        conn.owed += owed;
+        self.owed += owed;
+        conn.push_answer(answer);
         self.push_on(id);
+    }
+
+    /// Whether so much waits for a peer to take it that nothing is done for it before.
+    #[inline]
+    pub(super) fn owes_much(&self, id: u32) -> bool {
+        let much = |conn: &Conn| {
+            conn.owed > FAIR_OWED
+                && (self.owed > MAX_OWED || self.eps[conn.ep].is_stranger(conn.peer))
+        };
+        self.conns.get(id).is_some_and(much)
     }
 
     /// Whether a peer asks for so much more than it listens to that it must be
@@ -840,8 +875,7 @@ impl State {
             tag: 0,
             len: waiting.body.len() as u64,
         };
-        conn.push_answer(Outgoing::new(header, waiting.body, waiting.finish));
-        self.push_on(id);
+        self.answer(id, Outgoing::new(header, waiting.body, waiting.finish));
         Ok(())
     }
 
