@@ -779,6 +779,57 @@ static void deaf(int rank)
 	ct_close(&c);
 }
 
+/* A peer that has not read a message says that it has it. */
+static void hasty(int rank)
+{
+	enum { SIZE = 300000 };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int lst = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), s, little = 4096;
+	unsigned char b[64], *all = malloc(SIZE + 16);
+	char *buf = malloc(SIZE);
+	struct iovec v = { buf, SIZE };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .context = CTX(1) };
+	struct fi_cq_tagged_entry e;
+	struct pollfd p = { .fd = lst, .events = POLLIN };
+	socklen_t k = sizeof a;
+	struct ct c;
+	int over = 0;
+
+	(void)rank;
+	setenv("FI_TCP_ZEROCOPY_SIZE", "2000", 1);
+	open_door(&c, FI_MSG, NULL, NULL);
+	setsockopt(lst, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+	CHECK(!bind(lst, (void *)&a, sizeof a) && !listen(lst, 1) && !getsockname(lst, (void *)&a, &k));
+	EQ(fi_av_insert(c.av, &a, 1, &m.addr, 0, NULL), 1);
+	ct_fill(buf, SIZE, 1);
+	POST(&c, fi_sendmsg(c.ep, &m, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	while (poll(&p, 1, 0) != 1)
+		ct_progress(&c);
+	CHECK((s = accept(lst, NULL, NULL)) >= 0);
+	EQ(take(&c, s, b, 40), 40);
+	b[1] = 1;			/* yes */
+	b[32] = 0x81;
+	memset(b + 16, 0, 8);
+	EQ(send(s, b, 40, MSG_NOSIGNAL), 40);
+	ct_idle(&c, 200);
+	frame(b, (struct frame){ MSG });
+	b[4] = ACK;
+	EQ(send(s, b, 16, MSG_NOSIGNAL), 16);
+	for (int64_t end = ct_ms() + 300; ct_ms() < end && !over; ct_nap(1))
+		over = fi_cq_read(c.tx, &e, 1) == 1;
+	if (over)	/* then the buffer is the program's */
+		memset(buf, 0x99, SIZE);
+	EQ(take(&c, s, all, SIZE + 16), SIZE + 16);
+	CHECK(ct_same(all + 16, SIZE, 1));
+	if (!over)
+		ct_sent(&c, CTX(1));
+	close(s);
+	close(lst);
+	ct_close(&c);
+	free(all);
+	free(buf);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
@@ -789,6 +840,7 @@ static const struct ct_test tests[] = {
 	{ "connection requests wait for their answer without using up descriptors", requests, CT_MSG | CT_REL },
 	{ "a call accepts a lot of those who wait to be let in, and the next one the next", rush, CT_REL },
 	{ "answers that a stranger does not take are little memory, and all come when he does", deaf, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that acknowledges what it has not read gets what was sent and nothing else", hasty, CT_SOLO | CT_RDM | CT_REL },
 	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("strangers", tests)

@@ -64,6 +64,7 @@ impl State {
             len: op.remote.total()?,
             internal: false,
             inject,
+            lent: 0,
         };
         if let Route::Conn(id) = route
             && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.knows.atomics)

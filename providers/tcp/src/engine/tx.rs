@@ -62,6 +62,9 @@ pub(super) struct Finish {
     pub(super) internal: bool,
     /// Injected: its failure is not reported either (fi_msg(3)).
     pub(super) inject: bool,
+    /// Acknowledged or not, the system may still be using the bytes of the message with this
+    /// number ([`Zerocopy::sent_for_ack`]).
+    pub(super) lent: u32,
 }
 
 impl Finish {
@@ -73,6 +76,7 @@ impl Finish {
         len: 0,
         internal: true,
         inject: false,
+        lent: 0,
     };
 
     #[inline]
@@ -436,6 +440,7 @@ impl State {
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
+            lent: 0,
         };
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
@@ -457,6 +462,7 @@ impl State {
             len: op.buf.len(),
             internal: false,
             inject: false,
+            lent: 0,
         };
         let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
@@ -516,6 +522,7 @@ impl State {
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
+            lent: 0,
         };
         (header, finish)
     }
@@ -781,11 +788,8 @@ impl State {
             } else if let Body::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
-                if let Some(zerocopy) = &mut conn.zerocopy {
-                    // When the peer has it the system needs it no more.
-                    zerocopy.sent(Finish::INTERNAL);
-                }
-                conn.unacked.push_back(outgoing.finish);
+                let lent = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
+                conn.unacked.push_back(Finish { lent, ..outgoing.finish });
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
@@ -849,7 +853,13 @@ impl State {
     pub(super) fn acknowledged(&mut self, id: u32) -> Result {
         let conn = &mut self.conns[id];
         let finish = conn.unacked.pop_front().ok_or(Error::PROTO)?;
-        self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        let over = match &mut conn.zerocopy {
+            Some(zerocopy) if finish.lent != 0 => zerocopy.acknowledged(finish.lent, finish),
+            _ => Some(finish),
+        };
+        if let Some(finish) = over {
+            self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        }
         self.lift_fence(id);
         Ok(())
     }
