@@ -261,7 +261,7 @@ impl State {
                 Err(Error::CONNABORTED | Error::INTR) => {}
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.deaf {
-                        ofi_provider::log!(
+                        ofi_provider::log_sparsely!(
                             &TCP,
                             WARN,
                             EP_CTRL,
@@ -382,7 +382,12 @@ impl State {
                 return;
             }
             Err(why) => {
-                ofi_provider::log!(&TCP, WARN, EP_CTRL, "refusing the connection of {peer}: {why}");
+                ofi_provider::log_sparsely!(
+                    &TCP,
+                    WARN,
+                    EP_CTRL,
+                    "refusing the connection of {peer}: {why}"
+                );
                 self.callers.remove(id);
                 return;
             }
@@ -391,7 +396,7 @@ impl State {
         // What comes next is for an endpoint: it must not wake the event queue.
         epoll.remove(socket.fd());
         if let Err(error) = self.announce(socket, &peer, message, guest) {
-            ofi_provider::log!(
+            ofi_provider::log_sparsely!(
                 &TCP,
                 WARN,
                 EP_CTRL,

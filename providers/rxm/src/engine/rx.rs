@@ -467,7 +467,7 @@ impl Ep {
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
         let peer = self.peers.get(of.peer);
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &RXM,
             WARN,
             EP_DATA,

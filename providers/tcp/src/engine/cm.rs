@@ -315,7 +315,7 @@ impl State {
                     // The callers stay in the system's queue. Epoll would report
                     // them for ever, so it must not; the timer makes us ask.
                     if !self.deaf.contains(&ep_id) {
-                        ofi_provider::log!(
+                        ofi_provider::log_sparsely!(
                             &crate::info::TCP,
                             WARN,
                             EP_CTRL,
@@ -579,7 +579,7 @@ impl State {
     /// Somebody who does not speak our protocol.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
             EP_CTRL,

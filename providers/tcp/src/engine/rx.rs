@@ -581,7 +581,7 @@ impl State {
     /// A peer sent what is not a message: this one connection ends.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
             EP_DATA,
@@ -732,7 +732,7 @@ impl State {
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64) -> Result {
         self.regions.open().check(places, right).inspect_err(|error| {
             let peer = self.conns[id].socket.peer_addr().ok();
-            ofi_provider::log!(
+            ofi_provider::log_sparsely!(
                 &crate::info::TCP,
                 WARN,
                 EP_DATA,
@@ -750,7 +750,7 @@ impl State {
             return Ok(());
         }
         let peer = conn.socket.peer_addr().ok();
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
             EP_DATA,

@@ -226,7 +226,7 @@ impl Ep {
                 if let Some(cntr) = self.cntr_of(finish.flags) {
                     cntr.failed();
                 }
-                ofi_provider::log!(
+                ofi_provider::log_sparsely!(
                     &crate::info::TCP,
                     WARN,
                     EP_DATA,
