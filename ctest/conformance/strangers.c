@@ -876,6 +876,106 @@ static void noise(int rank)
 	ct_close(&c);
 }
 
+/* A region is closed, and its memory gone, while a peer takes its time to read it. */
+static void closed_early(int rank)
+{
+	enum { SIZE = 8 << 20 };
+	struct ct c;
+	struct ct_name n;
+	struct fid_mr *mr;
+	struct place all = { 0, SIZE, KEY }, some = { 100, 50, KEY };
+	char *region = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), got[8];
+	unsigned char b[64], *answer = malloc(SIZE + 16);
+	int s;
+
+	(void)rank;
+	CHECK(region != MAP_FAILED);
+	n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA, NULL, NULL);
+	OK(fi_mr_reg(c.domain, region, SIZE, FI_REMOTE_READ, 0, KEY, 0, &mr, NULL));
+	ct_fill(region, SIZE, 3);
+	s = stranger(&c, &n, 1);
+	/* one that is under way, and one that waits behind it */
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &all }));
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	ct_idle(&c, 100);
+	OK(fi_close(&mr->fid));
+	CHECK(!munmap(region, SIZE));
+	EQ(take(&c, s, answer, SIZE + 16), SIZE + 16);
+	CHECK(ct_same(answer + 16, SIZE, 3));
+	EQ(take(&c, s, answer, 50 + 16), 50 + 16);
+	for (int i = 0; i < 50; i++)
+		EQ(answer[16 + i], ct_byte(100 + i, 3));
+	/* the connection goes on */
+	OK(fi_trecv(c.ep, got, 8, NULL, FI_ADDR_UNSPEC, 4, 0, CTX(1)));
+	shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 4, .body = 5 }) + 5);
+	ct_recvd(&c, CTX(1), 5);
+	/* and who comes later is refused, as ever */
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	CHECK(is_cut_off(&c, s));
+	close(s);
+	free(answer);
+	ct_close(&c);
+}
+
+/* Says hello as a process of this number and random number, 0 for one that has none; whether it is let in. */
+static int let_in(struct ct *c, int s, int port, uint32_t instance)
+{
+	unsigned char b[40] = { 3, 0, 0, 8 };
+
+	if (instance) {
+		memcpy(b + 12, &instance, 4);
+		memcpy(b + 16, "ofi-rs?\1", 8);
+	}
+	b[24] = 1;
+	b[32] = 1;
+	b[34] = port >> 8;
+	b[35] = port;
+	b[39] = 1;
+	EQ(send(s, b, sizeof b, MSG_NOSIGNAL), sizeof b);
+	EQ(take(c, s, b, 32), 32);
+	CHECK(b[1] == 1 || b[1] == 6);
+	return b[1] == 1;
+}
+/* A peer that has the number of the one before it, as in a container. */
+static void restarted(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int first = connection(&n), again = connection(&n), next = connection(&n);
+
+	(void)rank;
+	CHECK(let_in(&c, first, 7, 111));
+	CHECK(!let_in(&c, again, 7, 111));
+	CHECK(let_in(&c, next, 7, 222));
+	CHECK(take(&c, first, (char[40]){ 0 }, 40) < 40);
+	close(first);
+	close(again);
+	close(next);
+	ct_close(&c);
+}
+/* A peer of the original's protocol whose host went without a word, and came back. */
+static void vanished(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int first = connection(&n), on = 1, s, in = 0;
+
+	(void)rank;
+	CHECK(let_in(&c, first, 7, 0));
+	ct_idle(&c, 20);
+	/* closed like this it says nothing: the system has forgotten it */
+	if (setsockopt(first, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on))
+		SKIP("no right to lose a connection (TCP_REPAIR): %s", strerror(errno));
+	close(first);
+	while (!in) {
+		s = connection(&n);
+		in = let_in(&c, s, 7, 0);
+		close(s);
+		ct_idle(&c, 50);
+	}
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
@@ -888,6 +988,9 @@ static const struct ct_test tests[] = {
 	{ "answers that a stranger does not take are little memory, and all come when he does", deaf, CT_SOLO | CT_RDM | CT_REL },
 	{ "a peer that acknowledges what it has not read gets what was sent and nothing else", hasty, CT_SOLO | CT_RDM | CT_REL },
 	{ "strangers cause few lines in the log, which say how many were left out", noise, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer gets what it asked to read of a region that is closed meanwhile", closed_early, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that was restarted with its process number takes the place of the one before", restarted, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer whose host was restarted is soon believed, though nobody heard of the end", vanished, CT_SOLO | CT_RDM | CT_REL },
 	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
 };
 CT_MAIN("strangers", tests)

@@ -628,7 +628,8 @@ impl State {
             Ok(hello) => {
                 let peer = self.conns[id].peer;
                 let ep = self.conns[id].ep;
-                self.eps[ep].peers[peer].pid = hello.pid;
+                let entry = &mut self.eps[ep].peers[peer];
+                (entry.pid, entry.instance) = (hello.pid, message.instance);
                 hello.version
             }
             Err(_) => 0,
@@ -669,7 +670,8 @@ impl State {
         let entry = &mut ep.peers[peer];
         entry.firewalled = firewalls.0;
         let other = entry.conn;
-        let same_process = entry.pid == 0 || hello.pid == 0 || entry.pid == hello.pid;
+        let same = |one: u32, other: u32| one == 0 || other == 0 || one == other;
+        let same_process = same(entry.pid, hello.pid) && same(entry.instance, message.instance);
         let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
         if let Some(known) = self.conns.get(other)
             && !calls_itself
@@ -683,6 +685,10 @@ impl State {
                     _ => connect_order(&addr, &local) == Ordering::Less,
                 }
             };
+            if keep && known.is_connected() {
+                // Or the peer's host went without a word, and it has the same number again.
+                known.socket.probe();
+            }
             if keep {
                 let _ = self.conns[id].socket.send(&CmMessage::encode(
                     CmType::Nack,
@@ -723,7 +729,7 @@ impl State {
             return Ok(());
         }
         let entry = &mut self.eps[ep_id].peers[peer];
-        entry.pid = hello.pid;
+        (entry.pid, entry.instance) = (hello.pid, message.instance);
         if !calls_itself || entry.conn == NONE {
             entry.conn = id;
             entry.retry = None;

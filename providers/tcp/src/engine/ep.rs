@@ -108,6 +108,8 @@ pub(super) struct Peer {
     pub(super) conns: usize,
     /// Its process, as it said; 0 if not known.
     pub(super) pid: u32,
+    /// Which of those that have, or had, this number: at random; 0 if not known.
+    pub(super) instance: u32,
     /// Unexpected messages that came from it.
     pub(super) messages: usize,
     /// What waits for a connection while there is none.
@@ -368,6 +370,7 @@ impl Ep {
             conn: NONE,
             conns: 0,
             pid: 0,
+            instance: 0,
             messages: 0,
             parked: VecDeque::new(),
             retry: None,

@@ -43,7 +43,7 @@ pub(crate) use inbox::MAX_UNEXPECTED;
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::mr::MrTable;
+use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
@@ -163,6 +163,7 @@ impl Engine {
         let epoll = Arc::new(Epoll::new()?);
         let timer = cm::Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
+        let of_peers = regions.clone();
         let state = State {
             epoll: epoll.clone(),
             transport: Transport::new(),
@@ -195,6 +196,8 @@ impl Engine {
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
+        let lender: Weak<Self> = Arc::downgrade(&engine);
+        of_peers.set_lender(lender);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
@@ -249,6 +252,14 @@ impl Engine {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
+    }
+}
+
+impl Lender for Engine {
+    fn closing(&self, key: u64) {
+        if !self.is_copy() {
+            self.lock().save_answers(key);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use ofi_provider::abi::{
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way};
+use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
@@ -140,6 +140,27 @@ impl Outgoing {
     pub(super) fn owed(&self) -> usize {
         let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
         if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
+    }
+
+    /// Whether it is made of bytes of the region with this key.
+    fn reads(&self, key: u64) -> bool {
+        let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
+        matches!(&self.body, Body::Region(places, _) if named(places))
+    }
+
+    /// Copies what is left of it, `most` bytes at most, before a region is closed that it is
+    /// made of; how many bytes more it takes.
+    fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
+        let Body::Region(places, len) = &self.body else { return Ok(0) };
+        let len = *len;
+        if len > most {
+            return Err(Error::NOBUFS);
+        }
+        let mut bytes = zeroed(len)?;
+        let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
+        opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
+        self.body = Body::Copied(bytes);
+        Ok(len)
     }
 
     /// Whether it still stands behind its fence.
@@ -491,6 +512,36 @@ impl State {
         self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
     }
 
+    /// A region is about to be closed: what peers are being answered of it is copied, so that
+    /// they get what they asked for in time. Without memory for that, or beyond what all
+    /// answers may take, their connections end: the protocol has no other word for it.
+    pub(super) fn save_answers(&mut self, key: u64) {
+        if self.owed == 0 {
+            return;
+        }
+        let reads = |conn: &Conn| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
+        let ids: Vec<u32> =
+            self.conns.iter().filter(|(_, conn)| reads(conn)).map(|(id, _)| id).collect();
+        for id in ids {
+            let Self { conns, regions, owed, .. } = self;
+            let opened = regions.open();
+            let conn = &mut conns[id];
+            let mut saved = Ok(());
+            for answer in conn.tx.iter_mut().filter(|one| one.reads(key)) {
+                saved = saved.and_then(|()| {
+                    let more = answer.save(&opened, MAX_OWED.saturating_sub(*owed))?;
+                    conn.owed += more;
+                    *owed += more;
+                    Ok(())
+                });
+            }
+            drop(opened);
+            if let Err(error) = saved {
+                self.fail(id, error);
+            }
+        }
+    }
+
     /// The peer of this name, with or without a connection.
     fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
         let ep = &mut self.eps[ep_id];
@@ -710,8 +761,8 @@ impl State {
                 // completion, which waits for the system if it does not copy
                 // them; regions stay while their table is open.
                 Ok(()) => unsafe { self.transport.send_list(&conn.socket, &mut list, way) },
-                // A region was closed while a peer was reading it: the rest of
-                // the answer is gone, and with it the stream.
+                // A region is gone of which a peer was to be answered, and was not copied
+                // ([`State::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
             };
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
