@@ -6,6 +6,7 @@
 //! library. That promise of the caller is what every `unsafe` here rests on.
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
+use core::alloc::Layout;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use libc::iovec;
@@ -524,6 +525,32 @@ pub fn receive_datagrams<'a>(
         };
     }
     Ok(got)
+}
+
+/// So many zeros; -FI_ENOMEM if there is no memory for them, as for all whose size a peer
+/// names.
+pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
+    if len == 0 {
+        return Ok(Box::default());
+    }
+    let layout = Layout::array::<u8>(len).map_err(|_| Error::NOMEM)?;
+    // SAFETY: `layout` is not of size 0. What is not null is memory of that layout, and the
+    // bytes in it are initialized: a box of so many bytes owns it from here on.
+    unsafe {
+        let at = std::alloc::alloc_zeroed(layout);
+        if at.is_null() {
+            return Err(Error::NOMEM);
+        }
+        Ok(Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)))
+    }
+}
+
+/// A copy of bytes of a peer's; -FI_ENOMEM if there is no memory for it.
+pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Error::NOMEM)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy.into_boxed_slice())
 }
 
 /// A scatter or gather list for one system call.

@@ -530,7 +530,7 @@ impl<B: Body> Inbox<B> {
         self.with(about.queue(), |queues| {
             queues.kept_bytes += body.cost() + MESSAGE_COST;
             let message = Message { about, body, owner, source };
-            queues.unexpected[about.queue()].push(about.tag, message)
+            queues.unexpected[about.queue()].push(about.tag, source, message)
         })
     }
 
@@ -832,11 +832,12 @@ impl<B: Body> Queues<B> {
             if let Some(kept) = self.unexpected[queue].get_mut(id) {
                 kept.source = name;
             }
+            self.unexpected[queue].set_source(id, name);
         }
     }
 
-    fn find(&self, queue: usize, pattern: Pattern) -> Option<u32> {
-        self.unexpected[queue].find(pattern, |message| message.source)
+    fn find(&mut self, queue: usize, pattern: Pattern) -> Option<u32> {
+        self.unexpected[queue].find(pattern)
     }
 
     fn meet(&self, queue: usize, message: u32, recv: Option<Recv>, meetings: &mut Vec<Meeting>) {

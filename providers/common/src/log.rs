@@ -8,6 +8,8 @@ use crate::boundary::Uncancelled;
 use crate::provider::Provider;
 use core::ffi::CStr;
 use std::ffi::CString;
+use std::sync::Mutex;
+use std::time::Instant;
 
 /// In whose name a message is: a provider that stays for good.
 #[derive(Clone, Copy, Debug)]
@@ -112,4 +114,90 @@ macro_rules! log {
             $crate::log::write($prov, level, subsys, FUNC, line!(), format_args!($($message)+));
         }
     }};
+}
+
+/// How many lines of one place are printed at once, and how many a second after that.
+const BURST: u64 = 10;
+const PER_SECOND: u64 = 1;
+
+/// Counts the lines of one place ([`log_sparsely!`](crate::log_sparsely)).
+#[derive(Debug)]
+pub struct Sparse(Mutex<Spent>);
+
+#[derive(Debug)]
+struct Spent {
+    /// Lines that may be printed still, and since when.
+    left: u64,
+    since: Option<Instant>,
+    /// Lines that were not printed since the last that was.
+    left_out: u64,
+}
+
+impl Sparse {
+    /// Of a place of which nothing was printed yet.
+    #[allow(clippy::new_without_default, reason = "it is for statics")]
+    pub const fn new() -> Self {
+        Self(Mutex::new(Spent { left: BURST, since: None, left_out: 0 }))
+    }
+
+    /// Whether another line may be printed now: how many before it were not.
+    pub fn admit(&self) -> Option<u64> {
+        self.admit_at(Instant::now())
+    }
+
+    fn admit_at(&self, now: Instant) -> Option<u64> {
+        let mut spent = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let since = *spent.since.get_or_insert(now);
+        let more = now.saturating_duration_since(since).as_secs().saturating_mul(PER_SECOND);
+        if more > 0 {
+            spent.left = spent.left.saturating_add(more).min(BURST);
+            spent.since = Some(now);
+        }
+        if spent.left == 0 {
+            spent.left_out += 1;
+            return None;
+        }
+        spent.left -= 1;
+        Some(std::mem::take(&mut spent.left_out))
+    }
+}
+
+/// As [`log!`], for what peers can cause as often as they like: of one place some lines at
+/// once, then one a second, which says how many were left out.
+#[macro_export]
+macro_rules! log_sparsely {
+    ($prov:expr, $level:ident, $subsys:ident, $($message:tt)+) => {{
+        if $crate::log::enabled($prov, $crate::log::level::$level, $crate::log::subsys::$subsys) {
+            static SPARSE: $crate::log::Sparse = $crate::log::Sparse::new();
+            match SPARSE.admit() {
+                None => {}
+                Some(0) => $crate::log!($prov, $level, $subsys, $($message)+),
+                Some(left_out) => $crate::log!(
+                    $prov,
+                    $level,
+                    $subsys,
+                    "{} ({left_out} similar lines left out)",
+                    format_args!($($message)+)
+                ),
+            }
+        }
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn of_many_lines_some_are_printed_and_the_others_are_counted() {
+        let (sparse, start) = (Sparse::new(), Instant::now());
+        let at = |ms| sparse.admit_at(start + Duration::from_millis(ms));
+        assert_eq!((0..1000).filter_map(|_| at(0)).count(), BURST as usize);
+        assert_eq!(at(999), None);
+        assert_eq!(at(1000), Some(991));
+        assert_eq!(at(1001), None);
+        assert_eq!(at(5000), Some(1));
+        assert_eq!((0..1000).filter_map(|_| at(1_000_000)).sum::<u64>(), 0);
+    }
 }

@@ -10,8 +10,11 @@
 //! are found by hashing; what is left is to take the oldest over the classes.
 //! The cost does not depend on how many receives are posted. A few receives are
 //! just searched, which is cheaper than any index.
+use crate::error::{Error, Result};
 use crate::slab::{NONE, Slab};
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
 
 /// Up to this many receives are searched; more are indexed.
 const SEARCHED: usize = 16;
@@ -114,6 +117,7 @@ pub struct Posted<R> {
     /// The others, by what they match.
     buckets: Box<[List]>,
     classes: Vec<Class>,
+    seed: Seed,
     next_seq: u64,
 }
 
@@ -125,17 +129,42 @@ impl<R> Default for Posted<R> {
             searched: List::EMPTY,
             buckets: Box::default(),
             classes: Vec::new(),
+            seed: Seed::of_process(),
             next_seq: 0,
         }
     }
 }
 
+/// What the hashes of a process depend on, so that no peer can choose tags that meet in
+/// one list.
+#[derive(Clone, Copy, Debug)]
+struct Seed([u64; 3]);
+
+impl Seed {
+    fn of_process() -> Self {
+        static SEED: OnceLock<Seed> = OnceLock::new();
+        *SEED.get_or_init(|| {
+            // The standard library's keys are of the system's randomness.
+            let random = || std::hash::RandomState::new().hash_one(0x6f66_695f_7274_u64);
+            Self([random(), random() | 1, random() | 1])
+        })
+    }
+
+    /// Of a source and a tag, as far as they count.
+    #[inline]
+    fn hash(self, src: u64, tag: u64) -> usize {
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            product as u64 ^ (product >> 64) as u64
+        };
+        fold(fold(tag ^ self.0[0], self.0[1]) ^ src, self.0[2]) as usize
+    }
+}
+
+/// Receives of different classes have different lists.
 #[inline]
-fn hash(class: u32, src: u64, key: u64) -> usize {
-    // Two odd constants spread both words; the high bits are the good ones.
-    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ (src ^ u64::from(class) << 40).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 24
+fn place(class: u32, src: u64) -> u64 {
+    src ^ u64::from(class) << 40
 }
 
 impl<R> Posted<R> {
@@ -244,7 +273,8 @@ impl<R> Posted<R> {
         let entry = &self.entries[id];
         let key = &entry.of.key;
         (entry.class != WILD)
-            .then(|| hash(entry.class, key.src, key.tag & !key.ignore) & (self.buckets.len() - 1))
+            .then(|| self.seed.hash(place(entry.class, key.src), key.tag & !key.ignore))
+            .map(|hash| hash & (self.buckets.len() - 1))
     }
 
     #[inline]
@@ -356,7 +386,8 @@ impl<R> Posted<R> {
             }
             let number = number as u32;
             let key = tag & !class.ignore;
-            let bucket = hash(number, src & class.src_mask, key) & (self.buckets.len() - 1);
+            let hash = self.seed.hash(place(number, src & class.src_mask), key);
+            let bucket = hash & (self.buckets.len() - 1);
             let mut id = self.buckets[bucket].head;
             while id != NONE {
                 let entry = &self.entries[id];
@@ -405,99 +436,291 @@ impl<R> Posted<R> {
 struct Message<U> {
     value: U,
     tag: u64,
+    src: u64,
+    /// Age: smaller is older.
+    seq: u64,
     /// Place in the order of arrival.
     prev: u32,
     next: u32,
-    /// Place among the messages of the same hash.
-    hash_prev: u32,
-    hash_next: u32,
     /// Still to be found; a claimed message is not.
     listed: bool,
 }
 
+/// A message's place in a list of an index.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    prev: u32,
+    next: u32,
+}
+
+impl Link {
+    const NONE: Self = Self { prev: NONE, next: NONE };
+}
+
+/// The messages by what receives of one kind ask for: those that ignore the same bits
+/// of the tag, and name a source or not.
+#[derive(Debug)]
+struct Index {
+    ignore: u64,
+    src_mask: u64,
+    /// By age, those of one hash.
+    buckets: Box<[List]>,
+    /// By the numbers of messages.
+    links: Vec<Link>,
+    /// When it was wanted last.
+    wanted: u64,
+}
+
+impl Index {
+    fn new(ignore: u64, src_mask: u64, buckets: usize) -> Self {
+        let buckets = vec![List::EMPTY; buckets].into_boxed_slice();
+        Self { ignore, src_mask, buckets, links: Vec::new(), wanted: 0 }
+    }
+
+    #[inline]
+    fn bucket(&self, seed: Seed, src: u64, tag: u64) -> usize {
+        seed.hash(src & self.src_mask, tag & !self.ignore) & (self.buckets.len() - 1)
+    }
+
+    /// Adds a message behind those of its hash that are older; mostly it is the youngest.
+    fn link<U>(&mut self, id: u32, messages: &Slab<Message<U>>, seed: Seed) {
+        let message = &messages[id];
+        let bucket = self.bucket(seed, message.src, message.tag);
+        let list = &mut self.buckets[bucket];
+        if self.links.len() <= id as usize {
+            self.links.resize(id as usize + 1, Link::NONE);
+        }
+        let (mut prev, mut next) = (list.tail, NONE);
+        while prev != NONE && messages[prev].seq > message.seq {
+            (prev, next) = (self.links[prev as usize].prev, prev);
+        }
+        self.links[id as usize] = Link { prev, next };
+        match prev {
+            NONE => list.head = id,
+            prev => self.links[prev as usize].next = id,
+        }
+        match next {
+            NONE => list.tail = id,
+            next => self.links[next as usize].prev = id,
+        }
+    }
+
+    fn unlink<U>(&mut self, id: u32, messages: &Slab<Message<U>>, seed: Seed) {
+        let message = &messages[id];
+        let bucket = self.bucket(seed, message.src, message.tag);
+        let list = &mut self.buckets[bucket];
+        let Link { prev, next } = self.links[id as usize];
+        match prev {
+            NONE => list.head = next,
+            prev => self.links[prev as usize].next = next,
+        }
+        match next {
+            NONE => list.tail = prev,
+            next => self.links[next as usize].prev = prev,
+        }
+    }
+}
+
 /// The messages that arrived before a receive that fits them.
+///
+/// By tag they are indexed always. For receives that ignore bits of the tag, or name a
+/// source, the messages are searched in the order of their arrival, until such a search
+/// has become long: then there is an index for that kind of receive as well, and as long
+/// as there are many messages. Programs have few kinds.
 #[derive(Debug)]
 pub struct Unexpected<U> {
     messages: Slab<Message<U>>,
     order: List,
-    buckets: Box<[List]>,
+    /// By tag; then those that receives gave reason for.
+    indices: Vec<Index>,
+    seed: Seed,
+    next_seq: u64,
+    /// Long searches, and what [`find`](Self::find) looked at in all.
+    clock: u64,
+    #[cfg(test)]
+    steps: u64,
 }
+
+/// A search that looks at more messages in vain is long.
+const LONG: usize = 64;
+
+/// Indices for kinds of receives, beside that by tag.
+const MAX_INDICES: usize = 4;
+
+/// What an index starts with.
+const FIRST_BUCKETS: usize = 16;
 
 impl<U> Default for Unexpected<U> {
     fn default() -> Self {
         Self {
             messages: Slab::default(),
             order: List::EMPTY,
-            buckets: vec![List::EMPTY; 16].into_boxed_slice(),
+            indices: vec![Index::new(0, 0, FIRST_BUCKETS)],
+            seed: Seed::of_process(),
+            next_seq: 0,
+            clock: 0,
+            #[cfg(test)]
+            steps: 0,
         }
     }
 }
 
 impl<U> Unexpected<U> {
-    fn bucket(&self, tag: u64) -> usize {
-        hash(0, 0, tag) & (self.buckets.len() - 1)
+    /// What a message takes of memory beside what is kept for it elsewhere: its place
+    /// here, and in tables that are at most half empty.
+    pub const COST: usize =
+        2 * (size_of::<Message<U>>() + 8 + 2 * size_of::<Link>()) + 2 * size_of::<List>();
+
+    /// Room for another message; -FI_ENOMEM if there is none.
+    pub fn reserve(&mut self) -> Result {
+        self.messages.try_reserve(1)?;
+        let slots = self.messages.slots() + 1;
+        for index in &mut self.indices {
+            let more = slots.saturating_sub(index.links.len());
+            index.links.try_reserve(more).map_err(|_| Error::NOMEM)?;
+        }
+        Ok(())
     }
 
-    /// Adds a message behind all others; a number to refer to it by.
-    pub fn push(&mut self, tag: u64, value: U) -> u32 {
-        if self.messages.len() >= self.buckets.len() * 2 {
+    /// Adds a message behind all others; a number to refer to it by. `src`: who sent it,
+    /// as receives that name a source call him.
+    pub fn push(&mut self, tag: u64, src: u64, value: U) -> u32 {
+        if self.messages.len() >= self.indices[0].buckets.len() * 2 {
             self.grow();
         }
-        let id = self.messages.insert(Message {
-            value,
-            tag,
-            prev: self.order.tail,
-            next: NONE,
-            hash_prev: NONE,
-            hash_next: NONE,
-            listed: true,
-        });
-        match self.order.tail {
+        let (seq, prev) = (self.next_seq, self.order.tail);
+        self.next_seq += 1;
+        let message = Message { value, tag, src, seq, prev, next: NONE, listed: true };
+        let id = self.messages.insert(message);
+        match prev {
             NONE => self.order.head = id,
             tail => self.messages[tail].next = id,
         }
         self.order.tail = id;
-        self.link_hash(id);
+        for index in &mut self.indices {
+            index.link(id, &self.messages, self.seed);
+        }
         id
     }
 
-    fn link_hash(&mut self, id: u32) {
-        let bucket = self.bucket(self.messages[id].tag);
-        let list = &mut self.buckets[bucket];
-        self.messages[id].hash_prev = list.tail;
-        self.messages[id].hash_next = NONE;
-        match list.tail {
-            NONE => list.head = id,
-            tail => self.messages[tail].hash_next = id,
-        }
-        list.tail = id;
-    }
-
+    /// Makes the tables of all indices larger, if there is memory for that.
+    #[cold]
     fn grow(&mut self) {
-        self.buckets = vec![List::EMPTY; self.buckets.len() * 4].into_boxed_slice();
-        let mut id = self.order.head;
-        while id != NONE {
-            let next = self.messages[id].next;
-            self.link_hash(id);
-            id = next;
+        for at in 0..self.indices.len() {
+            let wanted = self.indices[0].buckets.len() * if at == 0 { 4 } else { 1 };
+            self.fill(at, wanted);
         }
     }
 
-    /// The message that arrived first among those that fit. `src_of` says who
-    /// sent a message; sources can become known after it arrived.
-    pub fn find(&self, pattern: Pattern, src_of: impl Fn(&U) -> u64) -> Option<u32> {
-        let by_hash = pattern.ignore == 0;
-        let mut id =
-            if by_hash { self.buckets[self.bucket(pattern.tag)].head } else { self.order.head };
-        while id != NONE {
-            let message = &self.messages[id];
-            let src = if pattern.src.is_some() { src_of(&message.value) } else { 0 };
-            if pattern.fits(src, message.tag) {
-                return Some(id);
-            }
-            id = if by_hash { message.hash_next } else { message.next };
+    /// Indexes all messages that are to be found in tables of this size. False if there
+    /// is no memory for them: then they stay as they were.
+    fn fill(&mut self, at: usize, buckets: usize) -> bool {
+        let Self { messages, order, indices, seed, .. } = self;
+        let index = &mut indices[at];
+        let mut table = Vec::new();
+        let links = messages.slots().saturating_sub(index.links.len());
+        if table.try_reserve_exact(buckets).is_err() || index.links.try_reserve(links).is_err() {
+            return false;
         }
-        None
+        table.resize(buckets, List::EMPTY);
+        index.buckets = table.into_boxed_slice();
+        let mut id = order.head;
+        while id != NONE {
+            index.link(id, messages, *seed);
+            id = messages[id].next;
+        }
+        true
+    }
+
+    /// The message that arrived first among those that fit.
+    pub fn find(&mut self, pattern: Pattern) -> Option<u32> {
+        let (ignore, named) = (pattern.ignore, pattern.src.is_some());
+        let src_mask = if named { u64::MAX } else { 0 };
+        let is = |index: &Index| index.ignore == ignore && index.src_mask == src_mask;
+        if let Some(at) = self.indices.iter().position(is) {
+            self.clock += u64::from(at > 0);
+            self.indices[at].wanted = self.clock;
+            return self.search(Some(at), pattern, usize::MAX).ok().flatten();
+        }
+        // Tags alone are indexed: of those that are the same the source is looked at.
+        let by = (ignore == 0).then_some(0);
+        match self.search(by, pattern, LONG) {
+            Ok(found) => found,
+            Err(()) => {
+                let by = self.add_index(ignore, src_mask).or(by);
+                self.search(by, pattern, usize::MAX).ok().flatten()
+            }
+        }
+    }
+
+    /// Looks through the list of an index that has what fits, or in the order of arrival.
+    /// An error: so many were looked at and none fits, and there are more.
+    fn search(
+        &mut self,
+        by: Option<usize>,
+        pattern: Pattern,
+        most: usize,
+    ) -> core::result::Result<Option<u32>, ()> {
+        let index = by.map(|at| &self.indices[at]);
+        let mut id = index.map_or(self.order.head, |index| {
+            index.buckets[index.bucket(self.seed, pattern.src.unwrap_or(0), pattern.tag)].head
+        });
+        let mut left = most;
+        while id != NONE {
+            #[cfg(test)]
+            {
+                self.steps += 1;
+            }
+            let message = &self.messages[id];
+            if pattern.fits(message.src, message.tag) {
+                return Ok(Some(id));
+            }
+            if left == 0 {
+                return Err(());
+            }
+            left -= 1;
+            id = index.map_or(message.next, |index| index.links[id as usize].next);
+        }
+        Ok(None)
+    }
+
+    /// Indexes the messages for a kind of receives, in the place of what was not wanted
+    /// for longest if there are too many indices. None without memory.
+    #[cold]
+    fn add_index(&mut self, ignore: u64, src_mask: u64) -> Option<usize> {
+        if self.indices.len() > MAX_INDICES {
+            let unwanted = (1..self.indices.len()).min_by_key(|at| self.indices[*at].wanted)?;
+            self.indices.swap_remove(unwanted);
+        }
+        self.clock += 1;
+        let mut index = Index::new(ignore, src_mask, 1);
+        index.wanted = self.clock;
+        self.indices.push(index);
+        let at = self.indices.len() - 1;
+        if !self.fill(at, self.indices[0].buckets.len()) {
+            self.indices.pop();
+            return None;
+        }
+        Some(at)
+    }
+
+    /// The sender of a message has another name.
+    pub fn set_source(&mut self, id: u32, src: u64) {
+        let Some(message) = self.messages.get(id) else { return };
+        let (listed, before) = (message.listed, message.src);
+        if before == src {
+            return;
+        }
+        let Self { messages, indices, seed, .. } = self;
+        let mut by_source: Vec<_> =
+            indices.iter_mut().filter(|i| listed && i.src_mask != 0).collect();
+        for index in &mut by_source {
+            index.unlink(id, messages, *seed);
+        }
+        messages[id].src = src;
+        for index in by_source {
+            index.link(id, messages, *seed);
+        }
     }
 
     /// Hides a message from [`find`](Self::find): it is claimed.
@@ -505,8 +728,10 @@ impl<U> Unexpected<U> {
         if !self.messages.get(id).is_some_and(|message| message.listed) {
             return;
         }
-        let bucket = self.bucket(self.messages[id].tag);
-        let Message { prev, next, hash_prev, hash_next, .. } = self.messages[id];
+        for index in &mut self.indices {
+            index.unlink(id, &self.messages, self.seed);
+        }
+        let Message { prev, next, .. } = self.messages[id];
         match prev {
             NONE => self.order.head = next,
             prev => self.messages[prev].next = next,
@@ -515,21 +740,32 @@ impl<U> Unexpected<U> {
             NONE => self.order.tail = prev,
             next => self.messages[next].prev = prev,
         }
-        match hash_prev {
-            NONE => self.buckets[bucket].head = hash_next,
-            prev => self.messages[prev].hash_next = hash_next,
-        }
-        match hash_next {
-            NONE => self.buckets[bucket].tail = hash_prev,
-            next => self.messages[next].hash_prev = hash_prev,
-        }
         self.messages[id].listed = false;
+    }
+
+    /// Whether somebody claimed a message.
+    pub fn is_claimed(&self, id: u32) -> bool {
+        self.messages.get(id).is_some_and(|message| !message.listed)
     }
 
     /// Takes a message out.
     pub fn remove(&mut self, id: u32) -> Option<U> {
         self.claim(id);
-        self.messages.remove(id).map(|message| message.value)
+        let message = self.messages.remove(id)?;
+        if self.messages.is_empty() {
+            self.shrink();
+        }
+        Some(message.value)
+    }
+
+    /// The last message is gone: without any the indices cost nothing.
+    #[inline]
+    fn shrink(&mut self) {
+        if self.indices.len() > 1 || self.indices[0].buckets.len() > FIRST_BUCKETS {
+            self.indices.truncate(1);
+            self.indices[0] = Index::new(0, 0, FIRST_BUCKETS);
+            self.messages = Slab::default();
+        }
     }
 
     /// A message by its number.
@@ -632,16 +868,15 @@ mod tests {
     fn the_message_that_came_first_is_found_and_a_claimed_one_is_not() {
         let mut messages = Unexpected::default();
         for (src, tag) in [(1, 5), (2, 5), (1, 6)] {
-            messages.push(tag, (src, tag));
+            messages.push(tag, src, (src, tag));
         }
-        let src = |message: &(u64, u64)| message.0;
-        let first = messages.find(any(5, 0), src).unwrap();
+        let first = messages.find(any(5, 0)).unwrap();
         assert_eq!(messages.get(first), Some(&(1, 5)));
         messages.claim(first);
-        let second = messages.find(any(5, 0), src).unwrap();
+        let second = messages.find(any(5, 0)).unwrap();
         assert_eq!(messages.get(second), Some(&(2, 5)));
-        assert_eq!(messages.find(from(1, 5, 0), src), None);
-        let wild = messages.find(from(1, 0, u64::MAX), src).unwrap();
+        assert_eq!(messages.find(from(1, 5, 0)), None);
+        let wild = messages.find(from(1, 0, u64::MAX)).unwrap();
         assert_eq!(messages.remove(wild), Some((1, 6)));
         assert_eq!(messages.remove(first), Some((1, 5)));
         assert_eq!(messages.len(), 1);
@@ -651,12 +886,113 @@ mod tests {
     fn many_messages_are_still_found_by_tag_in_order() {
         let mut messages = Unexpected::default();
         for n in 0..1000u64 {
-            messages.push(n % 100, n);
+            messages.push(n % 100, 0, n);
         }
         for n in 0..1000u64 {
-            let id = messages.find(any(n % 100, 0), |_| 0).unwrap();
+            let id = messages.find(any(n % 100, 0)).unwrap();
             assert_eq!(messages.remove(id), Some(n));
         }
         assert!(messages.is_empty());
+    }
+
+    #[test]
+    fn a_receive_looks_at_few_of_many_messages_whatever_it_asks_for() {
+        const MANY: u64 = 100_000;
+        // Any will do, and the same ones every time.
+        let seed = Seed([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1]);
+        let mut messages = Unexpected { seed, ..Unexpected::default() };
+        for n in 0..MANY {
+            messages.push((n << 8) | (n % 256), n % 50, n);
+        }
+        let steps = |messages: &mut Unexpected<u64>, pattern| {
+            let before = messages.steps;
+            let found = messages.find(pattern);
+            (messages.steps - before, found.map(|id| *messages.get(id).unwrap()))
+        };
+        let masked = |n: u64| any(n << 8, 0xff);
+        let patterns: [fn(u64) -> Pattern; 4] = [
+            |n| Pattern { src: None, tag: n << 8, ignore: 0xff },
+            |n| Pattern { src: Some(n % 50), tag: n << 8 | 7, ignore: 0xff },
+            |n| Pattern { src: Some(n % 50), tag: 3, ignore: u64::MAX },
+            |n| Pattern { src: Some(n % 50), tag: (n << 8) | (n % 256), ignore: 0 },
+        ];
+        for pattern in patterns {
+            // The first one pays for the index, if there is none yet.
+            steps(&mut messages, pattern(MANY - 1));
+            for n in [MANY - 1, MANY / 2, 99, 0] {
+                let (looked, found) = steps(&mut messages, pattern(n));
+                assert!(looked <= 64, "{looked} messages for {:?}", pattern(n));
+                let first = if pattern(n).ignore == u64::MAX { n % 50 } else { n };
+                assert_eq!(found, Some(first));
+            }
+        }
+        // What fits nothing finds that out as soon.
+        for pattern in [masked(MANY), from(50, 0, u64::MAX), from(7, 8 << 8, 0xff)] {
+            steps(&mut messages, pattern);
+            let looked = steps(&mut messages, pattern).0;
+            assert!(looked <= 64, "{looked} messages for {pattern:?}");
+        }
+    }
+
+    #[test]
+    fn messages_are_found_in_order_by_every_kind_of_receive_while_names_change() {
+        let mut state = 99u64;
+        let mut random = |bound: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        let mut messages = Unexpected::default();
+        // Source, tag, number; in the order of arrival.
+        let mut plain: Vec<(u64, u64, u32)> = Vec::new();
+        for round in 0..15_000u64 {
+            match random(10) {
+                // More come than go, for the lists to become long.
+                0..=5 if plain.len() < 1000 => {
+                    let (src, tag) = (random(6), random(4) << 4 | random(16));
+                    let id = messages.push(tag, src, round);
+                    plain.push((src, tag, id));
+                }
+                6 if !plain.is_empty() => {
+                    let (at, src) = (random(plain.len() as u64) as usize, random(6));
+                    plain[at].0 = src;
+                    messages.set_source(plain[at].2, src);
+                }
+                _ => {
+                    let src = (random(2) == 0).then(|| random(6));
+                    let ignore = [0, 0xf, 0xf0, u64::MAX, 1, 2, 4][random(7) as usize];
+                    let pattern = Pattern { src, tag: random(4) << 4 | random(16), ignore };
+                    let wanted = plain.iter().position(|(src, tag, _)| pattern.fits(*src, *tag));
+                    let wanted = wanted.map(|at| plain.remove(at).2);
+                    let found = messages.find(pattern);
+                    assert_eq!(found, wanted);
+                    found.map(|id| messages.remove(id));
+                }
+            }
+        }
+        assert!(messages.indices.len() > 1, "no search was long");
+        assert_eq!(messages.len(), plain.len());
+    }
+
+    #[test]
+    fn a_message_finds_its_receive_among_many_by_few_looks() {
+        let seed = Seed([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1]);
+        let mut posted = Posted { seed, ..Posted::default() };
+        for n in 0..100_000u64 {
+            posted.push(Pattern { src: Some(n % 7), tag: n << 8, ignore: 0xff }, n);
+        }
+        let longest = |posted: &Posted<u64>| {
+            let lengths = posted.buckets.iter().map(|list| {
+                let (mut id, mut n) = (list.head, 0);
+                while id != NONE {
+                    (id, n) = (posted.entries[id].next, n + 1);
+                }
+                n
+            });
+            lengths.max().unwrap()
+        };
+        assert!(longest(&posted) <= 16);
+        assert_eq!(posted.searched.head, NONE);
+        let taken = posted.take(99_999 % 7, 99_999 << 8 | 3).unwrap();
+        assert_eq!(taken.value, 99_999);
     }
 }

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// One registered region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +128,14 @@ pub trait Backed: Send + Sync {
     }
 }
 
+/// Who has promised peers bytes of regions, and may have some of them left when a region is
+/// closed.
+pub trait Lender: Send + Sync + std::fmt::Debug {
+    /// The region of this key is about to be closed: its memory is the application's when
+    /// this has returned.
+    fn closing(&self, key: u64);
+}
+
 /// The regions of a domain.
 #[derive(Debug)]
 pub struct MrTable {
@@ -135,6 +143,7 @@ pub struct MrTable {
     /// Some region has a counter.
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
+    lender: OnceLock<Weak<dyn Lender>>,
     keys: Mutex<Keys>,
 }
 
@@ -149,7 +158,13 @@ impl MrTable {
             abi::FI_MR_SCALABLE => 0,
             mode => mode,
         };
-        Self { mode, counted: AtomicBool::new(false), backing: None, keys: Mutex::default() }
+        let (counted, lender) = (AtomicBool::new(false), OnceLock::new());
+        Self { mode, counted, backing: None, lender, keys: Mutex::default() }
+    }
+
+    /// Who is told before a region is closed.
+    pub fn set_lender(&self, lender: Weak<dyn Lender>) {
+        let _ = self.lender.set(lender);
     }
 
     /// A table whose regions are registered there as well, which chooses their
@@ -329,6 +344,17 @@ impl Opened<'_> {
             // SAFETY: see the type: `len` bytes at `to` are valid; `bytes` is
             // ours and has them, since the parts add up to its length at most.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), to, len) };
+            done += len;
+        })
+    }
+
+    /// Copies bytes of `places` from their byte `at` on.
+    pub fn read(&self, places: &RemoteSegments, right: u64, at: usize, to: &mut [u8]) -> Result {
+        let mut done = 0;
+        self.each(places, right, at, to.len(), |from, len| {
+            // SAFETY: see the type: `len` bytes at `from` are valid; `to` is ours and has
+            // room for them, since the parts add up to its length at most.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr().add(done), len) };
             done += len;
         })
     }
@@ -546,6 +572,10 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
             Mr::from_c(fid.cast())?;
             Mr::take(fid.cast())
         };
+        let lender = mr.table.lender.get().filter(|_| mr.c.key != FI_KEY_NOTAVAIL);
+        if let Some(lender) = lender.and_then(Weak::upgrade) {
+            lender.closing(mr.c.key);
+        }
         mr.table.remove(mr.c.key);
         // The application held the only count.
         drop(Arc::get_mut(&mut mr).and_then(|mr| mr.backing.take()));

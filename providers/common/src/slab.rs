@@ -1,4 +1,5 @@
 //! Slots addressed by small numbers that are reused.
+use crate::error::{Error, Result};
 use std::ops::{Index, IndexMut};
 
 /// No slot.
@@ -41,6 +42,17 @@ impl<T> Slab<T> {
         }
         self.slots[index as usize] = Slot::Used(value);
         index
+    }
+
+    /// Makes room for so many more values; -FI_ENOMEM if there is none.
+    pub fn try_reserve(&mut self, more: usize) -> Result {
+        let free = self.slots.len() - self.len;
+        self.slots.try_reserve(more.saturating_sub(free)).map_err(|_| Error::NOMEM)
+    }
+
+    /// How many values there were at most at a time: indices are below that.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     /// Takes the value out, `None` if there is none.

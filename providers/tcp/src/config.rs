@@ -1,10 +1,14 @@
 //! The provider's run-time parameters (fi_tcp(7)).
+use crate::engine::MAX_UNEXPECTED;
 use crate::info::TCP;
 use ofi_provider::param;
 use std::sync::OnceLock;
 
 /// Less would not hold a header and a copied message.
 const MIN_PREFETCH: usize = 2048;
+
+/// Less would not hold some messages of each of a few peers.
+const MIN_UNEXPECTED: usize = 1 << 20;
 
 /// What the environment says, read once.
 #[derive(Debug)]
@@ -15,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) nodelay: bool,
     /// Unexpected messages kept per peer, when the user sets a bound.
     pub(crate) max_saved: Option<usize>,
+    /// Bytes that unexpected messages of an endpoint take at most.
+    pub(crate) max_unexpected: usize,
     /// Tagged messages that are larger wait at their sender until a receive is
     /// posted for them.
     pub(crate) max_saved_size: usize,
@@ -67,6 +73,15 @@ pub(crate) fn config() -> &'static Config {
                   by default the memory they take is bounded instead",
             )
             .and_then(|max| usize::try_from(max).ok()),
+            max_unexpected: param::size(
+                prov,
+                c"max_unexpected",
+                MAX_UNEXPECTED,
+                c"bytes of memory for messages that nobody has a receive for, of an endpoint or \
+                  of those that share receives; peers that are in no address vector get at \
+                  most a quarter of it in sum, and each a 256th (268435456)",
+            )
+            .max(MIN_UNEXPECTED),
             max_saved_size: param::size(
                 prov,
                 c"max_saved_size",

@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::config;
-use crate::engine::{Engine, Identity, Kind, Request};
+use crate::engine::{Engine, Identity, Kind, Request, TargetOf};
 use crate::ep::TcpEp;
 use crate::pep::TcpPep;
 use core::ffi::CStr;
@@ -82,6 +82,7 @@ impl TcpDomain {
             collective: kind == Kind::Rdm && info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
             multicast: kind == Kind::Rdm && info.caps() & FI_MULTICAST != 0,
             buffered: buffered::is_asked(info, self.api_version),
+            target: TargetOf::new(info.caps()),
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size,
         })
@@ -142,6 +143,7 @@ impl Domain for TcpDomain {
             directed: rx.caps & FI_DIRECTED_RECV != 0,
             source_err: false,
             buffered: false,
+            target: TargetOf::NOTHING,
             collective: false,
             multicast: false,
             tx_size: 0,

@@ -7,6 +7,7 @@ mod config;
 mod domain;
 mod engine;
 mod ep;
+mod guests;
 pub mod info;
 mod pep;
 mod ring;

@@ -1,8 +1,10 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
 use crate::engine::{
-    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
+    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, HANDSHAKE_TIMEOUT, Request, Timer, cm_message,
+    is_shortage, max_silent,
 };
+use crate::guests::{self, Door, Guest};
 use crate::info::TCP;
 use crate::sock::{Socket, to_bytes};
 use crate::wire::{CM_DATA_MAX, CM_LEN, CmType};
@@ -11,17 +13,18 @@ use ofi_provider::abi::FI_CONNREQ;
 use ofi_provider::addr;
 use ofi_provider::eq::{Eq, Event, FidPtr};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{PassiveEp, Request as Pending};
+use ofi_provider::glue::{PassiveEp, Reject, Request as Pending, take_request};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// Token of the listening socket; callers have their index.
 const LISTENER: u64 = u64::MAX;
@@ -31,6 +34,12 @@ const TIMER: u64 = u64::MAX - 1;
 
 /// Callers that may be connected without having said what they want.
 const MAX_SILENT: usize = 1024;
+
+/// When there is no room for another request, and so long after that.
+const ROOM_DELAY: Duration = Duration::from_millis(10);
+
+/// Requests that wait for an answer for longer are refused when others want their place.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
 #[derive(Debug)]
@@ -57,6 +66,16 @@ struct Caller {
     bytes: Vec<u8>,
     /// Smaller: was here before.
     serial: u64,
+    since: Instant,
+    guest: Guest,
+}
+
+/// A request that the application knows of, by its handle.
+struct Unanswered {
+    handle: usize,
+    /// It is gone when it was answered.
+    request: Weak<()>,
+    since: Instant,
 }
 
 struct State {
@@ -64,7 +83,9 @@ struct State {
     backlog: c_int,
     /// Bound by fi_setname, and not listening yet.
     bound: Option<Socket>,
-    socket: Option<Socket>,
+    socket: Option<(Socket, Door)>,
+    /// Requests, oldest first; answered ones may be among them.
+    unanswered: VecDeque<Unanswered>,
     /// Connected, and their request is not complete.
     callers: Slab<Caller>,
     /// How many callers there were.
@@ -91,6 +112,7 @@ impl TcpPep {
                     backlog: BACKLOG,
                     bound: None,
                     socket: None,
+                    unanswered: VecDeque::new(),
                     callers: Slab::default(),
                     called: 0,
                     to: None,
@@ -126,7 +148,7 @@ impl PassiveEp for TcpPep {
         socket.listen(state.backlog)?;
         state.local = socket.local_addr()?;
         self.shared.epoll.add(socket.fd(), LISTENER, Interest::READ)?;
-        state.socket = Some(socket);
+        state.socket = Some((socket, Door::open()));
         state.to = Some((eq, fid));
         Ok(())
     }
@@ -158,7 +180,7 @@ impl PassiveEp for TcpPep {
         let mut state = self.shared.state.lock();
         state.backlog = backlog;
         match &state.socket {
-            Some(socket) => socket.listen(backlog),
+            Some((socket, _)) => socket.listen(backlog),
             None => Ok(()),
         }
     }
@@ -172,6 +194,7 @@ impl PassiveEp for TcpPep {
         state.bound = None;
         state.socket = None;
         state.callers = Slab::default();
+        state.unanswered.clear();
         if let Some((_, fid)) = state.to.take() {
             Pending::drop_all_of(fid.0 as usize);
         }
@@ -207,10 +230,13 @@ impl Progress for Shared {
 
 impl State {
     fn accept_all(&mut self, epoll: &Epoll) {
-        if self.deaf {
-            self.timer.set(Duration::ZERO);
-        }
-        while let Some(listener) = &self.socket {
+        self.timer.set(Duration::ZERO);
+        let patience = self.end_silence(epoll);
+        for _ in 0..ACCEPTS {
+            if !self.makes_room() {
+                return self.wait(epoll, ROOM_DELAY);
+            }
+            let Some((listener, _)) = &self.socket else { return };
             match listener.accept() {
                 Ok((socket, peer)) => {
                     if config().nodelay {
@@ -221,9 +247,11 @@ impl State {
                         self.drop_oldest();
                     }
                     let fd = socket.fd();
-                    let (bytes, serial) = (Vec::new(), self.called);
+                    let (bytes, serial, since) = (Vec::new(), self.called, Instant::now());
+                    let guest = Guest::new(peer.ip());
                     self.called += 1;
-                    let id = self.callers.insert(Caller { socket, peer, bytes, serial });
+                    let caller = Caller { socket, peer, bytes, serial, since, guest };
+                    let id = self.callers.insert(caller);
                     if epoll.add(fd, u64::from(id), Interest::READ).is_err() {
                         self.callers.remove(id);
                     } else {
@@ -233,24 +261,78 @@ impl State {
                 Err(Error::CONNABORTED | Error::INTR) => {}
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.deaf {
-                        self.deaf = true;
-                        epoll.remove(listener.fd());
-                        ofi_provider::log!(
+                        ofi_provider::log_sparsely!(
                             &TCP,
                             WARN,
                             EP_CTRL,
                             "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
                         );
                     }
-                    return self.timer.set(DEAF_DELAY);
+                    return self.wait(epoll, DEAF_DELAY);
                 }
                 Err(error) if is_shortage(error) => self.drop_oldest(),
-                Err(_) => {
-                    if std::mem::take(&mut self.deaf) {
-                        let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
-                    }
-                    return;
-                }
+                Err(_) => break,
+            }
+        }
+        if std::mem::take(&mut self.deaf)
+            && let Some((listener, _)) = &self.socket
+        {
+            let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
+        }
+        if !self.callers.is_empty() {
+            self.timer.set(patience.unwrap_or(HANDSHAKE_TIMEOUT));
+        }
+    }
+
+    /// Callers stay in the system's queue. Epoll would report them for ever, so it must
+    /// not; the timer makes us ask.
+    fn wait(&mut self, epoll: &Epoll, delay: Duration) {
+        if let Some((listener, _)) = self.socket.as_ref().filter(|_| !self.deaf) {
+            self.deaf = true;
+            epoll.remove(listener.fd());
+        }
+        self.timer.set(delay);
+    }
+
+    /// Ends connections on which nobody said for long what he wants. When the next one is to
+    /// be looked at.
+    fn end_silence(&mut self, epoll: &Epoll) -> Option<Duration> {
+        let late = |(_, caller): &(u32, &Caller)| caller.since.elapsed() >= HANDSHAKE_TIMEOUT;
+        let late: Vec<_> = self.callers.iter().filter(late).map(|(id, _)| id).collect();
+        for id in late {
+            // It may be us who did not listen.
+            self.hear(id, epoll);
+            self.callers.remove(id);
+        }
+        let oldest = self.callers.iter().map(|(_, caller)| caller.since).min()?;
+        Some((HANDSHAKE_TIMEOUT - oldest.elapsed().min(HANDSHAKE_TIMEOUT)).max(ROOM_DELAY))
+    }
+
+    /// Whether another caller may be accepted: while the application has as many requests
+    /// to answer as its backlog says, or strangers have as many descriptors as they may, the
+    /// system keeps the callers. Who says nothing, or gets no answer for long, goes first.
+    fn makes_room(&mut self) -> bool {
+        let backlog = usize::try_from(self.backlog).unwrap_or(0).max(1);
+        loop {
+            let full = self.unanswered.len() >= backlog;
+            if !full && !guests::are_too_many(self.unanswered.len() + self.callers.len() + 1) {
+                return true;
+            }
+            self.unanswered.retain(|request| request.request.strong_count() > 0);
+            let full = self.unanswered.len() >= backlog;
+            if !full && !guests::are_too_many(self.unanswered.len() + self.callers.len() + 1) {
+                return true;
+            }
+            if !full && !self.callers.is_empty() {
+                self.drop_oldest();
+                continue;
+            }
+            let late = |request: &mut Unanswered| request.since.elapsed() >= ANSWER_TIME;
+            let Some(late) = self.unanswered.pop_front_if(late) else { return false };
+            if late.request.strong_count() > 0
+                && let Ok(request) = take_request::<Request>(late.handle as *const _)
+            {
+                let _ = request.reject(&[]);
             }
         }
     }
@@ -300,16 +382,21 @@ impl State {
                 return;
             }
             Err(why) => {
-                ofi_provider::log!(&TCP, WARN, EP_CTRL, "refusing the connection of {peer}: {why}");
+                ofi_provider::log_sparsely!(
+                    &TCP,
+                    WARN,
+                    EP_CTRL,
+                    "refusing the connection of {peer}: {why}"
+                );
                 self.callers.remove(id);
                 return;
             }
         };
-        let Some(Caller { socket, peer, .. }) = self.callers.remove(id) else { return };
+        let Some(Caller { socket, peer, guest, .. }) = self.callers.remove(id) else { return };
         // What comes next is for an endpoint: it must not wake the event queue.
         epoll.remove(socket.fd());
-        if let Err(error) = self.announce(socket, &peer, message) {
-            ofi_provider::log!(
+        if let Err(error) = self.announce(socket, &peer, message, guest) {
+            ofi_provider::log_sparsely!(
                 &TCP,
                 WARN,
                 EP_CTRL,
@@ -319,18 +406,24 @@ impl State {
     }
 
     fn announce(
-        &self,
+        &mut self,
         socket: Socket,
         peer: &SocketAddr,
         message: crate::wire::CmMessage,
+        guest: Guest,
     ) -> Result {
         let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
         let local = socket.local_addr()?;
         let mut info = self.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&to_bytes(&local)))?;
         info.set_dest_addr(Some(&to_bytes(peer)))?;
-        let request = Request { socket, order: message.order, atomics: message.knows.atomics };
-        info.set_handle(Pending::keep(request, fid.0 as usize));
+        let (order, atomics, pending) = (message.order, message.knows.atomics, Arc::new(()));
+        let unanswered = Arc::downgrade(&pending);
+        let request = Request { socket, order, atomics, _guest: guest, _pending: pending };
+        let handle = Pending::keep(request, fid.0 as usize);
+        info.set_handle(handle);
+        let (handle, since) = (handle as usize, Instant::now());
+        self.unanswered.push_back(Unanswered { handle, request: unanswered, since });
         let event = FI_CONNREQ as u32;
         eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: message.data });
         Ok(())

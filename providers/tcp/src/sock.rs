@@ -95,6 +95,13 @@ impl Socket {
         }
     }
 
+    /// Asks the peer's system at once whether it knows the connection, if nothing came for
+    /// a second: if not, the connection ends. Waiting for an answer takes as long as ever.
+    pub(crate) fn probe(&self) {
+        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);
+    }
+
     pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
         let raw = addr::to_raw(to);
         let (pointer, len) = addr::as_sockaddr(&raw);

@@ -10,6 +10,8 @@ use ofi_provider::atomic::Kind;
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use ofi_provider::sep::Contexts;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 
 /// Version of connection messages and of transfer headers.
 pub const VERSION: u8 = 3;
@@ -395,8 +397,10 @@ impl Header {
         // The original leaves whatever was there in headers that name no place.
         let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
-        // A transfer of no bytes may name no place.
-        let least = usize::from(op == Op::Atomic);
+        // A transfer of no bytes may name no place, unless it is to be told of: that takes
+        // the right to some place.
+        let told = op == Op::Write && flags & REMOTE_CQ_DATA != 0;
+        let least = usize::from(op == Op::Atomic || told);
         if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
         }
@@ -513,6 +517,19 @@ const KNOWS_MULTICAST: u8 = 4;
 /// context.
 const CM_CONTEXTS: usize = 8;
 
+/// Where a sender that says what it knows names its process beyond its number, which the
+/// next one may have again: at random.
+const CM_INSTANCE: usize = 12;
+
+/// The random number of this process, which is not 0.
+fn instance() -> u32 {
+    static INSTANCE: OnceLock<u32> = OnceLock::new();
+    *INSTANCE.get_or_init(|| {
+        // The standard library's keys are of the system's randomness.
+        (RandomState::new().hash_one(std::process::id()) as u32).max(1)
+    })
+}
+
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
 
@@ -543,6 +560,8 @@ pub struct CmMessage {
     pub knows: Knows,
     /// The contexts that the connection is between.
     pub contexts: Contexts,
+    /// The sender's process, if it says so; else 0.
+    pub instance: u32,
     /// What the sender's user gave along.
     pub data: Vec<u8>,
 }
@@ -561,6 +580,7 @@ impl CmMessage {
         out[1] = kind as u8;
         out[2..4].copy_from_slice(&(data.len() as u16).to_be_bytes());
         if let (Some(mark), true) = (Self::mark(kind), extensions != 0) {
+            out[CM_INSTANCE..CM_EXTENSIONS].copy_from_slice(&instance().to_be_bytes());
             out[CM_EXTENSIONS..CM_PROBE - 1].copy_from_slice(&mark);
             out[CM_PROBE - 1] = extensions;
         }
@@ -645,7 +665,11 @@ impl CmMessage {
         if contexts.are_first() && kind == CmType::ContextRequest {
             return Err(Malformed("a request for contexts that names none"));
         }
-        Ok(Self { kind, order, knows, contexts, data: bytes[CM_LEN..].to_vec() })
+        let instance = match bytes[CM_INSTANCE..CM_EXTENSIONS] {
+            [i0, i1, i2, i3] if ours => u32::from_be_bytes([i0, i1, i2, i3]),
+            _ => 0,
+        };
+        Ok(Self { kind, order, knows, contexts, instance, data: bytes[CM_LEN..].to_vec() })
     }
 }
 
@@ -742,7 +766,7 @@ mod tests {
     fn contexts_are_named_in_the_callers_words_and_in_the_answerers() {
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
         let request = CmMessage::encode_for(CmType::Request, ATOMICS, contexts, b"x");
-        assert_eq!((request[1], &request[8..16]), (64, &[1, 2, 3, 4, 0, 0, 0, 0][..]));
+        assert_eq!((request[1], &request[8..12]), (64, &[1, 2, 3, 4][..]));
         assert_eq!(request[16..24], *b"ofi-rs?\x03");
         assert_eq!(CmMessage::parse(&request).unwrap().contexts, contexts);
         // An echo of the request is no answer to it.
@@ -902,7 +926,8 @@ mod tests {
     #[test]
     fn those_who_know_atomics_find_each_other_in_a_place_others_ignore() {
         let request = CmMessage::encode(CmType::Request, ATOMICS, b"");
-        assert_eq!(request[..16], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(request[..12], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_ne!(request[12..16], [0; 4], "the process, at random");
         assert_eq!(&request[16..24], b"ofi-rs?\x01");
         let response = CmMessage::encode(CmType::Response, ATOMICS, b"");
         assert_eq!(&response[16..24], b"ofi-rs!\x01");

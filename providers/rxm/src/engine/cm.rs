@@ -360,7 +360,7 @@ impl Ep {
         let (mut addr, call) = match read {
             Ok(read) => read,
             Err((why, refusal)) => {
-                ofi_provider::log!(
+                ofi_provider::log_sparsely!(
                     &RXM,
                     WARN,
                     EP_CTRL,
@@ -484,7 +484,12 @@ impl Ep {
                     self.count_credits(id, accept.flow_control);
                 }
                 Err(why) => {
-                    ofi_provider::log!(&RXM, WARN, EP_CTRL, "a peer answered our call with {why}");
+                    ofi_provider::log_sparsely!(
+                        &RXM,
+                        WARN,
+                        EP_CTRL,
+                        "a peer answered our call with {why}"
+                    );
                     self.ended(id, Error::PROTO);
                     return;
                 }

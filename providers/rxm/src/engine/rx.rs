@@ -467,7 +467,7 @@ impl Ep {
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
         let peer = self.peers.get(of.peer);
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &RXM,
             WARN,
             EP_DATA,
@@ -534,15 +534,23 @@ impl Ep {
                 recv.buf.copy_from(done, payload);
             }
             Target::Kept(message) => {
-                let message = *message;
+                let (message, mut fits) = (*message, true);
                 self.inbox.change(queue, message, |body| {
                     if let Body::Partial { bytes, .. } = body {
+                        // How long it becomes, the peer decides.
+                        fits = bytes.try_reserve(payload.len()).is_ok();
+                        if !fits {
+                            return;
+                        }
                         bytes.extend_from_slice(payload);
                         if last {
                             *body = Body::Whole(std::mem::take(bytes).into_boxed_slice());
                         }
                     }
                 });
+                if !fits {
+                    return Err(Malformed("more than there is memory for"));
+                }
             }
             Target::Nowhere => {}
         }

@@ -1005,7 +1005,7 @@ impl Ep {
                 if let Some(cntr) = self.cntr_of(op.flags) {
                     cntr.failed();
                 }
-                ofi_provider::log!(
+                ofi_provider::log_sparsely!(
                     &RXM,
                     WARN,
                     EP_DATA,

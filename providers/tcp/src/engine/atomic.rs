@@ -13,6 +13,7 @@ use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
 use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
 use ofi_provider::later::{ASIDE, is_group_notice};
@@ -63,6 +64,7 @@ impl State {
             len: op.remote.total()?,
             internal: false,
             inject,
+            lent: 0,
         };
         if let Route::Conn(id) = route
             && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.knows.atomics)
@@ -123,7 +125,8 @@ impl State {
         let about = about(header, id, conn, &self.eps[conn.ep])?;
         let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
-        let operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
+        let mut operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
+        let granted = self.eps[conn.ep].identity.target.atomics;
         if let Ok(operation) = operation {
             let total = places.total().map_err(|_| Error::PROTO)?;
             let has = [operation.has_source(), operation.kind() == Kind::Compare];
@@ -131,6 +134,10 @@ impl State {
             if total > MAX_ATOMIC || operands * total != about.len {
                 return Err(Error::PROTO);
             }
+        }
+        // The answer says so; a peer that is wrong about us need not be an enemy.
+        if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
+            operation = Err(Error::ACCES);
         }
         if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
             return Ok(Begun::Starved);
@@ -144,7 +151,7 @@ impl State {
             self.carry_out(id, &about, &request, &behind[..here]);
             return Ok(self.begun(id, here));
         }
-        request.operands = vec![0; about.len].into_boxed_slice();
+        request.operands = zeroed(about.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
         let target = Target::Atomic(Box::new(request));
         self.conns[id].incoming = Some(Incoming { about, target, done: here });
@@ -203,7 +210,6 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.fetched += fetched.len();
         let body = if fetched.is_empty() { Body::Empty } else { Body::Copied(fetched.into()) };
-        conn.push_answer(Outgoing::new(header, body, finish));
-        self.push_on(id);
+        self.answer(id, Outgoing::new(header, body, finish));
     }
 }

@@ -9,7 +9,7 @@
 use super::State;
 use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, MAX_UNEXPECTED};
-use super::post::{TAGGED, find};
+use super::post::TAGGED;
 use super::rx::{Begun, Incoming, Target};
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_DISCARD, FI_MORE};
@@ -104,22 +104,39 @@ impl State {
         about: About,
         behind: &[u8],
         met: Option<Recv>,
-    ) -> Begun {
+    ) -> Result<Begun> {
+        let posted = met.map(|recv| recv.context);
+        let begun = self.keep_buffered(id, about, behind, posted);
+        if let (Err(error), Some(posted)) = (&begun, posted) {
+            // Without memory for it the connection ends, and with it what met it.
+            let ep = &self.eps[about.ep];
+            let recv = Recv::new(RecvBuf::none(), posted, 0);
+            ep.receive_failed(&mut self.inboxes[ep.inbox], &recv, &about, *error);
+        }
+        begun
+    }
+
+    fn keep_buffered(
+        &mut self,
+        id: u32,
+        about: About,
+        behind: &[u8],
+        posted: Option<Context>,
+    ) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
-        let Some(buffering) = &mut ep.buffering else { return Begun::Gone };
+        let Some(buffering) = &mut ep.buffering else { return Ok(Begun::Gone) };
         let queue = about.queue();
-        let posted = met.map(|recv| recv.context);
         let waits = posted.is_none() && buffering.waits(about.tagged);
         if buffering.is_long(about.len) && !waits {
             let start = behind[..buffering.wanted(about.len).min(behind.len())].into();
-            let message = ep.keep(inbox, about, Body::Blocking);
+            let message = ep.keep(inbox, about, Body::Blocking)?;
             ep.announce(inbox, queue, message, Some(start), posted);
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
-            return Begun::Blocked;
+            return Ok(Begun::Blocked);
         }
-        let (message, begun) = self.begin_kept(id, about, behind);
+        let (message, begun) = self.begin_kept(id, about, behind)?;
         let ep = &mut self.eps[about.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         if let (Some(posted), Some(buffering)) = (posted, &mut ep.buffering) {
@@ -130,7 +147,7 @@ impl State {
         if matches!(begun, Begun::Taken(here) if here == about.len) {
             ep.is_whole(inbox, queue, message);
         }
-        begun
+        Ok(begun)
     }
 
     /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
@@ -141,7 +158,7 @@ impl State {
         }
         let ended = ep.ended;
         let inbox = &mut self.inboxes[ep.inbox];
-        let Some(id) = find(&self.eps, inbox, TAGGED, pattern) else {
+        let Some(id) = inbox.unexpected[TAGGED].find(pattern) else {
             let recv = Recv::new(RecvBuf::none(), op.context, op.flags);
             match ended {
                 true => self.cancelled(ep_id, TAGGED, &recv),

@@ -9,12 +9,13 @@ use super::ep::{Ep, Kind};
 use super::tx::Outgoing;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::config::config;
+use crate::guests::{self, Door, Guest};
 use crate::sock::Socket;
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
 };
-use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::connect_order;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
@@ -25,6 +26,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Connections the system may queue for a listener, as the original's.
@@ -51,6 +53,16 @@ pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
 pub(crate) fn max_silent() -> usize {
     max_descriptors() / 2
 }
+
+/// How long a caller may take to say what he wants.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Callers accepted in one turn: others have to get theirs.
+pub(crate) const ACCEPTS: usize = 64;
+
+/// Of so many strangers one has to go at a time, when there are too many: they are not
+/// looked through for every caller.
+const GUESTS_PER_LEAVER: usize = 64;
 
 /// Whether a caller, known by its serial number, has not said yet who it is.
 fn is_silent(conns: &Slab<Conn>, (id, serial): (u32, u64)) -> bool {
@@ -112,6 +124,10 @@ pub(crate) struct Request {
     pub(crate) order: ByteOrder,
     /// The caller knows atomic operations.
     pub(crate) atomics: bool,
+    /// As long as nobody has answered.
+    pub(crate) _guest: Guest,
+    /// The same, for the passive endpoint alone.
+    pub(crate) _pending: Arc<()>,
 }
 
 impl ofi_provider::glue::Reject for Request {
@@ -266,37 +282,40 @@ impl State {
         self.epoll.add(socket.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ)?;
         let ep = &mut self.eps[ep_id];
         ep.identity.local = local;
-        ep.listener = Some(socket);
+        ep.listener = Some((socket, Door::open()));
         Ok(())
     }
 
-    /// Takes what waits at an endpoint's listener.
+    /// Takes what waits at an endpoint's listener, or some of it if that is much.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
-        loop {
-            let Some(listener) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref()) else {
+        for _ in 0..ACCEPTS {
+            let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref())
+            else {
                 return;
             };
             let fd = listener.fd();
             match listener.accept() {
-                Ok((socket, _)) => {
+                Ok((socket, from)) => {
                     if config().nodelay {
                         socket.set_nodelay();
                     }
-                    let conn = Conn::new(socket, Stage::AwaitRequest, ep_id);
+                    let mut conn = Conn::new(socket, Stage::AwaitRequest, ep_id);
+                    conn.guest = Some(Guest::new(from.ip()));
                     if let Ok(id) = self.add_conn(conn) {
                         // What the peer says first is often there already.
                         self.handshake(id);
                         self.bound_silence(id);
+                        self.bound_guests(id);
                     }
                 }
                 Err(error) if is_shortage(error) => {
-                    if self.drop_oldest_silent() {
+                    if self.drop_oldest_silent() || self.drop_guests(NONE) {
                         continue;
                     }
                     // The callers stay in the system's queue. Epoll would report
                     // them for ever, so it must not; the timer makes us ask.
                     if !self.deaf.contains(&ep_id) {
-                        ofi_provider::log!(
+                        ofi_provider::log_sparsely!(
                             &crate::info::TCP,
                             WARN,
                             EP_CTRL,
@@ -306,32 +325,53 @@ impl State {
                         self.epoll.remove(fd);
                         self.deaf.push(ep_id);
                     }
-                    self.timer.set(DEAF_DELAY);
+                    self.wake_in(DEAF_DELAY);
                     return;
                 }
                 Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
                 Err(_) => {
-                    // Nobody waits. If it could not hear for a while, it can again.
-                    if self.deaf.contains(&ep_id) {
-                        self.deaf.retain(|deaf| *deaf != ep_id);
-                        let token = TOKEN_LISTENER | u64::from(ep_id);
-                        let _ = self.epoll.add(fd, token, Interest::READ);
-                    }
-                    return;
+                    // Nobody waits.
+                    break;
                 }
             }
         }
+        // If it could not hear for a while, it can again.
+        if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
+            && let Some((listener, _)) = &self.eps[ep_id].listener
+        {
+            self.deaf.swap_remove(at);
+            let _ =
+                self.epoll.add(listener.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ);
+        }
+    }
+
+    /// Makes the timer go off then, if it does not before.
+    fn wake_at(&mut self, at: Instant) {
+        if self.wakes.is_none_or(|wakes| at < wakes) {
+            self.wakes = Some(at);
+            let delay = at.saturating_duration_since(Instant::now());
+            self.timer.set(delay.max(Duration::from_micros(1)));
+        }
+    }
+
+    fn wake_in(&mut self, delay: Duration) {
+        self.wake_at(Instant::now() + delay);
     }
 
     /// Strangers must not use up the program's descriptors by silence; who was only
     /// slow calls again.
     fn bound_silence(&mut self, new: u32) {
-        let conns = &self.conns;
-        let caller = conns.get(new).map(|conn| (new, conn.serial));
-        self.silent.extend(caller.filter(|caller| is_silent(conns, *caller)));
+        let Some(caller) = self.conns.get(new).map(|conn| (new, conn.serial)) else { return };
+        if !is_silent(&self.conns, caller) {
+            return;
+        }
+        let now = Instant::now();
+        self.silent.push_back((caller.0, caller.1, now));
+        self.wake_at(now + HANDSHAKE_TIMEOUT);
         let most = max_silent();
         if self.silent.len() > most {
-            self.silent.retain(|caller| is_silent(conns, *caller));
+            let conns = &self.conns;
+            self.silent.retain(|(id, serial, _)| is_silent(conns, (*id, *serial)));
         }
         while self.silent.len() > most && self.drop_oldest_silent() {}
     }
@@ -339,13 +379,100 @@ impl State {
     /// Ends the connection of the caller who was accepted first of those that have not
     /// said yet who they are. Whether there was one.
     fn drop_oldest_silent(&mut self) -> bool {
-        while let Some(caller) = self.silent.pop_front() {
-            if is_silent(&self.conns, caller) {
-                self.fail(caller.0, Error::CONNABORTED);
+        while let Some((id, serial, _)) = self.silent.pop_front() {
+            if is_silent(&self.conns, (id, serial)) {
+                self.fail(id, Error::CONNABORTED);
                 return true;
             }
         }
         false
+    }
+
+    /// Ends connections on which nobody said for long what he wants. When the next one is
+    /// to be looked at.
+    fn end_silence(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(&(id, serial, since)) = self.silent.front() {
+            if is_silent(&self.conns, (id, serial)) {
+                if now < since + HANDSHAKE_TIMEOUT {
+                    return Some(since + HANDSHAKE_TIMEOUT);
+                }
+                // It may be us who did not listen.
+                self.handshake(id);
+                if is_silent(&self.conns, (id, serial)) {
+                    self.fail(id, Error::TIMEDOUT);
+                }
+            }
+            self.silent.pop_front();
+        }
+        None
+    }
+
+    /// Strangers must not use up the program's descriptors by their number either: if there
+    /// are too many in the process some have to go, or else the new one.
+    fn bound_guests(&mut self, new: u32) {
+        let is_guest = |conn: &&Conn| conn.guest.is_some();
+        let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
+            return;
+        };
+        self.guests.push_back((new, serial));
+        if self.guests.len() > 2 * self.conns.len() {
+            self.forget_guests();
+        }
+        // As many as there are at least, which saves to look at each.
+        if guests::are_too_many(self.guests.len()) {
+            self.forget_guests();
+            if guests::are_too_many(self.guests.len())
+                && !self.drop_oldest_silent()
+                && !self.drop_guests(new)
+            {
+                self.fail(new, Error::CONNABORTED);
+            }
+        }
+    }
+
+    /// Takes those off the list who have left or have a name now.
+    fn forget_guests(&mut self) {
+        let conns = &self.conns;
+        self.guests.retain(|(id, serial)| {
+            conns.get(*id).is_some_and(|conn| conn.serial == *serial && conn.guest.is_some())
+        });
+    }
+
+    /// Ends connections of strangers with whom nothing of the application's is under way:
+    /// those that came first, of the sources that have most. Whether there was one.
+    fn drop_guests(&mut self, but: u32) -> bool {
+        self.forget_guests();
+        let many = guests::many();
+        let mut left = self.guests.len() / GUESTS_PER_LEAVER + 1;
+        let before = left;
+        for crowds in [true, false] {
+            let mut at = 0;
+            while left > 0
+                && let Some(&(id, _)) = self.guests.get(at)
+            {
+                at += 1;
+                let Some(source) =
+                    self.conns.get(id).and_then(|c| Some(c.guest.as_ref()?.source()))
+                else {
+                    continue;
+                };
+                if id == but || (crowds && guests::count_from(source) <= many) {
+                    continue;
+                }
+                // It may have said something that it takes for said.
+                if self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.blocked) {
+                    self.read(id);
+                }
+                if self.conns.get(id).is_some_and(|conn| !conn.is_in_use()) {
+                    self.fail(id, Error::CONNABORTED);
+                    left -= 1;
+                }
+            }
+            if left < before {
+                break;
+            }
+        }
+        left < before
     }
 
     /// Goes on with making a connection. Whether anything moved.
@@ -452,7 +579,7 @@ impl State {
     /// Somebody who does not speak our protocol.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
             EP_CTRL,
@@ -501,7 +628,8 @@ impl State {
             Ok(hello) => {
                 let peer = self.conns[id].peer;
                 let ep = self.conns[id].ep;
-                self.eps[ep].peers[peer].pid = hello.pid;
+                let entry = &mut self.eps[ep].peers[peer];
+                (entry.pid, entry.instance) = (hello.pid, message.instance);
                 hello.version
             }
             Err(_) => 0,
@@ -542,7 +670,8 @@ impl State {
         let entry = &mut ep.peers[peer];
         entry.firewalled = firewalls.0;
         let other = entry.conn;
-        let same_process = entry.pid == 0 || hello.pid == 0 || entry.pid == hello.pid;
+        let same = |one: u32, other: u32| one == 0 || other == 0 || one == other;
+        let same_process = same(entry.pid, hello.pid) && same(entry.instance, message.instance);
         let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
         if let Some(known) = self.conns.get(other)
             && !calls_itself
@@ -556,6 +685,10 @@ impl State {
                     _ => connect_order(&addr, &local) == Ordering::Less,
                 }
             };
+            if keep && known.is_connected() {
+                // Or the peer's host went without a word, and it has the same number again.
+                known.socket.probe();
+            }
             if keep {
                 let _ = self.conns[id].socket.send(&CmMessage::encode(
                     CmType::Nack,
@@ -580,6 +713,9 @@ impl State {
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
         self.eps[ep_id].peers[peer].firewalled = firewalls.0;
+        if self.eps[ep_id].name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.conns[id].guest = None;
+        }
         let answer = self.eps[ep_id].answer_to(&hello);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
@@ -593,7 +729,7 @@ impl State {
             return Ok(());
         }
         let entry = &mut self.eps[ep_id].peers[peer];
-        entry.pid = hello.pid;
+        (entry.pid, entry.instance) = (hello.pid, message.instance);
         if !calls_itself || entry.conn == NONE {
             entry.conn = id;
             entry.retry = None;
@@ -649,7 +785,7 @@ impl State {
         let delay = (RETRY_DELAY * (1 << entry.refusals.min(16))).min(MAX_RETRY_DELAY);
         entry.parked.extend(waiting);
         entry.retry = Some(Instant::now() + delay);
-        self.timer.set(delay);
+        self.wake_in(delay);
     }
 
     /// Calls a peer after a while if something waits for it and nothing else
@@ -659,15 +795,16 @@ impl State {
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
         if entry.conn == NONE && entry.retry.is_none() && !entry.parked.is_empty() {
             entry.retry = Some(Instant::now() + delay);
-            self.timer.set(delay);
+            self.wake_in(delay);
         }
     }
 
     /// Calls those again whose refusal was a while ago.
     pub(super) fn retry_refused(&mut self) {
         self.timer.set(Duration::ZERO);
+        self.wakes = None;
         let now = Instant::now();
-        let mut next: Option<Instant> = None;
+        let mut next = self.end_silence(now);
         let mut due = Vec::new();
         for (ep_id, ep) in self.eps.iter() {
             for (peer, entry) in ep.peers.iter() {
@@ -693,7 +830,7 @@ impl State {
             self.accept_all(ep);
         }
         if let Some(next) = next {
-            self.timer.set(next.saturating_duration_since(now).max(Duration::from_micros(1)));
+            self.wake_at(next);
         }
     }
 
@@ -714,6 +851,7 @@ impl State {
     /// Takes a connection away without saying anything to anybody.
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
+        self.owed -= conn.owed;
         if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
             peer.conns -= 1;
         }
@@ -732,7 +870,7 @@ impl State {
             Kind::Msg => self.msg_failed(id, error, Vec::new()),
             Kind::Rdm | Kind::Srx => {
                 if let Some(mut conn) = self.drop_conn(id) {
-                    self.end_transfers(id, &mut conn, error);
+                    self.end_transfers(&mut conn, error);
                     let ep = &mut self.eps[conn.ep];
                     if let Some(peer) = ep.peers.get_mut(conn.peer) {
                         if peer.conn == id {
@@ -746,6 +884,7 @@ impl State {
                         }
                         ep.forget_peer_if_unused(conn.peer);
                     }
+                    self.peer_left(conn.ep, conn.peer);
                 }
             }
         }
@@ -757,6 +896,7 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
         conn.fetched = 0;
+        self.owed -= std::mem::take(&mut conn.owed);
         // The system sends nothing of what it has, nor says that it is done with it.
         let uncopied: Vec<_> =
             conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());
@@ -776,8 +916,8 @@ impl State {
         self.watch(id);
     }
 
-    fn end_transfers(&mut self, id: u32, conn: &mut Conn, error: Error) {
-        self.lose_incoming(id, conn, error);
+    fn end_transfers(&mut self, conn: &mut Conn, error: Error) {
+        self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
         if conn.is_lending() {
             // What the application gets back must not leave any more.
@@ -798,7 +938,7 @@ impl State {
         let Some(mut conn) = self.drop_conn(id) else { return };
         let ep_id = conn.ep;
         let was_connected = conn.is_connected();
-        self.end_transfers(id, &mut conn, error);
+        self.end_transfers(&mut conn, error);
         drop(conn);
         self.eps[ep_id].conn = NONE;
         self.eps[ep_id].ended = was_connected;
@@ -840,7 +980,7 @@ impl State {
                 self.flush(id);
             }
             if let Some(mut conn) = self.drop_conn(id) {
-                self.end_transfers(id, &mut conn, Error::CANCELED);
+                self.end_transfers(&mut conn, Error::CANCELED);
             }
         }
         self.leave_inbox(ep_id);
@@ -852,7 +992,7 @@ impl State {
         for waiting in parked {
             self.fail_all(ep_id, waiting, Error::CANCELED);
         }
-        if let Some(listener) = &self.eps[ep_id].listener {
+        if let Some((listener, _)) = &self.eps[ep_id].listener {
             self.epoll.remove(listener.fd());
         }
         self.deaf.retain(|deaf| *deaf != ep_id);

@@ -4,6 +4,7 @@ use super::rx::{AHEAD_OF_LARGE, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
+use crate::guests::Guest;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header, Knows};
 use ofi_provider::buf::RecvBuf;
@@ -99,6 +100,8 @@ pub(crate) struct Conn {
     pub(super) reads: VecDeque<(RecvBuf, Finish)>,
     /// Bytes of former values that the peer fetched and has not taken yet.
     pub(super) fetched: usize,
+    /// What answers and acknowledgements that wait for the peer take of memory.
+    pub(super) owed: usize,
 
     /// The last message was large, and so will be the next: its beginning is enough
     /// to find the place that the rest can be read to.
@@ -107,6 +110,8 @@ pub(crate) struct Conn {
     pub(super) incoming: Option<Incoming>,
     /// Numbers of messages that wait, or waited until asked for, at the peer.
     pub(super) announced: Numbers,
+    /// Those of them that are not asked for yet: where they are noted.
+    pub(super) at_sender: HashMap<u8, (usize, u32)>,
     /// Messages asked for that waited at the peer, by their number.
     pub(super) expected: HashMap<u8, Incoming>,
     /// Bytes received and not understood yet: part of a header or of a
@@ -114,6 +119,8 @@ pub(crate) struct Conn {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
+    /// It called, and is in no address vector.
+    pub(super) guest: Option<Guest>,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -144,12 +151,15 @@ impl Conn {
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,
+            owed: 0,
             large: false,
             incoming: None,
             announced: Numbers::default(),
+            at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
+            guest: None,
         }
     }
 

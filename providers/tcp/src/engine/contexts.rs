@@ -12,7 +12,7 @@ use super::conn::Conn;
 use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::names::Dest;
@@ -52,6 +52,11 @@ impl Ep {
 }
 
 impl Conn {
+    /// Something of the application's is under way.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.is_sending() || self.is_filling()
+    }
+
     /// Something that the application sent is not complete.
     fn is_sending(&self) -> bool {
         !self.is_settled()
@@ -163,6 +168,9 @@ impl State {
         let answer = ep.answer_to(hello);
         let peer = self.eps[receiver].peer_at(addr);
         self.conns[id].ep = receiver;
+        if self.eps[receiver].name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.conns[id].guest = None;
+        }
         self.eps[receiver].peers[peer].firewalled = hello.features & BEHIND_FIREWALL != 0;
         self.attach(id, peer);
         let conn = &mut self.conns[id];

@@ -3,10 +3,12 @@ use super::State;
 use super::buffered::buffering;
 use super::inbox::{About, Inbox};
 use super::tx::Outgoing;
+use crate::guests::Door;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_READ, FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_COMPLETION, FI_READ, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
@@ -34,6 +36,33 @@ pub(crate) enum Kind {
     Srx,
 }
 
+/// What an endpoint lets peers do to memory of this side, beside what a region lets
+/// them: FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TargetOf {
+    /// By reads and writes (FI_RMA).
+    pub(crate) rma: u64,
+    /// By atomic operations (FI_ATOMIC).
+    pub(crate) atomics: u64,
+}
+
+impl TargetOf {
+    /// It is no target.
+    pub(crate) const NOTHING: Self = Self { rma: 0, atomics: 0 };
+
+    /// Of an endpoint with these capabilities: FI_RMA and FI_ATOMIC alone mean access in
+    /// every direction, with a direction what is named (fi_getinfo(3)).
+    pub(crate) fn new(caps: u64) -> Self {
+        let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let rights = match caps & (FI_READ | FI_WRITE | both) {
+            0 => both,
+            named => named & both,
+        };
+        let of = |cap| if caps & cap != 0 { rights } else { 0 };
+        Self { rma: of(FI_RMA), atomics: of(FI_ATOMIC) }
+    }
+}
+
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -55,6 +84,8 @@ pub(crate) struct Identity {
     pub(crate) multicast: bool,
     /// Messages are reported as they come (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
+    /// What peers may do to our memory.
+    pub(crate) target: TargetOf,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
     /// tx_attr.inject_size.
@@ -77,6 +108,8 @@ pub(super) struct Peer {
     pub(super) conns: usize,
     /// Its process, as it said; 0 if not known.
     pub(super) pid: u32,
+    /// Which of those that have, or had, this number: at random; 0 if not known.
+    pub(super) instance: u32,
     /// Unexpected messages that came from it.
     pub(super) messages: usize,
     /// What waits for a connection while there is none.
@@ -117,7 +150,7 @@ pub(crate) struct Ep {
     pub(super) buffering: Option<Box<Buffering>>,
 
     /// RDM: where peers connect to.
-    pub(super) listener: Option<Socket>,
+    pub(super) listener: Option<(Socket, Door)>,
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
@@ -213,6 +246,15 @@ impl Ep {
                 about.len,
                 self.peers.get(about.peer).map_or(0, |peer| peer.messages as u32),
             )
+    }
+
+    /// Whether a peer is in no address vector. Whom a connected endpoint talks with, the
+    /// application chose; who has buffered receives asked to be told of all.
+    #[inline]
+    pub(super) fn is_stranger(&self, peer: u32) -> bool {
+        self.identity.kind == Kind::Rdm
+            && self.buffering.is_none()
+            && self.name_of(peer) == FI_ADDR_NOTAVAIL
     }
 
     /// Whether a tag is one of the library's own (fi_collective(3)).
@@ -328,6 +370,7 @@ impl Ep {
             conn: NONE,
             conns: 0,
             pid: 0,
+            instance: 0,
             messages: 0,
             parked: VecDeque::new(),
             retry: None,
@@ -395,14 +438,21 @@ impl State {
     }
 
     /// An address got a name.
-    pub(crate) fn name_inserted(&mut self, ep: u32, name: fi_addr_t, addr: &SocketAddr) {
-        let Some(ep) = self.eps.get_mut(ep) else { return };
+    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &SocketAddr) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
         // Only peers that exist; others are looked up when they are sent to.
         for peer in ep.names.all_at(*addr) {
             let entry = &mut ep.peers[peer];
             entry.name = name;
             entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
+            if let Some(conn) = self.conns.get_mut(entry.conn) {
+                conn.guest = None;
+            }
+            let kept = entry.messages > 0;
             ep.names.put(name, entry.rx, peer);
+            if kept {
+                self.inboxes[ep.inbox].rename((ep_id, peer), name, false);
+            }
         }
     }
 
@@ -417,12 +467,20 @@ impl State {
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
-    pub(crate) fn name_removed(&mut self, ep: u32, name: fi_addr_t) {
-        let Some(ep) = self.eps.get_mut(ep) else { return };
-        for peer in ep.names.take(name) {
+    pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
+        let peers = ep.names.take(name);
+        for &peer in &peers {
             let Some(entry) = ep.peers.get_mut(peer) else { continue };
             (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+            if entry.messages > 0 {
+                let stranger = ep.is_stranger(peer);
+                self.inboxes[ep.inbox].rename((ep_id, peer), FI_ADDR_NOTAVAIL, stranger);
+            }
             ep.forget_peer_if_unused(peer);
+        }
+        for peer in peers {
+            self.peer_left(ep_id, peer);
         }
     }
 }

@@ -29,19 +29,21 @@ mod uring;
 mod zerocopy;
 
 pub(crate) use cm::{
-    BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, Timer, cm_message, is_shortage, max_silent,
+    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, HANDSHAKE_TIMEOUT, Request, Timer, cm_message,
+    is_shortage, max_silent,
 };
-pub(crate) use ep::{Identity, Kind};
+pub(crate) use ep::{Identity, Kind, TargetOf};
 
 use crate::config::config;
 use batch::Courier;
 use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
+pub(crate) use inbox::MAX_UNEXPECTED;
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::mr::MrTable;
+use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Event, Interest};
@@ -49,7 +51,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tx::Packet;
 use uring::Transport;
 
@@ -110,7 +112,8 @@ pub(crate) struct State {
     staging: Box<[u8]>,
     /// Room to write a message to that leaves at once.
     packet: Box<Packet>,
-    /// Connections that wait for room in a completion queue.
+    /// Connections that wait for room in a completion queue, or for their peers to take
+    /// what waits for them.
     starved: Vec<u32>,
     /// Connections that a message without room blocks, with their serial numbers.
     crowded: Vec<(u32, u64)>,
@@ -139,8 +142,15 @@ pub(crate) struct State {
     timer: cm::Timer,
     /// Endpoints whose listener could not accept for want of descriptors.
     deaf: Vec<u32>,
-    /// Callers who had said nothing when they were accepted, with their serial numbers.
-    silent: VecDeque<(u32, u64)>,
+    /// When it goes off, if it does.
+    wakes: Option<Instant>,
+    /// Callers who had said nothing when they were accepted, with their serial numbers,
+    /// and when that was.
+    silent: VecDeque<(u32, u64, Instant)>,
+    /// Callers who are in no address vector, or were in none, likewise.
+    guests: VecDeque<(u32, u64)>,
+    /// What answers and acknowledgements that wait for peers take of memory.
+    owed: usize,
     /// Memory that peers may read and write.
     regions: Arc<MrTable>,
 }
@@ -153,6 +163,7 @@ impl Engine {
         let epoll = Arc::new(Epoll::new()?);
         let timer = cm::Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
+        let of_peers = regions.clone();
         let state = State {
             epoll: epoll.clone(),
             transport: Transport::new(),
@@ -176,12 +187,17 @@ impl Engine {
             events: Vec::with_capacity(64),
             timer,
             deaf: Vec::new(),
+            wakes: None,
             silent: VecDeque::new(),
+            guests: VecDeque::new(),
+            owed: 0,
             regions,
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
         let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
+        let lender: Weak<Self> = Arc::downgrade(&engine);
+        of_peers.set_lender(lender);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&engine));
@@ -236,6 +252,14 @@ impl Engine {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
+    }
+}
+
+impl Lender for Engine {
+    fn closing(&self, key: u64) {
+        if !self.is_copy() {
+            self.lock().save_answers(key);
+        }
     }
 }
 
@@ -488,8 +512,10 @@ impl State {
         }
         // Whoever waits for room in a queue is woken by the application reading
         // it, which is a call into the library.
-        let room =
-            |id: &u32| self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room());
+        let room = |id: &u32| {
+            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room())
+                && !self.owes_much(*id)
+        };
         !self.starved.iter().any(room)
     }
 
@@ -497,7 +523,7 @@ impl State {
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             let Some(conn) = self.conns.get(id) else { continue };
-            if self.eps[conn.ep].rx_has_room() {
+            if self.eps[conn.ep].rx_has_room() && !self.owes_much(id) {
                 self.unblock(id);
             } else {
                 self.starve(id);

@@ -2,7 +2,7 @@
 //! claim, discard, take back.
 use super::State;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, QUEUES};
+use super::inbox::{About, Body, QUEUES};
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
@@ -14,20 +14,13 @@ use ofi_provider::glue::RecvOp;
 use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
-use ofi_provider::slab::Slab;
+use ofi_provider::slab::NONE;
 
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).
 pub(super) const TAGGED: usize = 1;
 
 /// What a receive that is nothing but that does not ask for.
 const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
-
-/// The oldest kept message that fits.
-#[inline]
-pub(super) fn find(eps: &Slab<Ep>, inbox: &Inbox, queue: usize, pattern: Pattern) -> Option<u32> {
-    let source = |message: &Message| eps[message.about.ep].name_of(message.about.peer);
-    inbox.unexpected[queue].find(pattern, source)
-}
 
 impl State {
     /// fi_recv and its kin.
@@ -82,7 +75,7 @@ impl State {
             self.fill_multi(ep_id, queue, pattern);
             return Ok(());
         }
-        match find(&self.eps, inbox, queue, pattern) {
+        match inbox.unexpected[queue].find(pattern) {
             Some(id) => self.take_message(ep_id, queue, id, Some(recv)),
             None if ep.ended => self.cancelled(ep_id, queue, &recv),
             None => inbox.posted[queue].push(pattern, recv),
@@ -101,7 +94,7 @@ impl State {
             if inbox.posted[queue].is_empty() {
                 break;
             }
-            let Some(id) = find(&self.eps, inbox, queue, pattern) else { break };
+            let Some(id) = inbox.unexpected[queue].find(pattern) else { break };
             let Some(about) = inbox.unexpected[queue].get(id).map(|message| message.about) else {
                 break;
             };
@@ -164,6 +157,7 @@ impl State {
             Body::AtSender(number) => {
                 let number = *number;
                 if let Some(entry) = self.conns.get_mut(conn) {
+                    entry.at_sender.remove(&number);
                     let incoming = Incoming { about, target: target(recv), done: 0 };
                     entry.expected.insert(number, incoming);
                     self.ask_for(conn, number);
@@ -223,7 +217,7 @@ impl State {
         }
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
-        let found = find(&self.eps, inbox, TAGGED, pattern);
+        let found = inbox.unexpected[TAGGED].find(pattern);
         let Some((id, message)) =
             found.and_then(|id| Some((id, inbox.unexpected[TAGGED].get(id)?)))
         else {
@@ -324,15 +318,14 @@ impl State {
             self.inboxes.remove(self.eps[ep_id].inbox);
             return;
         }
-        for queue in 0..QUEUES {
-            for id in inbox.unexpected[queue].ids() {
-                let message = inbox.unexpected[queue].get(id);
-                if message.is_some_and(|message| message.about.ep == ep_id) {
-                    ep.drop_message(inbox, queue, id);
-                    if queue == TAGGED {
-                        inbox.claimed.retain(|_, claimed| *claimed != id);
-                    }
-                }
+        let peers = ep.peers.iter().filter(|(_, peer)| peer.messages > 0).map(|(peer, _)| peer);
+        // A connected endpoint has one peer, without a number.
+        let senders: Vec<_> = peers.chain([NONE]).map(|peer| (ep_id, peer)).collect();
+        let kept: Vec<_> = senders.into_iter().flat_map(|one| inbox.kept_of(one)).collect();
+        for (queue, id) in kept {
+            ep.drop_message(inbox, queue, id);
+            if queue == TAGGED {
+                inbox.claimed.retain(|_, claimed| *claimed != id);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::State;
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, QUEUES};
+use super::inbox::{About, Body, Inbox, Message, room_behind};
 use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::sock::to_bytes;
@@ -20,7 +20,7 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
-use ofi_provider::buf::{IoVecs, RecvBuf};
+use ofi_provider::buf::{IoVecs, RecvBuf, copied};
 use ofi_provider::buffered::{Buffering, ONLY_TAG};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
@@ -118,8 +118,11 @@ impl Ep {
         }
     }
 
-    /// A peer's write is complete.
-    fn written(&mut self, about: &About) {
+    /// A peer's write is complete. One to no place needed no key: nobody hears of it.
+    fn written(&mut self, about: &About, places: &RemoteSegments) {
+        if places.as_slice().is_empty() {
+            return;
+        }
         self.peer_wrote(about.len);
         self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
     }
@@ -207,12 +210,14 @@ impl Ep {
         }
     }
 
-    /// Keeps a message until a receive takes it.
-    pub(super) fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> u32 {
+    /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
+    pub(super) fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> Result<u32> {
+        let (src, stranger) = (self.name_of(about.peer), self.is_stranger(about.peer));
+        let id = inbox.keep(about, src, stranger, body)?;
         if let Some(peer) = self.peers.get_mut(about.peer) {
             peer.messages += 1;
         }
-        inbox.keep(about, body)
+        Ok(id)
     }
 
     /// Whether a peer's next unexpected message is one too many for the bound
@@ -425,8 +430,13 @@ impl State {
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 match kept.map(|message| &mut message.body) {
                     Some(Body::Arriving(bytes)) => {
-                        list.push_room(&mut bytes[incoming.done..]);
-                        left
+                        match room_behind(bytes, incoming.done, incoming.about.len) {
+                            Ok(room) => {
+                                list.push_room(room);
+                                room.len()
+                            }
+                            Err(error) => return (Err(error), 1),
+                        }
                     }
                     _ => 0,
                 }
@@ -510,10 +520,7 @@ impl State {
             }
             let (header, len) = match next_header(conn, rest) {
                 Ok(Some(found)) => found,
-                Ok(None) => {
-                    conn.stash.extend_from_slice(rest);
-                    return true;
-                }
+                Ok(None) => return self.stash(id, rest),
                 Err(why) => {
                     self.refuse_bytes(id, why);
                     return false;
@@ -524,27 +531,26 @@ impl State {
             match self.begin(id, &header, &rest[..len], &rest[len..]) {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {
-                    if let Some(conn) = self.conns.get_mut(id) {
+                    if self.stash(id, &rest[len..])
+                        && let Some(conn) = self.conns.get_mut(id)
+                    {
                         conn.blocked = true;
-                        conn.stash.extend_from_slice(&rest[len..]);
                         self.watch(id);
                     }
                     return false;
                 }
                 Ok(Begun::Starved) => {
-                    if let Some(conn) = self.conns.get_mut(id) {
+                    if self.stash(id, rest)
+                        && let Some(conn) = self.conns.get_mut(id)
+                    {
                         conn.blocked = true;
-                        conn.stash.extend_from_slice(rest);
                         self.starve(id);
                         self.watch(id);
                     }
                     return false;
                 }
                 Ok(Begun::Short) => {
-                    if let Some(conn) = self.conns.get_mut(id) {
-                        conn.stash.extend_from_slice(rest);
-                    }
-                    return true;
+                    return self.stash(id, rest);
                 }
                 Ok(Begun::Gone) => return false,
                 Err(Error::PROTO) => {
@@ -560,10 +566,22 @@ impl State {
         self.conns.get(id).is_some()
     }
 
+    /// Keeps bytes that are to be looked at later. False when the connection is gone, for
+    /// want of memory.
+    fn stash(&mut self, id: u32, bytes: &[u8]) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        if conn.stash.try_reserve(bytes.len()).is_err() {
+            self.fail(id, Error::NOMEM);
+            return false;
+        }
+        conn.stash.extend_from_slice(bytes);
+        true
+    }
+
     /// A peer sent what is not a message: this one connection ends.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
-        ofi_provider::log!(
+        ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
             EP_DATA,
@@ -587,7 +605,14 @@ impl State {
                 let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
                 let kept = inbox.unexpected[queue].get_mut(*message);
                 if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
-                    to[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
+                    let mut rest = &bytes[..n];
+                    while !rest.is_empty() {
+                        let done = incoming.done + n - rest.len();
+                        let room = room_behind(to, done, incoming.about.len)?;
+                        let part = room.len().min(rest.len());
+                        room[..part].copy_from_slice(&rest[..part]);
+                        rest = &rest[part..];
+                    }
                 }
             }
             Target::Collected(to) => {
@@ -612,6 +637,10 @@ impl State {
     /// violation.
     #[inline]
     fn begin(&mut self, id: u32, header: &Header, bytes: &[u8], behind: &[u8]) -> Result<Begun> {
+        let asks = matches!(header.op, Op::ReadReq | Op::Atomic) || wants_ack(header);
+        if asks && self.owes_much(id) {
+            return Ok(Begun::Starved);
+        }
         match header.op {
             Op::Msg if header.is_ack() => {
                 self.acknowledged(id)?;
@@ -627,6 +656,7 @@ impl State {
             }
             Op::Write => self.begin_write(id, header, bytes, behind),
             Op::ReadReq => {
+                self.admit_access(id, FI_REMOTE_READ)?;
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
                 self.grant(id, &places, FI_REMOTE_READ)?;
@@ -702,7 +732,7 @@ impl State {
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64) -> Result {
         self.regions.open().check(places, right).inspect_err(|error| {
             let peer = self.conns[id].socket.peer_addr().ok();
-            ofi_provider::log!(
+            ofi_provider::log_sparsely!(
                 &crate::info::TCP,
                 WARN,
                 EP_DATA,
@@ -710,6 +740,25 @@ impl State {
                 peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
             );
         })
+    }
+
+    /// Whether peers may read, or write, memory by this endpoint at all, whatever they
+    /// name. If not, the connection ends.
+    fn admit_access(&self, id: u32, right: u64) -> Result {
+        let conn = &self.conns[id];
+        if self.eps[conn.ep].identity.target.rma & right != 0 {
+            return Ok(());
+        }
+        let peer = conn.socket.peer_addr().ok();
+        ofi_provider::log_sparsely!(
+            &crate::info::TCP,
+            WARN,
+            EP_DATA,
+            "{} asked for memory of an endpoint that was opened without {}",
+            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()),
+            if right == FI_REMOTE_READ { "FI_REMOTE_READ" } else { "FI_REMOTE_WRITE" }
+        );
+        Err(Error::ACCES)
     }
 
     /// A peer writes to our memory.
@@ -720,6 +769,7 @@ impl State {
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<Begun> {
+        self.admit_access(id, FI_REMOTE_WRITE)?;
         let places = self.places(id, header, bytes)?;
         self.grant(id, &places, FI_REMOTE_WRITE)?;
         let conn = &mut self.conns[id];
@@ -764,7 +814,7 @@ impl State {
         }
         if let Some(recv) = ep.take_posted(inbox, &about) {
             if recv.flags & ONLY_TAG != 0 {
-                return Ok(self.begin_buffered(id, about, behind, Some(recv)));
+                return self.begin_buffered(id, about, behind, Some(recv));
             }
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
@@ -780,11 +830,11 @@ impl State {
             }
             return Ok(Begun::Taken(here));
         }
-        Ok(self.begin_unexpected(id, about, behind))
+        self.begin_unexpected(id, about, behind)
     }
 
     /// A message came that no receive waits for.
-    fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Begun {
+    fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Result<Begun> {
         if self.eps[about.ep].buffering.is_some() {
             return self.begin_buffered(id, about, behind, None);
         }
@@ -792,34 +842,83 @@ impl State {
             let here = about.len.min(behind.len());
             self.conns[id].incoming = Some(Incoming { about, target: Target::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
-                true => Begun::Taken(here),
-                false => Begun::Gone,
+                true => Ok(Begun::Taken(here)),
+                false => Ok(Begun::Gone),
             };
         }
-        self.begin_kept(id, about, behind).1
+        Ok(self.begin_kept(id, about, behind)?.1)
     }
 
     /// Keeps a message, whose number comes back, or as much of it as there is room for.
-    pub(super) fn begin_kept(&mut self, id: u32, about: About, behind: &[u8]) -> (u32, Begun) {
+    pub(super) fn begin_kept(
+        &mut self,
+        id: u32,
+        about: About,
+        behind: &[u8],
+    ) -> Result<(u32, Begun)> {
+        let has_room = self.makes_room(&about);
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
-        if !inbox.may_keep(about.len) || ep.peer_is_over_bound(conn.peer) {
-            let message = ep.keep(inbox, about, Body::Blocking);
+        if !has_room || ep.peer_is_over_bound(conn.peer) {
+            let message = ep.keep(inbox, about, Body::Blocking)?;
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
-            return (message, Begun::Blocked);
+            return Ok((message, Begun::Blocked));
         }
         if here == about.len {
-            let message = ep.keep(inbox, about, Body::Whole(behind[..here].into()));
-            return (message, Begun::Taken(here));
+            let message = ep.keep(inbox, about, Body::Whole(copied(&behind[..here])?))?;
+            return Ok((message, Begun::Taken(here)));
         }
-        let mut bytes = vec![0; about.len].into_boxed_slice();
-        bytes[..here].copy_from_slice(&behind[..here]);
-        let message = ep.keep(inbox, about, Body::Arriving(bytes));
+        let message = ep.keep(inbox, about, Body::arriving(about.len, &behind[..here])?)?;
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
-        (message, Begun::Taken(here))
+        Ok((message, Begun::Taken(here)))
+    }
+
+    /// Whether a message may be kept, in the place of what strangers left who are gone if
+    /// need be.
+    fn makes_room(&mut self, about: &About) -> bool {
+        let ep = &self.eps[about.ep];
+        let (inbox, stranger) = (ep.inbox, ep.is_stranger(about.peer));
+        loop {
+            if self.inboxes[inbox].may_keep(about.sender(), stranger, about.len) {
+                return true;
+            }
+            if !self.drop_oldest_left(inbox) {
+                return false;
+            }
+        }
+    }
+
+    /// Forgets what a stranger said who has no connection any more. False if there is none.
+    fn drop_oldest_left(&mut self, inbox: u32) -> bool {
+        let Self { eps, inboxes, .. } = self;
+        let gone = |(ep, peer): (u32, u32)| {
+            let peer = eps.get(ep).and_then(|ep| ep.peers.get(peer));
+            peer.is_some_and(|peer| peer.conns == 0 && peer.name == FI_ADDR_NOTAVAIL)
+        };
+        let Some(sender) = inboxes[inbox].oldest_left(gone) else { return false };
+        for (queue, number) in inboxes[inbox].kept_of(sender) {
+            if !inboxes[inbox].unexpected[queue].is_claimed(number) {
+                eps[sender.0].drop_message(&mut inboxes[inbox], queue, number);
+            }
+        }
+        true
+    }
+
+    /// A peer of this endpoint's has no connection any more.
+    pub(super) fn peer_left(&mut self, ep_id: u32, peer: u32) {
+        let ep = &self.eps[ep_id];
+        let Some(entry) = ep.peers.get(peer) else { return };
+        if entry.messages == 0 || entry.conns > 0 || !ep.is_stranger(peer) {
+            return;
+        }
+        let inbox = ep.inbox;
+        self.inboxes[inbox].leaves((ep_id, peer));
+        if self.inboxes[inbox].too_many_left() {
+            self.drop_oldest_left(inbox);
+        }
     }
 
     /// A message was announced that waits at its sender.
@@ -852,8 +951,9 @@ impl State {
                 self.ask_for(id, header.op_data);
                 Ok(self.begun(id, 0))
             }
-            None if inbox.may_keep(0) => {
-                ep.keep(inbox, about, Body::AtSender(header.op_data));
+            None if inbox.may_note() => {
+                let message = ep.keep(inbox, about, Body::AtSender(header.op_data))?;
+                conn.at_sender.insert(header.op_data, (about.queue(), message));
                 Ok(Begun::Taken(0))
             }
             // So many announcements that even they are too much to keep.
@@ -886,7 +986,10 @@ impl State {
                 } else {
                     // Acknowledged when a receive takes it.
                     ack = false;
-                    ep.keep(inbox, about, Body::Whole(bytes.into()));
+                    if let Err(error) = ep.keep(inbox, about, Body::Whole(bytes.into())) {
+                        self.fail(id, error);
+                        return false;
+                    }
                 }
             }
             Target::Region(places) => {
@@ -895,7 +998,7 @@ impl State {
                     let _ = self.regions.open().commit(&places, FI_REMOTE_WRITE);
                 }
                 self.regions.written(&places);
-                ep.written(&incoming.about);
+                ep.written(&incoming.about, &places);
             }
             Target::Atomic(request) => {
                 ack = false;
@@ -958,11 +1061,17 @@ impl State {
             let max = config().max_saved.unwrap_or(usize::MAX);
             // It is counted itself.
             let over = ep.peers.get(about.peer).is_some_and(|peer| peer.messages > max);
-            if over || !inbox.may_keep(about.len) {
+            if over || !inbox.may_keep(about.sender(), ep.is_stranger(about.peer), about.len) {
                 self.crowded.push((id, serial));
                 continue;
             }
-            inbox.set_body(queue, number, Body::Arriving(vec![0; about.len].into_boxed_slice()));
+            match Body::arriving(about.len, &[]) {
+                Ok(body) => inbox.set_body(queue, number, body),
+                Err(error) => {
+                    self.fail(id, error);
+                    continue;
+                }
+            }
             if about.len > 0 || self.complete_incoming(id) {
                 self.unblock(id);
             }
@@ -970,35 +1079,32 @@ impl State {
     }
 
     /// A connection ended: what was arriving on it is lost.
-    pub(super) fn lose_incoming(&mut self, id: u32, conn: &mut Conn, error: Error) {
+    pub(super) fn lose_incoming(&mut self, conn: &mut Conn, error: Error) {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
+        let mut kept = None;
         for incoming in under_way {
             match incoming.target {
                 Target::Posted(recv) => ep.receive_failed(inbox, &recv, &incoming.about, error),
                 Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
                 Target::Collected(_) => inbox.collected(incoming.about.len),
-                Target::Kept(_) | Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
+                Target::Kept(number) => kept = Some((incoming.about.queue(), number)),
+                Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
-        for queue in 0..QUEUES {
-            for number in inbox.unexpected[queue].ids() {
-                let Some(message) = inbox.unexpected[queue].get(number) else { continue };
-                let complete = matches!(message.body, Body::Whole(_) | Body::Lost);
-                if complete || message.about.conn != id {
-                    continue;
-                }
-                let about = message.about;
-                let told = |buffering: &Buffering| buffering.has_told(queue, number);
-                if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
-                    // Somebody counts on it: the claim fails when it is used.
-                    inbox.set_body(queue, number, Body::Lost);
-                } else {
-                    ep.fail_owed(inbox, queue, number, &about, error);
-                    ep.drop_message(inbox, queue, number);
-                }
+        let waiting = conn.at_sender.drain().map(|(_, place)| place);
+        for (queue, number) in kept.into_iter().chain(waiting) {
+            let Some(message) = inbox.unexpected[queue].get(number) else { continue };
+            let about = message.about;
+            let told = |buffering: &Buffering| buffering.has_told(queue, number);
+            if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
+                // Somebody counts on it: the claim fails when it is used.
+                inbox.set_body(queue, number, Body::Lost);
+            } else {
+                ep.fail_owed(inbox, queue, number, &about, error);
+                ep.drop_message(inbox, queue, number);
             }
         }
     }

@@ -11,7 +11,7 @@ use ofi_provider::abi::{
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way};
+use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
@@ -37,6 +37,15 @@ pub(super) type Packet = [u8; 40 + COPY_MAX];
 /// Answers and acknowledgements that may wait for a peer to take them.
 const MAX_ANSWERS: usize = 1 << 16;
 
+/// Memory that these may take for any connection. Beyond it peers with names that ask for
+/// more are not read, if all connections take [`MAX_OWED`], and strangers in any case:
+/// with them no transfers of ours can be under way that would wait for us as well.
+const FAIR_OWED: usize = 512 << 10;
+
+/// Memory that answers and acknowledgements of all connections take before those with much
+/// of it are not read any more.
+const MAX_OWED: usize = 128 << 20;
+
 /// What is to be done when a message is sent or acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish {
@@ -53,6 +62,9 @@ pub(super) struct Finish {
     pub(super) internal: bool,
     /// Injected: its failure is not reported either (fi_msg(3)).
     pub(super) inject: bool,
+    /// Acknowledged or not, the system may still be using the bytes of the message with this
+    /// number ([`Zerocopy::sent_for_ack`]).
+    pub(super) lent: u32,
 }
 
 impl Finish {
@@ -64,6 +76,7 @@ impl Finish {
         len: 0,
         internal: true,
         inject: false,
+        lent: 0,
     };
 
     #[inline]
@@ -120,6 +133,34 @@ impl Outgoing {
     pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
         let segments = Box::default();
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
+    }
+
+    /// What it takes of memory while it waits, if a peer makes us have it: a place in a
+    /// queue that grows by doubling, and what that points to.
+    pub(super) fn owed(&self) -> usize {
+        let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
+        if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
+    }
+
+    /// Whether it is made of bytes of the region with this key.
+    fn reads(&self, key: u64) -> bool {
+        let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
+        matches!(&self.body, Body::Region(places, _) if named(places))
+    }
+
+    /// Copies what is left of it, `most` bytes at most, before a region is closed that it is
+    /// made of; how many bytes more it takes.
+    fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
+        let Body::Region(places, len) = &self.body else { return Ok(0) };
+        let len = *len;
+        if len > most {
+            return Err(Error::NOBUFS);
+        }
+        let mut bytes = zeroed(len)?;
+        let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
+        opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
+        self.body = Body::Copied(bytes);
+        Ok(len)
     }
 
     /// Whether it still stands behind its fence.
@@ -206,7 +247,7 @@ impl Ep {
                 if let Some(cntr) = self.cntr_of(finish.flags) {
                     cntr.failed();
                 }
-                ofi_provider::log!(
+                ofi_provider::log_sparsely!(
                     &crate::info::TCP,
                     WARN,
                     EP_DATA,
@@ -397,6 +438,10 @@ impl State {
 
     /// fi_write, in all its forms.
     pub(crate) fn write(&mut self, ep_id: u32, op: WriteOp) -> Result {
+        if op.flags & FI_REMOTE_CQ_DATA != 0 && op.remote.as_slice().is_empty() {
+            // Data need a place: who may write there may have it told.
+            return Err(Error::INVAL);
+        }
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
         let len = op.buf.len();
@@ -416,6 +461,7 @@ impl State {
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
+            lent: 0,
         };
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
@@ -437,6 +483,7 @@ impl State {
             len: op.buf.len(),
             internal: false,
             inject: false,
+            lent: 0,
         };
         let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
@@ -459,10 +506,40 @@ impl State {
     /// Answers a peer that reads our memory.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
-        let finish = Finish { flags: FI_REMOTE_READ, len, ..Finish::INTERNAL };
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.push_answer(Outgoing::new(header, Body::Region(places, len), finish));
-        self.push_on(id);
+        // A read of no place needed no key, and does not count.
+        let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
+        let finish = Finish { flags, len, ..Finish::INTERNAL };
+        self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
+    }
+
+    /// A region is about to be closed: what peers are being answered of it is copied, so that
+    /// they get what they asked for in time. Without memory for that, or beyond what all
+    /// answers may take, their connections end: the protocol has no other word for it.
+    pub(super) fn save_answers(&mut self, key: u64) {
+        if self.owed == 0 {
+            return;
+        }
+        let reads = |conn: &Conn| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
+        let ids: Vec<u32> =
+            self.conns.iter().filter(|(_, conn)| reads(conn)).map(|(id, _)| id).collect();
+        for id in ids {
+            let Self { conns, regions, owed, .. } = self;
+            let opened = regions.open();
+            let conn = &mut conns[id];
+            let mut saved = Ok(());
+            for answer in conn.tx.iter_mut().filter(|one| one.reads(key)) {
+                saved = saved.and_then(|()| {
+                    let more = answer.save(&opened, MAX_OWED.saturating_sub(*owed))?;
+                    conn.owed += more;
+                    *owed += more;
+                    Ok(())
+                });
+            }
+            drop(opened);
+            if let Err(error) = saved {
+                self.fail(id, error);
+            }
+        }
     }
 
     /// The peer of this name, with or without a connection.
@@ -496,6 +573,7 @@ impl State {
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
+            lent: 0,
         };
         (header, finish)
     }
@@ -683,8 +761,8 @@ impl State {
                 // completion, which waits for the system if it does not copy
                 // them; regions stay while their table is open.
                 Ok(()) => unsafe { self.transport.send_list(&conn.socket, &mut list, way) },
-                // A region was closed while a peer was reading it: the rest of
-                // the answer is gone, and with it the stream.
+                // A region is gone of which a peer was to be answered, and was not copied
+                // ([`State::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
             };
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
@@ -750,6 +828,9 @@ impl State {
                 return;
             }
             let Some(outgoing) = conn.tx.pop_front() else { return };
+            let owed = outgoing.owed();
+            conn.owed -= owed;
+            self.owed -= owed;
             if outgoing.header.op == Op::AtomicRsp {
                 conn.fetched -= outgoing.body.len();
             }
@@ -758,11 +839,8 @@ impl State {
             } else if let Body::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
-                if let Some(zerocopy) = &mut conn.zerocopy {
-                    // When the peer has it the system needs it no more.
-                    zerocopy.sent(Finish::INTERNAL);
-                }
-                conn.unacked.push_back(outgoing.finish);
+                let lent = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
+                conn.unacked.push_back(Finish { lent, ..outgoing.finish });
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
@@ -780,9 +858,27 @@ impl State {
         if self.is_overrun(id) {
             return self.fail(id, Error::NOBUFS);
         }
+        self.answer(id, Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+    }
+
+    /// Sends what a peer waits for.
+    pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.push_answer(Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+        let owed = answer.owed();
+        conn.owed += owed;
+        self.owed += owed;
+        conn.push_answer(answer);
         self.push_on(id);
+    }
+
+    /// Whether so much waits for a peer to take it that nothing is done for it before.
+    #[inline]
+    pub(super) fn owes_much(&self, id: u32) -> bool {
+        let much = |conn: &Conn| {
+            conn.owed > FAIR_OWED
+                && (self.owed > MAX_OWED || self.eps[conn.ep].is_stranger(conn.peer))
+        };
+        self.conns.get(id).is_some_and(much)
     }
 
     /// Whether a peer asks for so much more than it listens to that it must be
@@ -808,7 +904,13 @@ impl State {
     pub(super) fn acknowledged(&mut self, id: u32) -> Result {
         let conn = &mut self.conns[id];
         let finish = conn.unacked.pop_front().ok_or(Error::PROTO)?;
-        self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        let over = match &mut conn.zerocopy {
+            Some(zerocopy) if finish.lent != 0 => zerocopy.acknowledged(finish.lent, finish),
+            _ => Some(finish),
+        };
+        if let Some(finish) = over {
+            self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        }
         self.lift_fence(id);
         Ok(())
     }
@@ -834,8 +936,7 @@ impl State {
             tag: 0,
             len: waiting.body.len() as u64,
         };
-        conn.push_answer(Outgoing::new(header, waiting.body, waiting.finish));
-        self.push_on(id);
+        self.answer(id, Outgoing::new(header, waiting.body, waiting.finish));
         Ok(())
     }
 

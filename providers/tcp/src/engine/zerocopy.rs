@@ -26,8 +26,10 @@ struct Leaving {
     first: u32,
     calls: u32,
     pending: u32,
-    /// Once all of it is with the system.
+    /// Once all of it is with the system; nobody's, while the peer is to acknowledge it.
     finish: Option<Finish>,
+    /// Names it for its acknowledgement.
+    number: u32,
 }
 
 /// What a connection has under way of this kind.
@@ -39,6 +41,8 @@ pub(super) struct Zerocopy {
     next: u32,
     /// Calls in a row whose bytes were copied after all.
     copied: u32,
+    /// The last number that names a message.
+    named: u32,
     /// In the order they left; only the last may be incomplete.
     leaving: VecDeque<Leaving>,
 }
@@ -49,7 +53,8 @@ impl Zerocopy {
     pub(super) fn new(socket: &Socket) -> Option<Box<Self>> {
         let from = config().zerocopy_size;
         let wanted = from != usize::MAX && socket.set_zerocopy().is_ok();
-        wanted.then(|| Box::new(Self { from, next: 0, copied: 0, leaving: VecDeque::new() }))
+        let new = || Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
+        wanted.then(|| Box::new(new()))
     }
 
     /// Whether a message of this size is to leave without being copied.
@@ -66,7 +71,8 @@ impl Zerocopy {
             }
             None => {
                 let first = self.next;
-                self.leaving.push_back(Leaving { first, calls: 1, pending: 1, finish: None });
+                let (finish, number) = (None, 0);
+                self.leaving.push_back(Leaving { first, calls: 1, pending: 1, finish, number });
             }
         }
         self.next = self.next.wrapping_add(1);
@@ -80,13 +86,41 @@ impl Zerocopy {
             Some(last) if last.finish.is_none() => last.finish = Some(finish),
             Some(_) => {
                 let first = self.next;
-                let copied = Leaving { first, calls: 0, pending: 0, finish: Some(finish) };
+                let finish = Some(finish);
+                let copied = Leaving { first, calls: 0, pending: 0, finish, number: 0 };
                 self.leaving.push_back(copied);
             }
             None => return Some(finish),
         }
         // The system may have been done with its calls before the last of it left.
         self.take_finished()
+    }
+
+    /// All of the message that was leaving is with the system, and the peer is to acknowledge
+    /// it: the number it has here as long as the system uses its bytes, or 0. A peer may say
+    /// that it has what it has not read yet, so that both must be awaited.
+    pub(super) fn sent_for_ack(&mut self) -> u32 {
+        let Some(last) = self.leaving.back_mut().filter(|last| last.finish.is_none()) else {
+            return 0;
+        };
+        self.named = self.named.checked_add(1).unwrap_or(1);
+        (last.finish, last.number) = (Some(Finish::INTERNAL), self.named);
+        match self.take_finished() {
+            Some(_) => 0,
+            None => self.named,
+        }
+    }
+
+    /// The peer acknowledged the message of this number; gives `finish` back if the system
+    /// is done with it.
+    pub(super) fn acknowledged(&mut self, number: u32, finish: Finish) -> Option<Finish> {
+        match self.leaving.iter_mut().find(|message| message.number == number) {
+            Some(message) => {
+                message.finish = Some(finish);
+                None
+            }
+            None => Some(finish),
+        }
     }
 
     /// The system is done with calls `low` to `high`. It need not say so in order.
@@ -181,7 +215,8 @@ mod tests {
     #[test]
     fn messages_are_over_in_their_order_when_all_their_calls_are_in_any() {
         // The numbers pass from the largest to zero.
-        let mut z = Zerocopy { from: 1, next: u32::MAX - 1, copied: 0, leaving: VecDeque::new() };
+        let mut z =
+            Zerocopy { from: 1, next: u32::MAX - 1, copied: 0, named: 0, leaving: VecDeque::new() };
         (0..3).for_each(|_| z.called());
         assert!(z.sent(finish(1)).is_none());
         z.called();
@@ -199,11 +234,34 @@ mod tests {
 
     #[test]
     fn a_message_whose_end_is_copied_is_over_when_that_has_left() {
-        let mut z = Zerocopy { from: 1, next: 0, copied: 0, leaving: VecDeque::new() };
+        let mut z = Zerocopy { from: 1, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
         z.called();
         z.released(0, 0);
         assert!(finished(&mut z).is_empty());
         assert!(z.sent(finish(1)).is_some_and(|over| over.context.0 as usize == 1));
         assert!(!z.is_busy());
+    }
+
+    #[test]
+    fn an_acknowledged_message_is_over_when_the_system_is_done_with_it_as_well() {
+        let mut z =
+            Zerocopy { from: 1, next: 0, copied: 0, named: u32::MAX, leaving: VecDeque::new() };
+        z.called();
+        let first = z.sent_for_ack();
+        assert_ne!(first, 0);
+        // Acknowledged, and not read yet.
+        assert!(z.acknowledged(first, finish(1)).is_none());
+        assert!(finished(&mut z).is_empty());
+        z.called();
+        let second = z.sent_for_ack();
+        z.released(0, 1);
+        assert_eq!(finished(&mut z), [1, 0], "the other one is nobody's before it is acknowledged");
+        assert!(z.acknowledged(second, finish(2)).is_some());
+        assert!(!z.is_busy());
+        // One that was copied after all, or released before the last of it left.
+        assert_eq!(z.sent_for_ack(), 0);
+        z.called();
+        z.released(2, 2);
+        assert_eq!(z.sent_for_ack(), 0);
     }
 }

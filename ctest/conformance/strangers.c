@@ -1,0 +1,996 @@
+/*
+ * Who can connect to an endpoint of the tcp provider and knows nothing else: what
+ * such a peer may do, and what it can make the program hold, compute and print.
+ * The strangers are sockets of the test's own, one process plays both sides.
+ */
+#include "ct.h"
+#include <netinet/tcp.h>
+#include <rdma/fi_atomic.h>
+
+enum { MSG = 0, TAG = 1, READ_REQ = 2, READ_RSP = 3, WRITE = 4, ATOMIC = 64, ATOMIC_RSP = 65 };
+enum { DATA_BIT = 1, DELIVERY = 4, ACK = 2 };
+enum { KEY = 7, REGION = 4096 };
+
+static void put64(unsigned char *o, uint64_t v) { memcpy(o, &v, 8); }
+
+/* A header with up to one place, and for what it has room: data, a tag. Its length. */
+struct place { uint64_t addr, len, key; };
+struct frame { int op, flags; uint64_t tag, data, body; const struct place *place; };
+static size_t frame(unsigned char *o, struct frame f)
+{
+	size_t n = 16;
+
+	memset(o, 0, 64);
+	o[0] = 3;
+	o[1] = f.op;
+	o[2] = f.flags;
+	if (f.flags & DATA_BIT)
+		put64(o + n, f.data), n += 8;
+	if (f.op == TAG || f.op == ATOMIC)
+		put64(o + n, f.tag), n += 8;
+	if (f.place)
+		memcpy(o + n, f.place, 24), n += 24, o[5] = 1;
+	o[6] = n;
+	put64(o + 8, n + f.body);
+	return n;
+}
+
+static struct sockaddr_in at(const struct ct_name *n)
+{
+	struct sockaddr_in a;
+
+	memcpy(&a, n->b, sizeof a);
+	return a;
+}
+
+static int connection(const struct ct_name *to)
+{
+	struct sockaddr_in a = at(to);
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	CHECK(s >= 0);
+	CHECK(!connect(s, (void *)&a, sizeof a));
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	return s;
+}
+/* Says who calls: somebody who listens on that port. */
+static void say_hello(int s, int port)
+{
+	unsigned char b[40] = { 3, 0, 0, 8 };
+
+	memcpy(b + 16, "ofi-rs?\1", 8);
+	b[24] = 1;
+	b[32] = 1;
+	b[34] = port >> 8;
+	b[35] = port;
+	b[39] = 9;
+	EQ(send(s, b, sizeof b, MSG_NOSIGNAL), sizeof b);
+}
+/* Takes n bytes from a stranger's socket; how many there were before its end. */
+static size_t take(struct ct *c, int s, void *to, size_t n)
+{
+	size_t got = 0;
+
+	while (got < n) {
+		ssize_t r = recv(s, (char *)to + got, n - got, MSG_DONTWAIT);
+
+		if (r == 0 || (r < 0 && errno != EAGAIN))
+			return got;
+		got += r > 0 ? r : 0;
+		ct_progress(c);
+	}
+	return got;
+}
+static int stranger(struct ct *c, const struct ct_name *to, int port)
+{
+	unsigned char b[40];
+	int s = connection(to);
+
+	say_hello(s, port);
+	EQ(take(c, s, b, 40), 40);
+	EQ(b[1], 1);
+	return s;
+}
+static int is_cut_off(struct ct *c, int s)
+{
+	char b;
+
+	for (;;) {
+		ssize_t r = recv(s, &b, 1, MSG_DONTWAIT);
+
+		if (r == 1)
+			return 0;
+		if (r == 0 || errno != EAGAIN)
+			return 1;
+		ct_progress(c);
+	}
+}
+static void shout(struct ct *c, int s, const void *b, size_t n)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t r = send(s, (const char *)b + done, n - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		CHECK(r >= 0 || errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+		if (r < 0 && errno != EAGAIN)
+			return;
+		done += r > 0 ? r : 0;
+		ct_progress(c);
+	}
+}
+
+/* An endpoint with these capabilities that anybody can call, and a region. */
+static struct ct_name open_door(struct ct *c, uint64_t caps, struct fid_mr **mr, char *region)
+{
+	static const int mode = 0;
+	struct ct_name n;
+
+	if (ct_is_rxm())
+		SKIP("these strangers speak the protocol of tcp");
+	memset(c, 0, sizeof *c);
+	c->o.caps = caps;
+	c->o.mr_mode = &mode;
+	n = ct_open_rdm(c, NULL);
+	if (mr)
+		OK(fi_mr_reg(c->domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, mr, NULL));
+	return n;
+}
+
+static void unkeyed_data(int rank)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_RMA, &mr, region);
+	unsigned char b[64];
+	struct place wrong = { 0, 0, KEY + 1 };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	struct fi_rma_iov iov = { 0 };
+	struct fi_msg_rma m = { .rma_iov = &iov };
+	int s;
+
+	(void)rank;
+	for (int i = 0; i < 2; i++) {
+		s = stranger(&c, &n, 1 + i);
+		shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT, .data = 5, .place = i ? &wrong : NULL }));
+		CHECK(is_cut_off(&c, s));
+		NOTHING(&c, c.rx, 20);
+		close(s);
+	}
+	/* who has the key may write nothing, and have it told */
+	memset(&p, 0, sizeof p);
+	p.o = c.o;
+	ct_open_rdm(&p, NULL);
+	m.addr = ct_insert(&p, &n);
+	POST(&p, fi_writedata(p.ep, NULL, 0, NULL, 77, m.addr, 0, KEY, CTX(1)));
+	while (fi_cq_read(c.rx, &e, 1) != 1)
+		ct_progress(&p);
+	EQ(e.data, 77);
+	CHECK(e.flags & FI_REMOTE_CQ_DATA && e.flags & FI_REMOTE_WRITE);
+	ct_sent(&p, CTX(1));
+	ERR(fi_writemsg(p.ep, &m, FI_REMOTE_CQ_DATA), FI_EINVAL);
+	/* who has not the right one learns that it failed */
+	m.rma_iov_count = 1;
+	m.context = CTX(2);
+	iov.key = KEY + 1;
+	POST(&p, fi_writemsg(p.ep, &m, FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	while (fi_cq_read(p.tx, &e, 1) != -FI_EAVAIL)
+		ct_progress(&c);
+	EQ(fi_cq_readerr(p.tx, &err, 0), 1);
+	CHECK(err.op_context == CTX(2));
+	NOTHING(&c, c.rx, 20);
+	ct_close(&p);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* What an endpoint with these capabilities lets others do, who have the key. */
+static void without(uint64_t caps, int reads, int writes, int fetches)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c;
+	struct ct_name n = open_door(&c, caps, &mr, region);
+	struct place one = { 8, 8, KEY }, none = { 8, 0, KEY };
+	unsigned char b[128];
+	size_t k;
+	int s;
+
+	snprintf(ct_prefix, sizeof ct_prefix, "caps %#llx: ", (unsigned long long)caps);
+	memset(region, 0x55, sizeof region);
+	s = stranger(&c, &n, 1);
+	shout(&c, s, b, frame(b, (struct frame){ READ_REQ, .place = &one }));
+	if (reads)
+		EQ(take(&c, s, b, 24), 24);
+	else
+		CHECK(is_cut_off(&c, s));
+	close(s);
+	s = stranger(&c, &n, 2);
+	k = frame(b, (struct frame){ WRITE, DELIVERY, .place = &one, .body = 8 });
+	memset(b + k, 0x66, 8);
+	shout(&c, s, b, k + 8);
+	if (writes)
+		EQ(take(&c, s, b, 16), 16);
+	else
+		CHECK(is_cut_off(&c, s));
+	EQ(region[8], writes ? 0x66 : 0x55);
+	close(s);
+	s = stranger(&c, &n, 3);
+	shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT | DELIVERY, .place = &none }));
+	if (writes) {
+		struct fi_cq_tagged_entry e;
+
+		EQ(take(&c, s, b, 16), 16);
+		EQ(fi_cq_read(c.rx, &e, 1), 1);
+	} else {
+		CHECK(is_cut_off(&c, s));
+		NOTHING(&c, c.rx, 5);
+	}
+	close(s);
+	s = stranger(&c, &n, 4);
+	/* the former value of eight bytes, to which 1 is added */
+	k = frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_SUM << 8 | 1 << 16, .place = &one, .body = 8 });
+	put64(b + k, 1);
+	shout(&c, s, b, k + 8);
+	EQ(take(&c, s, b, 16), 16);
+	EQ(b[1], ATOMIC_RSP);
+	EQ(b[4] == 0, fetches);
+	CHECK((region[8] == (writes ? 0x67 : 0x56)) == fetches);
+	close(s);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+static void targets(int rank)
+{
+	(void)rank;
+	without(FI_MSG | FI_TAGGED, 0, 0, 0);
+	without(FI_MSG | FI_RMA, 1, 1, 0);
+	without(FI_MSG | FI_RMA | FI_READ | FI_WRITE, 0, 0, 0);
+	without(FI_MSG | FI_RMA | FI_WRITE | FI_REMOTE_READ, 1, 0, 0);
+	without(FI_MSG | FI_RMA | FI_READ | FI_REMOTE_WRITE, 0, 1, 0);
+	without(FI_MSG | FI_ATOMIC, 0, 0, 1);
+	without(FI_MSG | FI_ATOMIC | FI_REMOTE_READ, 0, 0, 0);
+	without(FI_MSG | FI_RMA | FI_ATOMIC, 1, 1, 1);
+}
+
+/* An endpoint that the one of c knows by name, on queues of its own. */
+static fi_addr_t open_friend(struct ct *c, struct ct *p, const struct ct_name *n)
+{
+	struct ct_name own;
+
+	memset(p, 0, sizeof *p);
+	p->o = c->o;
+	own = ct_open_rdm(p, NULL);
+	ct_insert(c, &own);
+	return ct_insert(p, n);
+}
+/* The name that a stranger with this port gets, who is one no more. */
+static void introduce(struct ct *c, int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	fi_addr_t name;
+
+	EQ(fi_av_insert(c->av, &a, 1, &name, 0, NULL), 1);
+}
+static void send_and_wait(struct ct *p, struct ct *c, fi_addr_t to, uint64_t tag)
+{
+	struct fi_cq_tagged_entry e;
+
+	POST(p, fi_tsend(p->ep, "hello", 5, NULL, to, tag, CTX(1)));
+	while (fi_cq_read(p->tx, &e, 1) != 1)
+		ct_progress(c);
+}
+static void wait_for(struct ct *c, struct ct *p, void *ctx)
+{
+	struct fi_cq_tagged_entry e;
+
+	while (fi_cq_read(c->rx, &e, 1) != 1)
+		ct_progress(p);
+	CHECK(e.op_context == ctx);
+}
+/* Tagged messages of one byte with tags from `from` on, until nobody takes them; how many bytes were taken. */
+static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
+{
+	enum { MESSAGE = 25, BLOCK = 4096 };
+	static unsigned char b[MESSAGE * BLOCK + 64];
+	size_t sent = 0, done = sizeof b;
+
+	for (int64_t end = ct_ms() + 300; ct_ms() < end && sent < most;) {
+		ssize_t r;
+
+		if (done >= MESSAGE * BLOCK) {
+			done = 0;
+			for (size_t i = 0; i < BLOCK; i++)
+				frame(b + i * MESSAGE, (struct frame){ TAG, .tag = from++, .body = 1 });
+		}
+		r = send(s, b + done, MESSAGE * BLOCK - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+		CHECK(r > 0 || errno == EAGAIN);
+		if (r > 0) {
+			done += r;
+			sent += r;
+			end = ct_ms() + 300;
+		}
+		ct_progress(c);
+	}
+	return sent;
+}
+
+/* A peer announces more than there is memory for, and sends some of it or all. */
+static void no_memory(int rank)
+{
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	enum { MANY = 240 << 20, MORE = 64 << 20, BLOCK = 1 << 20 };
+	unsigned char b[64];
+	char *block = calloc(1, BLOCK), got[8];
+	struct rlimit all, few;
+	fi_addr_t to = open_friend(&c, &p, &n);
+	unsigned long pages;
+	FILE *f;
+
+	(void)rank;
+#ifdef __SANITIZE_ADDRESS__
+	SKIP("the address sanitizer needs all address space");
+#endif
+	send_and_wait(&p, &c, to, 1);
+	CHECK((f = fopen("/proc/self/statm", "r")));
+	EQ(fscanf(f, "%lu", &pages), 1);
+	fclose(f);
+	OK(getrlimit(RLIMIT_AS, &all));
+	few = all;
+	few.rlim_cur = pages * 4096 + MORE;
+	for (int named = 0; named < 2; named++) {
+		int s = stranger(&c, &n, 1 + named), cut;
+
+		OK(setrlimit(RLIMIT_AS, &few));
+		if (named)
+			introduce(&c, 2);
+		shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 9, .body = MANY }));
+		ct_idle(&c, 20);
+		/* a stranger's waits with him, a peer's is kept as far as there is memory */
+		for (int i = 0; named && i < MANY / BLOCK; i++)
+			shout(&c, s, block, BLOCK);
+		cut = named && is_cut_off(&c, s);
+		EQ(cut, named);
+		send_and_wait(&p, &c, to, 2);
+		POST(&c, fi_trecv(c.ep, got, 8, NULL, FI_ADDR_UNSPEC, 2, 0, CTX(2)));
+		wait_for(&c, &p, CTX(2));
+		close(s);
+		OK(setrlimit(RLIMIT_AS, &all));
+	}
+	free(block);
+	ct_close(&p);
+	ct_close(&c);
+}
+
+/* Messages that nobody waits for: a stranger may leave few, and peers have their room all the same. */
+static void unwanted(int rank)
+{
+	enum { MB = 1 << 20, STRANGERS = 160 };
+	struct ct c, p;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	fi_addr_t to = open_friend(&c, &p, &n);
+	char b[2][8];
+	size_t sent;
+	int s = stranger(&c, &n, 1);
+
+	(void)rank;
+	sent = babble(&c, s, 1ull << 40, 100 * MB);
+	if (sent > 20 * MB)	/* most of what there is is in the sockets */
+		FAIL("a stranger left %zu MB of messages", sent / MB);
+	/* who left makes room for who comes */
+	for (int i = 0; i < STRANGERS; i++) {
+		unsigned char m[64 + 5000];
+		int one = stranger(&c, &n, 100 + i);
+
+		for (int k = 0; k < 100; k++) {
+			size_t h = frame(m, (struct frame){ TAG, .tag = 1ull << 41 | i << 8 | k, .body = 5000 });
+
+			shout(&c, one, m, h + 5000);
+		}
+		ct_idle(&c, 2);
+		close(one);
+	}
+	for (int named = 0; named < 2; named++) {
+		int one = named ? -1 : stranger(&c, &n, 99);
+		unsigned char m[64];
+
+		for (int k = 0; k < 2; k++) {
+			if (named)
+				send_and_wait(&p, &c, to, 50 + k);
+			else
+				shout(&c, one, m, frame(m, (struct frame){ TAG, .tag = 50 + k, .body = 5 }) + 5);
+		}
+		for (int k = 1; k >= 0; k--) {
+			POST(&c, fi_trecv(c.ep, b[k], 8, NULL, FI_ADDR_UNSPEC, 50 + k, 0, CTX(k)));
+			wait_for(&c, &p, CTX(k));
+		}
+		if (!named)
+			close(one);
+	}
+	close(s);
+	ct_close(&p);
+	ct_close(&c);
+}
+
+/* Whoever was there and said something is heard, also when he has gone. */
+static void last_words(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	unsigned char m[64];
+	char b[8];
+	int s = stranger(&c, &n, 1);
+
+	(void)rank;
+	shout(&c, s, m, frame(m, (struct frame){ TAG, .tag = 5, .body = 5 }) + 5);
+	ct_idle(&c, 5);
+	close(s);
+	ct_idle(&c, 5);
+	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 5);
+	ct_close(&c);
+}
+
+static int64_t spent(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+/* Processor time of so many strangers that come and go. */
+static int64_t visits(struct ct *c, const struct ct_name *n)
+{
+	int64_t least = INT64_MAX;
+
+	for (int round = 0; round < 5; round++) {
+		int64_t t = spent();
+
+		for (int i = 0; i < 20; i++)
+			close(stranger(c, n, 1000 + i));
+		ct_idle(c, 2);
+		t = spent() - t;
+		if (t < least)
+			least = t;
+	}
+	return least;
+}
+static void goodbye_costs(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int64_t before, after;
+	char b[8];
+	int s;
+
+	(void)rank;
+	before = visits(&c, &n);
+	introduce(&c, 1);
+	s = stranger(&c, &n, 1);
+	/* a hundred thousand messages of one byte that wait, and then that one */
+	babble(&c, s, 1ull << 40, 25ull * 4096 * 25);
+	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, (1ull << 40) + 100000, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 1);
+	after = visits(&c, &n);
+	if (after > 4 * before)
+		FAIL("%lld us of processor time while nothing is kept, %lld us while much is", (long long)before / 1000, (long long)after / 1000);
+	close(s);
+	ct_close(&c);
+}
+
+static int count_files(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < 4096; i++)
+		n += fcntl(i, F_GETFD) >= 0;
+	return n;
+}
+static void limit_files(int n)
+{
+	struct rlimit r;
+
+	OK(getrlimit(RLIMIT_NOFILE, &r));
+	if (r.rlim_max != RLIM_INFINITY && r.rlim_max < (rlim_t)n)
+		SKIP("only %d descriptors", (int)r.rlim_max);
+	r.rlim_cur = n;
+	OK(setrlimit(RLIMIT_NOFILE, &r));
+}
+/* The program can open so many files. */
+static void open_files(int n)
+{
+	int f[64];
+
+	for (int i = 0; i < n; i++) {
+		f[i] = open("/dev/null", O_RDONLY);
+		if (f[i] < 0)
+			FAIL("only %d files can be opened: %s", i, strerror(errno));
+	}
+	for (int i = 0; i < n; i++)
+		close(f[i]);
+}
+/* RDM endpoint without a thread of the library's. */
+static struct ct_name open_manual(struct ct *c)
+{
+	if (ct_is_rxm())
+		SKIP("these strangers speak the protocol of tcp");
+	memset(c, 0, sizeof *c);
+	c->o.caps = FI_MSG | FI_TAGGED;
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
+	c->info->domain_attr->data_progress = c->info->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+	ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+	return ct_getname(&c->ep->fid);
+}
+
+/* Strangers with as many names as they like, at both of a process's endpoints; rank 1 is all of them. */
+static void crowd(int rank)
+{
+	enum { FILES = 128, STRANGERS = 300 };
+	static int s[STRANGERS];
+	struct ct c, d;
+	struct ct_name name[2], own;
+	char b[8], x;
+
+	if (rank == 0) {
+		limit_files(FILES);
+		name[0] = open_manual(&c);
+		name[1] = open_manual(&d);
+		ct_send_oob(name, sizeof name);
+		ct_recv_oob(&c, &own, sizeof own);
+		for (int i = 0; i < STRANGERS; i++) {
+			ct_recv_oob(NULL, &x, 1);
+			for (int k = 0; k < 3; k++) {
+				ct_progress(&c);
+				ct_progress(&d);
+			}
+			ct_send_oob("n", 1);
+		}
+		open_files(FILES / 8);
+		/* who has a name is called, and who comes is let in */
+		ct_insert(&c, &own);
+		POST(&c, fi_tsend(c.ep, "hello", 5, NULL, 0, 5, CTX(1)));
+		ct_sent(&c, CTX(1));
+		for (int i = 0; i < 2; i++) {
+			struct ct *to = i ? &d : &c;
+
+			OK(fi_trecv(to->ep, b, 8, NULL, FI_ADDR_UNSPEC, 6, 0, CTX(2)));
+			ct_send_oob("s", 1);
+			ct_recvd(to, CTX(2), 5);
+		}
+		ct_barrier(&c);
+		ct_close(&d);
+		ct_close(&c);
+		return;
+	}
+	limit_files(STRANGERS + 100);
+	own = open_manual(&c);
+	ct_recv_oob(&c, name, sizeof name);
+	ct_send_oob(&own, sizeof own);
+	for (int i = 0; i < STRANGERS; i++) {
+		s[i] = connection(&name[i % 2]);
+		say_hello(s[i], 1 + i);
+		ct_send_oob("c", 1);
+		ct_recv_oob(NULL, &x, 1);
+	}
+	OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
+	ct_recvd(&c, CTX(1), 5);
+	for (int i = 0; i < 2; i++) {
+		fi_addr_t to = ct_insert(&c, &name[i]);
+
+		ct_recv_oob(&c, &x, 1);
+		POST(&c, fi_tsend(c.ep, "hello", 5, NULL, to, 6, CTX(2)));
+		ct_sent(&c, CTX(2));
+	}
+	ct_barrier(&c);
+	ct_close(&c);
+}
+
+/* Requests that the application does not answer yet: they wait, and none is lost. */
+static void requests(int rank)
+{
+	enum { FILES = 128, STRANGERS = 200 };
+	static struct fi_info *known[STRANGERS];
+	static int s[STRANGERS];
+	struct ct c;
+	struct ct_name n;
+	int seen = 0;
+
+	if (rank == 1) {
+		limit_files(STRANGERS + 100);
+		ct_recv_oob(NULL, &n, sizeof n);
+		for (int i = 0; i < STRANGERS; i++) {
+			unsigned char b[32] = { 3 };
+
+			s[i] = connection(&n);
+			b[24] = 1;
+			EQ(send(s[i], b, 32, MSG_NOSIGNAL), 32);
+		}
+		ct_barrier(NULL);
+		for (int i = 0; i < STRANGERS; i++) {
+			unsigned char b[34] = { 0 };
+			struct pollfd p = { .fd = s[i], .events = POLLIN };
+
+			while (poll(&p, 1, -1) != 1)
+				;
+			EQ(recv(s[i], b, sizeof b, 0), 34);
+			EQ(b[1], 6);
+			close(s[i]);
+		}
+		ct_barrier(NULL);
+		return;
+	}
+	limit_files(FILES);
+	memset(&c, 0, sizeof c);
+	ct_listen(&c);
+	n = ct_getname(&c.pep->fid);
+	ct_send_oob(&n, sizeof n);
+	ct_barrier(NULL);
+	while (seen < STRANGERS) {
+		int before = seen, more = 1;
+
+		for (int64_t end = ct_ms() + 100; ct_ms() < end && more;) {
+			struct fi_eq_cm_entry e;
+			uint32_t ev;
+			ssize_t r = fi_eq_read(c.eq, &ev, &e, sizeof e, 0);
+
+			if (r == -FI_EAGAIN)
+				continue;
+			CHECK(r > 0);
+			EQ(ev, FI_CONNREQ);
+			known[seen++] = e.info;
+			end = ct_ms() + 100;
+			more = seen < STRANGERS;
+		}
+		open_files(FILES / 8);
+		for (int i = before; i < seen; i++) {
+			OK(fi_reject(c.pep, known[i]->handle, "no", 2));
+			fi_freeinfo(known[i]);
+		}
+	}
+	ct_barrier(NULL);
+	ct_close(&c);
+}
+
+/* Callers are let in one lot after the other, whatever waits. */
+static void rush(int rank)
+{
+	enum { STRANGERS = 600, LOT = 150 };
+	static int s[STRANGERS];
+	struct ct c;
+	struct ct_name n;
+	char x;
+
+	limit_files(4096);
+	if (rank == 1) {
+		ct_recv_oob(NULL, &n, sizeof n);
+		for (int i = 0; i < STRANGERS; i++)
+			s[i] = connection(&n);
+		ct_send_oob("c", 1);
+		ct_recv_oob(NULL, &x, 1);
+		for (int i = 0; i < STRANGERS; i++)
+			close(s[i]);
+		return;
+	}
+	if (ct_type == FI_EP_MSG) {
+		memset(&c, 0, sizeof c);
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+	} else {
+		n = open_manual(&c);
+	}
+	ct_send_oob(&n, sizeof n);
+	ct_recv_oob(NULL, &x, 1);
+	for (int before = count_files(), first = before, now; before < first + STRANGERS; before = now) {
+		struct fi_eq_cm_entry e;
+		uint32_t ev;
+
+		if (c.pep)
+			ERR(fi_eq_read(c.eq, &ev, &e, sizeof e, 0), FI_EAGAIN);
+		else
+			(void)fi_cq_read(c.rx, NULL, 0);
+		now = count_files();
+		if (now - before > LOT)
+			FAIL("%d callers were accepted in one call", now - before);
+	}
+	ct_send_oob("d", 1);
+	ct_close(&c);
+}
+
+static long resident(void)
+{
+	long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f);
+	EQ(fscanf(f, "%*d %ld", &pages), 1);
+	fclose(f);
+	return pages * sysconf(_SC_PAGESIZE);
+}
+/* Frames until the socket takes no more for a while; how many went out whole, with what is left of the next in b. */
+static long ask(struct ct *c, int s, const unsigned char *b, size_t n, size_t *part)
+{
+	static unsigned char block[4096 * 64];
+	long asked = 0;
+	size_t done = 0, all = n * 4096;
+
+	for (int i = 0; i < 4096; i++)
+		memcpy(block + i * n, b, n);
+	for (int64_t end = ct_ms() + 300; ct_ms() < end;) {
+		ssize_t r = send(s, block + done, all - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (r < 0 && errno != EAGAIN)
+			FAIL("cut off after %ld requests", asked);
+		if (r > 0) {
+			asked += (done % n + r) / n;
+			done = (done + r) % all;
+			end = ct_ms() + 300;
+		}
+		ct_progress(c);
+	}
+	*part = done % n;
+	return asked;
+}
+/* Requests whose answers nobody takes for a while: none is lost, and memory is not taken for many. */
+static void deaf(int rank)
+{
+	static char region[REGION];
+	struct fid_mr *mr;
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC, &mr, region);
+	struct place one = { 0, 0, KEY }, eight = { 0, 2048, KEY };
+
+	(void)rank;
+	for (int kind = 0; kind < 3; kind++) {
+		unsigned char b[64], *got = malloc(1 << 16);
+		int s = stranger(&c, &n, 1 + kind), small = 128 << 10;
+		size_t k, part, size = kind < 2 ? 16 : 16 + 2048;
+		long asked, before = resident(), more;
+
+		snprintf(ct_prefix, sizeof ct_prefix, "kind %d: ", kind);
+		setsockopt(s, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+		k = kind == 0 ? frame(b, (struct frame){ .op = READ_REQ }) : kind == 1 ? frame(b, (struct frame){ WRITE, DELIVERY, .place = &one })
+			: frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_ATOMIC_READ << 8 | 1 << 16, .place = &eight });
+		asked = ask(&c, s, b, k, &part);
+		more = resident() - before;
+#ifndef __SANITIZE_ADDRESS__
+		if (more > 4 << 20)
+			FAIL("%ld requests without taking the answers took %ld KB of memory", asked, more >> 10);
+#endif
+		for (size_t have = 0, want = asked * size; have < want;) {
+			ssize_t r = recv(s, got, want - have < 1 << 16 ? want - have : 1 << 16, MSG_DONTWAIT);
+
+			if (r == 0 || (r < 0 && errno != EAGAIN))
+				FAIL("%zu of %zu bytes of answers came", have, want);
+			have += r > 0 ? r : 0;
+			ct_progress(&c);
+		}
+		/* the rest of the one that was cut */
+		if (part) {
+			shout(&c, s, b + part, k - part);
+			EQ(take(&c, s, got, size), size);
+		}
+		close(s);
+		free(got);
+	}
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+
+/* A peer that has not read a message says that it has it. */
+static void hasty(int rank)
+{
+	enum { SIZE = 300000 };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int lst = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), s, little = 4096;
+	unsigned char b[64], *all = malloc(SIZE + 16);
+	char *buf = malloc(SIZE);
+	struct iovec v = { buf, SIZE };
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .context = CTX(1) };
+	struct fi_cq_tagged_entry e;
+	struct pollfd p = { .fd = lst, .events = POLLIN };
+	socklen_t k = sizeof a;
+	struct ct c;
+	int over = 0;
+
+	(void)rank;
+	setenv("FI_TCP_ZEROCOPY_SIZE", "2000", 1);
+	open_door(&c, FI_MSG, NULL, NULL);
+	setsockopt(lst, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+	CHECK(!bind(lst, (void *)&a, sizeof a) && !listen(lst, 1) && !getsockname(lst, (void *)&a, &k));
+	EQ(fi_av_insert(c.av, &a, 1, &m.addr, 0, NULL), 1);
+	ct_fill(buf, SIZE, 1);
+	POST(&c, fi_sendmsg(c.ep, &m, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	while (poll(&p, 1, 0) != 1)
+		ct_progress(&c);
+	CHECK((s = accept(lst, NULL, NULL)) >= 0);
+	EQ(take(&c, s, b, 40), 40);
+	b[1] = 1;			/* yes */
+	b[32] = 0x81;
+	memset(b + 16, 0, 8);
+	EQ(send(s, b, 40, MSG_NOSIGNAL), 40);
+	ct_idle(&c, 200);
+	frame(b, (struct frame){ .op = MSG });
+	b[4] = ACK;
+	EQ(send(s, b, 16, MSG_NOSIGNAL), 16);
+	for (int64_t end = ct_ms() + 300; ct_ms() < end && !over; ct_nap(1))
+		over = fi_cq_read(c.tx, &e, 1) == 1;
+	if (over)	/* then the buffer is the program's */
+		memset(buf, 0x99, SIZE);
+	EQ(take(&c, s, all, SIZE + 16), SIZE + 16);
+	CHECK(ct_same(all + 16, SIZE, 1));
+	if (!over)
+		ct_sent(&c, CTX(1));
+	close(s);
+	close(lst);
+	ct_close(&c);
+	free(all);
+	free(buf);
+}
+
+/* What the library prints at its default level for those who break the protocol. */
+static void noise(int rank)
+{
+	enum { STRANGERS = 2000 };
+	struct ct c;
+	struct ct_name n;
+	char nonsense[32], path[] = "/tmp/strangers.XXXXXX", line[1024];
+	int fd = mkstemp(path), lines = 0, counted = 0, total = 0;
+	FILE *f;
+
+	(void)rank;
+	CHECK(fd >= 0 && dup2(fd, 2) == 2);
+	unlink(path);
+	unsetenv("FI_LOG_LEVEL");
+	memset(nonsense, 0xff, sizeof nonsense);
+	n = open_manual(&c);
+	for (int i = 0; i <= STRANGERS; i++) {
+		int s;
+
+		if (i == STRANGERS)	/* the last one is told of again */
+			ct_idle(&c, 1200);
+		s = i % 2 && i < STRANGERS ? stranger(&c, &n, 1 + i) : connection(&n);
+		EQ(send(s, nonsense, sizeof nonsense, MSG_NOSIGNAL), sizeof nonsense);
+		CHECK(is_cut_off(&c, s));
+		close(s);
+	}
+	CHECK((f = fdopen(fd, "r")));
+	rewind(f);
+	while (fgets(line, sizeof line, f)) {
+		char *left = strstr(line, " similar lines left out)"), *open = left ? strrchr(line, '(') : NULL;
+
+		CHECK(!strstr(line, "panic"));
+		lines++;
+		total++;
+		if (left && open && open < left) {
+			counted++;
+			total += atoi(open + 1);
+		}
+	}
+	if (lines == 0 || lines > 100)
+		FAIL("%d lines were printed", lines);
+	CHECK(counted > 0 && total > STRANGERS / 2);
+	fclose(f);
+	ct_close(&c);
+}
+
+/* A region is closed, and its memory gone, while a peer takes its time to read it. */
+static void closed_early(int rank)
+{
+	enum { SIZE = 8 << 20 };
+	struct ct c;
+	struct ct_name n;
+	struct fid_mr *mr;
+	struct place all = { 0, SIZE, KEY }, some = { 100, 50, KEY };
+	char *region = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), got[8];
+	unsigned char b[64], *answer = malloc(SIZE + 16);
+	int s;
+
+	(void)rank;
+	CHECK(region != MAP_FAILED);
+	n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA, NULL, NULL);
+	OK(fi_mr_reg(c.domain, region, SIZE, FI_REMOTE_READ, 0, KEY, 0, &mr, NULL));
+	ct_fill(region, SIZE, 3);
+	s = stranger(&c, &n, 1);
+	/* one that is under way, and one that waits behind it */
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &all }));
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	ct_idle(&c, 100);
+	OK(fi_close(&mr->fid));
+	CHECK(!munmap(region, SIZE));
+	EQ(take(&c, s, answer, SIZE + 16), SIZE + 16);
+	CHECK(ct_same(answer + 16, SIZE, 3));
+	EQ(take(&c, s, answer, 50 + 16), 50 + 16);
+	for (int i = 0; i < 50; i++)
+		EQ(answer[16 + i], ct_byte(100 + i, 3));
+	/* the connection goes on */
+	OK(fi_trecv(c.ep, got, 8, NULL, FI_ADDR_UNSPEC, 4, 0, CTX(1)));
+	shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 4, .body = 5 }) + 5);
+	ct_recvd(&c, CTX(1), 5);
+	/* and who comes later is refused, as ever */
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	CHECK(is_cut_off(&c, s));
+	close(s);
+	free(answer);
+	ct_close(&c);
+}
+
+/* Says hello as a process of this number and random number, 0 for one that has none; whether it is let in. */
+static int let_in(struct ct *c, int s, int port, uint32_t instance)
+{
+	unsigned char b[40] = { 3, 0, 0, 8 };
+
+	if (instance) {
+		memcpy(b + 12, &instance, 4);
+		memcpy(b + 16, "ofi-rs?\1", 8);
+	}
+	b[24] = 1;
+	b[32] = 1;
+	b[34] = port >> 8;
+	b[35] = port;
+	b[39] = 1;
+	EQ(send(s, b, sizeof b, MSG_NOSIGNAL), sizeof b);
+	EQ(take(c, s, b, 32), 32);
+	CHECK(b[1] == 1 || b[1] == 6);
+	return b[1] == 1;
+}
+/* A peer that has the number of the one before it, as in a container. */
+static void restarted(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int first = connection(&n), again = connection(&n), next = connection(&n);
+
+	(void)rank;
+	CHECK(let_in(&c, first, 7, 111));
+	CHECK(!let_in(&c, again, 7, 111));
+	CHECK(let_in(&c, next, 7, 222));
+	CHECK(take(&c, first, (char[40]){ 0 }, 40) < 40);
+	close(first);
+	close(again);
+	close(next);
+	ct_close(&c);
+}
+/* A peer of the original's protocol whose host went without a word, and came back. */
+static void vanished(int rank)
+{
+	struct ct c;
+	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	int first = connection(&n), on = 1, s, in = 0;
+
+	(void)rank;
+	CHECK(let_in(&c, first, 7, 0));
+	ct_idle(&c, 20);
+	/* closed like this it says nothing: the system has forgotten it */
+	if (setsockopt(first, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on))
+		SKIP("no right to lose a connection (TCP_REPAIR): %s", strerror(errno));
+	close(first);
+	while (!in) {
+		s = connection(&n);
+		in = let_in(&c, s, 7, 0);
+		close(s);
+		ct_idle(&c, 50);
+	}
+	ct_close(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
+	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that announces more than there is memory for ends its own connection at most", no_memory, CT_SOLO | CT_RDM | CT_REL },
+	{ "strangers can leave few messages, and take no room from peers with names", unwanted, CT_SOLO | CT_RDM | CT_REL },
+	{ "what a stranger said is received after he has gone", last_words, CT_SOLO | CT_RDM | CT_REL },
+	{ "strangers leave a process descriptors, whatever names they take and wherever they call", crowd, CT_RDM | CT_REL },
+	{ "connection requests wait for their answer without using up descriptors", requests, CT_MSG | CT_REL },
+	{ "a call accepts a lot of those who wait to be let in, and the next one the next", rush, CT_REL },
+	{ "answers that a stranger does not take are little memory, and all come when he does", deaf, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that acknowledges what it has not read gets what was sent and nothing else", hasty, CT_SOLO | CT_RDM | CT_REL },
+	{ "strangers cause few lines in the log, which say how many were left out", noise, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer gets what it asked to read of a region that is closed meanwhile", closed_early, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer that was restarted with its process number takes the place of the one before", restarted, CT_SOLO | CT_RDM | CT_REL },
+	{ "a peer whose host was restarted is soon believed, though nobody heard of the end", vanished, CT_SOLO | CT_RDM | CT_REL },
+	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
+};
+CT_MAIN("strangers", tests)

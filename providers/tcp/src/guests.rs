@@ -1,0 +1,142 @@
+//! Connections of strangers: peers that called and are in no address vector, and callers
+//! whose request the application has not answered.
+//!
+//! They leave the program a part of its descriptors, whatever listens in the process and
+//! wherever they come from: the count is the process's. Who has to go when there are too
+//! many is up to those who have the connections.
+use ofi_provider::sys::max_descriptors;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+/// What there is of them.
+#[derive(Debug, Default)]
+struct Book {
+    total: usize,
+    by_source: HashMap<IpAddr, usize>,
+    /// Who listens for them.
+    doors: usize,
+}
+
+fn book() -> MutexGuard<'static, Book> {
+    static BOOK: LazyLock<Mutex<Book>> = LazyLock::new(Mutex::default);
+    BOOK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// How many there may be: a quarter of the descriptors is the program's own.
+pub(crate) fn most() -> usize {
+    most_of(max_descriptors())
+}
+
+fn most_of(descriptors: usize) -> usize {
+    descriptors - descriptors / 4
+}
+
+/// A stranger's connection, as long as it is one.
+#[derive(Debug)]
+pub(crate) struct Guest(IpAddr);
+
+impl Guest {
+    /// Somebody called from there.
+    pub(crate) fn new(from: IpAddr) -> Self {
+        let mut book = book();
+        book.total += 1;
+        *book.by_source.entry(from).or_default() += 1;
+        Self(from)
+    }
+
+    /// Where it is from.
+    pub(crate) fn source(&self) -> IpAddr {
+        self.0
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut book = book();
+        book.total -= 1;
+        if let Some(count) = book.by_source.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                book.by_source.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Somebody who listens, as long as he does.
+#[derive(Debug)]
+pub(crate) struct Door;
+
+impl Door {
+    pub(crate) fn open() -> Self {
+        book().doors += 1;
+        Self
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        book().doors -= 1;
+    }
+}
+
+/// Of several listeners none may have more than so many times what is left, so that others
+/// always find some.
+const GREED: usize = 4;
+
+/// Whether a listener with so many of them has one too many.
+pub(crate) fn are_too_many(own: usize) -> bool {
+    book().are_too_many(own, most())
+}
+
+impl Book {
+    fn are_too_many(&self, own: usize, most: usize) -> bool {
+        let left = most.saturating_sub(self.total);
+        self.total > most || (self.doors > 1 && own > left.saturating_mul(GREED))
+    }
+}
+
+/// Sources with more connections than this have the most: half as many as whoever has
+/// most of all.
+pub(crate) fn many() -> usize {
+    book().by_source.values().max().map_or(0, |most| most / 2)
+}
+
+/// How many there are from one source.
+pub(crate) fn count_from(source: IpAddr) -> usize {
+    book().by_source.get(&source).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_are_counted_by_source_as_long_as_they_stay() {
+        let (one, two): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let crowd: Vec<_> = (0..9).map(|_| Guest::new(one)).collect();
+        let single = Guest::new(two);
+        assert_eq!((count_from(one), count_from(two)), (9, 1));
+        assert!(count_from(one) > many() && count_from(two) <= many());
+        drop((crowd, single));
+        assert_eq!((count_from(one), count_from(two)), (0, 0));
+    }
+
+    #[test]
+    fn one_listener_may_have_all_there_is_and_of_two_none() {
+        let book = |total, doors| Book { total, doors, ..Book::default() };
+        assert!(!book(100, 1).are_too_many(100, 100));
+        assert!(book(101, 1).are_too_many(101, 100));
+        assert!(book(81, 2).are_too_many(81, 100));
+        assert!(!book(81, 2).are_too_many(1, 100), "the other still gets in");
+        assert!(book(101, 2).are_too_many(1, 100));
+    }
+
+    #[test]
+    fn the_program_keeps_a_quarter_of_its_descriptors() {
+        assert_eq!(most_of(256), 192);
+        assert_eq!(most_of(3), 3);
+        assert_eq!(most_of(usize::MAX), usize::MAX - usize::MAX / 4);
+    }
+}
