@@ -330,7 +330,7 @@ static void no_memory(int rank)
 
 	(void)rank;
 #ifdef __SANITIZE_ADDRESS__
-	SKIP("the address sanitizer needs all address space");
+	SKIP_HERE("the address sanitizer needs all address space");
 #endif
 	send_and_wait(&p, &c, to, 1);
 	CHECK((f = fopen("/proc/self/statm", "r")));
@@ -493,7 +493,7 @@ static void limit_files(int n)
 
 	OK(getrlimit(RLIMIT_NOFILE, &r));
 	if (r.rlim_max != RLIM_INFINITY && r.rlim_max < (rlim_t)n)
-		SKIP("only %d descriptors", (int)r.rlim_max);
+		SKIP_HERE("only %d descriptors", (int)r.rlim_max);
 	r.rlim_cur = n;
 	OK(setrlimit(RLIMIT_NOFILE, &r));
 }
@@ -965,7 +965,7 @@ static void vanished(int rank)
 	ct_idle(&c, 20);
 	/* closed like this it says nothing: the system has forgotten it */
 	if (setsockopt(first, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on))
-		SKIP("no right to lose a connection (TCP_REPAIR): %s", strerror(errno));
+		SKIP_HERE("no right to lose a connection (TCP_REPAIR): %s", strerror(errno));
 	close(first);
 	while (!in) {
 		s = connection(&n);
