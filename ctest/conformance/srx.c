@@ -668,6 +668,51 @@ static void hall_leaves(int rank)
 	close_hall(&h);
 }
 
+/* What a sender announced goes with it, and is in nobody's way. */
+static void hall_sender_leaves(int rank)
+{
+	static char big[300000], in[3][300000];
+	struct fi_cq_err_entry err = { 0 };
+	struct ct_name name;
+	struct fi_cq_tagged_entry e;
+	struct ct late = { 0 };
+	struct hall h;
+
+	(void)rank;
+	open_hall(&h, FI_MSG | FI_SOURCE);
+	tell(&h, 0, big, sizeof big, 0);
+	tell(&h, 1, big, sizeof big, 0);
+	pause_hall(&h);
+	OK(fi_close(&h.out.ep->fid));
+	h.out.ep = NULL;
+	pause_hall(&h);
+	late.o = h.out.o;
+	name = ct_open_rdm(&late, NULL);
+	h.at[0].peer = ct_insert(&h.at[0], &name);
+	name = ct_getname(&h.at[0].ep->fid);
+	ct_insert(&late, &name);
+	/* one of which all was here may be taken */
+	for (int i = 0; i < 3; i++)
+		OK(fi_recv(h.srx, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, in[i]));
+	pause_hall(&h);
+	POST(&late, fi_inject(late.ep, "late", 5, 0));
+	for (;;) {
+		ssize_t r = fi_cq_read(h.at[0].rx, &e, 1);
+
+		ct_progress(&late);
+		hall_progress(&h);
+		if (r == -FI_EAVAIL)
+			EQ(fi_cq_readerr(h.at[0].rx, &err, 0), 1);
+		else if (r == 1 && e.len == 5)
+			break;
+		else
+			CHECK(r == -FI_EAGAIN || e.len == sizeof big);
+	}
+	CHECK(!strcmp(e.op_context, "late"));
+	ct_close(&late);
+	close_hall(&h);
+}
+
 enum { RACERS = 300 };
 struct race {
 	struct hall h;
@@ -864,6 +909,7 @@ static const struct ct_test tests[] = {
 	{ "shared tagged receives of connectionless endpoints match, peek, claim and discard", hall_tags, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared buffer is reported as the connectionless endpoint says that takes it", hall_selective, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared buffers stay when a connectionless endpoint goes, and its messages do not", hall_leaves, CT_RDM | CT_REL | CT_SOLO },
+	{ "what was announced for shared receives goes with its sender", hall_sender_leaves, CT_RDM | CT_REL | CT_SOLO },
 	{ "no shared receive is lost when an endpoint goes that messages wait for", hall_race, CT_RDM | CT_REL | CT_SOLO },
 	{ "a shared multi-receive buffer is filled by all connectionless endpoints", hall_multi, CT_RDM | CT_REL | CT_SOLO },
 	{ "shared receives choose the sender, and are taken back", hall_chooses, CT_RDM | CT_REL | CT_SOLO },

@@ -219,10 +219,13 @@ impl Av {
         }
     }
 
-    /// The address `index` names.
+    /// The address `index` names. None while it is being taken out: who believed it then
+    /// would go on doing so when the index is another's.
     pub fn get(&self, index: fi_addr_t) -> Result<SocketAddr> {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
-        Ok(self.table().entries.get(index).ok_or(Error::INVAL)?.addr)
+        let table = self.table();
+        let entry = table.entries.get(index).filter(|entry| entry.uses > 0);
+        Ok(entry.ok_or(Error::INVAL)?.addr)
     }
 
     /// Whether addresses are IP addresses, and not those of RDMA devices.
@@ -785,6 +788,26 @@ mod tests {
             }
         });
         assert_eq!(*heard.0.lock().unwrap(), (None, false));
+    }
+
+    /// An endpoint that looks an address up while it is told that it goes.
+    struct Looks(Arc<Av>, Mutex<Option<Result<SocketAddr>>>);
+
+    impl Listener for Looks {
+        fn inserted(&self, _: fi_addr_t, _: &SocketAddr) {}
+        fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+            *self.1.lock().unwrap() = Some(self.0.get(index));
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_being_taken_out_names_nobody() {
+        let av = open();
+        let looks = Arc::new(Looks(av.clone(), Mutex::default()));
+        av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn Listener>)));
+        let index = av.insert("10.0.0.1:1".parse().unwrap()).unwrap();
+        av.remove(index).unwrap();
+        assert_eq!(*looks.1.lock().unwrap(), Some(Err(Error::INVAL)));
     }
 
     #[test]

@@ -592,9 +592,9 @@ impl<B: Body> Inbox<B> {
         self.fid = fid;
     }
 
-    /// What a message of this endpoint's own queues is that waits.
+    /// What a message is that waits.
     pub fn kept_about(&self, queue: usize, message: u32) -> Option<About> {
-        self.own.unexpected[queue].get(message).map(|kept| kept.about)
+        self.look(queue, |queues| queues.unexpected[queue].get(message).map(|kept| kept.about))
     }
 
     /// How a message of this endpoint's own queues waits.
