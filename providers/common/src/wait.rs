@@ -589,7 +589,10 @@ impl Blocking {
     pub unsafe fn goes_on(&mut self) -> bool {
         match &mut self.pause {
             Pause::Over => return false,
-            Pause::Again => {}
+            Pause::Again => {
+                // SAFETY: by this function's contract.
+                unsafe { end_if_cancelled() };
+            }
             Pause::Yield => {
                 std::thread::yield_now();
                 // SAFETY: by this function's contract.
