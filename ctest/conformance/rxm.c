@@ -478,6 +478,51 @@ static void nonsense_at_once(int rank)
 	honest(&c, rank, 1);
 	ct_done(&c);
 }
+/* Callers in no address vector that leave messages without end. */
+static void left_by_strangers(int rank)
+{
+	enum { LEN = 16000, WHOLE = FRAME + HEAD + LEN };
+	struct ct c;
+	struct ct_name to = start(&c);
+
+	honest(&c, rank, 0);
+	for (int i = 0; rank == 1 && i < 3; i++) {
+		unsigned char frame[WHOLE] = { 3 };
+		uint64_t conn;
+		int fd = caller(&c, &to, 45100 + i, &conn);
+		size_t all = 0, at = 0;
+		ssize_t n;
+
+		frame[6] = FRAME;
+		put(frame + 8, WHOLE, 8);
+		eager(frame + FRAME, conn, LEN);
+		while (all < 200u << 20 && (n = send(fd, frame + at, WHOLE - at, MSG_NOSIGNAL)) > 0) {
+			all += n;
+			at = (at + n) % WHOLE;
+		}
+		if (all >= 200u << 20)
+			FAIL("stranger %d left %zu MiB", i, all >> 20);
+		close(fd);
+	}
+	/* there is room for what a peer of its own sends before a receive is there */
+	if (rank == 1) {
+		char *b = ct_alloc(&c, 100);
+
+		ct_fill(b, 100, 1);
+		POST(&c, fi_send(c.ep, b, 100, ct_desc(b), c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+	}
+	ct_barrier(&c);
+	if (rank == 0) {
+		char *b = ct_alloc(&c, 100);
+
+		ct_idle(&c, 50);
+		POST(&c, fi_recv(c.ep, b, 100, ct_desc(b), c.peer, CTX(1)));
+		ct_recvd(&c, CTX(1), 100);
+		CHECK(ct_same(b, 100, 1));
+	}
+	ct_done(&c);
+}
 static void names_shared(int rank) { another_ones_name(rank, 9); }
 static void names_own(int rank)
 {
@@ -799,6 +844,7 @@ static const struct ct_test tests[] = {
 	{ "messages get there with any number in the parameters", other_sizes, CT_RDM },
 	{ "messages that are begun and not ended keep no others waiting", begun_messages, CT_RDM },
 	{ "thousands of packets that make no sense at once end their connection and nothing else", nonsense_at_once, CT_RDM },
+	{ "strangers leave so much and no more, and it goes with their connections", left_by_strangers, CT_RDM },
 	{ "a packet is believed for the connection it came on and for no other", names_shared, CT_RDM },
 	{ "a packet is believed for the connection it came on, with receive buffers for each", names_own, CT_RDM },
 };

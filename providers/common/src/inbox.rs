@@ -117,12 +117,17 @@ struct Known {
     /// Its name, as receives choose it, and what completions call it.
     name: fi_addr_t,
     id: fi_addr_t,
-    /// Messages of its that wait.
+    /// Messages of its that wait, and the memory they take.
     kept: u32,
+    bytes: usize,
 }
 
 impl Known {
-    const STRANGER: Self = Self { name: FI_ADDR_NOTAVAIL, id: FI_ADDR_NOTAVAIL, kept: 0 };
+    const STRANGER: Self = Self { name: FI_ADDR_NOTAVAIL, id: FI_ADDR_NOTAVAIL, kept: 0, bytes: 0 };
+
+    fn is_stranger(&self) -> bool {
+        self.name == FI_ADDR_NOTAVAIL
+    }
 }
 
 /// Receives that wait for messages, and messages that wait for receives.
@@ -184,6 +189,8 @@ pub struct Inbox<B> {
     hosts: bool,
     /// What is known of peers, by their numbers.
     peers: Vec<Known>,
+    /// Bytes that waiting messages of strangers take.
+    of_strangers: usize,
     /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
     addrs: Option<HashMap<u32, Vec<u8>>>,
 }
@@ -208,6 +215,7 @@ impl<B: Body> Inbox<B> {
             left: None,
             hosts: false,
             peers: Vec::new(),
+            of_strangers: 0,
             addrs: source_err.then(HashMap::new),
         }
     }
@@ -333,6 +341,11 @@ impl<B: Body> Inbox<B> {
     pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
         let known = self.known(peer);
         let before = std::mem::replace(known, Known { name, id, ..*known });
+        match (before.is_stranger(), name == FI_ADDR_NOTAVAIL) {
+            (true, false) => self.of_strangers -= before.bytes,
+            (false, true) => self.of_strangers += before.bytes,
+            _ => {}
+        }
         if before.name != name && before.kept > 0 {
             let owner = self.owner;
             for queue in 0..QUEUES {
@@ -523,9 +536,36 @@ impl<B: Body> Inbox<B> {
             )
     }
 
+    /// Whether a stranger's message that no receive waits for is one too many, of `most`
+    /// bytes that strangers may leave here in all: one of them may have half of what the
+    /// others left over.
+    pub fn is_too_much(&self, about: &About, most: usize) -> bool {
+        let known = self.peers.get(about.peer as usize).copied().unwrap_or(Known::STRANGER);
+        known.is_stranger() && known.bytes > most.saturating_sub(self.of_strangers) / 2
+    }
+
+    /// The messages of a peer's that wait, as their queues and numbers.
+    pub fn kept_from(&self, peer: u32) -> Vec<(usize, u32)> {
+        let of = |queue| {
+            let from = |kept: &Message<B>| kept.about.peer == peer;
+            self.look(queue, |queues| queues.kept_of(queue, self.owner, from))
+        };
+        (0..QUEUES).flat_map(|queue| of(queue).into_iter().map(move |id| (queue, id))).collect()
+    }
+
+    /// What messages of a peer's take of memory has changed.
+    fn recount(&mut self, peer: u32, before: usize, after: usize) {
+        let known = self.known(peer);
+        known.bytes = known.bytes + after - before;
+        if known.is_stranger() {
+            self.of_strangers = self.of_strangers + after - before;
+        }
+    }
+
     /// Keeps a message for a receive that is still to come; its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         self.known(about.peer).kept += 1;
+        self.recount(about.peer, 0, body.cost() + MESSAGE_COST);
         let (owner, source) = (self.owner, self.name_of(about.peer));
         self.with(about.queue(), |queues| {
             queues.kept_bytes += body.cost() + MESSAGE_COST;
@@ -536,19 +576,24 @@ impl<B: Body> Inbox<B> {
 
     /// Changes how a message waits, and what it takes of memory.
     pub fn change(&mut self, queue: usize, message: u32, change: impl FnOnce(&mut B)) {
-        self.with(queue, |queues| {
-            if let Some(kept) = queues.unexpected[queue].get_mut(message) {
-                let before = kept.body.cost();
-                change(&mut kept.body);
-                queues.kept_bytes = queues.kept_bytes + kept.body.cost() - before;
-            }
+        let changed = self.with(queue, |queues| {
+            let kept = queues.unexpected[queue].get_mut(message)?;
+            let before = kept.body.cost();
+            change(&mut kept.body);
+            let after = kept.body.cost();
+            queues.kept_bytes = queues.kept_bytes + after - before;
+            Some((kept.about.peer, before, after))
         });
+        if let Some((peer, before, after)) = changed {
+            self.recount(peer, before, after);
+        }
     }
 
     /// Takes a waiting message that came to this endpoint out for good.
     pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
         let message = self.with(queue, |queues| queues.take_kept(queue, message))?;
         self.known(message.about.peer).kept -= 1;
+        self.recount(message.about.peer, message.body.cost() + MESSAGE_COST, 0);
         Some(message)
     }
 
@@ -939,4 +984,51 @@ impl<B: Body> Queues<B> {
 
 fn nothing(context: Context, flags: u64, buf: usize, tag: u64) -> Completion {
     Completion { context, flags, len: 0, buf, data: 0, tag, src: FI_ADDR_NOTAVAIL }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Body for usize {
+        fn bytes(&self) -> Option<&[u8]> {
+            None
+        }
+        fn cost(&self) -> usize {
+            *self
+        }
+    }
+
+    fn from(peer: u32) -> About {
+        About { tagged: false, collective: false, tag: 0, len: 0, cq_data: None, peer }
+    }
+
+    #[test]
+    fn strangers_leave_half_of_what_others_of_them_left_over_and_named_peers_any_number() {
+        const MOST: usize = 1_000_000;
+        let mut inbox = Inbox::<usize>::new(0, false, false, 64);
+        inbox.set_name(2, 7, 7);
+        let fill = |inbox: &mut Inbox<usize>, peer| {
+            let mut kept = Vec::new();
+            while !inbox.is_too_much(&from(peer), MOST) && kept.len() < 10_000 {
+                kept.push(inbox.keep(from(peer), 1000));
+            }
+            kept
+        };
+        let (one, two) = (fill(&mut inbox, 0), fill(&mut inbox, 1));
+        assert!(one.len() > two.len() && one.len() < 400 && two.len() > 100, "{}", one.len());
+        assert_eq!(fill(&mut inbox, 2).len(), 10_000);
+        assert!(inbox.of_strangers <= MOST);
+        assert_eq!(inbox.kept_from(1).len(), two.len());
+        // What has a name now is no stranger's, and what is taken is nobody's.
+        inbox.set_name(0, 8, 8);
+        assert_eq!(inbox.of_strangers, inbox.peers[1].bytes);
+        for message in two {
+            inbox.change(0, message, |body| *body = 5);
+            assert!(inbox.take_kept(0, message).is_some());
+        }
+        assert_eq!((inbox.of_strangers, inbox.peers[1].bytes), (0, 0));
+        inbox.forget(0);
+        assert_eq!(inbox.of_strangers, inbox.peers[0].bytes);
+    }
 }

@@ -24,6 +24,12 @@ use ofi_provider::slab::{NONE, Slab};
 /// receives, may take before no more are taken from the core.
 pub(super) const MAX_KEPT: usize = 256 << 20;
 
+/// How much of that strangers may leave: peers in the address vector have the rest.
+const MAX_OF_STRANGERS: usize = MAX_KEPT / 4 * 3;
+
+const TOO_MUCH: Malformed =
+    Malformed("a stranger's messages that no receive waits for are too many");
+
 /// Messages up to this length, or an eighth of the buffer they came in, are copied out
 /// of that while they wait, which is then free for others.
 const COPY_MAX: usize = 2048;
@@ -361,6 +367,7 @@ impl Ep {
                 self.inbox.received(&recv, &about);
             }
             None if self.inbox.drops(&about) => {}
+            None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
             met => {
                 self.keep(about, Body::Whole(bytes.into()), met);
             }
@@ -427,6 +434,7 @@ impl Ep {
                     }
                     // Nobody waits for it, nor ever will.
                     None if self.inbox.drops(&about) => {}
+                    None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
                     met if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
                         let body = Body::Whole(payload.into());
                         self.keep(about, body, met);
@@ -477,6 +485,18 @@ impl Ep {
         self.ended(conn, Error::PROTO);
     }
 
+    /// A stranger left more than there is room for: his connection ends, and what he left
+    /// goes with it.
+    #[cold]
+    fn too_much(&mut self, id: u32) {
+        let Some(peer) = self.conns.get(id).map(|conn| conn.peer) else { return };
+        self.malformed(id, TOO_MUCH);
+        for (queue, message) in self.inbox.kept_from(peer) {
+            self.lose_kept(queue, message, Error::PROTO);
+        }
+        self.forget_peer_if_unused(peer);
+    }
+
     #[inline]
     fn about(&self, header: &Header, conn: u32) -> Parsed<About> {
         // A length that no buffer can have is a lie.
@@ -507,6 +527,10 @@ impl Ep {
                 let target = match self.inbox.take_posted(&about) {
                     Some(recv) if !only_tag(&recv) => Target::Recv(recv),
                     None if self.inbox.drops(&about) => Target::Nowhere,
+                    None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => {
+                        self.too_much(id);
+                        return Ok(());
+                    }
                     met => {
                         let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
                         Target::Kept(self.keep(about, body, met))
@@ -577,6 +601,7 @@ impl Ep {
             Some(recv) if !only_tag(&recv) => self.fetch(recv, about, id, *header, places),
             // Its sender is done with it.
             None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
+            None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
             met => {
                 self.conns[id].announced += 1;
                 let early = Early::None;
