@@ -36,6 +36,7 @@ mod notices;
 pub mod param;
 mod peer;
 pub mod poll;
+mod primitives;
 pub mod progress;
 pub mod provider;
 pub mod sep;

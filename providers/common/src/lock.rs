@@ -1,8 +1,11 @@
 //! The one lock of the providers, which costs what the threading level needs.
+use crate::primitives::{
+    AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, SPINS, barrier_in_all_threads,
+    compiler_fence, register_barriers, sleep_while, spin_loop, wake_one, yield_now,
+};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -56,7 +59,7 @@ pub struct Gate {
 impl Gate {
     /// None where the kernel has no such barrier.
     pub fn new() -> Option<Arc<Self>> {
-        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).then(|| {
+        register_barriers().then(|| {
             Arc::new(Self {
                 inside: AtomicBool::new(false),
                 visited: AtomicBool::new(false),
@@ -104,7 +107,7 @@ impl Gate {
         let visit = Visit { gate: self, _held: held };
         // Whoever enters from now on sees the visitor; whoever entered before is
         // seen by it.
-        let seen = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        let seen = barrier_in_all_threads();
         (seen && !self.inside.load(Ordering::Acquire)).then_some(visit)
     }
 }
@@ -121,11 +124,6 @@ impl Drop for Visit<'_> {
     }
 }
 
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: no memory of ours is passed.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
 const OVERLAP: &str = "calls overlap although the application promised to serialize them";
 
 // SAFETY: as for a mutex, a `&Lock` gives out the value to one thread at a time:
@@ -134,12 +132,12 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     /// A lock that any thread may take at any time.
-    pub const fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Self::with_level(value, Level::Shared)
     }
 
     /// A lock of this level.
-    pub const fn with_level(value: T, level: Level) -> Self {
+    pub fn with_level(value: T, level: Level) -> Self {
         let (state, waiters) = (AtomicU32::new(FREE), AtomicU32::new(0));
         Self { state, waiters, level, value: UnsafeCell::new(value) }
     }
@@ -182,7 +180,7 @@ impl<T> Lock<T> {
             return Some(self.lock());
         }
         if self.waiters.load(Ordering::Relaxed) != 0 {
-            std::thread::yield_now();
+            yield_now();
             return None;
         }
         let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
@@ -225,7 +223,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn acquire_contended(&self) {
-        for _ in 0..100 {
+        for _ in 0..SPINS {
             if self.state.load(Ordering::Relaxed) == FREE
                 && self
                     .state
@@ -234,11 +232,11 @@ impl<T> Lock<T> {
             {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         self.waiters.fetch_add(1, Ordering::Relaxed);
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            self.futex(libc::FUTEX_WAIT, CONTENDED);
+            sleep_while(&self.state, CONTENDED);
         }
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
@@ -246,7 +244,7 @@ impl<T> Lock<T> {
     #[inline]
     fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            self.wake_one();
+            wake_one(&self.state);
         }
     }
 
@@ -256,26 +254,6 @@ impl<T> Lock<T> {
         match &self.level {
             Level::Gated(gate) => gate.leave(),
             _ => self.state.store(FREE, Ordering::Relaxed),
-        }
-    }
-
-    #[cold]
-    fn wake_one(&self) {
-        self.futex(libc::FUTEX_WAKE, 1);
-    }
-
-    #[cold]
-    fn futex(&self, op: libc::c_int, value: u32) {
-        // SAFETY: the address is that of a live, aligned 32-bit word; a null
-        // timeout waits for ever; spurious returns are handled by the callers.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.state.as_ptr(),
-                op | libc::FUTEX_PRIVATE_FLAG,
-                value,
-                std::ptr::null::<libc::timespec>(),
-            );
         }
     }
 }

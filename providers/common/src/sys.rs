@@ -151,13 +151,6 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
-/// Wakes all who sleep on this word (futex(2)).
-pub(crate) fn wake_all(word: &std::sync::atomic::AtomicU32) {
-    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word outlives the call, which does not change it.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, libc::c_int::MAX) };
-}
-
 /// A descriptor that becomes readable when it is signalled and stays so until
 /// it is drained.
 #[derive(Debug)]

@@ -8,14 +8,17 @@
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
 use crate::boundary::end_if_cancelled;
 use crate::error::{Error, Result};
+use crate::primitives::{
+    AtomicBool, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence, wake_all,
+    yield_now,
+};
 use crate::progress::Progress;
 use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The kinds of wait object an application can ask for (fi_eq(3), fi_cq(3)).
@@ -370,7 +373,7 @@ impl Wait {
             gate.led = false;
             self.turn.fetch_add(1, Ordering::SeqCst);
             if gate.followers > 0 {
-                crate::sys::wake_all(&self.turn);
+                wake_all(&self.turn);
             }
         } else {
             gate.followers -= 1;
@@ -594,7 +597,7 @@ impl Blocking {
                 unsafe { end_if_cancelled() };
             }
             Pause::Yield => {
-                std::thread::yield_now();
+                yield_now();
                 // SAFETY: by this function's contract.
                 unsafe { end_if_cancelled() };
             }

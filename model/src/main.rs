@@ -1,0 +1,282 @@
+//! The locks and wait objects of `providers/common` under every order in which threads may
+//! run, as loom tries them: no two at once where there may be one, no access that another
+//! does not see, no thread that sleeps for ever.
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "what is looked at is part of something else"
+)]
+
+// What those modules find in their own crate.
+use ofi::{abi, boundary, error};
+#[path = "../../providers/common/src/lock.rs"]
+mod lock;
+mod primitives;
+mod sys;
+#[path = "../../providers/common/src/wait.rs"]
+mod wait;
+
+mod progress {
+    pub trait Progress {
+        fn wait_fd(&self) -> std::os::fd::RawFd;
+        fn wake_fd(&self) -> Option<std::os::fd::RawFd>;
+    }
+}
+mod worker {
+    pub struct Worker;
+    impl Worker {
+        pub fn start(_: &str, _: impl FnOnce() + Send + 'static) -> crate::error::Result<Self> {
+            Err(crate::error::Error::NOSYS)
+        }
+    }
+}
+
+use crate::error::Error;
+use lock::{Gate, Level, Lock};
+use loom::thread::spawn;
+use primitives::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use wait::{Blocking, Kind, Lazy};
+
+/// A number that loom watches: two threads at it at once end the run.
+struct Watched(loom::cell::UnsafeCell<u64>);
+
+// SAFETY: loom finds out whether this holds.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    fn new() -> Self {
+        Self(loom::cell::UnsafeCell::new(0))
+    }
+    fn add(&mut self) {
+        // SAFETY: as above.
+        self.0.with_mut(|value| unsafe { *value += 1 });
+    }
+    fn get(&self) -> u64 {
+        // SAFETY: as above.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+/// Threads that count under a lock lose nothing.
+fn shared(threads: usize, times: usize) {
+    let lock = Arc::new(Lock::new(Watched::new()));
+    let count = move |lock: &Lock<Watched>| (0..times).for_each(|_| lock.lock().add());
+    let others: Vec<_> = (1..threads)
+        .map(|_| {
+            let lock = lock.clone();
+            spawn(move || count(&lock))
+        })
+        .collect();
+    count(&lock);
+    others.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(lock.lock().get(), (threads * times) as u64);
+}
+
+/// Who may as well not come counts what it did, beside one who has to.
+fn idle() {
+    let lock = Arc::new(Lock::new(Watched::new()));
+    let other = {
+        let lock = lock.clone();
+        spawn(move || {
+            let first = lock.visit(Watched::add).is_some();
+            u64::from(first) + u64::from(lock.lock_if_idle().map(|mut it| it.add()).is_some())
+        })
+    };
+    lock.lock().add();
+    lock.lock().add();
+    let visits = other.join().unwrap();
+    assert_eq!(lock.lock().get(), 2 + visits);
+}
+
+/// An application that serializes its calls, and visitors at its gate.
+fn gated(visitors: usize, calls: usize) {
+    let gate = Gate::new().unwrap();
+    let locks = Arc::new((
+        Lock::with_level(Watched::new(), Level::Gated(gate.clone())),
+        Lock::with_level(Watched::new(), Level::Gated(gate)),
+    ));
+    let visitors: Vec<_> = (0..visitors)
+        .map(|_| {
+            let locks = locks.clone();
+            spawn(move || {
+                let visit = locks.0.visit(|value| {
+                    value.add();
+                    locks.1.lock_within().add();
+                });
+                u64::from(visit.is_some())
+            })
+        })
+        .collect();
+    for _ in 0..calls {
+        let mut first = locks.0.lock();
+        first.add();
+        locks.1.lock_within().add();
+    }
+    let visits: u64 = visitors.into_iter().map(|visitor| visitor.join().unwrap()).sum();
+    assert_eq!(locks.0.lock().get(), calls as u64 + visits);
+    assert_eq!(locks.1.lock().get(), calls as u64 + visits);
+}
+
+/// A queue as `cq.rs` has it: entries under a lock, how many there are beside it, and the
+/// wait object told after each.
+struct Queue {
+    entries: Lock<Watched>,
+    count: AtomicUsize,
+    wait: Lazy,
+}
+
+impl Queue {
+    fn new() -> Arc<Self> {
+        let wait = Lazy::new(Kind::Fd, false).unwrap();
+        wait.get(|_| Ok(())).unwrap();
+        Arc::new(Self { entries: Lock::new(Watched::new()), count: AtomicUsize::new(0), wait })
+    }
+
+    fn write(&self) {
+        let mut entries = self.entries.lock();
+        entries.add();
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(entries);
+        self.wait.entry_written();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    fn take(&self) -> Result<(), Error> {
+        if !self.is_ready() {
+            return Err(Error::AGAIN);
+        }
+        let entries = self.entries.lock();
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Err(Error::AGAIN);
+        }
+        assert_ne!(entries.get(), 0);
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// fi_cq_sread without a limit.
+    fn read(&self) -> Result<(), Error> {
+        let wait = self.wait.get(|_| Ok(())).unwrap();
+        let mut call = Blocking::new(-1);
+        loop {
+            let answer = call.look(wait, || true, || self.take(), || self.is_ready());
+            // SAFETY: nobody cancels these threads.
+            if !unsafe { call.goes_on() } {
+                return answer;
+            }
+        }
+    }
+}
+
+/// Every reader that sleeps gets its entry.
+fn readers(count: usize) {
+    let queue = Queue::new();
+    let readers: Vec<_> = (0..count)
+        .map(|_| {
+            let queue = queue.clone();
+            spawn(move || assert_eq!(queue.read(), Ok(())))
+        })
+        .collect();
+    (0..count).for_each(|_| queue.write());
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert!(!queue.is_ready());
+}
+
+/// Who sleeps on the descriptor, as fi_trywait says, is woken by an entry.
+fn descriptor() {
+    let queue = Queue::new();
+    let writer = {
+        let queue = queue.clone();
+        spawn(move || {
+            queue.write();
+            queue.write();
+        })
+    };
+    let wait = queue.wait.get(|_| Ok(())).unwrap().unwrap();
+    for _ in 0..2 {
+        while queue.take().is_err() {
+            wait.arm().unwrap();
+            if !queue.is_ready() {
+                sys::poll(wait.fd());
+            }
+        }
+    }
+    writer.join().unwrap();
+}
+
+/// fi_cq_signal ends a sleep, once.
+fn signal() {
+    let queue = Queue::new();
+    let reader = {
+        let queue = queue.clone();
+        spawn(move || assert_eq!(queue.read(), Err(Error::AGAIN)))
+    };
+    queue.wait.get(|_| Ok(())).unwrap().unwrap().signal();
+    reader.join().unwrap();
+}
+
+/// The object is made by the first who sleeps, beside one who writes.
+fn first_sleeper() {
+    let queue = Arc::new(Queue {
+        entries: Lock::new(Watched::new()),
+        count: AtomicUsize::new(0),
+        wait: Lazy::new(Kind::Fd, true).unwrap(),
+    });
+    let reader = {
+        let queue = queue.clone();
+        spawn(move || assert_eq!(queue.read(), Ok(())))
+    };
+    queue.write();
+    reader.join().unwrap();
+}
+
+type Model = (&'static str, usize, fn());
+
+/// Each with how often a thread may be interrupted where it could go on.
+const MODELS: [Model; 11] = [
+    ("two threads take a lock twice", 8, || shared(2, 2)),
+    ("three threads take a lock", 4, || shared(3, 1)),
+    ("a lock is left to others", 8, idle),
+    ("a visitor at the gate", 6, || gated(1, 2)),
+    ("two visitors at the gate", 4, || gated(2, 1)),
+    ("a reader sleeps", 8, || readers(1)),
+    ("two readers sleep", 3, || readers(2)),
+    ("the descriptor is slept on", 5, descriptor),
+    ("a signal ends a sleep", 8, signal),
+    ("the first sleeper makes the object", 8, first_sleeper),
+    ("an entry and its reader", 8, || {
+        let queue = Queue::new();
+        let writer = {
+            let queue = queue.clone();
+            spawn(move || queue.write())
+        };
+        let took = queue.take().is_ok();
+        writer.join().unwrap();
+        assert_eq!(queue.is_ready(), !took);
+    }),
+];
+
+fn main() {
+    let only = std::env::args().nth(1).unwrap_or_default();
+    for (name, preemptions, run) in MODELS {
+        if !name.contains(&only) {
+            continue;
+        }
+        let tried = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let (count, started) = (tried.clone(), std::time::Instant::now());
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.max_branches = 20_000;
+        builder.check(move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            run();
+        });
+        let tried = tried.load(std::sync::atomic::Ordering::Relaxed);
+        println!("ok   {name}: {tried} orders in {:.1} s", started.elapsed().as_secs_f32());
+    }
+}

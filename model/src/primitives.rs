@@ -1,0 +1,111 @@
+//! What `providers/common/src/primitives.rs` has, for loom, which decides at each of these
+//! which thread goes on and what a load sees.
+//!
+//! loom takes sequentially consistent accesses for release and acquire ones, and knows full
+//! fences. So such an access is one between two fences here, and nothing else is.
+use loom::sync::atomic as at;
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use loom::thread::yield_now;
+pub(crate) use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Enough to have been through the loop.
+pub(crate) const SPINS: u32 = 1;
+
+pub(crate) fn spin_loop() {
+    yield_now();
+}
+
+pub(crate) fn fence(order: Ordering) {
+    at::fence(order);
+}
+
+/// This and the barrier in all threads order one another as two full fences do.
+pub(crate) fn compiler_fence(order: Ordering) {
+    at::fence(order);
+}
+
+pub(crate) fn barrier_in_all_threads() -> bool {
+    at::fence(SeqCst);
+    true
+}
+
+pub(crate) fn register_barriers() -> bool {
+    true
+}
+
+fn fenced<R>(order: Ordering, access: impl FnOnce() -> R) -> R {
+    if order != SeqCst {
+        return access();
+    }
+    at::fence(SeqCst);
+    let result = access();
+    at::fence(SeqCst);
+    result
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty, $($method:ident),*) => {
+        #[derive(Debug)]
+        pub(crate) struct $name(at::$name, Sleepers);
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self(at::$name::new(value), Sleepers::default())
+            }
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                fenced(order, || self.0.load(order))
+            }
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                // An exchange could else read what was there before a store that came first,
+                // and take its place all the same: loom 0.7 does not order the two.
+                if order == SeqCst {
+                    fenced(order, || self.0.swap(value, order));
+                } else {
+                    self.0.store(value, order);
+                }
+            }
+            pub(crate) fn compare_exchange(
+                &self, old: $value, new: $value, order: Ordering, failed: Ordering,
+            ) -> Result<$value, $value> {
+                fenced(order, || self.0.compare_exchange(old, new, order, failed))
+            }
+            /// Where it is; what sleeps on it knows what is there.
+            pub(crate) fn as_ptr(&self) -> *mut u32 {
+                (&raw const *self).cast::<u32>().cast_mut()
+            }
+            $(pub(crate) fn $method(&self, value: $value, order: Ordering) -> $value {
+                fenced(order, || self.0.$method(value, order))
+            })*
+        }
+    };
+}
+atomic!(AtomicBool, bool, swap);
+atomic!(AtomicU32, u32, swap, fetch_add, fetch_sub);
+atomic!(AtomicUsize, usize, swap, fetch_add, fetch_sub, fetch_or);
+
+/// The kernel's side of a word that threads sleep on (futex(2)).
+#[derive(Debug, Default)]
+struct Sleepers {
+    kernel: Mutex<()>,
+    woken: Condvar,
+}
+
+/// Returns early if the value is another, as a real one may at any time.
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+    let kernel = word.1.kernel.lock().unwrap();
+    // The kernel looks at what is there, not at what the thread may still believe.
+    at::fence(SeqCst);
+    if word.0.load(SeqCst) == value {
+        drop(word.1.woken.wait(kernel));
+    }
+}
+
+pub(crate) fn wake_one(word: &AtomicU32) {
+    let _kernel = word.1.kernel.lock().unwrap();
+    word.1.woken.notify_one();
+}
+
+pub(crate) fn wake_all(word: &AtomicU32) {
+    let _kernel = word.1.kernel.lock().unwrap();
+    word.1.woken.notify_all();
+}

@@ -1,0 +1,161 @@
+//! The system as far as a wait object needs it: event descriptors, epoll, time that does
+//! not pass, and the sleep of `providers/common/c/cancel.c`.
+use crate::error::{Error, Result};
+use crate::primitives::{AtomicU32, Condvar, Mutex, sleep_while};
+use core::ffi::{c_int, c_void};
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+struct Event {
+    there: Mutex<bool>,
+    came: Condvar,
+}
+
+/// What there is by number. loom runs one thread at a time, so nobody ever waits for this.
+static OPEN: std::sync::Mutex<Option<HashMap<RawFd, Arc<Event>>>> = std::sync::Mutex::new(None);
+
+fn open<R>(act: impl FnOnce(&mut HashMap<RawFd, Arc<Event>>) -> R) -> R {
+    act(OPEN.lock().unwrap().get_or_insert_default())
+}
+
+fn add(event: Arc<Event>) -> RawFd {
+    open(|open| {
+        let fd = (0..).find(|fd| !open.contains_key(fd)).unwrap();
+        open.insert(fd, event);
+        fd
+    })
+}
+
+#[derive(Debug)]
+pub struct EventFd(RawFd);
+
+impl EventFd {
+    pub fn new() -> Result<Self> {
+        Ok(Self(add(Arc::default())))
+    }
+    fn event(&self) -> Arc<Event> {
+        open(|open| open[&self.0].clone())
+    }
+    pub fn signal(&self) {
+        let event = self.event();
+        *event.there.lock().unwrap() = true;
+        event.came.notify_all();
+    }
+    pub fn drain(&self) {
+        *self.event().there.lock().unwrap() = false;
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        open(|open| open.remove(&self.0));
+    }
+}
+
+pub struct Interest;
+impl Interest {
+    pub const READ: Self = Self;
+}
+
+/// An epoll instance with one event in it.
+#[derive(Debug)]
+pub struct Epoll(RawFd);
+
+impl Epoll {
+    pub fn new() -> Result<Self> {
+        Ok(Self(add(Arc::default())))
+    }
+    pub fn add(&self, fd: RawFd, token: u64, _: Interest) -> Result {
+        // There is no source but the object's own event here.
+        if token != 0 {
+            return Err(Error::INVAL);
+        }
+        open(|open| {
+            let event = open[&fd].clone();
+            open.insert(self.0, event)
+        });
+        Ok(())
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        open(|open| open.remove(&self.0));
+    }
+}
+
+/// Waits until an epoll instance, or the event itself, is readable.
+pub fn poll(fd: RawFd) {
+    let event = open(|open| open[&fd].clone());
+    let mut there = event.there.lock().unwrap();
+    while !*there {
+        there = event.came.wait(there).unwrap();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline;
+
+impl Deadline {
+    pub fn after_ms(_: c_int) -> Self {
+        Self
+    }
+    pub fn passed(&self) -> bool {
+        false
+    }
+    pub fn left(&self) -> Option<Duration> {
+        None
+    }
+}
+
+pub fn millis(_: Option<Duration>) -> c_int {
+    -1
+}
+
+/// `struct ofi_sleeper`
+#[repr(C)]
+struct Sleeper {
+    wait: *const c_void,
+    turn: *const AtomicU32,
+    nanos: i64,
+    ms: i32,
+    epoll: i32,
+    seen: u32,
+    signalled: u32,
+}
+
+/// `ofi_sleep` of `cancel.c`, for threads that nobody cancels.
+///
+/// # Safety
+/// `sleeper` is one of `wait.rs`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ofi_sleep(
+    sleeper: *mut c_void,
+    _abandon: unsafe extern "C" fn(*mut c_void),
+) {
+    // SAFETY: by this function's contract.
+    let sleeper = unsafe { &mut *sleeper.cast::<Sleeper>() };
+    // SAFETY: it is what `as_ptr` of `primitives.rs` gave.
+    let turn = unsafe { &*sleeper.turn };
+    if sleeper.epoll >= 0 {
+        poll(sleeper.epoll);
+        sleeper.signalled = 1;
+    } else {
+        sleep_while(turn, sleeper.seen);
+    }
+}

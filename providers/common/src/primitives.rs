@@ -1,0 +1,58 @@
+//! What locks and wait objects are built on. The programs of `model/` put another version
+//! of this in its place, under which they try the orders in which threads may run.
+pub(crate) use std::hint::spin_loop;
+/// With [`barrier_in_all_threads`] on the other side this is as good as a full fence.
+pub(crate) use std::sync::atomic::compiler_fence;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::thread::yield_now;
+
+/// How often a lock that is held is looked at before the thread sleeps.
+pub(crate) const SPINS: u32 = 100;
+
+/// Says that the process is going to use [`barrier_in_all_threads`]; false where the kernel
+/// has no such barrier.
+pub(crate) fn register_barriers() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Makes all running threads of the process pass a memory barrier (membarrier(2)).
+pub(crate) fn barrier_in_all_threads() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: no memory of ours is passed.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Sleeps while the word has this value; may return earlier (futex(2)).
+#[cold]
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+    futex(word, libc::FUTEX_WAIT, value);
+}
+
+/// Wakes one who sleeps on this word.
+#[cold]
+pub(crate) fn wake_one(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, 1);
+}
+
+/// Wakes all who sleep on this word.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32);
+}
+
+fn futex(word: &AtomicU32, op: libc::c_int, value: u32) {
+    // SAFETY: the address is that of a live, aligned 32-bit word; a null timeout waits for
+    // ever; spurious returns are handled by the callers.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            op | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
