@@ -384,7 +384,8 @@ pub static RXM: Provider = Provider::new(
 );
 
 /// The entry point of the plug-in (fi_provider(7)).
-#[unsafe(no_mangle)]
+// Programs that fuzz have several providers linked to them.
+#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     // Declares the parameters, so that fi_getparams lists them.
     config();

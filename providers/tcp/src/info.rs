@@ -316,7 +316,8 @@ unsafe extern "C" fn cleanup() {
 }
 
 /// The entry point of the plug-in (fi_provider(7)).
-#[unsafe(no_mangle)]
+// Programs that fuzz have several providers linked to them.
+#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
     let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
