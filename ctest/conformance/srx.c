@@ -35,6 +35,7 @@ static void open_server(struct srv *s, uint64_t caps)
 
 	memset(s, 0, sizeof *s);
 	b->o.caps = caps;
+	b->o.threading = hall_threading;
 	b->info = shared_info(&b->o);
 	OK(fi_fabric(b->info->fabric_attr, &b->fabric, NULL));
 	ct_open_eq(b);
@@ -393,6 +394,7 @@ struct hall {
 	fi_addr_t to[N];
 };
 
+static enum fi_threading hall_threading;	/* FI_THREAD_UNSPEC: what the run says */
 static void open_hall(struct hall *h, uint64_t caps)
 {
 	struct ct *b = &h->at[0];
@@ -755,6 +757,7 @@ static void hall_race(int rank)
 	static struct race r;
 
 	(void)rank;
+	hall_threading = FI_THREAD_SAFE;
 	for (int round = 0; round < 8; round++) {
 		int leaver = round % 2, n = 0;
 		pthread_t poster;
