@@ -35,7 +35,6 @@ static void open_server(struct srv *s, uint64_t caps)
 
 	memset(s, 0, sizeof *s);
 	b->o.caps = caps;
-	b->o.threading = hall_threading;
 	b->info = shared_info(&b->o);
 	OK(fi_fabric(b->info->fabric_attr, &b->fabric, NULL));
 	ct_open_eq(b);
@@ -401,6 +400,7 @@ static void open_hall(struct hall *h, uint64_t caps)
 
 	memset(h, 0, sizeof *h);
 	b->o.caps = caps;
+	b->o.threading = hall_threading;
 	b->info = shared_info(&b->o);
 	OK(fi_fabric(b->info->fabric_attr, &b->fabric, NULL));
 	OK(fi_domain(b->fabric, b->info, &b->domain, NULL));
