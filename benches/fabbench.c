@@ -640,28 +640,35 @@ static void await_count(atomic_int *n, int wanted, struct side *s)
 		sched_yield();
 	}
 }
-/* One of n processes: its endpoint tells all others, and hears from them. */
-static void talk_to_all(struct all *all, int me, int n, size_t size)
+/* Opens an endpoint that has all n in its address vector, process i as address i. */
+static void know_all(struct all *all, struct side *s, int me, int n)
 {
-	static struct side s;
-	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
 	size_t len = sizeof all->name[me];
-	int sent = 0, heard = 0;
 
-	s.info = find(node(), "0", FI_SOURCE);
-	TRY(fi_fabric(s.info->fabric_attr, &s.fabric, NULL));
-	open_ep(&s);
-	TRY(fi_getname(&s.ep->fid, &all->name[me], &len));
+	s->info = find(node(), "0", FI_SOURCE);
+	TRY(fi_fabric(s->info->fabric_attr, &s->fabric, NULL));
+	open_ep(s);
+	TRY(fi_getname(&s->ep->fid, &all->name[me], &len));
 	atomic_fetch_add(&all->open, 1);
 	await_count(&all->go, 1, NULL);
 	for (int i = 0; i < n; i++) {
 		fi_addr_t peer;
 
-		if (fi_av_insert(s.av, &all->name[i], 1, &peer, 0, NULL) != 1 || peer != (fi_addr_t)i)
+		if (fi_av_insert(s->av, &all->name[i], 1, &peer, 0, NULL) != 1 || peer != (fi_addr_t)i)
 			exit(1);
+	}
+}
+/* One of n processes: its endpoint tells all others, and hears from them. */
+static void talk_to_all(struct all *all, int me, int n, size_t size)
+{
+	static struct side s;
+	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
+	int sent = 0, heard = 0;
+
+	know_all(all, &s, me, n);
+	for (int i = 0; i < n; i++)
 		if (i != me)
 			TRY(fi_trecv(s.ep, rbuf, size, NULL, FI_ADDR_UNSPEC, 1, 0, &ctx[i]));
-	}
 	/* each begins with another */
 	for (int i = 1; i < n; i++) {
 		int to = (me + i) % n;
@@ -684,24 +691,6 @@ static void talk_to_all(struct all *all, int me, int n, size_t size)
 	atomic_fetch_add(&all->through, 1);
 	await_count(&all->through, n, &s);
 	_exit(0);
-}
-/* Opens an endpoint that has all n in its address vector, process i as address i. */
-static void know_all(struct all *all, struct side *s, int me, int n)
-{
-	size_t len = sizeof all->name[me];
-
-	s->info = find(node(), "0", FI_SOURCE);
-	TRY(fi_fabric(s->info->fabric_attr, &s->fabric, NULL));
-	open_ep(s);
-	TRY(fi_getname(&s->ep->fid, &all->name[me], &len));
-	atomic_fetch_add(&all->open, 1);
-	await_count(&all->go, 1, NULL);
-	for (int i = 0; i < n; i++) {
-		fi_addr_t peer;
-
-		if (fi_av_insert(s->av, &all->name[i], 1, &peer, 0, NULL) != 1 || peer != (fi_addr_t)i)
-			exit(1);
-	}
 }
 static int yields;
 /* Eight bytes to one process and from another. */
