@@ -308,22 +308,31 @@ impl State {
         Some((HANDSHAKE_TIMEOUT - oldest.elapsed().min(HANDSHAKE_TIMEOUT)).max(ROOM_DELAY))
     }
 
+    /// Whether there are as many requests as the backlog says, answered ones included.
+    fn is_full(&self) -> bool {
+        self.unanswered.len() >= usize::try_from(self.backlog).unwrap_or(0).max(1)
+    }
+
+    /// Whether one more neither exceeds the backlog nor leaves the program too few descriptors.
+    fn has_room(&self) -> bool {
+        let own = self.unanswered.len() + self.callers.len() + 1;
+        !self.is_full() && !guests::are_too_many(own)
+    }
+
     /// Whether another caller may be accepted: while the application has as many requests
     /// to answer as its backlog says, or strangers have as many descriptors as they may, the
     /// system keeps the callers. Who says nothing, or gets no answer for long, goes first.
     fn makes_room(&mut self) -> bool {
-        let backlog = usize::try_from(self.backlog).unwrap_or(0).max(1);
         loop {
-            let full = self.unanswered.len() >= backlog;
-            if !full && !guests::are_too_many(self.unanswered.len() + self.callers.len() + 1) {
+            if self.has_room() {
                 return true;
             }
+            // Some of them may have been answered.
             self.unanswered.retain(|request| request.request.strong_count() > 0);
-            let full = self.unanswered.len() >= backlog;
-            if !full && !guests::are_too_many(self.unanswered.len() + self.callers.len() + 1) {
+            if self.has_room() {
                 return true;
             }
-            if !full && !self.callers.is_empty() {
+            if !self.is_full() && !self.callers.is_empty() {
                 self.drop_oldest();
                 continue;
             }
