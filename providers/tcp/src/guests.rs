@@ -8,6 +8,7 @@ use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// What there is of them.
 #[derive(Debug, Default)]
@@ -32,22 +33,40 @@ fn most_of(descriptors: usize) -> usize {
     descriptors - descriptors / 4
 }
 
+/// How long a stranger may stay for sure, from when the connection is made: what it called
+/// for is on its way, and counts as sent on its side.
+const STAY: Duration = Duration::from_secs(1);
+
 /// A stranger's connection, as long as it is one.
 #[derive(Debug)]
-pub(crate) struct Guest(IpAddr);
+pub(crate) struct Guest {
+    source: IpAddr,
+    /// When it was made.
+    connected: Option<Instant>,
+}
 
 impl Guest {
     /// Somebody called from there.
-    pub(crate) fn new(from: IpAddr) -> Self {
+    pub(crate) fn new(source: IpAddr) -> Self {
         let mut book = book();
         book.total += 1;
-        *book.by_source.entry(from).or_default() += 1;
-        Self(from)
+        *book.by_source.entry(source).or_default() += 1;
+        Self { source, connected: None }
     }
 
     /// Where it is from.
     pub(crate) fn source(&self) -> IpAddr {
-        self.0
+        self.source
+    }
+
+    /// The connection is made: messages may come.
+    pub(crate) fn connected(&mut self) {
+        self.connected = Some(Instant::now());
+    }
+
+    /// Whether it may be sent away now, if nothing is under way with it.
+    pub(crate) fn may_go(&self, now: Instant) -> bool {
+        self.connected.is_none_or(|at| now.saturating_duration_since(at) >= STAY)
     }
 }
 
@@ -55,10 +74,10 @@ impl Drop for Guest {
     fn drop(&mut self) {
         let mut book = book();
         book.total -= 1;
-        if let Some(count) = book.by_source.get_mut(&self.0) {
+        if let Some(count) = book.by_source.get_mut(&self.source) {
             *count -= 1;
             if *count == 0 {
-                book.by_source.remove(&self.0);
+                book.by_source.remove(&self.source);
             }
         }
     }
@@ -121,6 +140,16 @@ mod tests {
         assert!(count_from(one) > many() && count_from(two) <= many());
         drop((crowd, single));
         assert_eq!((count_from(one), count_from(two)), (0, 0));
+    }
+
+    #[test]
+    fn a_guest_stays_for_a_while_once_it_is_connected() {
+        let mut guest = Guest::new([192, 0, 2, 3].into());
+        assert!(guest.may_go(Instant::now()));
+        guest.connected();
+        let at = guest.connected.unwrap();
+        assert!(!guest.may_go(at) && !guest.may_go(at + STAY / 2));
+        assert!(guest.may_go(at + STAY));
     }
 
     #[test]

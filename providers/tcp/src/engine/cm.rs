@@ -289,11 +289,14 @@ impl State {
     /// Takes what waits at an endpoint's listener, or some of it if that is much.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
+            if !self.bound_guests() {
+                self.be_deaf(ep_id);
+                return;
+            }
             let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref())
             else {
                 return;
             };
-            let fd = listener.fd();
             match listener.accept() {
                 Ok((socket, from)) => {
                     if config().nodelay {
@@ -305,27 +308,14 @@ impl State {
                         // What the peer says first is often there already.
                         self.handshake(id);
                         self.bound_silence(id);
-                        self.bound_guests(id);
+                        self.note_guest(id);
                     }
                 }
                 Err(error) if is_shortage(error) => {
-                    if self.drop_oldest_silent() || self.drop_guests(NONE) {
+                    if self.drop_oldest_silent() || self.drop_guests() {
                         continue;
                     }
-                    // The callers stay in the system's queue. Epoll would report
-                    // them for ever, so it must not; the timer makes us ask.
-                    if !self.deaf.contains(&ep_id) {
-                        ofi_provider::log_sparsely!(
-                            &crate::info::TCP,
-                            WARN,
-                            EP_CTRL,
-                            "cannot accept a connection: out of file descriptors or memory; \
-                             trying again (see RLIMIT_NOFILE)"
-                        );
-                        self.epoll.remove(fd);
-                        self.deaf.push(ep_id);
-                    }
-                    self.wake_in(DEAF_DELAY);
+                    self.be_deaf(ep_id);
                     return;
                 }
                 Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
@@ -343,6 +333,26 @@ impl State {
             let _ =
                 self.epoll.add(listener.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ);
         }
+    }
+
+    /// Callers cannot be accepted now and stay in the system's queue. Epoll would report
+    /// them for ever, so it must not; the timer makes us ask.
+    fn be_deaf(&mut self, ep_id: u32) {
+        let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref()) else {
+            return;
+        };
+        if !self.deaf.contains(&ep_id) {
+            ofi_provider::log_sparsely!(
+                &crate::info::TCP,
+                WARN,
+                EP_CTRL,
+                "cannot accept a connection: out of file descriptors or memory; \
+                 trying again (see RLIMIT_NOFILE)"
+            );
+            self.epoll.remove(listener.fd());
+            self.deaf.push(ep_id);
+        }
+        self.wake_in(DEAF_DELAY);
     }
 
     /// Makes the timer go off then, if it does not before.
@@ -407,9 +417,8 @@ impl State {
         None
     }
 
-    /// Strangers must not use up the program's descriptors by their number either: if there
-    /// are too many in the process some have to go, or else the new one.
-    fn bound_guests(&mut self, new: u32) {
+    /// An accepted caller counts as a stranger unless it has said who it is.
+    fn note_guest(&mut self, new: u32) {
         let is_guest = |conn: &&Conn| conn.guest.is_some();
         let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
             return;
@@ -418,16 +427,18 @@ impl State {
         if self.guests.len() > 2 * self.conns.len() {
             self.forget_guests();
         }
+    }
+
+    /// Strangers must not use up the program's descriptors by their number either: if there
+    /// are too many in the process some have to go, or else who calls has to wait. Whether
+    /// there are not too many now.
+    fn bound_guests(&mut self) -> bool {
         // As many as there are at least, which saves to look at each.
-        if guests::are_too_many(self.guests.len()) {
-            self.forget_guests();
-            if guests::are_too_many(self.guests.len())
-                && !self.drop_oldest_silent()
-                && !self.drop_guests(new)
-            {
-                self.fail(new, Error::CONNABORTED);
-            }
+        if !guests::are_too_many(self.guests.len()) {
+            return true;
         }
+        self.forget_guests();
+        !guests::are_too_many(self.guests.len()) || self.drop_oldest_silent() || self.drop_guests()
     }
 
     /// Takes those off the list who have left or have a name now.
@@ -440,8 +451,9 @@ impl State {
 
     /// Ends connections of strangers with whom nothing of the application's is under way:
     /// those that came first, of the sources that have most. Whether there was one.
-    fn drop_guests(&mut self, but: u32) -> bool {
+    fn drop_guests(&mut self) -> bool {
         self.forget_guests();
+        let now = Instant::now();
         let many = guests::many();
         let mut left = self.guests.len() / GUESTS_PER_LEAVER + 1;
         let before = left;
@@ -451,12 +463,10 @@ impl State {
                 && let Some(&(id, _)) = self.guests.get(at)
             {
                 at += 1;
-                let Some(source) =
-                    self.conns.get(id).and_then(|c| Some(c.guest.as_ref()?.source()))
-                else {
+                let Some(guest) = self.conns.get(id).and_then(|conn| conn.guest.as_ref()) else {
                     continue;
                 };
-                if id == but || (crowds && guests::count_from(source) <= many) {
+                if !guest.may_go(now) || (crowds && guests::count_from(guest.source()) <= many) {
                     continue;
                 }
                 // It may have said something that it takes for said.
@@ -594,6 +604,9 @@ impl State {
         let conn = &mut self.conns[id];
         let buffers = self.eps[conn.ep].is_buffered();
         conn.connected(self.transport.is_ring(), buffers);
+        if let Some(guest) = &mut conn.guest {
+            guest.connected();
+        }
         if conn.order == ByteOrder::Network {
             // What waits was written before anybody knew.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
