@@ -978,6 +978,118 @@ static void vanished(int rank)
 	ct_close(&c);
 }
 
+/* Nothing came for a receive that is posted. */
+static void nothing_comes(struct ct *c)
+{
+	struct fi_cq_tagged_entry e;
+
+	for (int64_t end = ct_ms() + 200; ct_ms() < end; ct_nap(1))
+		EQ(fi_cq_read(c->rx, &e, 1), -FI_EAGAIN);
+}
+static void invited(int rank)
+{
+	struct ct c, d = { .o.caps = FI_MSG | FI_TAGGED };
+	unsigned char b[64] = { 0 }, in[8];
+	struct ct_name n, own;
+	fi_addr_t who;
+	int s, early;
+	size_t len;
+
+	(void)rank;
+	setenv("FI_TCP_PEERS", "av", 1);
+	n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	own = ct_open_rdm(&d, NULL);
+	ct_insert(&d, &n);
+	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, CTX(1)));
+	/* a stranger is not answered, and may not talk before that */
+	s = connection(&n);
+	say_hello(s, 77);
+	nothing_comes(&c);
+	EQ(recv(s, b, 1, MSG_DONTWAIT), -1);
+	EQ(errno, EAGAIN);
+	early = connection(&n);
+	say_hello(early, 78);
+	nothing_comes(&c);
+	len = frame(b, (struct frame){ .op = TAG, .tag = 5, .body = 4 });
+	shout(&c, early, b, len + 4);
+	CHECK(is_cut_off(&c, early));
+	/* a peer is heard once it is in the address vector */
+	POST(&d, fi_tsend(d.ep, "hello", 5, NULL, 0, 6, CTX(2)));
+	for (int i = 0; i < 20; i++) {
+		ct_progress(&d);
+		ct_idle(&c, 10);
+	}
+	nothing_comes(&c);
+	who = ct_insert(&c, &own);
+	while (fi_cq_readfrom(c.rx, &(struct fi_cq_tagged_entry){ 0 }, 1, &(fi_addr_t){ 0 }) == -FI_EAGAIN)
+		ct_progress(&d);
+	EQ(memcmp(in, "hello", 5), 0);
+	ct_sent(&d, CTX(2));
+	/* and until it is taken out */
+	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, CTX(3)));
+	OK(fi_av_remove(c.av, &who, 1, 0));
+	ct_idle(&d, 20);
+	POST(&d, fi_tsend(d.ep, "again", 5, NULL, 0, 6, CTX(4)));
+	for (int i = 0; i < 20; i++) {
+		ct_progress(&d);
+		ct_idle(&c, 10);
+	}
+	nothing_comes(&c);
+	ct_insert(&c, &own);
+	while (fi_cq_read(c.rx, &(struct fi_cq_tagged_entry){ 0 }, 1) == -FI_EAGAIN)
+		ct_progress(&d);
+	EQ(memcmp(in, "again", 5), 0);
+	EQ(recv(s, b, 1, MSG_DONTWAIT), -1);
+	close(s);
+	close(early);
+	ct_close(&d);
+	ct_close(&c);
+}
+static void elsewhere(int rank)
+{
+	struct ct c;
+	struct ct_name n;
+	uint32_t event;
+	char in[256];
+	int s;
+
+	(void)rank;
+	setenv("FI_TCP_PEERS", "192.0.2.0/24,2001:db8::/32", 1);
+	if (ct_type == FI_EP_MSG) {
+		memset(&c, 0, sizeof c);
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+	} else {
+		n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	}
+	s = connection(&n);
+	say_hello(s, 77);
+	while (recv(s, in, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+		if (c.eq)
+			EQ(fi_eq_read(c.eq, &event, in, sizeof in, 0), -FI_EAGAIN);
+		ct_idle(&c, 5);
+	}
+	close(s);
+	ct_close(&c);
+}
+static void whom(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fid_fabric *f;
+	struct fid_domain *d;
+	struct fi_info *i;
+
+	(void)rank;
+	if (ct_is_rxm())
+		SKIP("a parameter of tcp's");
+	setenv("FI_TCP_PEERS", "av,localhost", 1);
+	i = ct_getinfo(&o, NULL, NULL, 0);
+	OK(fi_fabric(i->fabric_attr, &f, NULL));
+	EQ(fi_domain(f, i, &d, NULL), -FI_EINVAL);
+	OK(fi_close(&f->fid));
+	fi_freeinfo(i);
+}
+
 static const struct ct_test tests[] = {
 	{ "a write is told of with the key of some region only, be it of no bytes", unkeyed_data, CT_SOLO | CT_RDM | CT_REL },
 	{ "peers read and write memory as the endpoint's capabilities say, and not without", targets, CT_SOLO | CT_RDM | CT_REL },
@@ -994,5 +1106,8 @@ static const struct ct_test tests[] = {
 	{ "a peer that was restarted with its process number takes the place of the one before", restarted, CT_SOLO | CT_RDM | CT_REL },
 	{ "a peer whose host was restarted is soon believed, though nobody heard of the end", vanished, CT_SOLO | CT_RDM | CT_REL },
 	{ "the end of a connection costs no more when many messages of others wait", goodbye_costs, CT_SOLO | CT_RDM | CT_REL },
+	{ "only who is in the address vector is heard where that is asked (FI_TCP_PEERS=av)", invited, CT_SOLO | CT_RDM | CT_REL },
+	{ "who calls from where no peer may be is not heard (FI_TCP_PEERS=192.0.2.0/24)", elsewhere, CT_SOLO | CT_REL },
+	{ "no domain is opened where it is not known who may call (FI_TCP_PEERS)", whom, CT_SOLO | CT_REL },
 };
 CT_MAIN("strangers", tests)

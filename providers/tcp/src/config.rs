@@ -1,4 +1,5 @@
 //! The provider's run-time parameters (fi_tcp(7)).
+use crate::admission::Admission;
 use crate::engine::MAX_UNEXPECTED;
 use crate::info::TCP;
 use ofi_provider::param;
@@ -38,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) peer_timeout: u32,
     /// This machine cannot be called, it calls.
     pub(crate) firewall_addr: bool,
+    /// Who may call.
+    pub(crate) peers: Admission,
     /// No progress thread, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
@@ -140,6 +143,14 @@ pub(crate) fn config() -> &'static Config {
                 c"this machine is behind a firewall: peers do not call it, it calls them",
             )
             .unwrap_or(false),
+            peers: param::string(
+                prov,
+                c"peers",
+                c"who may call: \"any\" (default), or a list of addresses and networks \
+                  (192.0.2.0/24), and of \"av\": reliable datagram endpoints listen only to \
+                  peers in their address vectors",
+            )
+            .map_or_else(Admission::default, |text| Admission::parse(&text)),
             no_auto_progress: param::boolean(
                 prov,
                 c"disable_auto_progress",

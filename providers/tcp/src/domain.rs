@@ -30,6 +30,7 @@ impl Fabric for TcpFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<TcpDomain> {
+        config().peers.check()?;
         let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = Engine::new(level, !config().no_auto_progress, regions)?;
@@ -40,6 +41,7 @@ impl Fabric for TcpFabric {
         if info.ep_type() != fi_ep_type::FI_EP_MSG {
             return Err(Error::INVAL);
         }
+        config().peers.check()?;
         TcpPep::new(info.to_owned()?, local_addr(info)?)
     }
 }

@@ -3,6 +3,7 @@
 //! [`info`] says what it offers, [`domain`], [`ep`], [`sep`] and [`pep`] are its objects
 //! behind the common glue, [`engine`] does the work, [`wire`] holds the
 //! formats, which are those of the original's tcp provider.
+mod admission;
 mod config;
 mod domain;
 mod engine;

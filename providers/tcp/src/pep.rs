@@ -238,6 +238,7 @@ impl State {
             }
             let Some((listener, _)) = &self.socket else { return };
             match listener.accept() {
+                Ok((_, peer)) if !config().peers.admits(peer.ip()) => {}
                 Ok((socket, peer)) => {
                     if config().nodelay {
                         socket.set_nodelay();

@@ -298,6 +298,7 @@ impl State {
                 return;
             };
             match listener.accept() {
+                Ok((_, from)) if !config().peers.admits(from.ip()) => {}
                 Ok((socket, from)) => {
                     if config().nodelay {
                         socket.set_nodelay();
@@ -409,6 +410,15 @@ impl State {
                 // It may be us who did not listen.
                 self.handshake(id);
                 if is_silent(&self.conns, (id, serial)) {
+                    if let Some(addr) = self.conns[id].held {
+                        ofi_provider::log_sparsely!(
+                            &crate::info::TCP,
+                            WARN,
+                            EP_CTRL,
+                            "refusing the connection of {addr}: it is not in the address vector \
+                             (FI_TCP_PEERS)"
+                        );
+                    }
                     self.fail(id, Error::TIMEDOUT);
                 }
             }
@@ -521,6 +531,10 @@ impl State {
     /// Reads the peer's connection message.
     fn hear(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
+        if conn.held.is_some() && !self.is_patient(id) {
+            return true;
+        }
+        let conn = &mut self.conns[id];
         let mut bytes = [0u8; CM_LEN];
         // First the fixed part, then as much as it says follows, so that no byte
         // of a message behind it is taken.
@@ -548,7 +562,7 @@ impl State {
                 }
             }
         }
-        let stash = std::mem::take(&mut conn.stash);
+        let mut stash = std::mem::take(&mut conn.stash);
         let stage = conn.stage;
         let kind = self.eps[conn.ep].identity.kind;
         let result = CmMessage::parse(&stash).and_then(|message| match (stage, message.kind) {
@@ -568,10 +582,74 @@ impl State {
             }
             _ => Err(Malformed("connection message out of turn")),
         });
-        if let Err(why) = result {
-            self.refuse_stranger(id, why);
+        match result {
+            Err(why) => self.refuse_stranger(id, why),
+            Ok(()) => {
+                if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.held.is_some()) {
+                    // It is read again when the address vector holds the caller.
+                    std::mem::swap(&mut conn.stash, &mut stash);
+                }
+            }
         }
         true
+    }
+
+    /// These peers are in the address vector no longer: where only those may call that are,
+    /// their connections end.
+    pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
+        if !config().peers.only_known() {
+            return;
+        }
+        let theirs = |conn: &Conn| conn.ep == ep_id && peers.contains(&conn.peer);
+        let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
+        for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.fail(id, Error::CONNABORTED);
+        }
+    }
+
+    /// Whether a caller who has to wait says nothing meanwhile, as he should.
+    fn is_patient(&mut self, id: u32) -> bool {
+        match self.conns[id].socket.recv(&mut [0]) {
+            Err(Error::AGAIN | Error::INTR) => return true,
+            Ok(0) | Err(Error::CONNRESET) => self.hung_up(id),
+            Ok(_) => self.refuse_stranger(id, Malformed("data before the connection is made")),
+            Err(error) => self.fail(id, error),
+        }
+        false
+    }
+
+    /// Whether a caller of this name has to wait until the address vector holds it, as
+    /// FI_TCP_PEERS wants. Its time is that of callers who say nothing.
+    fn holds(&mut self, id: u32, addr: SocketAddr) -> bool {
+        let conn = &mut self.conns[id];
+        let av = self.eps[conn.ep].av.as_ref();
+        let is_known = av.is_some_and(|av| av.find(&addr) != FI_ADDR_NOTAVAIL);
+        conn.held = (config().peers.only_known() && !is_known).then_some(addr);
+        if conn.held.is_some() {
+            ofi_provider::log_sparsely!(
+                &crate::info::TCP,
+                INFO,
+                EP_CTRL,
+                "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
+            );
+        }
+        conn.held.is_some()
+    }
+
+    /// The address vector holds this peer from now on: if it has called already, it is
+    /// answered.
+    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &SocketAddr) {
+        if !config().peers.only_known() {
+            return;
+        }
+        let is_meant = |&(id, serial): &(u32, u64)| {
+            let conn = self.conns.get(id).filter(|conn| conn.serial == serial);
+            conn.is_some_and(|conn| conn.ep == ep_id && conn.held.as_ref() == Some(addr))
+        };
+        let calls = self.silent.iter().map(|&(id, serial, _)| (id, serial));
+        for (id, _) in calls.filter(is_meant).collect::<Vec<_>>() {
+            self.handshake(id);
+        }
     }
 
     /// The peer ended the connection before it said anything. An RDM peer whose
@@ -671,6 +749,9 @@ impl State {
         addr.set_port(hello.port);
         if let SocketAddr::V6(v6) = &mut addr {
             v6.set_flowinfo(0);
+        }
+        if self.holds(id, addr) {
+            return Ok(());
         }
         if !message.contexts.are_first() {
             self.context_request(id, message.contexts, &hello, addr);

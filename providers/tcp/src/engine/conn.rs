@@ -11,6 +11,7 @@ use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far a connection is.
@@ -119,6 +120,8 @@ pub(crate) struct Conn {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
+    /// The name by which it calls, while it has to wait until the address vector holds it.
+    pub(super) held: Option<SocketAddr>,
     /// It called, and is in no address vector.
     pub(super) guest: Option<Guest>,
 }
@@ -159,6 +162,7 @@ impl Conn {
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
+            held: None,
             guest: None,
         }
     }

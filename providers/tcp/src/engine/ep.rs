@@ -454,6 +454,7 @@ impl State {
                 self.inboxes[ep.inbox].rename((ep_id, peer), name, false);
             }
         }
+        self.admit_held(ep_id, addr);
     }
 
     /// The application chose what completions report for a name.
@@ -479,9 +480,10 @@ impl State {
             }
             ep.forget_peer_if_unused(peer);
         }
-        for peer in peers {
+        for &peer in &peers {
             self.peer_left(ep_id, peer);
         }
+        self.dismiss(ep_id, &peers);
     }
 }
 

@@ -1,0 +1,108 @@
+//! Who may call (FI_TCP_PEERS, fi_tcp(7)).
+use ipnet::IpNet;
+use ofi_provider::error::{Error, Result};
+use std::net::IpAddr;
+
+/// The peers from whom calls are taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// Only from these networks; none: from everywhere.
+    networks: Vec<IpNet>,
+    /// Only those that the address vector of the endpoint holds.
+    only_known: bool,
+    /// What the user wrote cannot be understood: nobody may call, and no domain is opened.
+    wrong: Option<String>,
+}
+
+impl Admission {
+    /// What FI_TCP_PEERS says: `any`, or a list of `av`, addresses and networks.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut admission = Self::default();
+        let words: Vec<_> =
+            text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+        for word in &words {
+            match *word {
+                "any" if words.len() == 1 => {}
+                "av" => admission.only_known = true,
+                word => match word.parse().or_else(|_| word.parse::<IpAddr>().map(IpNet::from)) {
+                    Ok(network) => admission.networks.push(network),
+                    Err(_) => admission.wrong = Some(word.to_owned()),
+                },
+            }
+        }
+        if words.is_empty() {
+            admission.wrong = Some(text.to_owned());
+        }
+        admission
+    }
+
+    /// -FI_EINVAL with a line in the log: the user meant to keep somebody out, and it is not
+    /// known whom.
+    pub(crate) fn check(&self) -> Result {
+        let Some(word) = &self.wrong else { return Ok(()) };
+        ofi_provider::log!(
+            &crate::info::TCP,
+            WARN,
+            DOMAIN,
+            "FI_TCP_PEERS: \"{word}\" is neither \"any\", \"av\", an address nor a network \
+             (192.0.2.0/24); no domain is opened"
+        );
+        Err(Error::INVAL)
+    }
+
+    /// Whether a call from there is taken.
+    pub(crate) fn admits(&self, source: IpAddr) -> bool {
+        let source = source.to_canonical();
+        let open = self.networks.is_empty() || self.networks.iter().any(|n| n.contains(&source));
+        let admitted = open && self.wrong.is_none();
+        if !admitted {
+            ofi_provider::log_sparsely!(
+                &crate::info::TCP,
+                WARN,
+                EP_CTRL,
+                "refusing the connection of {source}: it is in none of the networks of FI_TCP_PEERS"
+            );
+        }
+        admitted
+    }
+
+    /// Whether a reliable datagram endpoint listens only to peers in its address vector.
+    pub(crate) fn only_known(&self) -> bool {
+        self.only_known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admits(text: &str, source: &str) -> bool {
+        Admission::parse(text).admits(source.parse().unwrap())
+    }
+
+    #[test]
+    fn anybody_may_call_unless_networks_are_named() {
+        assert_eq!(Admission::parse("any"), Admission::default());
+        assert!(admits("any", "203.0.113.9") && admits("av", "203.0.113.9"));
+        assert!(!admits("192.0.2.0/24", "203.0.113.9"));
+        assert!(admits("192.0.2.0/24, 203.0.113.9", "203.0.113.9"));
+        assert!(admits("192.0.2.0/24", "::ffff:192.0.2.7"), "IPv4 through an IPv6 socket");
+        assert!(admits("2001:db8::/32", "2001:db8::1") && !admits("2001:db8::/32", "2001:db9::1"));
+    }
+
+    #[test]
+    fn only_the_address_vector_counts_where_that_is_asked() {
+        assert!(Admission::parse("av").only_known());
+        assert!(Admission::parse("av,10.0.0.0/8").only_known());
+        assert!(!Admission::parse("10.0.0.0/8").only_known());
+    }
+
+    #[test]
+    fn nobody_may_call_where_it_is_not_known_who_may() {
+        for text in ["", ",", "all", "any,av", "10.0.0.0/33", "10.0.0", "av,localhost"] {
+            let admission = Admission::parse(text);
+            assert_eq!(admission.check(), Err(Error::INVAL), "{text}");
+            assert!(!admission.admits([127, 0, 0, 1].into()), "{text}");
+        }
+    }
+}
