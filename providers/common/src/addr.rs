@@ -1,18 +1,324 @@
-//! Socket addresses as the API passes them: `struct sockaddr_in` and
-//! `sockaddr_in6` (FI_SOCKADDR_IN, FI_SOCKADDR_IN6), and their text form.
-use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN6};
+//! Where an endpoint is: [`Addr`], in all the formats of addresses that providers have
+//! (`addr_format` of fi_getinfo(3)), and what sockets want of the IP ones.
+use crate::abi::{
+    FI_ADDR_IB_UD, FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN6,
+};
 use crate::error::{Error, Result};
-use core::ffi::c_void;
+use crate::info::InfoRef;
+use core::ffi::{CStr, c_char, c_void};
+use core::fmt;
+use ofi::info::addr as text;
 use ofi::info::ib::{AF_IB, IbAddr};
 use std::ffi::CString;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
-pub use ofi::info::addr::{
-    SockBytes as RawAddr, format_of, to_sock as to_raw, to_string as to_text,
-};
+pub use ofi::info::addr::{SockBytes as RawAddr, to_sock as to_raw, to_string as to_text};
 
-/// Bytes of the longest address.
+/// Bytes of the longest IP address.
 pub const MAX_LEN: usize = size_of::<libc::sockaddr_in6>();
+
+/// Where an endpoint is, or a peer. Two are equal if they are the same in every part; what
+/// makes them one peer is [`Addr::identity`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Addr {
+    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6.
+    Ip(SocketAddr),
+    /// FI_SOCKADDR_IB.
+    Ib(IbAddr),
+    /// FI_ADDR_IB_UD.
+    Ud(UdAddr),
+    /// FI_ADDR_STR.
+    Name(EndpointName),
+}
+
+/// A name that an endpoint was given, or gave itself (FI_ADDR_STR), without the scheme that
+/// may stand before it, as in `fi_shm://name`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct EndpointName(Arc<CStr>);
+
+impl EndpointName {
+    /// The name in a string; -FI_EINVAL if there is none.
+    pub fn new(string: &CStr) -> Result<Self> {
+        let bytes = string.to_bytes_with_nul();
+        let scheme = bytes.windows(3).position(|three| three == b"://");
+        let name = CStr::from_bytes_with_nul(&bytes[scheme.map_or(0, |at| at + 3)..]);
+        let name = name.map_err(|_| Error::INVAL)?;
+        if name.is_empty() { Err(Error::INVAL) } else { Ok(Self(name.into())) }
+    }
+
+    /// The name.
+    pub fn as_c_str(&self) -> &CStr {
+        &self.0
+    }
+}
+
+impl From<SocketAddr> for Addr {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Ip(addr)
+    }
+}
+
+/// As fi_av_straddr(3) has it.
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addr) => f.write_str(&to_text(addr)),
+            Self::Ib(addr) => addr.fmt(f),
+            Self::Ud(addr) => {
+                f.write_str(&ofi::info::tostr::address(self.format(), Some(&addr.to_bytes())))
+            }
+            Self::Name(name) => f.write_str(&name.0.to_string_lossy()),
+        }
+    }
+}
+
+impl Addr {
+    /// The address in `bytes`, by the family that a `sockaddr` starts with; -FI_EINVAL for
+    /// another one, or when they are too short.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        match IbAddr::from_bytes(bytes) {
+            Some(addr) => Ok(Self::Ib(addr)),
+            None => from_bytes(bytes).map(Self::Ip),
+        }
+    }
+
+    /// The address in `bytes`, which is of this format: FI_SOCKADDR_IN, _IN6 or _IB,
+    /// FI_ADDR_IB_UD, or FI_ADDR_STR with its NUL; -FI_EINVAL when it is too short, or of
+    /// another family.
+    pub fn read(format: u32, bytes: &[u8]) -> Result<Self> {
+        if format == FI_ADDR_IB_UD as u32 {
+            UdAddr::from_bytes(bytes).map(Self::Ud)
+        } else if format == FI_SOCKADDR_IB as u32 {
+            IbAddr::from_bytes(bytes).map(Self::Ib).ok_or(Error::INVAL)
+        } else if format == FI_ADDR_STR as u32 {
+            let string = CStr::from_bytes_until_nul(bytes).map_err(|_| Error::INVAL)?;
+            EndpointName::new(string).map(Self::Name)
+        } else {
+            from_bytes(bytes).map(Self::Ip)
+        }
+    }
+
+    /// An address of an application's hints, which are of this format; a string is one of
+    /// an IP address or an InfiniBand port, as in `fi_sockaddr_in://192.0.2.1:7471`.
+    pub fn from_hints(bytes: &[u8], format: u32) -> Result<Self> {
+        if format != FI_ADDR_STR as u32 {
+            return Self::from_bytes(bytes);
+        }
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let string = core::str::from_utf8(&bytes[..end]).map_err(|_| Error::INVAL)?;
+        let ib = IbAddr::from_text(string).map(Self::Ib);
+        ib.or_else(|| text::from_string(string).map(Self::Ip)).ok_or(Error::INVAL)
+    }
+
+    /// The address of a node and service; the error is a text for people. Nothing but
+    /// an address string names an InfiniBand port.
+    pub fn resolve(
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        format: u32,
+    ) -> core::result::Result<Self, String> {
+        let string = node.and_then(|node| node.to_str().ok());
+        let mut addr = match string.and_then(IbAddr::from_text) {
+            Some(addr) => addr,
+            None if format != FI_SOCKADDR_IB as u32 => {
+                return ofi::info::resolve(node, service, flags, format).map(Self::Ip);
+            }
+            None if node.is_none() => IbAddr::any(),
+            None => return Err("the node is no address string (fi_sockaddr_ib://)".to_owned()),
+        };
+        if let Some(service) = service.filter(|_| addr.port() == 0) {
+            let number = service.to_str().ok().and_then(|service| service.parse().ok());
+            addr.set_port(number.ok_or_else(|| "the service is no port number".to_owned())?);
+        }
+        Ok(Self::Ib(addr))
+    }
+
+    /// The address that an endpoint of this info is to have; any if it says none.
+    pub fn of_info(info: InfoRef<'_>) -> Result<Self> {
+        let (bytes, format) = (info.src_addr(), info.addr_format());
+        match bytes {
+            Some(bytes) => Self::from_bytes(bytes),
+            None if format == FI_SOCKADDR_IB as u32 => Ok(Self::Ib(IbAddr::any())),
+            None if format == FI_SOCKADDR_IN6 as u32 => {
+                Ok(Self::Ip((Ipv6Addr::UNSPECIFIED, 0).into()))
+            }
+            None => Ok(Self::Ip((Ipv4Addr::UNSPECIFIED, 0).into())),
+        }
+    }
+
+    /// As infos, names and system calls have it; a name ends with a NUL.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Ip(addr) => to_raw(addr).as_bytes().to_vec(),
+            Self::Ib(addr) => addr.to_bytes().to_vec(),
+            Self::Ud(addr) => addr.to_bytes().to_vec(),
+            Self::Name(name) => name.0.to_bytes_with_nul().to_vec(),
+        }
+    }
+
+    /// FI_SOCKADDR_IN, _IN6 or _IB, FI_ADDR_IB_UD or FI_ADDR_STR.
+    pub fn format(&self) -> u32 {
+        match self {
+            Self::Ip(addr) => text::format_of(addr),
+            Self::Ib(_) => FI_SOCKADDR_IB as u32,
+            Self::Ud(_) => FI_ADDR_IB_UD as u32,
+            Self::Name(_) => FI_ADDR_STR as u32,
+        }
+    }
+
+    /// Whether an application that asked for this format takes it.
+    pub fn is_of(&self, format: u32) -> bool {
+        let any = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_ADDR_STR];
+        match self {
+            Self::Ip(addr) => text::format_takes(format, addr),
+            Self::Ib(_) => any.iter().any(|any| *any as u32 == format),
+            _ => format == FI_FORMAT_UNSPEC as u32 || format == self.format(),
+        }
+    }
+
+    /// The IP address; -FI_EINVAL if it is another kind.
+    #[inline]
+    pub fn ip(&self) -> Result<SocketAddr> {
+        if let Self::Ip(addr) = self { Ok(*addr) } else { Err(Error::INVAL) }
+    }
+
+    /// What makes two addresses the same peer: not the IPv6 flow label, and of an InfiniBand
+    /// port the network, partition and service only.
+    pub fn identity(self) -> Self {
+        match self {
+            Self::Ip(SocketAddr::V6(mut addr)) => {
+                addr.set_flowinfo(0);
+                Self::Ip(addr.into())
+            }
+            Self::Ib(addr) => {
+                Self::Ib(IbAddr { sid: addr.sid, ..IbAddr::new(addr.gid, addr.pkey) })
+            }
+            other => other,
+        }
+    }
+
+    /// Whether messages can be sent there: of an IP address, whether it is a real host and
+    /// port.
+    pub fn is_reachable(&self) -> bool {
+        match self {
+            Self::Ip(addr) => !addr.ip().is_unspecified() && addr.port() != 0,
+            _ => true,
+        }
+    }
+
+    /// Whether it stands for all addresses of its kind.
+    pub fn is_any(&self) -> bool {
+        match self {
+            Self::Ip(addr) => addr.ip().is_unspecified(),
+            Self::Ib(addr) => addr.is_any(),
+            Self::Ud(_) | Self::Name(_) => false,
+        }
+    }
+
+    /// Whether it is that of an InfiniBand port.
+    pub fn is_ib(&self) -> bool {
+        matches!(self, Self::Ib(_))
+    }
+
+    /// What tells an endpoint from the others of its host, and looks the same from every
+    /// host: the port, or a number made of the name.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Ip(addr) => addr.port(),
+            Self::Ib(addr) => addr.port(),
+            Self::Ud(addr) => addr.qpn as u16,
+            Self::Name(name) => {
+                let mix = |hash: u16, byte: &u8| hash.wrapping_mul(31) ^ u16::from(*byte);
+                name.0.to_bytes().iter().fold(1, mix)
+            }
+        }
+    }
+
+    /// Another port of the same host, if it is of a kind that has ports.
+    pub fn set_port(&mut self, port: u16) {
+        match self {
+            Self::Ip(addr) => addr.set_port(port),
+            Self::Ib(addr) => addr.set_port(port),
+            Self::Ud(_) | Self::Name(_) => {}
+        }
+    }
+
+    /// The same port of the host that has the other address.
+    pub fn set_host(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Ip(addr), Self::Ip(other)) => addr.set_ip(other.ip()),
+            (Self::Ib(addr), Self::Ib(other)) => addr.gid = other.gid,
+            _ => {}
+        }
+    }
+
+    /// Whether both are the same host's, whatever the port.
+    pub fn is_same_host(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ip(one), Self::Ip(other)) => one.ip() == other.ip(),
+            (Self::Ib(one), Self::Ib(other)) => one.gid == other.gid,
+            _ => false,
+        }
+    }
+
+    /// Whether a connection may have the one and the other as its ends.
+    pub fn may_meet(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ip(one), Self::Ip(other)) => one.is_ipv4() == other.is_ipv4(),
+            (Self::Ib(one), Self::Ib(other)) => one.is_beside(other),
+            _ => false,
+        }
+    }
+}
+
+/// Addresses of one format, one behind the other, as fi_av_insert(3) takes them: strings
+/// behind their NULs.
+#[derive(Debug)]
+pub struct AddrList {
+    at: *const u8,
+    left: usize,
+    format: u32,
+}
+
+impl AddrList {
+    /// # Safety
+    /// `at` points to `count` addresses of this format, which stay as they are as long as
+    /// the list is used.
+    pub unsafe fn new(format: u32, at: *const c_void, count: usize) -> Self {
+        Self { at: at.cast(), left: count, format }
+    }
+}
+
+impl Iterator for AddrList {
+    type Item = Result<Addr>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: by the contract of `new`, as many are left.
+        unsafe {
+            let bytes = string_or_bytes(self.format, self.at.cast());
+            self.at = self.at.add(bytes.len());
+            Some(Addr::read(self.format, bytes))
+        }
+    }
+}
+
+/// The bytes of an address of this format.
+///
+/// # Safety
+/// It is complete, and stays as it is for `'a`.
+pub unsafe fn string_or_bytes<'a>(format: u32, addr: *const c_void) -> &'a [u8] {
+    // SAFETY: by the contract.
+    unsafe {
+        if format == FI_ADDR_STR as u32 {
+            CStr::from_ptr(addr.cast::<c_char>()).to_bytes_with_nul()
+        } else {
+            std::slice::from_raw_parts(addr.cast(), len_of_format(format))
+        }
+    }
+}
 
 /// As the socket calls want it.
 pub fn as_sockaddr(addr: &RawAddr) -> (*const libc::sockaddr, libc::socklen_t) {
@@ -63,7 +369,7 @@ fn len_of_family(family: i32) -> Option<usize> {
 }
 
 /// Bytes of an address of this format: FI_SOCKADDR_IN, _IN6 or _IB, or FI_ADDR_IB_UD.
-pub fn len_of_format(format: u32) -> usize {
+fn len_of_format(format: u32) -> usize {
     if format == FI_ADDR_IB_UD as u32 {
         UdAddr::LEN
     } else if format == FI_SOCKADDR_IB as u32 {
@@ -75,39 +381,10 @@ pub fn len_of_format(format: u32) -> usize {
     }
 }
 
-/// An address of this format (as for [`len_of_format`]) in the form in which address
-/// vectors keep it; -FI_EINVAL when it is too short, or of another family.
-pub fn read(format: u32, bytes: &[u8]) -> Result<SocketAddr> {
-    if format == FI_ADDR_IB_UD as u32 {
-        Ok(UdAddr::from_bytes(bytes)?.to_socket())
-    } else if format == FI_SOCKADDR_IB as u32 {
-        // Port, partition and service: what makes two addresses the same peer.
-        let addr = IbAddr::from_bytes(bytes).ok_or(Error::INVAL)?;
-        let (flow, scope) = ((addr.sid >> 32) as u32, addr.sid as u32);
-        Ok(SocketAddrV6::new(addr.gid.into(), addr.pkey, flow, scope).into())
-    } else {
-        from_bytes(bytes)
-    }
-}
-
-/// The bytes of what [`read`] made, as the application gets them.
-pub fn write(format: u32, addr: &SocketAddr) -> Result<Vec<u8>> {
-    if format == FI_ADDR_IB_UD as u32 {
-        Ok(UdAddr::from_socket(addr)?.to_bytes().to_vec())
-    } else if format == FI_SOCKADDR_IB as u32 {
-        let SocketAddr::V6(addr) = addr else { return Err(Error::INVAL) };
-        let sid = u64::from(addr.flowinfo()) << 32 | u64::from(addr.scope_id());
-        let ib = IbAddr { sid, ..IbAddr::new(addr.ip().octets(), addr.port()) };
-        Ok(ib.to_bytes().to_vec())
-    } else {
-        Ok(to_raw(addr).as_bytes().to_vec())
-    }
-}
-
 /// The address of a datagram endpoint of an RDMA device (FI_ADDR_IB_UD). On the
 /// wire: GID, then in host order the number of its queue pair (4 bytes), LID, key of
 /// the partition and service (2 bytes each), service level; zeros up to 32 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct UdAddr {
     /// The port, as the network knows it.
     pub gid: [u8; 16],
@@ -150,36 +427,10 @@ impl UdAddr {
         bytes[26] = self.sl;
         bytes
     }
-
-    /// The form in which address vectors keep it. Nothing gets lost.
-    pub fn to_socket(&self) -> SocketAddr {
-        let scope = u32::from(self.lid) << 16 | u32::from(self.pkey);
-        let flow = u32::from(self.sl) << 24 | self.qpn;
-        SocketAddrV6::new(self.gid.into(), self.service, flow, scope).into()
-    }
-
-    /// What [`to_socket`](Self::to_socket) made.
-    pub fn from_socket(addr: &SocketAddr) -> Result<Self> {
-        let SocketAddr::V6(addr) = addr else { return Err(Error::INVAL) };
-        let (flow, scope) = (addr.flowinfo(), addr.scope_id());
-        Ok(Self {
-            gid: addr.ip().octets(),
-            qpn: flow & Self::QPN,
-            lid: (scope >> 16) as u16,
-            pkey: scope as u16,
-            service: addr.port(),
-            sl: (flow >> 24) as u8,
-        })
-    }
 }
 
-/// Whether messages can be sent there: a real host and port.
-pub fn is_reachable(addr: &SocketAddr) -> bool {
-    !addr.ip().is_unspecified() && addr.port() != 0
-}
-
-/// The first address of `node` and `service` (getaddrinfo(3)) in this format;
-/// -FI_ENODATA when there is none.
+/// The first address of `node` and `service` (getaddrinfo(3)) in this format, of IP
+/// addresses; -FI_ENODATA when there is none.
 pub fn resolve(node: &str, service: &str, format: u32) -> Result<SocketAddr> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::INVAL);
     let (node, service) = (c_string(node)?, c_string(service)?);
@@ -188,10 +439,13 @@ pub fn resolve(node: &str, service: &str, format: u32) -> Result<SocketAddr> {
 
 /// The order that decides simultaneous connects: the address bytes, then the
 /// port as a number.
-pub fn connect_order(a: &SocketAddr, b: &SocketAddr) -> std::cmp::Ordering {
-    let bytes = |addr: &SocketAddr| match addr.ip() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
+pub fn connect_order(a: &Addr, b: &Addr) -> std::cmp::Ordering {
+    let bytes = |addr: &Addr| match addr {
+        Addr::Ip(addr) => match addr.ip() {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        },
+        other => other.to_bytes(),
     };
     bytes(a).cmp(&bytes(b)).then(a.port().cmp(&b.port()))
 }
@@ -199,6 +453,7 @@ pub fn connect_order(a: &SocketAddr, b: &SocketAddr) -> std::cmp::Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{FI_SOCKADDR_IN, FI_SOURCE};
 
     #[test]
     fn short_and_foreign_addresses_are_refused() {
@@ -219,7 +474,6 @@ mod tests {
         };
         let bytes = addr.to_bytes();
         assert_eq!(UdAddr::from_bytes(&bytes), Ok(addr));
-        assert_eq!(UdAddr::from_socket(&addr.to_socket()), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
     }
@@ -246,22 +500,116 @@ mod tests {
         for (format, bytes) in [
             (FI_SOCKADDR_IB, &ib.to_bytes()[..]),
             (FI_ADDR_IB_UD, &ud.to_bytes()[..]),
-            (crate::abi::FI_SOCKADDR_IN, ip.as_bytes()),
+            (FI_SOCKADDR_IN, ip.as_bytes()),
         ] {
             let format = format as u32;
-            assert_eq!(len_of_format(format), bytes.len());
-            let kept = read(format, bytes).unwrap();
-            assert_eq!(write(format, &kept).as_deref(), Ok(bytes));
-            assert_eq!(read(format, &bytes[..bytes.len() - 1]), Err(Error::INVAL));
+            let kept = Addr::read(format, bytes).unwrap();
+            assert_eq!((kept.format(), &kept.to_bytes()[..]), (format, bytes));
+            assert_eq!(kept.clone().identity().to_bytes(), bytes);
+            assert_eq!(Addr::read(format, &bytes[..bytes.len() - 1]), Err(Error::INVAL));
         }
-        assert_eq!(read(FI_SOCKADDR_IB as u32, &[9; 48]), Err(Error::INVAL));
+        assert_eq!(Addr::read(FI_SOCKADDR_IB as u32, &[9; 48]), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn a_name_is_the_same_with_and_without_its_scheme() {
+        let name = |text| EndpointName::new(text).map(Addr::Name);
+        let one = name(c"fi_shm://17:0:1").unwrap();
+        assert_eq!(one, name(c"17:0:1").unwrap());
+        assert_ne!(one, name(c"17:0:2").unwrap());
+        assert_eq!((one.to_bytes(), one.to_string()), (b"17:0:1\0".to_vec(), "17:0:1".to_owned()));
+        assert_eq!(Addr::read(one.format(), b"x://17:0:1\0").as_ref(), Ok(&one));
+        for not in [c"", c"fi_shm://"] {
+            assert_eq!(name(not), Err(Error::INVAL));
+        }
+        assert_eq!(Addr::read(one.format(), b"without end"), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn a_list_has_as_many_addresses_as_it_was_said_to() {
+        let strings = b"one\0x://two\0three\0";
+        // SAFETY: that many strings.
+        let list = unsafe { AddrList::new(FI_ADDR_STR as u32, strings.as_ptr().cast(), 2) };
+        let names: Vec<_> = list.map(|addr| addr.unwrap().to_string()).collect();
+        assert_eq!(names, ["one", "two"]);
+        let ips: Vec<Addr> =
+            ["192.0.2.1:5", "192.0.2.2:6"].map(|a| Addr::Ip(a.parse().unwrap())).into();
+        let bytes = [ips[0].to_bytes(), ips[1].to_bytes()].concat();
+        // SAFETY: two addresses.
+        let list = unsafe { AddrList::new(ips[0].format(), bytes.as_ptr().cast(), 2) };
+        assert_eq!(list.collect::<Result<Vec<_>>>().as_ref(), Ok(&ips));
     }
 
     #[test]
     fn the_address_decides_before_the_port() {
-        let order = |a: &str, b: &str| connect_order(&a.parse().unwrap(), &b.parse().unwrap());
+        let ip = |text: &str| Addr::Ip(text.parse().unwrap());
+        let order = |a: &str, b: &str| connect_order(&ip(a), &ip(b));
         assert_eq!(order("10.0.0.1:9", "10.0.0.2:1"), std::cmp::Ordering::Less);
         assert_eq!(order("10.0.0.1:9", "10.0.0.1:1"), std::cmp::Ordering::Greater);
         assert_eq!(order("[::1]:1", "[::1]:1"), std::cmp::Ordering::Equal);
+    }
+
+    const TEXT: &str = "fi_sockaddr_ib://[fe80::1]:0xffff:0x13f:0x0";
+
+    fn ib() -> Addr {
+        Addr::Ib(IbAddr::from_text(TEXT).unwrap())
+    }
+
+    fn ip(text: &str) -> Addr {
+        Addr::Ip(text.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_of_each_kind_come_out_of_bytes_and_text_as_they_went_in() {
+        for addr in [ib(), ip("192.0.2.1:7471"), ip("[fe80::1]:0")] {
+            let bytes = addr.to_bytes();
+            assert_eq!(Addr::from_bytes(&bytes), Ok(addr.clone()));
+            // SAFETY: a complete address.
+            assert_eq!(unsafe { bytes_at(bytes.as_ptr().cast()) }, Ok(&bytes[..]));
+            assert_eq!(Addr::from_hints(&bytes, addr.format()), Ok(addr.clone()));
+            let string = format!("{addr}\0");
+            assert_eq!(Addr::from_hints(string.as_bytes(), FI_ADDR_STR as u32), Ok(addr.clone()));
+            assert!(addr.is_of(addr.format()) && addr.is_of(FI_SOCKADDR as u32));
+        }
+        assert_eq!(ib().to_string(), TEXT);
+    }
+
+    #[test]
+    fn bytes_and_text_of_nothing_are_refused() {
+        let bytes = ib().to_bytes();
+        for len in 0..bytes.len() {
+            assert_eq!(Addr::from_bytes(&bytes[..len]), Err(Error::INVAL));
+        }
+        for text in [&b""[..], b"\0", b"\xff", TEXT.trim_end_matches("0x0").as_bytes()] {
+            assert_eq!(Addr::from_hints(text, FI_ADDR_STR as u32), Err(Error::INVAL));
+        }
+    }
+
+    #[test]
+    fn a_node_is_an_infiniband_port_only_as_an_address_string() {
+        let find = |node: Option<&CStr>, service: Option<&CStr>, format: i32| {
+            Addr::resolve(node, service, FI_SOURCE, format as u32).ok()
+        };
+        let node = c"fi_sockaddr_ib://[fe80::1]:0xffff:0x13f:0x0";
+        let mut with_port = ib();
+        with_port.set_port(7471);
+        for format in [FI_FORMAT_UNSPEC, FI_SOCKADDR_IB, FI_ADDR_STR] {
+            assert_eq!(find(Some(node), None, format), Some(ib()));
+            assert_eq!(find(Some(node), Some(c"7471"), format), Some(with_port.clone()));
+            assert_eq!(find(Some(node), Some(c"x"), format), None);
+        }
+        assert_eq!(find(Some(c"127.0.0.1"), None, FI_SOCKADDR_IB), None);
+        let any = find(None, Some(c"7471"), FI_SOCKADDR_IB).unwrap();
+        assert!(any.is_any() && any.is_ib() && any.port() == 7471);
+        assert_eq!(find(Some(c"127.0.0.1"), Some(c"5"), 0), Some(ip("127.0.0.1:5")));
+    }
+
+    #[test]
+    fn kinds_do_not_mix() {
+        let v4 = ip("192.0.2.1:1");
+        assert!(!ib().is_of(FI_SOCKADDR_IN as u32) && !v4.is_of(FI_SOCKADDR_IB as u32));
+        assert!(!ib().may_meet(&v4) && !ip("[fe80::1]:0").may_meet(&ib()));
+        assert!(!ib().is_same_host(&ip("[fe80::1]:0")) && ib().may_meet(&ib()));
+        assert!(v4.may_meet(&ip("198.51.100.7:2")) && !v4.may_meet(&ip("[::1]:2")));
     }
 }

@@ -1,4 +1,4 @@
-//! Address vectors of socket addresses (fi_av(3)).
+//! Address vectors (fi_av(3)), of addresses of any format.
 //!
 //! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting
 //! an address again gives the index it has and counts; it goes when it was
@@ -7,7 +7,7 @@ use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
 };
-use crate::addr;
+use crate::addr::{self, Addr, AddrList};
 use crate::boundary::answer;
 use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
@@ -19,23 +19,22 @@ use crate::slab::Slab;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Who wants to know what is put into a vector: its endpoints.
 pub trait Listener: Send + Sync {
     /// `addr` is now known by `index`.
-    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr);
+    fn inserted(&self, index: fi_addr_t, addr: &Addr);
     /// `index` names nobody any more.
-    fn removed(&self, index: fi_addr_t, addr: &SocketAddr);
+    fn removed(&self, index: fi_addr_t, addr: &Addr);
     /// Completions are to report `id` for what `index` names (FI_AV_USER_ID).
     fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}
 }
 
 #[derive(Debug)]
 struct Entry {
-    addr: SocketAddr,
+    addr: Addr,
     uses: usize,
     /// What completions report.
     id: fi_addr_t,
@@ -46,7 +45,7 @@ struct Entry {
 #[derive(Default)]
 struct Table {
     entries: Slab<Entry>,
-    index: HashMap<SocketAddr, u32>,
+    index: HashMap<Addr, u32>,
     listeners: Vec<Weak<dyn Listener>>,
 }
 
@@ -87,6 +86,11 @@ impl std::fmt::Debug for Av {
 }
 
 impl Av {
+    /// The format of its addresses: FI_SOCKADDR_IN, FI_ADDR_STR …
+    pub(crate) fn format(&self) -> u32 {
+        self.format
+    }
+
     /// Whether it was opened on this domain.
     pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
         is_same(&self.domain, domain)
@@ -221,28 +225,17 @@ impl Av {
 
     /// The address `index` names. None while it is being taken out: who believed it then
     /// would go on doing so when the index is another's.
-    pub fn get(&self, index: fi_addr_t) -> Result<SocketAddr> {
+    pub fn get(&self, index: fi_addr_t) -> Result<Addr> {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let table = self.table();
         let entry = table.entries.get(index).filter(|entry| entry.uses > 0);
-        Ok(entry.ok_or(Error::INVAL)?.addr)
+        Ok(entry.ok_or(Error::INVAL)?.addr.clone())
     }
 
-    /// Whether addresses are IP addresses, and not those of RDMA devices.
+    /// Whether addresses are IP addresses, and neither those of RDMA devices nor names.
     fn is_ip(&self) -> bool {
-        let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB];
+        let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR];
         !others.iter().any(|other| *other as u32 == self.format)
-    }
-
-    /// What makes two addresses the same peer: not the IPv6 flow label.
-    fn key(&self, addr: &SocketAddr) -> SocketAddr {
-        let mut addr = *addr;
-        if let SocketAddr::V6(v6) = &mut addr
-            && self.is_ip()
-        {
-            v6.set_flowinfo(0);
-        }
-        addr
     }
 
     /// All indices, in order.
@@ -251,8 +244,8 @@ impl Av {
     }
 
     /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
-    pub fn find(&self, addr: &SocketAddr) -> fi_addr_t {
-        self.table().index.get(&self.key(addr)).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
+    pub fn find(&self, addr: Addr) -> fi_addr_t {
+        self.table().index.get(&addr.identity()).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
     }
 
     /// What completions report for `index`: itself, or what the application
@@ -292,20 +285,21 @@ impl Av {
     }
 
     /// Puts an address in; its index.
-    pub fn insert(&self, addr: SocketAddr) -> Result<fi_addr_t> {
-        if self.is_ip() && !addr::is_reachable(&addr) {
+    pub fn insert(&self, addr: Addr) -> Result<fi_addr_t> {
+        if !addr.is_reachable() {
             return Err(Error::INVAL);
         }
-        let addr = self.key(&addr);
+        let addr = addr.identity();
         let _news = self.news();
         let mut table = self.table();
         if let Some(&index) = table.index.get(&addr) {
             table.entries[index].uses += 1;
             return Ok(u64::from(index));
         }
-        let index = table.entries.insert(Entry { addr, uses: 1, id: 0, firewalled: false });
+        let index =
+            table.entries.insert(Entry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
         table.entries[index].id = u64::from(index);
-        table.index.insert(addr, index);
+        table.index.insert(addr.clone(), index);
         let listeners = table.listeners.clone();
         drop(table);
         let index = u64::from(index);
@@ -327,7 +321,7 @@ impl Av {
         if entry.uses > 0 {
             return Ok(());
         }
-        let addr = entry.addr;
+        let addr = entry.addr.clone();
         table.index.remove(&addr);
         let listeners = table.listeners.clone();
         drop(table);
@@ -347,7 +341,7 @@ impl Av {
     /// points to as many ints.
     unsafe fn insert_all(
         &self,
-        addrs: impl ExactSizeIterator<Item = Result<SocketAddr>>,
+        addrs: impl Iterator<Item = Result<Addr>>,
         out: *mut fi_addr_t,
         flags: u64,
         context: *mut c_void,
@@ -529,10 +523,8 @@ unsafe extern "C" fn insert(
         if addrs.is_null() || count > c_int::MAX as usize {
             return Err(Error::INVAL);
         }
-        let len = addr::len_of_format(av.format);
         // SAFETY: the caller gives `count` addresses of the vector's format.
-        let bytes = unsafe { std::slice::from_raw_parts(addrs.cast::<u8>(), len * count) };
-        let addrs = bytes.chunks_exact(len).map(|bytes| addr::read(av.format, bytes));
+        let addrs = unsafe { AddrList::new(av.format, addrs, count) };
         // SAFETY: `out` and `context` are the caller's, for `count` entries.
         unsafe { av.insert_all(addrs, out, flags, context) }
     })
@@ -550,11 +542,11 @@ unsafe extern "C" fn insertsvc(
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
-            // No name service knows queue pairs, or ports.
+            // No name service knows queue pairs, ports of theirs, or names of endpoints.
             return Err(Error::NOSYS);
         }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
-        let first = addr::resolve(node, service, av.format);
+        let first = addr::resolve(node, service, av.format).map(Addr::Ip);
         // SAFETY: `out` and `context` are the caller's, for one entry.
         unsafe { av.insert_all(std::iter::once(first), out, flags, context) }
     })
@@ -574,7 +566,7 @@ unsafe extern "C" fn insertsym(
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
-            // No name service knows queue pairs.
+            // As above.
             return Err(Error::NOSYS);
         }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
@@ -585,7 +577,7 @@ unsafe extern "C" fn insertsym(
         let addrs = (0..count).map(|n| {
             let node = nth_name(node, n / services)?;
             let service = nth_name(service, n % services)?;
-            addr::resolve(&node, &service, av.format)
+            addr::resolve(&node, &service, av.format).map(Addr::Ip)
         });
         // SAFETY: `out` and `context` are the caller's, for `count` entries.
         unsafe { av.insert_all(addrs, out, flags, context) }
@@ -628,7 +620,7 @@ unsafe fn copy_addr(
     if len.is_null() {
         return Err(Error::INVAL);
     }
-    let bytes = addr::write(av.format, &av.get(index)?)?;
+    let bytes = av.get(index)?.to_bytes();
     // SAFETY: the caller's buffer has `*len` bytes.
     unsafe { crate::glue::copy_out(&bytes, buf, len) };
     Ok(())
@@ -674,7 +666,7 @@ unsafe extern "C" fn straddr(
     unsafe {
         let text = match Av::from_c(av) {
             Ok(av) if !av.is_ip() && !addr.is_null() => {
-                let bytes = std::slice::from_raw_parts(addr.cast(), addr::len_of_format(av.format));
+                let bytes = addr::string_or_bytes(av.format, addr);
                 Some(ofi::info::tostr::address(av.format, Some(bytes)))
             }
             _ => addr::from_ptr(addr).ok().map(|addr| addr::to_text(&addr)),
@@ -731,6 +723,10 @@ unsafe extern "C" fn set_user_id(
 mod tests {
     use super::*;
 
+    fn ip(text: &str) -> Addr {
+        Addr::Ip(text.parse().unwrap())
+    }
+
     fn open() -> Arc<Av> {
         let format = abi::FI_SOCKADDR_IN as u32;
         // SAFETY: no peer.
@@ -741,16 +737,16 @@ mod tests {
     #[test]
     fn an_address_keeps_its_index_until_removed_as_often_as_inserted() {
         let av = open();
-        let (a, b) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
-        let first = av.insert(a).unwrap();
-        assert_eq!(av.insert(a), Ok(first));
-        let second = av.insert(b).unwrap();
+        let (a, b) = (ip("10.0.0.1:1"), ip("10.0.0.2:1"));
+        let first = av.insert(a.clone()).unwrap();
+        assert_eq!(av.insert(a.clone()), Ok(first));
+        let second = av.insert(b.clone()).unwrap();
         assert_ne!(first, second);
         av.remove(first).unwrap();
-        assert_eq!(av.get(first), Ok(a));
+        assert_eq!(av.get(first), Ok(a.clone()));
         av.remove(first).unwrap();
         assert_eq!(av.get(first), Err(Error::INVAL));
-        assert_eq!((av.find(&a), av.find(&b)), (FI_ADDR_NOTAVAIL, second));
+        assert_eq!((av.find(a), av.find(b)), (FI_ADDR_NOTAVAIL, second));
         assert_eq!(av.remove(first), Err(Error::INVAL));
     }
 
@@ -759,11 +755,11 @@ mod tests {
     struct Heard(Mutex<(Option<fi_addr_t>, bool)>);
 
     impl Listener for Heard {
-        fn inserted(&self, index: fi_addr_t, _: &SocketAddr) {
+        fn inserted(&self, index: fi_addr_t, _: &Addr) {
             let mut heard = self.0.lock().unwrap();
             heard.1 |= heard.0.replace(index).is_some();
         }
-        fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+        fn removed(&self, index: fi_addr_t, _: &Addr) {
             std::thread::yield_now();
             let mut heard = self.0.lock().unwrap();
             heard.1 |= heard.0.take() != Some(index);
@@ -776,12 +772,12 @@ mod tests {
         let (av, heard) = (open(), Arc::new(Heard::default()));
         let listener: Weak<dyn Listener> = Arc::downgrade(&(heard.clone() as Arc<dyn Listener>));
         av.listen(listener);
-        let addr = "10.0.0.1:1".parse().unwrap();
+        let addr = ip("10.0.0.1:1");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let index = av.insert(addr).unwrap();
+                        let index = av.insert(addr.clone()).unwrap();
                         av.remove(index).unwrap();
                     }
                 });
@@ -791,11 +787,11 @@ mod tests {
     }
 
     /// An endpoint that looks an address up while it is told that it goes.
-    struct Looks(Arc<Av>, Mutex<Option<Result<SocketAddr>>>);
+    struct Looks(Arc<Av>, Mutex<Option<Result<Addr>>>);
 
     impl Listener for Looks {
-        fn inserted(&self, _: fi_addr_t, _: &SocketAddr) {}
-        fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+        fn inserted(&self, _: fi_addr_t, _: &Addr) {}
+        fn removed(&self, index: fi_addr_t, _: &Addr) {
             *self.1.lock().unwrap() = Some(self.0.get(index));
         }
     }
@@ -805,16 +801,47 @@ mod tests {
         let av = open();
         let looks = Arc::new(Looks(av.clone(), Mutex::default()));
         av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn Listener>)));
-        let index = av.insert("10.0.0.1:1".parse().unwrap()).unwrap();
+        let index = av.insert(ip("10.0.0.1:1")).unwrap();
         av.remove(index).unwrap();
         assert_eq!(*looks.1.lock().unwrap(), Some(Err(Error::INVAL)));
     }
 
     #[test]
+    fn names_are_inserted_looked_up_and_written_as_addresses_are() {
+        let format = abi::FI_ADDR_STR as u32;
+        // SAFETY: numbers and null pointers.
+        let mut attr: fi_av_attr = unsafe { std::mem::zeroed() };
+        attr.flags = abi::FI_AV_USER_ID;
+        let null = std::ptr::null_mut();
+        // SAFETY: no peer.
+        let av = unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, Some(&mut attr), null) };
+        let av = av.unwrap();
+        let c = (&raw const av.c).cast_mut();
+        let mut out = [70, 80, 90];
+        let names = b"fi_shm://1:0:0\x002:0:0\x001:0:0\0";
+        // SAFETY: three strings, and room for three of what is asked for.
+        let inserted =
+            unsafe { insert(c, names.as_ptr().cast(), 3, out.as_mut_ptr(), attr.flags, null) };
+        assert_eq!((inserted, out), (3, [0, 1, 0]));
+        assert_eq!((av.id_of(0), av.id_of(1)), (90, 80));
+        let (mut buf, mut len) = ([0u8; 32], 32);
+        // SAFETY: `buf` has that many bytes.
+        assert_eq!(unsafe { lookup(c, 1, buf.as_mut_ptr().cast(), &raw mut len) }, 0);
+        assert_eq!((&buf[..len], len), (&b"2:0:0\0"[..], 6));
+        len = 32;
+        // SAFETY: as above; a string.
+        unsafe { straddr(c, names.as_ptr().cast(), buf.as_mut_ptr().cast(), &raw mut len) };
+        assert_eq!(CStr::from_bytes_until_nul(&buf).unwrap(), c"fi_shm://1:0:0");
+        // SAFETY: as above.
+        let empty = unsafe { insert(c, c"".as_ptr().cast(), 1, out.as_mut_ptr(), 0, null) };
+        assert_eq!((empty, out[0]), (0, FI_ADDR_NOTAVAIL));
+    }
+
+    #[test]
     fn addresses_nobody_can_reach_are_refused() {
         let av = open();
-        assert_eq!(av.insert("0.0.0.0:1".parse().unwrap()), Err(Error::INVAL));
-        assert_eq!(av.insert("10.0.0.1:0".parse().unwrap()), Err(Error::INVAL));
+        assert_eq!(av.insert(ip("0.0.0.0:1")), Err(Error::INVAL));
+        assert_eq!(av.insert(ip("10.0.0.1:0")), Err(Error::INVAL));
     }
 
     #[test]

@@ -3,16 +3,16 @@
 //! A provider numbers its peers, of which each is an address and a receive context there; 0 is
 //! the first context, or an endpoint that is not scalable (fi_endpoint(3)).
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::addr::Addr;
 use crate::av::Av;
 use crate::error::{Error, Result};
 use crate::slab::NONE;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 /// Finds the numbers of peers.
 #[derive(Debug, Default)]
 pub struct Names {
-    by_addr: HashMap<(SocketAddr, u16), u32>,
+    by_addr: HashMap<(Addr, u16), u32>,
     /// First contexts by their names in the address vector.
     first: Vec<u32>,
     /// The same for each other context.
@@ -20,13 +20,13 @@ pub struct Names {
 }
 
 /// Whom a destination stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Dest {
     /// This peer.
     Peer(u32),
     /// A peer that is not known by this name yet: its name, its address, and which of its
     /// contexts.
-    New(fi_addr_t, SocketAddr, u16),
+    New(fi_addr_t, Addr, u16),
 }
 
 impl Names {
@@ -54,22 +54,22 @@ impl Names {
     }
 
     /// The peer with this address.
-    pub fn at(&self, addr: SocketAddr, rx: u16) -> Option<u32> {
+    pub fn at(&self, addr: Addr, rx: u16) -> Option<u32> {
         self.by_addr.get(&(addr, rx)).copied()
     }
 
     /// All contexts known of the endpoint with this address.
-    pub fn all_at(&self, addr: SocketAddr) -> Vec<u32> {
-        (0..=self.others.len() as u16).filter_map(|rx| self.at(addr, rx)).collect()
+    pub fn all_at(&self, addr: &Addr) -> Vec<u32> {
+        (0..=self.others.len() as u16).filter_map(|rx| self.at(addr.clone(), rx)).collect()
     }
 
     /// A peer has this address.
-    pub fn add(&mut self, addr: SocketAddr, rx: u16, peer: u32) {
+    pub fn add(&mut self, addr: Addr, rx: u16, peer: u32) {
         self.by_addr.insert((addr, rx), peer);
     }
 
     /// A peer without a name is forgotten.
-    pub fn remove(&mut self, addr: SocketAddr, rx: u16) {
+    pub fn remove(&mut self, addr: Addr, rx: u16) {
         self.by_addr.remove(&(addr, rx));
     }
 
@@ -119,21 +119,21 @@ mod tests {
 
     #[test]
     fn peers_are_found_by_address_and_by_name_until_the_name_is_taken() {
-        let addr: SocketAddr = ([127, 0, 0, 1], 7).into();
+        let addr = Addr::Ip(([127, 0, 0, 1], 7).into());
         let mut names = Names::default();
         assert_eq!((names.first(3), names.first(FI_ADDR_NOTAVAIL)), (None, None));
-        names.add(addr, 0, 5);
+        names.add(addr.clone(), 0, 5);
         names.put(3, 0, 5);
-        names.add(addr, 2, 6);
+        names.add(addr.clone(), 2, 6);
         names.put(3, 2, 6);
         names.put(FI_ADDR_NOTAVAIL, 0, 9);
         assert_eq!((names.first(3), names.first(2), names.first(4)), (Some(5), None, None));
-        assert_eq!((names.at(addr, 2), names.at(addr, 1)), (Some(6), None));
-        assert_eq!(names.all_at(addr), [5, 6]);
+        assert_eq!((names.at(addr.clone(), 2), names.at(addr.clone(), 1)), (Some(6), None));
+        assert_eq!(names.all_at(&addr), [5, 6]);
         assert_eq!(names.named(3), [5, 6]);
         assert_eq!(names.take(3), [5, 6]);
         assert_eq!((names.named(3), names.first(3)), (Vec::new(), None));
-        names.remove(addr, 2);
-        assert_eq!(names.all_at(addr), [5]);
+        names.remove(addr.clone(), 2);
+        assert_eq!(names.all_at(&addr), [5]);
     }
 }

@@ -9,9 +9,10 @@ use ofi_provider::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_MULTICAST, FI_SOURCE_ERR,
     fi_ep_type,
 };
+use ofi_provider::addr::Addr;
 use ofi_provider::buffered;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr, local_addr};
+use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr};
 use ofi_provider::info::{InfoBuf, InfoRef, version};
 use ofi_provider::lower;
 use ofi_provider::mr::MrTable;
@@ -99,7 +100,7 @@ impl RxmDomain {
             return Err(Error::INVAL);
         }
         Ok(Identity {
-            local: local_addr(info)?,
+            local: Addr::of_info(info)?,
             directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
             collective: info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
@@ -151,7 +152,7 @@ impl Domain for RxmDomain {
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
         let identity = Identity {
-            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            local: Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into()),
             directed: rx.caps & FI_DIRECTED_RECV != 0,
             source_err: false,
             collective: false,

@@ -6,7 +6,7 @@ use ofi_provider::abi::{
     FI_CLAIM, FI_DISCARD, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE,
     FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t,
 };
-use ofi_provider::addr;
+use ofi_provider::addr::Addr;
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
 use ofi_provider::buffered::ONLY_TAG;
@@ -18,7 +18,6 @@ use ofi_provider::glue::{
     Tagged, WriteOp,
 };
 use ofi_provider::sep::{Group, Half, Part};
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An endpoint; what it does happens in the engine.
@@ -61,7 +60,7 @@ impl Names {
 }
 
 impl Listener for Names {
-    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+    fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.with(self.ep, |ep| ep.name_inserted(index, addr));
         }
@@ -73,7 +72,7 @@ impl Listener for Names {
         }
     }
 
-    fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
+    fn removed(&self, index: fi_addr_t, _addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.with(self.ep, |ep| ep.name_removed(index));
         }
@@ -300,6 +299,6 @@ impl Cm for RxmEp {
     }
 
     fn setname(&self, name: &[u8]) -> Result {
-        self.engine.lock().ep(self.id).set_local(addr::from_bytes(name)?)
+        self.engine.lock().ep(self.id).set_local(Addr::from_bytes(name)?)
     }
 }

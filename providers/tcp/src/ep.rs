@@ -8,6 +8,7 @@ use ofi_provider::abi::{
     FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, fi_addr_t,
 };
 use ofi_provider::addr;
+use ofi_provider::addr::Addr;
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
 use ofi_provider::cq::Context;
@@ -58,7 +59,7 @@ impl Names {
 }
 
 impl Listener for Names {
-    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+    fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.lock().name_inserted(self.ep, index, addr);
         }
@@ -70,7 +71,7 @@ impl Listener for Names {
         }
     }
 
-    fn removed(&self, index: fi_addr_t, _addr: &SocketAddr) {
+    fn removed(&self, index: fi_addr_t, _addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.lock().name_removed(self.ep, index);
         }

@@ -12,7 +12,7 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
-use ofi_provider::addr;
+use ofi_provider::addr::{self, Addr};
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
@@ -208,7 +208,7 @@ impl Receiver {
 /// Reports a receive.
 #[inline]
 fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
-    let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(from));
+    let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(Addr::Ip(*from)));
     let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
     let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
     if datagram.len > recv.buf.len() {
@@ -369,7 +369,7 @@ impl Msg for UdpEp {
             return Err(Error::AGAIN);
         }
         let to = match bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest) {
-            Ok(to) if op.flags & FI_MULTICAST == 0 => to,
+            Ok(to) if op.flags & FI_MULTICAST == 0 => to.ip()?,
             _ => self.receiver.groups.lock().find(op.dest)?,
         };
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
@@ -475,7 +475,7 @@ mod tests {
             let av =
                 unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
-            let own = av.insert(addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
+            let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let bindings =
                 Bindings { rx_cq: Some(cq.clone()), av: Some(av.clone()), ..Bindings::default() };
             ep.enable(&bindings, None).unwrap();
@@ -543,7 +543,7 @@ mod tests {
         let engine = Engine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let nobody = me.av.insert(gone).unwrap();
+        let nobody = me.av.insert(Addr::Ip(gone)).unwrap();
         for number in 1..=20 {
             me.post(room(), number).unwrap();
             me.send(nobody, b"lost").unwrap();

@@ -5,7 +5,7 @@
 //! A request between IP addresses has a header of librdmacm's before that, which
 //! says them. Between InfiniBand addresses there is none, so we write one ourselves:
 //! the data is where it always is, and as long.
-use crate::addr::Addr;
+use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 
 /// What librdmacm carries on every kind of device.

@@ -1,10 +1,10 @@
 //! What a device can do, and its addresses.
-use crate::addr::Addr;
 use crate::affinity::{Place, nearest_first};
 use crate::config::{Config, config};
 use crate::engine::PREFIX;
 use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
 use ofi_provider::abi::*;
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::info::ib::IbAddr;
@@ -94,7 +94,7 @@ impl Known {
         let found = self.locals.iter().find(|local| local.addr.is_same_host(addr));
         found.map(|local| local.device).or_else(|| match addr {
             Addr::Ip(addr) => Device::of_address(addr),
-            Addr::Ib(_) => None,
+            _ => None,
         })
     }
 
@@ -102,9 +102,9 @@ impl Known {
     pub(crate) fn source_for(&self, dest: &Addr) -> Option<Addr> {
         match dest {
             Addr::Ip(dest) => route(dest).map(Addr::Ip),
-            Addr::Ib(_) => {
-                let mut addrs = self.locals.iter().map(|local| local.addr);
-                addrs.find(|local| local.may_meet(dest))
+            _ => {
+                let mut addrs = self.locals.iter().map(|local| &local.addr);
+                addrs.find(|local| local.may_meet(dest)).cloned()
             }
         }
     }

@@ -1,5 +1,4 @@
 //! Fabrics and domains.
-use crate::addr::Addr;
 use crate::config::config;
 use crate::device::source_of;
 use crate::engine::{Connections, Engine, Limits};
@@ -10,6 +9,7 @@ use crate::pep::{Caller, VerbsPep};
 use crate::sys::{CmId, Device, Pd};
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Domain, DomainSettings, Fabric, RxAttr, passive_name, take_request};

@@ -5,7 +5,6 @@
 //! their posting; a request's place there is in its number. A success that nobody
 //! wants to know of is not told by the device: it is known when one behind it is. All queue pairs share completion queues of the
 //! device's that have room for everything that can be posted.
-use crate::addr::Addr;
 use crate::cm::{pack, pack_request, unpack};
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
@@ -17,7 +16,7 @@ use crate::sys::{
 };
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
-use ofi_provider::addr::UdAddr;
+use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::boundary::Uncancelled;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment, RecvBuf};
 use ofi_provider::cntr::Cntr;
@@ -34,7 +33,6 @@ use ofi_provider::worker::Worker;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -229,7 +227,7 @@ struct Ep {
 /// A datagram endpoint's queue pair, and the ways to the peers it sent to.
 struct Ud {
     // Before the queue pair's protection domain goes with it.
-    ways: HashMap<SocketAddr, Way>,
+    ways: HashMap<UdAddr, Way>,
     pair: UdQp,
 }
 
@@ -1339,11 +1337,13 @@ impl Ep {
 
     /// The way to a peer of a datagram endpoint.
     fn way_to(&mut self, dest: fi_addr_t) -> Result<&Way> {
-        let to = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)?;
+        let Addr::Ud(to) = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)? else {
+            return Err(Error::INVAL);
+        };
         let Ud { ways, pair } = self.ud.as_mut().ok_or(Error::OPBADSTATE)?;
         match ways.entry(to) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(new) => Ok(new.insert(pair.way_to(&UdAddr::from_socket(&to)?)?)),
+            Entry::Vacant(new) => Ok(new.insert(pair.way_to(&to)?)),
         }
     }
 

@@ -1,11 +1,11 @@
 //! The provider's endpoints.
-use crate::addr::Addr;
 use crate::cm::DATA_MAX;
 use crate::engine::{Engine, Request};
 use crate::hmem;
 use crate::sys::{CmId, Verb};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
+use ofi_provider::addr::Addr;
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::{Local, SendBuf};
 use ofi_provider::cq::Context;
@@ -292,7 +292,7 @@ impl Cm for VerbsEp {
         }
         let to = match to {
             Some(bytes) => Addr::from_bytes(bytes)?,
-            None => self.dest.ok_or(Error::INVAL)?,
+            None => self.dest.clone().ok_or(Error::INVAL)?,
         };
         self.engine.lock().connect(self.at, &to, param)
     }

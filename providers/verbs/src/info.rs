@@ -1,11 +1,10 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
-use crate::addr::Addr;
 use crate::config::config;
 use crate::device::{self, Facts, Known, Local};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
-use ofi_provider::addr::UdAddr;
+use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, alter, check};
@@ -60,12 +59,12 @@ impl Ends {
     /// The local addresses to make infos of.
     fn locals(&self, format: u32, known: &Known) -> Vec<Local> {
         // An address that says only the port stands for all of its kind.
-        let any = self.src.filter(Addr::is_any);
+        let any = self.src.as_ref().filter(|src| src.is_any());
         let takes = |local: &Local| {
             local.addr.is_of(format) && any.is_none_or(|any| any.is_ib() == local.addr.is_ib())
         };
-        let named = self.src.filter(|src| !src.is_any());
-        if let (Some(src), Some(dest)) = (self.src, self.dest)
+        let named = self.src.clone().filter(|src| !src.is_any());
+        if let (Some(src), Some(dest)) = (&self.src, &self.dest)
             && src.is_ib() != dest.is_ib()
         {
             return Vec::new();
@@ -202,7 +201,7 @@ impl Getinfo for VerbsFabric {
                 let Some(mut info) = info_of(version, facts, hints, false)? else { break };
                 info.set_addr_format(local.addr.format());
                 info.set_src_addr(Some(&local.addr.to_bytes()))?;
-                let dest = ends.dest.map(Addr::to_bytes);
+                let dest = ends.dest.as_ref().map(Addr::to_bytes);
                 info.set_dest_addr(dest.as_deref())?;
                 if let Some(hints) = hints {
                     info.set_handle(hints.handle());

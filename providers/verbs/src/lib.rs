@@ -6,7 +6,6 @@
 //! memory, [`hmem`] finds that of accelerators, [`sys`] wraps the two libraries. There is no protocol of our own: what goes over the wire is what
 //! the devices speak, but for one byte before the data of a connection request
 //! or answer, which says how long that is ([`cm`]).
-mod addr;
 mod affinity;
 mod cm;
 mod config;

@@ -1,11 +1,11 @@
 //! Passive endpoints: listening for connections.
-use crate::addr::Addr;
 use crate::cm::{DATA_MAX, pack, unpack_request};
 use crate::engine::hear_all;
 use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
 use ofi_provider::abi::FI_CONNREQ;
+use ofi_provider::addr::Addr;
 use ofi_provider::eq::{Eq, Event, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{PassiveEp, Reject, Request};
@@ -59,8 +59,14 @@ struct State {
 impl VerbsPep {
     /// A passive endpoint for this address.
     pub(crate) fn new(info: InfoBuf, local: &Addr) -> Result<Self> {
-        let mut state =
-            State { id: None, backlog: BACKLOG, listens: false, to: None, info, local: *local };
+        let mut state = State {
+            id: None,
+            backlog: BACKLOG,
+            listens: false,
+            to: None,
+            info,
+            local: local.clone(),
+        };
         let channel = Channel::new()?;
         if local.is_ib() {
             // fi_getinfo(3) could not know whether the kernel takes it.
@@ -79,7 +85,7 @@ impl State {
             // An active endpoint may be opened with this address instead.
             id.share_port()?;
             id.bind(&self.local)?;
-            self.local = id.local().unwrap_or(self.local);
+            self.local = id.local().unwrap_or(self.local.clone());
             self.id = Some(id);
         }
         self.id.as_ref().ok_or(Error::OPBADSTATE)
@@ -115,7 +121,7 @@ impl PassiveEp for VerbsPep {
         if state.listens {
             return Err(Error::OPBADSTATE);
         }
-        let before = (state.id.take(), state.local);
+        let before = (state.id.take(), state.local.clone());
         state.local = local;
         if let Err(error) = state.bind(&self.shared.channel) {
             (state.id, state.local) = before;
@@ -185,8 +191,8 @@ impl State {
         }
         let local = id.local();
         let data = unpack_request(local.as_ref(), &data);
-        info.set_src_addr(local.map(Addr::to_bytes).as_deref())?;
-        info.set_dest_addr(id.peer().map(Addr::to_bytes).as_deref())?;
+        info.set_src_addr(local.as_ref().map(Addr::to_bytes).as_deref())?;
+        info.set_dest_addr(id.peer().as_ref().map(Addr::to_bytes).as_deref())?;
         info.set_handle(Request::keep(Caller { id }, fid.0 as usize));
         let event = FI_CONNREQ as u32;
         eq.write(Event::Cm { event, fid: *fid, info: Some(info), data });

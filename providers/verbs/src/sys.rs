@@ -1,9 +1,8 @@
 //! libibverbs and librdmacm, wrapped: the one place of this provider that calls
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
-use crate::addr::Addr;
 use crate::info::VERBS;
 use core::ffi::{CStr, c_int, c_void};
-use ofi_provider::addr::{self, UdAddr};
+use ofi_provider::addr::{self, Addr, UdAddr};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::param;
@@ -1030,8 +1029,8 @@ impl CmId {
     pub(crate) fn new(channel: &Arc<Channel>, token: usize, kind: &Addr) -> Result<Self> {
         let mut id = ptr::null_mut();
         let space = match kind {
-            Addr::Ip(_) => raw::rdma_port_space::RDMA_PS_TCP,
             Addr::Ib(_) => raw::rdma_port_space::RDMA_PS_IB,
+            _ => raw::rdma_port_space::RDMA_PS_TCP,
         };
         let token = token as *mut c_void;
         // SAFETY: the channel is open.

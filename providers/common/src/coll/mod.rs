@@ -53,6 +53,7 @@ pub(crate) use plan::{Member, Part, Plan};
 pub(crate) use set::{AvSet, av_set};
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::addr::Addr;
 use crate::atomic::Operation;
 use crate::buf::SendBuf;
 use crate::cq::Context;
@@ -61,7 +62,7 @@ use crate::later::{Later, Outcome, Task};
 use crate::notices::{Notices, Port};
 use plan::{Round, Transfer};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The bit of the tag that says a message is ours.
@@ -145,7 +146,7 @@ struct State {
     /// Those that a connection was made to, which did not end since.
     reached: HashSet<fi_addr_t>,
     /// Who the members were when a set was last joined.
-    addrs: HashMap<fi_addr_t, SocketAddr>,
+    addrs: HashMap<fi_addr_t, Addr>,
     /// The receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
@@ -380,14 +381,14 @@ impl Room {
         self: &Arc<Self>,
         members: Arc<[fi_addr_t]>,
         member: Member,
-        addrs: &[SocketAddr],
+        addrs: &[Addr],
         done: impl FnOnce(Result<Arc<Group>>) + Send + 'static,
     ) {
         let (signature, name) = (signature(addrs), name(addrs));
         let (room, done) = (self.clone(), Box::new(done));
         let mut state = lock(&self.state);
         for (member, addr) in members.iter().zip(addrs) {
-            if state.addrs.insert(*member, *addr).is_some_and(|before| before != *addr) {
+            if state.addrs.insert(*member, addr.clone()).is_some_and(|before| before != *addr) {
                 state.reached.remove(member);
             }
         }
@@ -687,20 +688,23 @@ impl Room {
 /// What tells one set of members from another: a number made of their
 /// ports in the order of ranks. Addresses can look different from different
 /// hosts, ports cannot. Sets for which it is the same join one after the other.
-fn signature(addrs: &[SocketAddr]) -> u32 {
+fn signature(addrs: &[Addr]) -> u32 {
     hash(addrs.len(), addrs.iter().map(|addr| u64::from(addr.port())))
 }
 
 /// What the members call the set among each other, if they see the same addresses: a
 /// number made of all of these.
-fn name(addrs: &[SocketAddr]) -> u32 {
-    let parts = addrs.iter().flat_map(|addr| {
-        let ip = match addr.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        let ip = u128::from(ip);
-        [u64::from(addr.port()), (ip >> 64) as u64, ip as u64]
+fn name(addrs: &[Addr]) -> u32 {
+    let parts = addrs.iter().flat_map(|addr| match addr {
+        Addr::Ip(addr) => {
+            let ip = match addr.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            let ip = u128::from(ip);
+            vec![u64::from(addr.port()), (ip >> 64) as u64, ip as u64]
+        }
+        addr => addr.to_bytes().into_iter().map(u64::from).collect(),
     });
     hash(addrs.len(), parts)
 }

@@ -9,7 +9,7 @@ use crate::abi::{
     fi_collective_addr, fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc,
     fi_msg_collective, fi_op, fi_ops_collective, fid_domain, fid_ep, fid_mc,
 };
-use crate::addr;
+use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
@@ -19,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 type Type = c_enum<fi_datatype>;
@@ -394,13 +393,13 @@ unsafe extern "C" fn msg<E: Endpoint>(
 
 /// The rank of the endpoint with this address among others. An endpoint that
 /// listens on all addresses is the one with its port.
-fn own_rank(own: SocketAddr, members: &[SocketAddr]) -> Result<usize> {
-    if let Some(rank) = members.iter().position(|member| *member == own) {
+fn own_rank(own: &Addr, members: &[Addr]) -> Result<usize> {
+    if let Some(rank) = members.iter().position(|member| member == own) {
         return Ok(rank);
     }
-    let same = |(rank, member): (usize, &SocketAddr)| (member.port() == own.port()).then_some(rank);
+    let same = |(rank, member): (usize, &Addr)| (member.port() == own.port()).then_some(rank);
     let mut candidates = members.iter().enumerate().filter_map(same);
-    match (own.ip().is_unspecified(), candidates.next(), candidates.next()) {
+    match (own.is_any(), candidates.next(), candidates.next()) {
         (true, Some(rank), None) => Ok(rank),
         _ => Err(Error::INVAL),
     }
@@ -429,8 +428,8 @@ pub(super) unsafe fn join<E: Endpoint>(
         return Err(Error::INVAL);
     }
     let addrs = members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
-    let own = addr::from_bytes(&shared.inner.getname()?)?;
-    let member = Member { rank: own_rank(own, &addrs)?, of: members.len() };
+    let own = Addr::read(set.av().format(), &shared.inner.getname()?)?.identity();
+    let member = Member { rank: own_rank(&own, &addrs)?, of: members.len() };
     let room = shared.room()?;
     let mc = Mc::open(shared, eq, context);
     let (joining, context) = (mc.clone(), Context(context));

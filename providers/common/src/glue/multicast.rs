@@ -5,7 +5,7 @@ use super::{Endpoint, SendOp};
 use crate::abi::{
     self, FI_COLLECTIVE, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED,
 };
-use crate::addr;
+use crate::addr::Addr;
 use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ impl<E: Endpoint> Shared<E> {
         if self.has_multicast() == 0 {
             return Ok(());
         }
-        let own = addr::from_bytes(&self.inner.getname()?)?;
+        let own = Addr::read(av.format(), &self.inner.getname()?)?;
         let weak: Weak<Self> = Arc::downgrade(self);
         let room = Room::new(weak, later.clone(), self.lane(), av, own.port());
         let _ = self.multicast.set(Multicast { room, pending: AtomicUsize::new(0) });

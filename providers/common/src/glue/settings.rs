@@ -3,25 +3,19 @@ use crate::abi::{
     FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress,
     fi_threading,
 };
-use crate::addr;
+use crate::addr::Addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
 use crate::later;
 use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// The address an endpoint is to have; any when `info` leaves it open.
+/// The IP address an endpoint is to have; any when `info` leaves it open.
 pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
-    match info.src_addr() {
-        Some(bytes) => addr::from_bytes(bytes),
-        None if info.addr_format() == FI_SOCKADDR_IN6 as u32 => {
-            Ok((Ipv6Addr::UNSPECIFIED, 0).into())
-        }
-        None => Ok((Ipv4Addr::UNSPECIFIED, 0).into()),
-    }
+    Addr::of_info(info)?.ip()
 }
 
 /// Threading, progress, addresses and memory registration of a domain, and its

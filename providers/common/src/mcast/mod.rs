@@ -27,6 +27,7 @@
 //! none to a peer that has not said, when they connected, that it knows them
 //! (-FI_EOPNOTSUPP, [`is_group_notice`](crate::later::is_group_notice)): that one is in no group.
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::addr::Addr;
 use crate::av::{self, Av};
 use crate::coll;
 use crate::error::{Error, Result};
@@ -462,7 +463,7 @@ impl Room {
 }
 
 impl av::Listener for Room {
-    fn inserted(&self, index: fi_addr_t, addr: &SocketAddr) {
+    fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         let mut state = self.lock();
         let known = state.strangers.contains(&addr.port());
         for (_, group) in state.groups.iter_mut() {
@@ -473,7 +474,7 @@ impl av::Listener for Room {
         }
     }
 
-    fn removed(&self, index: fi_addr_t, _: &SocketAddr) {
+    fn removed(&self, index: fi_addr_t, _: &Addr) {
         let mut state = self.lock();
         state.groups.iter_mut().for_each(|(_, group)| group.forget(index));
         state.answers.remove(&index);

@@ -9,7 +9,7 @@ use super::rx::Partial;
 use super::tx::{Token, Waiting};
 use crate::info::RXM;
 use crate::wire::{Accept, Call, FlowControl, Refusal};
-use ofi_provider::addr::{self, connect_order};
+use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lower::{Endpoint, Event};
@@ -17,7 +17,6 @@ use ofi_provider::slab::{NONE, Slab};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Receive buffers that a connection has at first, if it has its own; more follow
@@ -30,7 +29,7 @@ const MAX_REFUSALS: u32 = 8;
 /// Somebody the endpoint talks with.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) addr: SocketAddr,
+    pub(super) addr: Addr,
     /// Which of its receive contexts; 0 if it is not scalable.
     pub(super) rx: u16,
     /// The connection to send on.
@@ -243,21 +242,14 @@ impl Ep {
     }
 
     fn start_call(&mut self, id: u32) -> Result {
-        let peer = self.peers[self.conns[id].peer].addr;
+        let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
-        let mut local = self.identity.local;
+        let mut local = self.identity.local.clone();
         // The peer knows us by the address we call from, and our port by the data.
         local.set_port(0);
-        info.set_src_addr(
-            if local.ip().is_unspecified() {
-                None
-            } else {
-                Some(addr::to_raw(&local).as_bytes().to_vec())
-            }
-            .as_deref(),
-        )?;
-        let dest = addr::to_raw(&peer);
-        info.set_dest_addr(Some(dest.as_bytes()))?;
+        let source = (!local.is_any()).then(|| local.to_bytes());
+        info.set_src_addr(source.as_deref())?;
+        info.set_dest_addr(Some(&peer.to_bytes()))?;
         self.open_link(id, info)?;
         let call = Call {
             port: self.identity.local.port(),
@@ -276,7 +268,7 @@ impl Ep {
         let conn = &mut self.conns[id];
         conn.link = Link::Calling;
         match &conn.ep {
-            Some(ep) => ep.connect(dest.as_bytes(), &call.write()),
+            Some(ep) => ep.connect(&peer.to_bytes(), &call.write()),
             None => Err(Error::OPBADSTATE),
         }
     }
@@ -339,11 +331,11 @@ impl Ep {
 
     /// A peer calls.
     fn called(&mut self, info: InfoBuf, data: &[u8]) {
-        let from = info.as_ref().dest_addr().and_then(|addr| addr::from_bytes(addr).ok());
+        let from = info.as_ref().dest_addr().and_then(|addr| Addr::from_bytes(addr).ok());
         let read = Call::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
         let read = read.and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
-            match from {
+            match from.clone() {
                 _ if call.key != self.identity.key => {
                     let why = if call.own { Refusal::OtherKey } else { Refusal::Refused };
                     Err(("another authorization key (auth_key)".to_owned(), why))
@@ -372,14 +364,12 @@ impl Ep {
             }
         };
         addr.set_port(call.port);
-        if let SocketAddr::V6(v6) = &mut addr {
-            v6.set_flowinfo(0);
-        }
+        let addr = addr.identity();
         if !call.contexts.are_first() {
             self.context_called(info, addr, call);
             return;
         }
-        let peer = self.peer_at(addr);
+        let peer = self.peer_at(addr.clone());
         let pid = (call.conn_id >> 32) as u32;
         let id = self.peers[peer].conn;
         let Some(conn) = self.conns.get(id) else {
@@ -426,12 +416,12 @@ impl Ep {
     }
 
     /// The address by which a caller knows us.
-    fn own_addr(&self, info: &InfoBuf) -> SocketAddr {
-        let mut own = self.identity.local;
-        if own.ip().is_unspecified() {
-            let called = info.as_ref().src_addr().and_then(|addr| addr::from_bytes(addr).ok());
+    fn own_addr(&self, info: &InfoBuf) -> Addr {
+        let mut own = self.identity.local.clone();
+        if own.is_any() {
+            let called = info.as_ref().src_addr().and_then(|addr| Addr::from_bytes(addr).ok());
             if let Some(called) = called {
-                own.set_ip(called.ip());
+                own.set_host(&called);
             }
         }
         own
@@ -617,7 +607,7 @@ impl Ep {
         let Some(entry) = self.peers.get(peer) else { return };
         let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
         if !named && entry.conns == 0 && !self.inbox.keeps_from(peer) {
-            self.names.remove(entry.addr, entry.rx);
+            self.names.remove(entry.addr.clone(), entry.rx);
             self.peers.remove(peer);
             self.inbox.forget(peer);
         }

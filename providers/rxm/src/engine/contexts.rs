@@ -13,12 +13,12 @@ use super::rx::Target;
 use super::{Engine, State};
 use crate::wire::{Call, Refusal};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
-use std::net::SocketAddr;
 
 /// A call for another context than that which listens.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Handed {
     receiver: u32,
     info: InfoBuf,
     /// Who calls.
-    addr: SocketAddr,
+    addr: Addr,
     call: Call,
 }
 
@@ -52,7 +52,7 @@ impl Ep {
     }
 
     /// A transmit context calls, for a receive context of ours.
-    pub(super) fn context_called(&mut self, info: InfoBuf, addr: SocketAddr, call: Call) {
+    pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: Call) {
         let receiver = match usize::from(call.contexts.rx) {
             // Also of an endpoint that is not scalable.
             0 => {
@@ -68,7 +68,7 @@ impl Ep {
     }
 
     /// A connection of its own for a transmit context's messages to this one.
-    fn accept_context(&mut self, info: &InfoBuf, addr: SocketAddr, call: &Call) {
+    fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &Call) {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
@@ -189,7 +189,7 @@ impl Engine {
         // Contexts come and go; connections stay, and count for those to come.
         let counts = [self.common.info.as_ref().caps() & FI_RMA_EVENT != 0; 2];
         for id in ids {
-            let local = state.eps[ids[0]].identity.local;
+            let local = state.eps[ids[0]].identity.local.clone();
             let ep = &mut state.eps[*id];
             ep.av.clone_from(&bindings.av);
             ep.identity.local = local;

@@ -11,7 +11,7 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT,
     FI_WRITE, fi_addr_t,
 };
-use ofi_provider::addr;
+use ofi_provider::addr::Addr;
 use ofi_provider::av::Av;
 use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
@@ -23,7 +23,6 @@ use ofi_provider::lower::{self, Buf, Entries};
 use ofi_provider::names::Names;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,7 +42,7 @@ const IDLE_TURNS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Its own address; the port may be 0 until it listens.
-    pub(crate) local: SocketAddr,
+    pub(crate) local: Addr,
     /// A receive's source counts (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
     /// A stranger's message is reported as an error (FI_SOURCE_ERR).
@@ -252,11 +251,11 @@ impl Ep {
             // Connections have receives of their own after all.
             cq = open(false)?;
         }
-        info.set_src_addr(Some(addr::to_raw(&self.identity.local).as_bytes()))?;
+        info.set_src_addr(Some(&self.identity.local.to_bytes()))?;
         let mut pep = None;
         if listens {
             let new = lower::Passive::listen(fabric, &info, &eq)?;
-            self.identity.local = addr::from_bytes(&new.name()?)?;
+            self.identity.local = Addr::from_bytes(&new.name()?)?;
             pep = Some(new);
         }
         self.rx_wanted = match srx {
@@ -326,11 +325,11 @@ impl Ep {
 
     /// The endpoint's own address.
     pub(crate) fn name(&self) -> Result<Vec<u8>> {
-        Ok(addr::to_raw(&self.identity.local).as_bytes().to_vec())
+        Ok(self.identity.local.to_bytes())
     }
 
     /// Chooses the own address.
-    pub(crate) fn set_local(&mut self, local: SocketAddr) -> Result {
+    pub(crate) fn set_local(&mut self, local: Addr) -> Result {
         if self.core.is_some() {
             return Err(Error::OPBADSTATE);
         }
@@ -587,19 +586,19 @@ impl Ep {
     }
 
     /// The peer with this address, made if it is new.
-    pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
+    pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
         self.context_at(addr, 0)
     }
 
     /// The same for a receive context of a peer's.
-    pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
-        if let Some(peer) = self.names.at(addr, rx) {
+    pub(super) fn context_at(&mut self, addr: Addr, rx: u16) -> u32 {
+        if let Some(peer) = self.names.at(addr.clone(), rx) {
             return peer;
         }
-        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
-        let peer = self.peers.insert(Peer { addr, rx, conn: NONE, conns: 0 });
+        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(addr.clone()));
+        let peer = self.peers.insert(Peer { addr: addr.clone(), rx, conn: NONE, conns: 0 });
+        self.inbox.set_addr(peer, || addr.to_bytes());
         self.names.add(addr, rx, peer);
-        self.inbox.set_addr(peer, || addr::to_raw(&addr).as_bytes().to_vec());
         self.set_name(name, peer);
         peer
     }
@@ -611,9 +610,9 @@ impl Ep {
     }
 
     /// An address got a name.
-    pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &SocketAddr) {
+    pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
         // Only peers that exist; others are looked up when they are sent to.
-        for peer in self.names.all_at(*addr) {
+        for peer in self.names.all_at(addr) {
             self.set_name(name, peer);
         }
     }

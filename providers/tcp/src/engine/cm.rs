@@ -16,7 +16,7 @@ use crate::wire::{
     RDM_VERSION, RdmHello,
 };
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
-use ofi_provider::addr::connect_order;
+use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
 use ofi_provider::error::{Error, Result};
@@ -208,7 +208,7 @@ impl State {
             port: ep.identity.local.port(),
             pid: std::process::id(),
         };
-        let addr = ep.peers[peer].addr;
+        let addr = ep.peers[peer].addr.ip()?;
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
@@ -410,7 +410,7 @@ impl State {
                 // It may be us who did not listen.
                 self.handshake(id);
                 if is_silent(&self.conns, (id, serial)) {
-                    if let Some(addr) = self.conns[id].held {
+                    if let Some(addr) = &self.conns[id].held {
                         ofi_provider::log_sparsely!(
                             &crate::info::TCP,
                             WARN,
@@ -620,11 +620,11 @@ impl State {
 
     /// Whether a caller of this name has to wait until the address vector holds it, as
     /// FI_TCP_PEERS wants. Its time is that of callers who say nothing.
-    fn holds(&mut self, id: u32, addr: SocketAddr) -> bool {
+    fn holds(&mut self, id: u32, addr: &Addr) -> bool {
         let conn = &mut self.conns[id];
         let av = self.eps[conn.ep].av.as_ref();
-        let is_known = av.is_some_and(|av| av.find(&addr) != FI_ADDR_NOTAVAIL);
-        conn.held = (config().peers.only_known() && !is_known).then_some(addr);
+        let is_known = av.is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL);
+        conn.held = (config().peers.only_known() && !is_known).then(|| addr.clone());
         if conn.held.is_some() {
             ofi_provider::log_sparsely!(
                 &crate::info::TCP,
@@ -638,7 +638,7 @@ impl State {
 
     /// The address vector holds this peer from now on: if it has called already, it is
     /// answered.
-    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &SocketAddr) {
+    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
         if !config().peers.only_known() {
             return;
         }
@@ -747,10 +747,8 @@ impl State {
             return Ok(());
         };
         addr.set_port(hello.port);
-        if let SocketAddr::V6(v6) = &mut addr {
-            v6.set_flowinfo(0);
-        }
-        if self.holds(id, addr) {
+        let addr = Addr::Ip(addr).identity();
+        if self.holds(id, &addr) {
             return Ok(());
         }
         if !message.contexts.are_first() {
@@ -758,8 +756,8 @@ impl State {
             return Ok(());
         }
         let ep = &mut self.eps[ep_id];
-        let local = ep.identity.local;
-        let peer = ep.peer_at(addr);
+        let local = Addr::Ip(ep.identity.local);
+        let peer = ep.peer_at(addr.clone());
         let firewalls = (hello.features & BEHIND_FIREWALL != 0, ep.identity.firewalled);
         let entry = &mut ep.peers[peer];
         entry.firewalled = firewalls.0;

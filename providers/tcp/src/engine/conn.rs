@@ -7,11 +7,11 @@ use crate::config::config;
 use crate::guests::Guest;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header, Knows};
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far a connection is.
@@ -121,7 +121,7 @@ pub(crate) struct Conn {
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
     /// The name by which it calls, while it has to wait until the address vector holds it.
-    pub(super) held: Option<SocketAddr>,
+    pub(super) held: Option<Addr>,
     /// It called, and is in no address vector.
     pub(super) guest: Option<Guest>,
 }

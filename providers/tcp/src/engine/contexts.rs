@@ -13,11 +13,11 @@ use super::ep::{Ep, Identity};
 use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
-use std::net::SocketAddr;
 
 /// Said with a refusal that is for good.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
@@ -150,7 +150,7 @@ impl State {
         id: u32,
         contexts: Contexts,
         hello: &RdmHello,
-        addr: SocketAddr,
+        addr: Addr,
     ) {
         let listener = self.conns[id].ep;
         let ep = &self.eps[listener];

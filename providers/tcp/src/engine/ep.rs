@@ -10,6 +10,7 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_COMPLETION, FI_READ, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
 };
+use ofi_provider::addr::Addr;
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
 use ofi_provider::cntr::Cntr;
@@ -95,7 +96,7 @@ pub(crate) struct Identity {
 /// Somebody an RDM endpoint talks with.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) addr: SocketAddr,
+    pub(super) addr: Addr,
     /// Which of its receive contexts; 0 if it is not scalable.
     pub(super) rx: u16,
     /// Its name in the address vector, FI_ADDR_NOTAVAIL if it has none.
@@ -352,18 +353,18 @@ impl Ep {
 
     /// The peer with this address, made if it is new. `addr` is without an IPv6
     /// flow label, which does not tell peers apart.
-    pub(super) fn peer_at(&mut self, addr: SocketAddr) -> u32 {
+    pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
         self.context_at(addr, 0)
     }
 
     /// The same for a receive context of a peer's.
-    pub(super) fn context_at(&mut self, addr: SocketAddr, rx: u16) -> u32 {
-        if let Some(peer) = self.names.at(addr, rx) {
+    pub(super) fn context_at(&mut self, addr: Addr, rx: u16) -> u32 {
+        if let Some(peer) = self.names.at(addr.clone(), rx) {
             return peer;
         }
-        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(&addr));
+        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(addr.clone()));
         let peer = self.peers.insert(Peer {
-            addr,
+            addr: addr.clone(),
             rx,
             name,
             id: self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(name)),
@@ -392,7 +393,7 @@ impl Ep {
             && entry.messages == 0
             && entry.parked.is_empty()
         {
-            self.names.remove(entry.addr, entry.rx);
+            self.names.remove(entry.addr.clone(), entry.rx);
             self.peers.remove(peer);
         }
     }
@@ -438,10 +439,10 @@ impl State {
     }
 
     /// An address got a name.
-    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &SocketAddr) {
+    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         // Only peers that exist; others are looked up when they are sent to.
-        for peer in ep.names.all_at(*addr) {
+        for peer in ep.names.all_at(addr) {
             let entry = &mut ep.peers[peer];
             entry.name = name;
             entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));

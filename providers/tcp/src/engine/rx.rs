@@ -12,7 +12,6 @@ use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, room_behind};
 use super::tx::{Finish, trace};
 use crate::config::config;
-use crate::sock::to_bytes;
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
 };
@@ -151,7 +150,7 @@ impl Ep {
             && entry.src == FI_ADDR_NOTAVAIL
         {
             // The message is there; its sender's name is not, but its address.
-            let addr = self.peers.get(about.peer).map(|peer| to_bytes(&peer.addr));
+            let addr = self.peers.get(about.peer).map(|peer| peer.addr.to_bytes());
             let data = addr.unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.rx_failed(CompletionError { data, ..error });
