@@ -1,7 +1,7 @@
 //! `libfabric.so.1`: the exported symbols, and nothing else.
 //!
 //! Every function of the library with every version it ever had. What they do
-//! is in [`ofi::core::entry`]; the two that are variadic come by way of
+//! is in [`ofi_core::entry`]; the two that are variadic come by way of
 //! `variadic.c`, because stable Rust cannot define such functions.
 #[macro_use]
 mod symver;
@@ -9,7 +9,7 @@ mod calls;
 
 use core::ffi::{c_char, c_int};
 use ofi::abi::{c_enum, fi_log_level, fi_log_subsys, fi_param_type, fi_provider};
-use ofi::core::{entry, registry};
+use ofi_core::{entry, registry};
 
 versioned! {
     fi_getinfo {

@@ -2,7 +2,7 @@
 //! the tcp provider in it and nothing else, no parameters and no log.
 use core::ffi::{c_char, c_int, c_void};
 use ofi::abi::{fi_fabric_attr, fi_info, fid_fabric};
-use ofi::core::entry;
+use ofi_core::entry;
 use ofi_provider::provider::Provider;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

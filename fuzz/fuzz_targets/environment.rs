@@ -3,8 +3,8 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use ofi::abi::fi_param_type::*;
-use ofi::core::log::Names;
-use ofi::core::params::{self, Value};
+use ofi_core::log::Names;
+use ofi_core::params::{self, Value};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -24,7 +24,7 @@ fn init() {
     // Neither plug-ins nor a warning for every value.
     set("FI_PROVIDER_PATH", b"/nonexistent");
     set("FI_LOG_PROV", b"^core");
-    ofi::core::start();
+    ofi_core::start();
     for (name, kind) in PARAMS {
         params::define(Some(c"fuzz"), name, kind.into(), c"a value");
     }

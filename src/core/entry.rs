@@ -5,14 +5,14 @@
 //! `struct fi_info`: an older caller's structures are shorter. What is returned
 //! is always of the current generation, whose beginning is that of the older.
 #![allow(clippy::missing_safety_doc, reason = "each is as its manual page, named here, says")]
-use crate::abi::*;
-use crate::boundary::{Uncancelled, answer};
-use crate::core::{getinfo, log, open, params, start};
-use crate::error::{Error, Result, ofi_text};
-use crate::info::{API_VERSION, Era, InfoRef, dup_raw, free_raw, tostr, version};
+use crate::{getinfo, log, open, params, start};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
+use ofi::abi::*;
+use ofi::boundary::{Uncancelled, answer};
+use ofi::error::{Error, Result, ofi_text};
+use ofi::info::{API_VERSION, Era, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// As [`answer`], for functions that answer with something else than a code.

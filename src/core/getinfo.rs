@@ -7,14 +7,14 @@
 //! one, the core's name in its hints; the infos it makes of the answer keep
 //! that name, to which this side appends the utility provider's own. So a
 //! utility provider needs nothing of this library but what it exports.
-use crate::abi::{FI_PROV_ATTR_ONLY, fi_ep_type, fi_fabric_attr, fi_info, fid_fabric};
-use crate::core::log::{self, Captured, Names};
-use crate::core::registry::{self, Kind, Provider, Registry};
-use crate::core::{hooks, params};
-use crate::error::{Error, Result};
-use crate::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, tostr, version};
+use crate::log::{self, Captured, Names};
+use crate::registry::{self, Kind, Provider, Registry};
+use crate::{hooks, params};
 use core::ffi::{CStr, c_void};
 use core::ptr;
+use ofi::abi::{FI_PROV_ATTR_ONLY, fi_ep_type, fi_fabric_attr, fi_info, fid_fabric};
+use ofi::error::{Error, Result};
+use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, tostr, version};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 

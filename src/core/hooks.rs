@@ -1,10 +1,10 @@
 //! Hook providers, which go around the fabrics that programs open (fi_hook(7)).
-use crate::abi::{fi_fabric_attr, fid, fid_domain, fid_fabric};
-use crate::core::log;
-use crate::core::registry::{Provider, Registry};
-use crate::error::{Error, Result};
-use crate::info::{InfoBuf, InfoChain, InfoRef};
+use crate::log;
+use crate::registry::{Provider, Registry};
 use core::ptr;
+use ofi::abi::{fi_fabric_attr, fid, fid_domain, fid_fabric};
+use ofi::error::{Error, Result};
+use ofi::info::{InfoBuf, InfoChain, InfoRef};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,16 +3,16 @@
 //! Besides being written, lines at levels warn and info can be captured while a
 //! provider answers a getinfo: they are the reasons for what it leaves out,
 //! whether the provider is ours or anybody's.
-use crate::abi::{
-    FI_LOG_PROV_FILTERED, c_enum, fi_context, fi_log_level, fi_log_subsys, fi_ops_log, fi_provider,
-    fid_logging,
-};
-use crate::core::params;
-use crate::info::{API_VERSION, tostr};
+use crate::params;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use ofi::abi::{
+    FI_LOG_PROV_FILTERED, c_enum, fi_context, fi_log_level, fi_log_subsys, fi_ops_log, fi_provider,
+    fid_logging,
+};
+use ofi::info::{API_VERSION, tostr};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::Write;

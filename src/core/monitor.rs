@@ -10,15 +10,15 @@
 //! A program may report a change from anywhere, also from inside `free`, so
 //! nothing here is allocated or freed, and nothing of the program's is called,
 //! under the one lock that such a report takes.
-use crate::abi::{
-    FI_CLASS_MEM_MONITOR, fi_ops, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
-};
-use crate::boundary::answer;
-use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
-use crate::monitor::Coverage;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
+use ofi::abi::{
+    FI_CLASS_MEM_MONITOR, fi_ops, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
+};
+use ofi::boundary::answer;
+use ofi::error::{Error, Result};
+use ofi::fid::{Embeds, ops};
+use ofi::monitor::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -288,9 +288,9 @@ unsafe extern "C" fn valid(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::open;
-    use crate::info::version;
+    use crate::open;
     use core::sync::atomic::{AtomicUsize, Ordering};
+    use ofi::info::version;
 
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     static WATCHED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
@@ -321,7 +321,7 @@ mod tests {
 
     fn listen(context: usize) -> Result<*mut fid_mem_monitor> {
         let ops = fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(told) };
-        let (name, len) = (crate::monitor::IMPORTED_MONITOR, size_of_val(&ops));
+        let (name, len) = (ofi::monitor::IMPORTED_MONITOR, size_of_val(&ops));
         let (attr, context) = ((&raw const ops).cast(), context as *mut c_void);
         // SAFETY: the attribute is of that size.
         unsafe { open::open(version(1, 13), name, attr, len, 0, context) }.map(|fid| fid.cast())

@@ -1,13 +1,13 @@
 //! `fi_open`: parts of the library that programs give something of their own
 //! (fi_open(3), fi_import_log).
 use super::monitor;
-use crate::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_logging};
-use crate::boundary::answer;
-use crate::core::log;
-use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
-use crate::info::version;
+use crate::log;
 use core::ffi::{CStr, c_int, c_void};
+use ofi::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_logging};
+use ofi::boundary::answer;
+use ofi::error::{Error, Result};
+use ofi::fid::{Embeds, ops};
+use ofi::info::version;
 use std::sync::Arc;
 
 /// What `fi_open` gives: a program binds an object of its own to it.
@@ -40,7 +40,7 @@ pub(super) unsafe fn open(
     context: *mut c_void,
 ) -> Result<*mut fid> {
     let is = |part: &CStr| name.to_bytes().eq_ignore_ascii_case(part.to_bytes());
-    if name == crate::monitor::IMPORTED_MONITOR {
+    if name == ofi::monitor::IMPORTED_MONITOR {
         // SAFETY: by this function's contract.
         return unsafe { monitor::open(attr, attr_len, flags, context) };
     }
@@ -115,7 +115,7 @@ unsafe extern "C" fn bind_monitor(_part: *mut fid, with: *mut fid, flags: u64) -
     answer("fi_import_fid", || -> Result {
         // SAFETY: fi_import_fid(3): a live object of the program's, or null.
         unsafe {
-            to_import(with, crate::abi::FI_CLASS_MEM_MONITOR, flags)?;
+            to_import(with, ofi::abi::FI_CLASS_MEM_MONITOR, flags)?;
             monitor::import(with.cast())
         }
     })

@@ -1,10 +1,10 @@
 //! Run-time parameters: environment variables and the system's configuration
 //! file (fi_provider(7), `fi_param_define`; fabric(7), `fi_getparams`).
-use crate::abi::{c_enum, fi_param, fi_param_type};
-use crate::core::log;
-use crate::error::{Error, Result};
+use crate::log;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
+use ofi::abi::{c_enum, fi_param, fi_param_type};
+use ofi::error::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -3,15 +3,15 @@
 //! Plug-ins stay loaded until the process ends: their threads, and callbacks of
 //! theirs that others hold, may outlive any moment at which one could unload
 //! them. Their `cleanup` runs when the library's destructors do.
-use crate::abi::{FI_LIB_SUFFIX, fi_provider};
-use crate::core::hooks::{Layer, Side, Sides};
-use crate::core::log::{self, Names};
-use crate::core::params;
-use crate::info::{API_VERSION, version};
+use crate::hooks::{Layer, Side, Sides};
+use crate::log::{self, Names};
+use crate::params;
 use core::ffi::CStr;
 use core::mem;
 use core::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use ofi::abi::{FI_LIB_SUFFIX, fi_provider};
+use ofi::info::{API_VERSION, version};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -590,8 +590,8 @@ pub(super) mod tests {
         }
     }
 
-    use crate::abi::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
     use core::ffi::{c_char, c_int, c_void};
+    use ofi::abi::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
 
     unsafe extern "C" fn getinfo(
         _: u32,

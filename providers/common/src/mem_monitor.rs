@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_monitor_that_the_program_imported_watches_for_the_caches_of_a_plug_in() {
-        let open: FiOpen = ofi::core::entry::fi_open;
+        let open: FiOpen = ofi_core::entry::fi_open;
         assert!(Imported::open_with(open).is_none());
         let mut ops = fi_ops_mem_monitor {
             size: size_of::<fi_ops_mem_monitor>(),

@@ -8,8 +8,8 @@
 //! - `open` is `fi_open`: the log and the memory monitor that a program gives us.
 //! - [`entry`] is the C face of it all, which `capi` gives symbol versions.
 //!
-//! Start-up happens once, at the first call that needs providers. Nothing here
-//! may be used from a plug-in: it would be a second copy with statics of its own.
+//! Start-up happens once, at the first call that needs providers. Only `capi` links this
+//! package: in a plug-in it would be a second copy with statics of its own.
 pub mod entry;
 pub mod getinfo;
 mod hooks;
