@@ -187,6 +187,49 @@ impl AsRawFd for EventFd {
     }
 }
 
+/// A descriptor that becomes readable after some time.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// A new one, which is off.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe {
+            let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+            let fd = check(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Sleeps until it goes off.
+    pub fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call. Waking early does no harm.
+        unsafe { libc::poll(&raw mut poll, 1, -1) };
+    }
+
+    /// Goes off after `delay`; zero turns it off.
+    pub fn set(&self, delay: Duration) {
+        let value = libc::timespec {
+            tv_sec: delay.as_secs() as libc::time_t,
+            tv_nsec: delay.subsec_nanos().into(),
+        };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: `spec` outlives the call, which copies it.
+        unsafe {
+            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut())
+        };
+    }
+}
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// A point in time to give up at, from a timeout in milliseconds as the API
 /// has it: negative waits for ever.
 #[derive(Clone, Copy, Debug)]

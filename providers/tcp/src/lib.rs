@@ -4,6 +4,7 @@
 //! behind the common glue, [`engine`] does the work, [`wire`] holds the
 //! formats, which are those of the original's tcp provider.
 mod admission;
+mod callers;
 mod config;
 mod domain;
 mod engine;

@@ -1,13 +1,11 @@
 //! Passive endpoints: listening for MSG connections.
+use crate::callers::{self, Call, Caller, Callers, HANDSHAKE_TIMEOUT};
 use crate::config::config;
-use crate::engine::{
-    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, HANDSHAKE_TIMEOUT, Request, Timer, cm_message,
-    is_shortage, max_silent,
-};
-use crate::guests::{self, Door, Guest};
+use crate::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, is_shortage};
+use crate::guests::{self, Door};
 use crate::info::TCP;
 use crate::sock::{Socket, to_bytes};
-use crate::wire::{CM_DATA_MAX, CM_LEN, CmType};
+use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
 use ofi_provider::abi::FI_CONNREQ;
 use ofi_provider::addr;
@@ -17,8 +15,7 @@ use ofi_provider::glue::{PassiveEp, Reject, Request as Pending, take_request};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
-use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::sys::{Epoll, Interest, Timer};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -31,6 +28,9 @@ const LISTENER: u64 = u64::MAX;
 
 /// Token of the timer.
 const TIMER: u64 = u64::MAX - 1;
+
+/// Whom all callers of a passive endpoint call.
+const ALL: u32 = 0;
 
 /// Callers that may be connected without having said what they want.
 const MAX_SILENT: usize = 1024;
@@ -59,17 +59,6 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Somebody whose request is not complete.
-struct Caller {
-    socket: Socket,
-    peer: SocketAddr,
-    bytes: Vec<u8>,
-    /// Smaller: was here before.
-    serial: u64,
-    since: Instant,
-    guest: Guest,
-}
-
 /// A request that the application knows of, by its handle.
 struct Unanswered {
     handle: usize,
@@ -87,9 +76,7 @@ struct State {
     /// Requests, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
     /// Connected, and their request is not complete.
-    callers: Slab<Caller>,
-    /// How many callers there were.
-    called: u64,
+    callers: Callers,
     to: Option<(Arc<Eq>, FidPtr)>,
     /// What the application gets with a request, but for the addresses.
     info: InfoBuf,
@@ -113,8 +100,7 @@ impl TcpPep {
                     bound: None,
                     socket: None,
                     unanswered: VecDeque::new(),
-                    callers: Slab::default(),
-                    called: 0,
+                    callers: Callers::new(0, MAX_SILENT),
                     to: None,
                     info,
                     deaf: false,
@@ -193,7 +179,7 @@ impl PassiveEp for TcpPep {
         let mut state = self.shared.state.lock();
         state.bound = None;
         state.socket = None;
-        state.callers = Slab::default();
+        state.callers.drop_all_of(ALL);
         state.unanswered.clear();
         if let Some((_, fid)) = state.to.take() {
             Pending::drop_all_of(fid.0 as usize);
@@ -244,23 +230,13 @@ impl State {
                         socket.set_nodelay();
                     }
                     socket.set_connect_timeout(CONNECT_TIMEOUT);
-                    if self.callers.len() >= max_silent().min(MAX_SILENT) {
-                        self.drop_oldest();
-                    }
-                    let fd = socket.fd();
-                    let (bytes, serial, since) = (Vec::new(), self.called, Instant::now());
-                    let guest = Guest::new(peer.ip());
-                    self.called += 1;
-                    let caller = Caller { socket, peer, bytes, serial, since, guest };
-                    let id = self.callers.insert(caller);
-                    if epoll.add(fd, u64::from(id), Interest::READ).is_err() {
-                        self.callers.remove(id);
-                    } else {
-                        self.hear(id, epoll);
+                    match self.callers.admit(epoll, socket, peer, ALL) {
+                        (id, Call::Complete) => self.called(id, epoll),
+                        (_, Call::Incomplete | Call::Over) => {}
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
-                Err(error) if is_shortage(error) && self.callers.is_empty() => {
+                Err(error) if is_shortage(error) && self.callers.len() == 0 => {
                     if !self.deaf {
                         ofi_provider::log_sparsely!(
                             &TCP,
@@ -271,7 +247,9 @@ impl State {
                     }
                     return self.wait(epoll, DEAF_DELAY);
                 }
-                Err(error) if is_shortage(error) => self.drop_oldest(),
+                Err(error) if is_shortage(error) => {
+                    self.callers.drop_oldest();
+                }
                 Err(_) => break,
             }
         }
@@ -280,8 +258,9 @@ impl State {
         {
             let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
         }
-        if !self.callers.is_empty() {
-            self.timer.set(patience.unwrap_or(HANDSHAKE_TIMEOUT));
+        if self.callers.len() > 0 {
+            let next = patience.map(|at| at.saturating_duration_since(Instant::now()));
+            self.timer.set(next.unwrap_or(HANDSHAKE_TIMEOUT).max(ROOM_DELAY));
         }
     }
 
@@ -297,16 +276,10 @@ impl State {
 
     /// Ends connections on which nobody said for long what he wants. When the next one is to
     /// be looked at.
-    fn end_silence(&mut self, epoll: &Epoll) -> Option<Duration> {
-        let late = |(_, caller): &(u32, &Caller)| caller.since.elapsed() >= HANDSHAKE_TIMEOUT;
-        let late: Vec<_> = self.callers.iter().filter(late).map(|(id, _)| id).collect();
-        for id in late {
-            // It may be us who did not listen.
-            self.hear(id, epoll);
-            self.callers.remove(id);
-        }
-        let oldest = self.callers.iter().map(|(_, caller)| caller.since).min()?;
-        Some((HANDSHAKE_TIMEOUT - oldest.elapsed().min(HANDSHAKE_TIMEOUT)).max(ROOM_DELAY))
+    fn end_silence(&mut self, epoll: &Epoll) -> Option<Instant> {
+        let (complete, next) = self.callers.end_silence(Instant::now());
+        complete.into_iter().for_each(|id| self.called(id, epoll));
+        next
     }
 
     /// Whether there are as many requests as the backlog says, answered ones included.
@@ -333,8 +306,7 @@ impl State {
             if self.has_room() {
                 return true;
             }
-            if !self.is_full() && !self.callers.is_empty() {
-                self.drop_oldest();
+            if !self.is_full() && self.callers.drop_oldest() {
                 continue;
             }
             let late = |request: &mut Unanswered| request.since.elapsed() >= ANSWER_TIME;
@@ -347,86 +319,36 @@ impl State {
         }
     }
 
-    /// Strangers must not use up our descriptors by silence.
-    fn drop_oldest(&mut self) {
-        let oldest = self.callers.iter().min_by_key(|(_, caller)| caller.serial);
-        if let Some(id) = oldest.map(|(id, _)| id) {
-            self.callers.remove(id);
+    fn hear(&mut self, id: u32, epoll: &Epoll) {
+        if self.callers.hear(id) == Call::Complete {
+            self.called(id, epoll);
         }
     }
 
-    /// Reads a caller's request; when it is complete the application hears of it.
-    fn hear(&mut self, id: u32, epoll: &Epoll) {
-        let Some(Caller { socket, peer, bytes, .. }) = self.callers.get_mut(id) else { return };
-        let mut room = [0u8; CM_LEN + CM_DATA_MAX];
-        loop {
-            // No byte behind the request may be taken: it belongs to a message.
-            let want = match crate::wire::CmMessage::len_at(bytes) {
-                Ok(Some(len)) if bytes.len() >= CM_LEN => len - bytes.len(),
-                _ => CM_LEN - bytes.len().min(CM_LEN),
-            };
-            if want == 0 {
-                break;
-            }
-            match socket.recv(&mut room[..want]) {
-                Ok(0) => {
-                    self.callers.remove(id);
-                    return;
-                }
-                Ok(n) => bytes.extend_from_slice(&room[..n]),
-                Err(Error::AGAIN | Error::INTR) => break,
-                Err(_) => {
-                    self.callers.remove(id);
-                    return;
-                }
-            }
-            if crate::wire::CmMessage::len_at(bytes).is_err() {
-                break;
-            }
-        }
-        let message = match cm_message(bytes) {
-            Ok(None) => return,
-            Ok(Some(message)) if message.kind == CmType::Request => message,
-            Ok(Some(_)) => {
-                self.callers.remove(id);
-                return;
-            }
-            Err(why) => {
-                ofi_provider::log_sparsely!(
-                    &TCP,
-                    WARN,
-                    EP_CTRL,
-                    "refusing the connection of {peer}: {why}"
-                );
-                self.callers.remove(id);
-                return;
-            }
-        };
-        let Some(Caller { socket, peer, guest, .. }) = self.callers.remove(id) else { return };
+    /// A caller has said everything: the application hears of it.
+    fn called(&mut self, id: u32, epoll: &Epoll) {
         // What comes next is for an endpoint: it must not wake the event queue.
-        epoll.remove(socket.fd());
-        if let Err(error) = self.announce(socket, &peer, message, guest) {
+        let Some((caller, request)) = self.callers.take(epoll, id) else { return };
+        let from = caller.from;
+        if request.kind != CmType::Request {
+            callers::refuse(&from, Malformed("connection message out of turn"));
+        } else if let Err(error) = self.announce(caller, request) {
             ofi_provider::log_sparsely!(
                 &TCP,
                 WARN,
                 EP_CTRL,
-                "dropping the connection request of {peer}: {error}"
+                "dropping the connection request of {from}: {error}"
             );
         }
     }
 
-    fn announce(
-        &mut self,
-        socket: Socket,
-        peer: &SocketAddr,
-        message: crate::wire::CmMessage,
-        guest: Guest,
-    ) -> Result {
+    fn announce(&mut self, caller: Caller, message: CmMessage) -> Result {
+        let Caller { socket, from, guest, .. } = caller;
         let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
         let local = socket.local_addr()?;
         let mut info = self.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&to_bytes(&local)))?;
-        info.set_dest_addr(Some(&to_bytes(peer)))?;
+        info.set_dest_addr(Some(&to_bytes(&from)))?;
         let (order, atomics, pending) = (message.order, message.knows.atomics, Arc::new(()));
         let unanswered = Arc::downgrade(&pending);
         let request = Request { socket, order, atomics, _guest: guest, _pending: pending };

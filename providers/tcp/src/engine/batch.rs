@@ -7,10 +7,10 @@
 //! progress, or, if the application does neither, when the [`Courier`] comes.
 //! They are complete when they have left.
 use super::Engine;
-use super::cm::Timer;
 use super::tx::Finish;
 use crate::config::config;
 use ofi_provider::error::Result;
+use ofi_provider::sys::Timer;
 use ofi_provider::worker::{Worker, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -8,6 +8,7 @@ use super::conn::{Conn, Stage};
 use super::ep::{Ep, Kind};
 use super::tx::Outgoing;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
+use crate::callers::{self, Call, HANDSHAKE_TIMEOUT};
 use crate::config::config;
 use crate::guests::{self, Door, Guest};
 use crate::sock::Socket;
@@ -20,12 +21,11 @@ use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::slab::{NONE, Slab};
-use ofi_provider::sys::{Interest, max_descriptors};
+use ofi_provider::slab::NONE;
+use ofi_provider::sys::Interest;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,15 +48,6 @@ const MAX_HANG_UPS: u32 = 10;
 /// How long a listener that lacked descriptors or memory waits.
 pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
 
-/// How many callers may be connected without having said what they want: strangers
-/// leave the program the other half of its descriptors.
-pub(crate) fn max_silent() -> usize {
-    max_descriptors() / 2
-}
-
-/// How long a caller may take to say what he wants.
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Callers accepted in one turn: others have to get theirs.
 pub(crate) const ACCEPTS: usize = 64;
 
@@ -64,57 +55,9 @@ pub(crate) const ACCEPTS: usize = 64;
 /// looked through for every caller.
 const GUESTS_PER_LEAVER: usize = 64;
 
-/// Whether a caller, known by its serial number, has not said yet who it is.
-fn is_silent(conns: &Slab<Conn>, (id, serial): (u32, u64)) -> bool {
-    let silent = |conn: &Conn| conn.stage == Stage::AwaitRequest && conn.serial == serial;
-    conns.get(id).is_some_and(silent)
-}
-
 /// Whether accepting failed for want of what may be there later.
 pub(crate) fn is_shortage(error: Error) -> bool {
     matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
-}
-
-/// Makes the descriptor it is watched by readable after some time.
-#[derive(Debug)]
-pub(crate) struct Timer(OwnedFd);
-
-impl Timer {
-    pub(crate) fn new() -> Result<Self> {
-        // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe {
-            let fd =
-                libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
-            if fd < 0 { Err(Error::last_os()) } else { Ok(Self(OwnedFd::from_raw_fd(fd))) }
-        }
-    }
-
-    /// Sleeps until it goes off.
-    pub(super) fn wait(&self) {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call. Waking early does no harm.
-        unsafe { libc::poll(&raw mut poll, 1, -1) };
-    }
-
-    /// Goes off after `delay`; zero turns it off.
-    pub(crate) fn set(&self, delay: Duration) {
-        let value = libc::timespec {
-            tv_sec: delay.as_secs() as libc::time_t,
-            tv_nsec: delay.subsec_nanos().into(),
-        };
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: `spec` outlives the call, which copies it.
-        unsafe {
-            libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut())
-        };
-    }
-}
-
-impl AsRawFd for Timer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
 }
 
 /// A request that came to a passive endpoint, until the application answers.
@@ -303,17 +246,14 @@ impl State {
                     if config().nodelay {
                         socket.set_nodelay();
                     }
-                    let mut conn = Conn::new(socket, Stage::AwaitRequest, ep_id);
-                    conn.guest = Some(Guest::new(from.ip()));
-                    if let Ok(id) = self.add_conn(conn) {
-                        // What the peer says first is often there already.
-                        self.handshake(id);
-                        self.bound_silence(id);
-                        self.note_guest(id);
+                    match self.callers.admit(&self.epoll, socket, from, ep_id) {
+                        (id, Call::Complete) => self.called(id),
+                        (_, Call::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
+                        (_, Call::Over) => {}
                     }
                 }
                 Err(error) if is_shortage(error) => {
-                    if self.drop_oldest_silent() || self.drop_guests() {
+                    if self.callers.drop_oldest() || self.drop_guests() {
                         continue;
                     }
                     self.be_deaf(ep_id);
@@ -369,65 +309,7 @@ impl State {
         self.wake_at(Instant::now() + delay);
     }
 
-    /// Strangers must not use up the program's descriptors by silence; who was only
-    /// slow calls again.
-    fn bound_silence(&mut self, new: u32) {
-        let Some(caller) = self.conns.get(new).map(|conn| (new, conn.serial)) else { return };
-        if !is_silent(&self.conns, caller) {
-            return;
-        }
-        let now = Instant::now();
-        self.silent.push_back((caller.0, caller.1, now));
-        self.wake_at(now + HANDSHAKE_TIMEOUT);
-        let most = max_silent();
-        if self.silent.len() > most {
-            let conns = &self.conns;
-            self.silent.retain(|(id, serial, _)| is_silent(conns, (*id, *serial)));
-        }
-        while self.silent.len() > most && self.drop_oldest_silent() {}
-    }
-
-    /// Ends the connection of the caller who was accepted first of those that have not
-    /// said yet who they are. Whether there was one.
-    fn drop_oldest_silent(&mut self) -> bool {
-        while let Some((id, serial, _)) = self.silent.pop_front() {
-            if is_silent(&self.conns, (id, serial)) {
-                self.fail(id, Error::CONNABORTED);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Ends connections on which nobody said for long what he wants. When the next one is
-    /// to be looked at.
-    fn end_silence(&mut self, now: Instant) -> Option<Instant> {
-        while let Some(&(id, serial, since)) = self.silent.front() {
-            if is_silent(&self.conns, (id, serial)) {
-                if now < since + HANDSHAKE_TIMEOUT {
-                    return Some(since + HANDSHAKE_TIMEOUT);
-                }
-                // It may be us who did not listen.
-                self.handshake(id);
-                if is_silent(&self.conns, (id, serial)) {
-                    if let Some(addr) = &self.conns[id].held {
-                        ofi_provider::log_sparsely!(
-                            &crate::info::TCP,
-                            WARN,
-                            EP_CTRL,
-                            "refusing the connection of {addr}: it is not in the address vector \
-                             (FI_TCP_PEERS)"
-                        );
-                    }
-                    self.fail(id, Error::TIMEDOUT);
-                }
-            }
-            self.silent.pop_front();
-        }
-        None
-    }
-
-    /// An accepted caller counts as a stranger unless it has said who it is.
+    /// A caller was let in, and may be a stranger.
     fn note_guest(&mut self, new: u32) {
         let is_guest = |conn: &&Conn| conn.guest.is_some();
         let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
@@ -444,11 +326,13 @@ impl State {
     /// there are not too many now.
     fn bound_guests(&mut self) -> bool {
         // As many as there are at least, which saves to look at each.
-        if !guests::are_too_many(self.guests.len()) {
+        if !guests::are_too_many(self.guests.len() + self.callers.len()) {
             return true;
         }
         self.forget_guests();
-        !guests::are_too_many(self.guests.len()) || self.drop_oldest_silent() || self.drop_guests()
+        !guests::are_too_many(self.guests.len() + self.callers.len())
+            || self.callers.drop_oldest()
+            || self.drop_guests()
     }
 
     /// Takes those off the list who have left or have a name now.
@@ -523,17 +407,13 @@ impl State {
                 }
                 true
             }
-            Stage::AwaitResponse | Stage::AwaitRequest => self.hear(id),
-            Stage::Connected => false,
+            Stage::AwaitResponse => self.hear(id),
+            Stage::Called | Stage::Connected => false,
         }
     }
 
-    /// Reads the peer's connection message.
+    /// Reads the peer's answer.
     fn hear(&mut self, id: u32) -> bool {
-        let conn = &mut self.conns[id];
-        if conn.held.is_some() && !self.is_patient(id) {
-            return true;
-        }
         let conn = &mut self.conns[id];
         let mut bytes = [0u8; CM_LEN];
         // First the fixed part, then as much as it says follows, so that no byte
@@ -562,36 +442,90 @@ impl State {
                 }
             }
         }
-        let mut stash = std::mem::take(&mut conn.stash);
-        let stage = conn.stage;
+        let stash = std::mem::take(&mut conn.stash);
         let kind = self.eps[conn.ep].identity.kind;
-        let result = CmMessage::parse(&stash).and_then(|message| match (stage, message.kind) {
-            (Stage::AwaitRequest, CmType::Request | CmType::ContextRequest) => {
-                self.rdm_request(id, &message)
-            }
-            (Stage::AwaitResponse, CmType::Response) if kind == Kind::Rdm => {
-                self.rdm_answer(id, &message)
-            }
-            (Stage::AwaitResponse, CmType::Response) => {
+        let result = CmMessage::parse(&stash).and_then(|message| match message.kind {
+            CmType::Response if kind == Kind::Rdm => self.rdm_answer(id, &message),
+            CmType::Response => {
                 self.msg_answer(id, message);
                 Ok(())
             }
-            (Stage::AwaitResponse, CmType::Nack) => {
+            CmType::Nack => {
                 self.refused(id, message.data);
                 Ok(())
             }
             _ => Err(Malformed("connection message out of turn")),
         });
-        match result {
-            Err(why) => self.refuse_stranger(id, why),
-            Ok(()) => {
-                if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.held.is_some()) {
-                    // It is read again when the address vector holds the caller.
-                    std::mem::swap(&mut conn.stash, &mut stash);
-                }
-            }
+        if let Err(why) = result {
+            self.refuse_stranger(id, why);
         }
         true
+    }
+
+    /// What a caller whose connection can be heard of says.
+    pub(super) fn hear_caller(&mut self, id: u32) {
+        if self.callers.hear(id) == Call::Complete {
+            self.called(id);
+        }
+    }
+
+    /// A caller has said everything: he becomes a peer, waits until the address vector holds
+    /// him (FI_TCP_PEERS), or goes.
+    fn called(&mut self, id: u32) {
+        let Some((request, from)) = self.callers.request(id) else { return };
+        let hello = match RdmHello::parse(&request.data) {
+            Ok(hello) => hello,
+            Err(why) => {
+                callers::refuse(&from, why);
+                self.callers.drop(id);
+                return;
+            }
+        };
+        let addr = Addr::Ip(SocketAddr::new(from.ip(), hello.port)).identity();
+        if self.holds(id, &addr) {
+            return;
+        }
+        let epoll = self.epoll.clone();
+        let Some((caller, request)) = self.callers.take(&epoll, id) else { return };
+        let mut conn = Conn::new(caller.socket, Stage::Called, caller.called);
+        conn.guest = Some(caller.guest);
+        (conn.order, conn.knows) = (request.order, request.knows);
+        if let Ok(id) = self.add_conn(conn) {
+            self.rdm_request(id, &request, &hello, addr);
+            self.note_guest(id);
+        }
+    }
+
+    /// Whether a caller of this name has to wait until the address vector holds it. His time is
+    /// that of callers who say nothing.
+    fn holds(&mut self, id: u32, addr: &Addr) -> bool {
+        if !config().peers.only_known() {
+            return false;
+        }
+        let av = self.callers.called_by(id).and_then(|ep| self.eps.get(ep)?.av.as_ref());
+        if av.is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL) {
+            return false;
+        }
+        ofi_provider::log_sparsely!(
+            &crate::info::TCP,
+            INFO,
+            EP_CTRL,
+            "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
+        );
+        let epoll = self.epoll.clone();
+        self.callers.hold(&epoll, id, addr.clone());
+        self.wake_in(HANDSHAKE_TIMEOUT);
+        true
+    }
+
+    /// The address vector holds this peer from now on: if it has called already, it is
+    /// answered.
+    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
+        if config().peers.only_known() {
+            for id in self.callers.held_as(ep_id, addr) {
+                self.hear_caller(id);
+            }
+        }
     }
 
     /// These peers are in the address vector no longer: where only those may call that are,
@@ -604,51 +538,6 @@ impl State {
         let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
         for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Error::CONNABORTED);
-        }
-    }
-
-    /// Whether a caller who has to wait says nothing meanwhile, as he should.
-    fn is_patient(&mut self, id: u32) -> bool {
-        match self.conns[id].socket.recv(&mut [0]) {
-            Err(Error::AGAIN | Error::INTR) => return true,
-            Ok(0) | Err(Error::CONNRESET) => self.hung_up(id),
-            Ok(_) => self.refuse_stranger(id, Malformed("data before the connection is made")),
-            Err(error) => self.fail(id, error),
-        }
-        false
-    }
-
-    /// Whether a caller of this name has to wait until the address vector holds it, as
-    /// FI_TCP_PEERS wants. Its time is that of callers who say nothing.
-    fn holds(&mut self, id: u32, addr: &Addr) -> bool {
-        let conn = &mut self.conns[id];
-        let av = self.eps[conn.ep].av.as_ref();
-        let is_known = av.is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL);
-        conn.held = (config().peers.only_known() && !is_known).then(|| addr.clone());
-        if conn.held.is_some() {
-            ofi_provider::log_sparsely!(
-                &crate::info::TCP,
-                INFO,
-                EP_CTRL,
-                "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
-            );
-        }
-        conn.held.is_some()
-    }
-
-    /// The address vector holds this peer from now on: if it has called already, it is
-    /// answered.
-    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
-        if !config().peers.only_known() {
-            return;
-        }
-        let is_meant = |&(id, serial): &(u32, u64)| {
-            let conn = self.conns.get(id).filter(|conn| conn.serial == serial);
-            conn.is_some_and(|conn| conn.ep == ep_id && conn.held.as_ref() == Some(addr))
-        };
-        let calls = self.silent.iter().map(|&(id, serial, _)| (id, serial));
-        for (id, _) in calls.filter(is_meant).collect::<Vec<_>>() {
-            self.handshake(id);
         }
     }
 
@@ -737,23 +626,11 @@ impl State {
     /// An RDM peer calls. Two that call each other at the same time must end up
     /// with one connection: the call of the smaller address is refused, or of the
     /// one that can be called itself if the other cannot.
-    fn rdm_request(&mut self, id: u32, message: &CmMessage) -> Parsed {
-        let hello = RdmHello::parse(&message.data)?;
-        let conn = &mut self.conns[id];
-        (conn.order, conn.knows) = (message.order, message.knows);
-        let ep_id = conn.ep;
-        let Ok(mut addr) = conn.socket.peer_addr() else {
-            self.fail(id, Error::NOTCONN);
-            return Ok(());
-        };
-        addr.set_port(hello.port);
-        let addr = Addr::Ip(addr).identity();
-        if self.holds(id, &addr) {
-            return Ok(());
-        }
+    fn rdm_request(&mut self, id: u32, message: &CmMessage, hello: &RdmHello, addr: Addr) {
+        let ep_id = self.conns[id].ep;
         if !message.contexts.are_first() {
-            self.context_request(id, message.contexts, &hello, addr);
-            return Ok(());
+            self.context_request(id, message.contexts, hello, addr);
+            return;
         }
         let ep = &mut self.eps[ep_id];
         let local = Addr::Ip(ep.identity.local);
@@ -788,7 +665,7 @@ impl State {
                     &[],
                 ));
                 self.drop_conn(id);
-                return Ok(());
+                return;
             }
             if known.is_connected() {
                 // The peer was restarted: what was under way with its
@@ -808,7 +685,7 @@ impl State {
         if self.eps[ep_id].name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
-        let answer = self.eps[ep_id].answer_to(&hello);
+        let answer = self.eps[ep_id].answer_to(hello);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
@@ -818,7 +695,7 @@ impl State {
         if conn.socket.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
-            return Ok(());
+            return;
         }
         let entry = &mut self.eps[ep_id].peers[peer];
         (entry.pid, entry.instance) = (hello.pid, message.instance);
@@ -830,7 +707,6 @@ impl State {
             self.conns[id].take_over(parked);
         }
         self.established(id);
-        Ok(())
     }
 
     /// The peer said no.
@@ -896,7 +772,8 @@ impl State {
         self.timer.set(Duration::ZERO);
         self.wakes = None;
         let now = Instant::now();
-        let mut next = self.end_silence(now);
+        let (complete, mut next) = self.callers.end_silence(now);
+        complete.into_iter().for_each(|id| self.called(id));
         let mut due = Vec::new();
         for (ep_id, ep) in self.eps.iter() {
             for (peer, entry) in ep.peers.iter() {
@@ -1087,6 +964,7 @@ impl State {
         if let Some((listener, _)) = &self.eps[ep_id].listener {
             self.epoll.remove(listener.fd());
         }
+        self.callers.drop_all_of(ep_id);
         self.deaf.retain(|deaf| *deaf != ep_id);
         self.eps.remove(ep_id);
     }

@@ -7,7 +7,6 @@ use crate::config::config;
 use crate::guests::Guest;
 use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header, Knows};
-use ofi_provider::addr::Addr;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -21,8 +20,8 @@ pub(crate) enum Stage {
     Connecting,
     /// Our request is sent; the answer is awaited.
     AwaitResponse,
-    /// Accepted from the listener; the request is awaited.
-    AwaitRequest,
+    /// The peer called, and is to be answered.
+    Called,
     /// Messages flow.
     Connected,
 }
@@ -120,8 +119,6 @@ pub(crate) struct Conn {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
-    /// The name by which it calls, while it has to wait until the address vector holds it.
-    pub(super) held: Option<Addr>,
     /// It called, and is in no address vector.
     pub(super) guest: Option<Guest>,
 }
@@ -162,7 +159,6 @@ impl Conn {
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
-            held: None,
             guest: None,
         }
     }

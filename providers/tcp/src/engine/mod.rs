@@ -29,11 +29,11 @@ mod uring;
 mod zerocopy;
 
 pub(crate) use cm::{
-    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, HANDSHAKE_TIMEOUT, Request, Timer, cm_message,
-    is_shortage, max_silent,
+    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, cm_message, is_shortage,
 };
 pub(crate) use ep::{Identity, Kind, TargetOf};
 
+use crate::callers::Callers;
 use crate::config::config;
 use batch::Courier;
 use conn::Conn;
@@ -46,7 +46,7 @@ use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, Event, Interest};
+use ofi_provider::sys::{Epoll, Event, Interest, Timer};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,6 +76,7 @@ const LEFT_BEHIND: u32 = 16;
 const TOKEN_CONN: u64 = 0;
 const TOKEN_LISTENER: u64 = 1 << 32;
 const TOKEN_TIMER: u64 = 2 << 32;
+const TOKEN_CALLER: u64 = 3 << 32;
 
 /// A domain's engine.
 pub(crate) struct Engine {
@@ -139,15 +140,15 @@ pub(crate) struct State {
     epoll_gap: u32,
     events: Vec<Event>,
     /// Wakes for refused connections that are to be tried again.
-    timer: cm::Timer,
+    timer: Timer,
     /// Endpoints whose listener could not accept for want of descriptors.
     deaf: Vec<u32>,
     /// When it goes off, if it does.
     wakes: Option<Instant>,
-    /// Callers who had said nothing when they were accepted, with their serial numbers,
-    /// and when that was.
-    silent: VecDeque<(u32, u64, Instant)>,
-    /// Callers who are in no address vector, or were in none, likewise.
+    /// Who called and has not said yet what he wants.
+    callers: Callers,
+    /// Peers that called and are in no address vector, or were in none, with their serial
+    /// numbers.
     guests: VecDeque<(u32, u64)>,
     /// What answers and acknowledgements that wait for peers take of memory.
     owed: usize,
@@ -161,7 +162,7 @@ impl Engine {
     /// starts none.
     pub(crate) fn new(level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let epoll = Arc::new(Epoll::new()?);
-        let timer = cm::Timer::new()?;
+        let timer = Timer::new()?;
         epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
         let of_peers = regions.clone();
         let state = State {
@@ -188,7 +189,7 @@ impl Engine {
             timer,
             deaf: Vec::new(),
             wakes: None,
-            silent: VecDeque::new(),
+            callers: Callers::new(TOKEN_CALLER, usize::MAX),
             guests: VecDeque::new(),
             owed: 0,
             regions,
@@ -383,6 +384,10 @@ impl State {
                 TOKEN_LISTENER => {
                     news = true;
                     self.accept_all(id);
+                }
+                TOKEN_CALLER => {
+                    news = true;
+                    self.hear_caller(id);
                 }
                 _ => {
                     news = true;

@@ -1,0 +1,428 @@
+//! Callers: connections that were accepted and have not said completely what they want, at the
+//! passive endpoint or the endpoints of an engine that they called.
+//!
+//! A stranger gets no further than here without a well-formed request, holds one of a bounded
+//! number of places for half a minute at most, and no other part of the provider knows of it.
+use crate::engine::cm_message;
+use crate::guests::Guest;
+use crate::info::TCP;
+use crate::sock::Socket;
+use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
+use ofi_provider::addr::Addr;
+use ofi_provider::error::Error;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest, max_descriptors};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a caller may take to say what he wants.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Somebody who has called.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) socket: Socket,
+    /// Where the call comes from.
+    pub(crate) from: SocketAddr,
+    pub(crate) guest: Guest,
+    /// Whom he called, of those who share the list.
+    pub(crate) called: u32,
+    /// As much of the request as has come.
+    bytes: Vec<u8>,
+    request: Option<CmMessage>,
+    /// He has to wait until the address vector holds this name.
+    held: Option<Addr>,
+    serial: u64,
+    since: Instant,
+}
+
+/// What a caller has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    /// He has not said everything yet.
+    Incomplete,
+    /// He has: [`Callers::take`] has his request.
+    Complete,
+    /// He is gone, or was refused.
+    Over,
+}
+
+/// All callers of a passive endpoint or an engine.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    waiting: Slab<Caller>,
+    /// In the order in which they came, with their serial numbers; some may have left.
+    order: VecDeque<(u32, u64)>,
+    came: u64,
+    /// What epoll tells of them: this, and their number.
+    token: u64,
+    /// How many there may be, also where there are descriptors for more.
+    most: usize,
+}
+
+impl Callers {
+    /// Nobody yet. Epoll reports them by `token` plus their number.
+    pub(crate) fn new(token: u64, most: usize) -> Self {
+        Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Somebody called: what he says first is often there already. Who came first leaves when
+    /// there are too many: strangers leave the program half of its descriptors.
+    pub(crate) fn admit(
+        &mut self,
+        epoll: &Epoll,
+        socket: Socket,
+        from: SocketAddr,
+        called: u32,
+    ) -> (u32, Call) {
+        let most = self.most.min(max_descriptors() / 2);
+        while self.len() >= most.max(1) && self.drop_oldest() {}
+        self.came += 1;
+        let (serial, fd) = (self.came, socket.fd());
+        let id = self.waiting.insert(Caller {
+            socket,
+            from,
+            guest: Guest::new(from.ip()),
+            called,
+            bytes: Vec::new(),
+            request: None,
+            held: None,
+            serial,
+            since: Instant::now(),
+        });
+        let mut call = self.hear(id);
+        if call == Call::Incomplete {
+            self.order.push_back((id, serial));
+            if self.order.len() > 2 * self.len() + 64 {
+                self.forget_those_who_left();
+            }
+            if epoll.add(fd, self.token | u64::from(id), Interest::READ).is_err() {
+                self.drop(id);
+                call = Call::Over;
+            }
+        }
+        (id, call)
+    }
+
+    /// Reads what a caller says.
+    pub(crate) fn hear(&mut self, id: u32) -> Call {
+        let Some(caller) = self.waiting.get_mut(id) else { return Call::Over };
+        match caller.read() {
+            Ok(true) => Call::Complete,
+            Ok(false) => Call::Incomplete,
+            Err(why) => {
+                if let Some(why) = why {
+                    refuse(&caller.from, why);
+                }
+                self.drop(id);
+                Call::Over
+            }
+        }
+    }
+
+    /// The request of a caller who has said everything, and where it comes from.
+    pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, SocketAddr)> {
+        let caller = self.waiting.get(id)?;
+        Some((caller.request.as_ref()?, caller.from))
+    }
+
+    /// Whom a caller called.
+    pub(crate) fn called_by(&self, id: u32) -> Option<u32> {
+        Some(self.waiting.get(id)?.called)
+    }
+
+    /// A caller who has said everything goes on to whom he called.
+    pub(crate) fn take(&mut self, epoll: &Epoll, id: u32) -> Option<(Caller, CmMessage)> {
+        let mut caller = self.waiting.remove(id)?;
+        epoll.remove(caller.socket.fd());
+        let request = caller.request.take()?;
+        Some((caller, request))
+    }
+
+    /// He has to wait until the address vector holds this name.
+    pub(crate) fn hold(&mut self, epoll: &Epoll, id: u32, name: Addr) {
+        let Some(caller) = self.waiting.get_mut(id) else { return };
+        caller.held = Some(name);
+        let (fd, known) = (caller.socket.fd(), (id, caller.serial));
+        if !self.order.contains(&known) {
+            // He had said everything when he was let in.
+            self.order.push_back(known);
+            if epoll.add(fd, self.token | u64::from(id), Interest::READ).is_err() {
+                self.drop(id);
+            }
+        }
+    }
+
+    /// Those who called somebody and wait for this name.
+    pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
+        let is_meant =
+            |caller: &Caller| caller.called == called && caller.held.as_ref() == Some(name);
+        self.waiting.iter().filter(|(_, caller)| is_meant(caller)).map(|(id, _)| id).collect()
+    }
+
+    /// Ends the call of whoever came first. Whether there was one.
+    pub(crate) fn drop_oldest(&mut self) -> bool {
+        while let Some((id, serial)) = self.order.pop_front() {
+            if self.is_here(id, serial) {
+                self.drop(id);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Ends the calls of those who said for long not all they want. Those who have said it now
+    /// (it may be us who did not listen), and when the next one is to be looked at.
+    pub(crate) fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
+        let mut complete = Vec::new();
+        while let Some(&(id, serial)) = self.order.front() {
+            if self.is_here(id, serial) {
+                let end = self.waiting[id].since + HANDSHAKE_TIMEOUT;
+                if now < end {
+                    return (complete, Some(end));
+                }
+                let held = self.waiting[id].held.clone();
+                match (self.hear(id), held) {
+                    (Call::Complete, None) => complete.push(id),
+                    (Call::Over, _) => {}
+                    (_, held) => {
+                        if let Some(name) = held {
+                            ofi_provider::log_sparsely!(
+                                &TCP,
+                                WARN,
+                                EP_CTRL,
+                                "refusing the connection of {name}: it is not in the address \
+                                 vector (FI_TCP_PEERS)"
+                            );
+                        }
+                        self.drop(id);
+                    }
+                }
+            }
+            self.order.pop_front();
+        }
+        (complete, None)
+    }
+
+    /// Whom they called listens no longer.
+    pub(crate) fn drop_all_of(&mut self, called: u32) {
+        let theirs = self.waiting.iter().filter(|(_, caller)| caller.called == called);
+        for id in theirs.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.drop(id);
+        }
+    }
+
+    /// Ends a call.
+    pub(crate) fn drop(&mut self, id: u32) {
+        self.waiting.remove(id);
+    }
+
+    fn is_here(&self, id: u32, serial: u64) -> bool {
+        self.waiting.get(id).is_some_and(|caller| caller.serial == serial)
+    }
+
+    fn forget_those_who_left(&mut self) {
+        let waiting = &self.waiting;
+        let is_here = |id: u32, serial| waiting.get(id).is_some_and(|c| c.serial == serial);
+        self.order.retain(|&(id, serial)| is_here(id, serial));
+    }
+}
+
+/// Tells of somebody who does not speak our protocol.
+pub(crate) fn refuse(from: &SocketAddr, why: Malformed) {
+    ofi_provider::log_sparsely!(&TCP, WARN, EP_CTRL, "refusing the connection of {from}: {why}");
+}
+
+impl Caller {
+    /// Whether the request is complete now; the error is why the call is over, none where the
+    /// caller ended it.
+    fn read(&mut self) -> Result<bool, Option<Malformed>> {
+        let mut room = [0u8; CM_LEN];
+        while self.request.is_none() {
+            // First the fixed part, then as much as it says follows, so that no byte
+            // of a message behind it is taken.
+            let want = match CmMessage::len_at(&self.bytes)? {
+                Some(len) if self.bytes.len() >= CM_LEN => len - self.bytes.len(),
+                _ => CM_LEN - self.bytes.len(),
+            };
+            if want == 0 {
+                self.request = cm_message(&self.bytes)?;
+                let is_request = |message: &CmMessage| {
+                    matches!(message.kind, CmType::Request | CmType::ContextRequest)
+                };
+                if !self.request.as_ref().is_some_and(is_request) {
+                    return Err(Some(Malformed("connection message out of turn")));
+                }
+                return Ok(true);
+            }
+            let most = want.min(room.len());
+            match self.socket.recv(&mut room[..most]) {
+                Ok(0) => return Err(None),
+                Ok(n) => self.bytes.extend_from_slice(&room[..n]),
+                Err(Error::AGAIN | Error::INTR) => return Ok(false),
+                Err(_) => return Err(None),
+            }
+        }
+        // Who waits for the answer says nothing before it comes.
+        match self.socket.recv(&mut room[..1]) {
+            Err(Error::AGAIN | Error::INTR) => Ok(true),
+            Ok(0) | Err(_) => Err(None),
+            Ok(_) => Err(Some(Malformed("data before the connection is made"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Knows;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    const DATA: &[u8] = b"who I am";
+
+    /// A list with a listener that people call.
+    struct Place {
+        epoll: Epoll,
+        listener: Socket,
+        callers: Callers,
+    }
+
+    impl Place {
+        fn new(most: usize) -> Self {
+            let listener = Socket::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
+            listener.bind_listener(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
+            listener.listen(16).unwrap();
+            Self { epoll: Epoll::new().unwrap(), listener, callers: Callers::new(7 << 32, most) }
+        }
+
+        /// Somebody who says this when he calls.
+        fn call(&mut self, first: &[u8]) -> (TcpStream, u32, Call) {
+            let mut stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+            stream.write_all(first).unwrap();
+            let (socket, from) = loop {
+                match self.listener.accept() {
+                    Err(Error::AGAIN) => std::thread::yield_now(),
+                    accepted => break accepted.unwrap(),
+                }
+            };
+            let (id, call) = self.callers.admit(&self.epoll, socket, from, 3);
+            (stream, id, call)
+        }
+
+        /// What a caller comes to when there is news of him.
+        fn news(&mut self) -> (u32, Call) {
+            let mut token = None;
+            self.epoll.wait(None, |event| token = Some(event.token)).unwrap();
+            assert_eq!(token.unwrap() >> 32, 7);
+            let id = token.unwrap() as u32;
+            (id, self.callers.hear(id))
+        }
+    }
+
+    fn request() -> Vec<u8> {
+        CmMessage::encode(CmType::Request, Knows::default(), DATA)
+    }
+
+    #[test]
+    fn a_request_is_put_together_and_nothing_behind_it_is_taken() {
+        let mut place = Place::new(8);
+        let bytes = request();
+        let (mut stream, id, call) = place.call(&bytes[..5]);
+        assert_eq!(call, Call::Incomplete);
+        stream.write_all(&bytes[5..CM_LEN + 1]).unwrap();
+        while place.callers.waiting[id].bytes.len() < CM_LEN + 1 {
+            assert_eq!(place.news(), (id, Call::Incomplete));
+        }
+        stream.write_all(&bytes[CM_LEN + 1..]).unwrap();
+        stream.write_all(b"message").unwrap();
+        assert_eq!(place.news(), (id, Call::Complete));
+        let (caller, request) = place.callers.take(&place.epoll, id).unwrap();
+        assert_eq!((request.data, caller.called), (DATA.to_vec(), 3));
+        let mut rest = [0; 16];
+        let n = loop {
+            match caller.socket.recv(&mut rest) {
+                Err(Error::AGAIN) => std::thread::yield_now(),
+                n => break n.unwrap(),
+            }
+        };
+        assert!(b"message".starts_with(&rest[..n]) && n > 0);
+        assert_eq!(place.callers.len(), 0);
+    }
+
+    #[test]
+    fn who_says_something_else_or_hangs_up_is_forgotten() {
+        let mut place = Place::new(8);
+        let answer = CmMessage::encode(CmType::Response, Knows::default(), DATA);
+        for nonsense in [&b"GET / HTTP/1.1\r\n"[..], &answer] {
+            let (mut stream, id, mut call) = place.call(nonsense);
+            while call == Call::Incomplete {
+                call = place.callers.hear(id);
+            }
+            assert_eq!((call, place.callers.len()), (Call::Over, 0));
+            let _ = stream.read(&mut [0]);
+        }
+        let (stream, id, _) = place.call(b"");
+        drop(stream);
+        assert_eq!(place.news(), (id, Call::Over));
+        assert!(place.callers.take(&place.epoll, id).is_none());
+    }
+
+    #[test]
+    fn who_came_first_leaves_when_there_are_too_many() {
+        let mut place = Place::new(2);
+        let all: Vec<_> = (0..3).map(|_| place.call(b"")).collect();
+        assert_eq!(place.callers.len(), 2);
+        assert_eq!((&all[0].0).read(&mut [0]).unwrap(), 0, "the first is hung up on");
+        assert!(place.callers.drop_oldest() && place.callers.drop_oldest());
+        assert!(!place.callers.drop_oldest());
+        assert_eq!((&all[2].0).read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn silence_ends_in_time_and_not_before() {
+        let mut place = Place::new(8);
+        let ((_silent, first, _), (mut slow, second, _)) = (place.call(b""), place.call(b""));
+        let since = place.callers.waiting[first].since;
+        let (complete, next) = place.callers.end_silence(since);
+        assert_eq!((complete, next), (vec![], Some(since + HANDSHAKE_TIMEOUT)));
+        slow.write_all(&request()).unwrap();
+        let (id, call) = place.news();
+        assert_eq!((id, call), (second, Call::Complete));
+        let later = Instant::now() + HANDSHAKE_TIMEOUT;
+        assert_eq!(place.callers.end_silence(later), (vec![second], None));
+        assert_eq!(place.callers.len(), 1);
+        place.callers.drop_all_of(3);
+        assert_eq!(place.callers.len(), 0);
+    }
+
+    #[test]
+    fn who_has_to_wait_says_nothing_meanwhile_and_is_found_by_name() {
+        let mut place = Place::new(8);
+        let name = Addr::Ip("192.0.2.1:5".parse().unwrap());
+        let hold = |place: &mut Place| {
+            let (stream, id, mut call) = place.call(&request());
+            while call == Call::Incomplete {
+                call = place.callers.hear(id);
+            }
+            place.callers.hold(&place.epoll, id, name.clone());
+            (stream, id)
+        };
+        let ((mut eager, first), (_patient, second)) = (hold(&mut place), hold(&mut place));
+        assert_eq!(place.callers.hear(first), Call::Complete);
+        assert_eq!(place.callers.held_as(3, &name), [first, second]);
+        assert_eq!(place.callers.held_as(4, &name), []);
+        eager.write_all(b"x").unwrap();
+        assert_eq!(place.news(), (first, Call::Over));
+        assert_eq!(place.callers.held_as(3, &name), [second]);
+        let later = Instant::now() + HANDSHAKE_TIMEOUT;
+        assert_eq!(place.callers.end_silence(later), (vec![], None));
+        assert_eq!(place.callers.len(), 0);
+    }
+}
