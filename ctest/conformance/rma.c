@@ -694,6 +694,179 @@ static void all_memory(int rank)
 	}
 }
 
+/*
+ * Bursts of small operations of all kinds, both sides at once, without a look at a queue
+ * between them: those of which many may travel together, and what may not join them.
+ */
+static void bursts(int rank)
+{
+	enum { N = 96, SLOT = 1200, ROUNDS = 25 };
+	struct ct_opt o = { .caps = CAPS | FI_FENCE, .cq_size = 2 * N };
+	struct ct c;
+	struct region r;
+	char *b, *s, *d;
+	size_t inject, want[N];
+	int raw;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	inject = c.info->tx_attr->inject_size < 60 ? c.info->tx_attr->inject_size : 60;
+	b = ct_alloc(&c, N * SLOT);
+	s = ct_alloc(&c, N * SLOT);
+	d = ct_alloc(&c, N * SLOT);
+	raw = !!(c.info->tx_attr->msg_order & FI_ORDER_RAW);
+	for (int i = 3; i < N; i += 8)	/* what nobody writes */
+		ct_fill(b + i * SLOT, SLOT, i);
+	r = share(&c, 0, b, N * SLOT, REMOTE);
+	for (int round = 0; round < ROUNDS; round++) {
+		unsigned seed = 1000 * rank + 7 * round, theirs = 1000 * !rank + 7 * round;
+		int told = 0, posted = 0, ended = 0, heard = 0;
+		char x[N / 8][64];
+
+		for (int i = 0; i < N / 8; i++)
+			POST(&c, fi_recv(c.ep, x[i], sizeof x[i], NULL, c.peer, CTX(N + i)));
+		memset(d, 0, N * SLOT);
+		ct_barrier(&c);
+		for (int i = 0; i < N; i++) {
+			char *from = s + i * SLOT;
+			uint64_t to = r.addr + i * SLOT;
+			size_t len = i % 8 == 0 ? inject : i % 8 == 1 ? (size_t)(1 + 11 * i) : i % 8 == 5 ? 1024 : 200;
+			struct iovec v = { from, len };
+			void *desc = ct_desc(s);
+			struct fi_rma_iov p = { to, len, r.key };
+			struct fi_msg_rma m = { .msg_iov = &v, .desc = &desc, .iov_count = 1, .addr = c.peer,
+				.rma_iov = &p, .rma_iov_count = 1, .context = CTX(i) };
+
+			ct_fill(from, len, seed + i);
+			want[i] = i % 8 == 3 || i % 8 == 7 ? 0 : len;
+			posted += i % 8 != 0 && i % 8 != 7;
+			switch (i % 8) {
+			case 0:
+				POST(&c, fi_inject_write(c.ep, from, len, c.peer, to, r.key));
+				memset(from, 0, len);
+				break;
+			case 1:
+				POST(&c, fi_write(c.ep, from, len, desc, c.peer, to, r.key, CTX(i)));
+				break;
+			case 2:
+				POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_MORE));
+				break;
+			case 3:		/* of what was written just before, if reads do not overtake */
+				POST(&c, fi_read(c.ep, d + i * SLOT, 1 + 11 * (i - 2), ct_desc(d), c.peer, to - 2 * raw * SLOT, r.key, CTX(i)));
+				break;
+			case 4:
+				POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | (i % 32 == 20 ? FI_FENCE : 0)));
+				break;
+			case 5:
+				POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+				break;
+			case 6:
+				POST(&c, fi_writedata(c.ep, from, len, desc, i, c.peer, to, r.key, CTX(i)));
+				break;
+			case 7:
+				ct_fill(from, inject, seed + i);
+				POST(&c, fi_inject(c.ep, from, inject, c.peer));
+				break;
+			}
+		}
+		while (ended < posted || heard < N / 8 || told < N / 8) {
+			struct fi_cq_tagged_entry e = { 0 };
+			int upto;
+
+			if (ended < posted && fi_cq_read(c.tx, &e, 1) == 1)
+				ended++;
+			if (heard == N / 8 && told == N / 8)
+				continue;
+			if (fi_cq_read(c.rx, &e, 1) != 1) {
+				ct_progress(&c);
+				sched_yield();
+				continue;
+			}
+			if (e.flags & FI_RECV) {
+				upto = 8 * heard + 7;
+				CHECK(e.op_context == CTX(N + heard));
+				CHECK(ct_same(x[heard++], inject, theirs + upto));
+			} else {
+				CHECK(e.flags & FI_REMOTE_WRITE);
+				upto = 8 * told++ + 6;
+				EQ(e.data, (uint64_t)upto);
+			}
+			/* all that was written before is there */
+			for (int i = 0; i <= upto; i++)
+				if (!ct_same(b + i * SLOT, want[i], theirs + i))
+					FAIL("round %d: write %d is not there at %d", round, i, upto);
+		}
+		for (int i = 3; i < N; i += 8)
+			if (!ct_same(d + i * SLOT, 1 + 11 * (i - 2), raw ? seed + i - 2 : (unsigned)i))
+				FAIL("round %d: read %d brought something else", round, i);
+		NOTHING(&c, c.tx, 0);
+		NOTHING(&c, c.rx, 0);
+		ct_barrier(&c);
+	}
+	done(&c);
+}
+
+/* Its memory is the application's when it is closed, whatever peers asked for of it. */
+static void closed_amid_reads(int rank)
+{
+	enum { N = 200, LEN = 64 };
+	struct ct_opt o = { .caps = CAPS };
+
+	for (int round = 0; round < 20; round++) {
+		struct ct c;
+		struct region r;
+		char *b;
+		int good = 0, bad = 0;
+
+		mr[0] = mr[1] = NULL;
+		ct_open(&c, &o);
+		b = rank ? mmap(NULL, N * LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : ct_alloc(&c, N * LEN);
+		CHECK(b != MAP_FAILED);
+		if (rank)
+			ct_fill(b, N * LEN, round + 1);
+		r = share(&c, 0, b, N * LEN, REMOTE);
+		if (rank == 0) {
+			/* connected before, so that all of them travel */
+			POST(&c, fi_read(c.ep, b, LEN, ct_desc(b), c.peer, r.addr, r.key, CTX(N)));
+			ct_sent(&c, CTX(N));
+			memset(b, 0, LEN);
+			ct_barrier(&c);
+			for (int i = 0; i < N; i++) {
+				long ret;
+
+				while ((ret = fi_read(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, r.addr + i * LEN, r.key, CTX(i))) == -FI_EAGAIN)
+					ct_progress(&c);
+				if (ret)	/* the connection is over */
+					bad++;
+			}
+			while (good + bad < N) {
+				struct fi_cq_tagged_entry e;
+				struct fi_cq_err_entry err;
+
+				if (ct_next(&c, c.tx, &e, NULL, &err) == 1) {
+					int i = (struct fi_context2 *)e.op_context - ct_ctx;
+
+					CHECK(i >= 0 && i < N);
+					for (int k = 0; k < LEN; k++)
+						EQ((unsigned char)b[i * LEN + k], ct_byte(i * LEN + k, round + 1));
+					good++;
+				} else {
+					bad++;
+				}
+			}
+			NOTHING(&c, c.tx, 0);
+		} else {
+			ct_barrier(&c);
+			for (int i = 0; i < round % 7; i++)
+				ct_progress(&c);
+			OK(fi_close(&mr[0]->fid));
+			mr[0] = NULL;
+			CHECK(!munmap(b, N * LEN));
+		}
+		done(&c);
+	}
+}
+
 static const struct ct_test tests[] = {
 	{ "regions are named as FI_MR_BASIC, FI_MR_SCALABLE or neither say, in old programs and new", registration_modes, CT_REL },
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
@@ -706,6 +879,8 @@ static const struct ct_test tests[] = {
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
 	{ "writes, messages and reads keep their order", mixed, CT_REL },
+	{ "bursts of small writes, reads and messages keep their order and bytes, fenced and acknowledged ones among them", bursts, CT_REL },
+	{ "a region may go while peers are answered bursts of small reads of it", closed_amid_reads, CT_REL },
 	{ "a counter bound to a region counts the writes to it", region_counter, CT_REL },
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
 	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },

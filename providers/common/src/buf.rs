@@ -637,10 +637,20 @@ impl IoVecs {
     /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so
     /// until the system says on the socket's error queue that it is done.
     pub unsafe fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
-        let message = self.message();
-        // SAFETY: `message` points into `self`, whose memory is alive by this
-        // function's contract; the kernel only reads it.
-        let n = unsafe { libc::sendmsg(socket, &raw const message, way.flags()) };
+        let n = if let (1, first) = (self.count, &self.iov[0]) {
+            let nobody = std::ptr::null::<libc::sockaddr>();
+            // SAFETY: one is written. Its memory is alive by this function's contract; the
+            // kernel only reads it.
+            unsafe {
+                let first = first.assume_init();
+                libc::sendto(socket, first.iov_base, first.iov_len, way.flags(), nobody, 0)
+            }
+        } else {
+            let message = self.message();
+            // SAFETY: `message` points into `self`, whose memory is alive by this
+            // function's contract; the kernel only reads it.
+            unsafe { libc::sendmsg(socket, &raw const message, way.flags()) }
+        };
         usize::try_from(n).map_err(|_| Error::last_os())
     }
 

@@ -293,8 +293,18 @@ impl Header {
     /// The bytes of places in the receiver's memory, which follow what
     /// [`write`](Self::write) wrote.
     pub fn write_segments(order: ByteOrder, segments: &[RemoteSegment]) -> Box<[u8]> {
+        let mut bytes = vec![0; SEGMENT_LEN * segments.len()].into_boxed_slice();
+        Self::put_segments(order, segments, &mut bytes);
+        bytes
+    }
+
+    /// Writes the same to `out`, which has room for just them.
+    #[inline]
+    pub fn put_segments(order: ByteOrder, segments: &[RemoteSegment], out: &mut [u8]) {
         let words = segments.iter().flat_map(|s| [s.addr, s.len, s.key]);
-        words.flat_map(|word| order.put64(word)).collect()
+        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = order.put64(word);
+        }
     }
 
     /// The places in our memory that the header at the start of `bytes` names.

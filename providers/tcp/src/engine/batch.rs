@@ -1,11 +1,13 @@
-//! Small messages that leave together.
+//! Small transfers that leave together.
 //!
 //! A system call costs more than a small message. The first two messages of a
 //! burst leave at once; those that the application sends right behind them,
 //! before it looks at a queue that has nothing for it, are written one behind the
 //! other and leave with one call: when enough of them are there, at the next
 //! progress, or, if the application does neither, when the [`Courier`] comes.
-//! They are complete when they have left.
+//! They are complete when they have left. Small writes to a peer's memory and
+//! requests to read it do the same, among messages; and what a peer asks for with
+//! several requests that came together leaves together when all are understood.
 use super::Engine;
 use super::tx::Finish;
 use crate::config::config;
@@ -30,6 +32,12 @@ const PATIENCE: Duration = Duration::from_micros(500);
 pub(super) struct Batch {
     bytes: Vec<u8>,
     sent: usize,
+    /// How many they are.
+    count: usize,
+    /// How many of them are requests to read the peer's memory: the last of those that
+    /// await an answer ([`Conn::reads`](super::conn::Conn::reads)).
+    reads: usize,
+    /// What is over when they have left.
     finishes: Vec<Finish>,
     /// Some are held because the application announced more (FI_MORE).
     pub(super) more: bool,
@@ -71,12 +79,24 @@ impl Batch {
 
     /// Enough to be worth a call.
     pub(super) fn is_full(&self) -> bool {
-        self.finishes.len() >= MAX_MESSAGES || self.bytes.len() >= config().batch
+        self.count >= MAX_MESSAGES || self.bytes.len() >= config().batch
     }
 
     /// Adds a message of `len` bytes; gives the room to copy them to.
     pub(super) fn push(&mut self, header: &[u8], len: usize, finish: Finish) -> &mut [u8] {
         self.finishes.push(finish);
+        self.append(header, len)
+    }
+
+    /// Adds a request with `len` bytes behind its header, which is not over before it is
+    /// answered; gives the room for them.
+    pub(super) fn push_read(&mut self, header: &[u8], len: usize) -> &mut [u8] {
+        self.reads += 1;
+        self.append(header, len)
+    }
+
+    fn append(&mut self, header: &[u8], len: usize) -> &mut [u8] {
+        self.count += 1;
         self.bytes.extend_from_slice(header);
         let at = self.bytes.len();
         self.bytes.resize(at + len, 0);
@@ -98,7 +118,7 @@ impl Batch {
             return false;
         }
         self.bytes.clear();
-        (self.sent, self.more) = (0, false);
+        (self.sent, self.count, self.reads, self.more) = (0, 0, 0, false);
         true
     }
 
@@ -107,9 +127,10 @@ impl Batch {
         self.finishes.drain(..)
     }
 
-    /// The messages of a batch that does not leave any more.
-    pub(super) fn into_finishes(self) -> Vec<Finish> {
-        self.finishes
+    /// The messages of a batch that does not leave any more, and how many requests to
+    /// read it has.
+    pub(super) fn into_finishes(self) -> (Vec<Finish>, usize) {
+        (self.finishes, self.reads)
     }
 }
 
@@ -192,5 +213,38 @@ impl Drop for Courier {
             self.shared.stop.store(true, Ordering::Release);
             self.shared.timer.set(Duration::from_nanos(1));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_count_among_what_leaves_together_and_are_not_over_with_that() {
+        let mut batch = Batch::default();
+        batch.push(b"header", 2, Finish::INTERNAL).copy_from_slice(b"ab");
+        batch.push_read(b"asks", 1).copy_from_slice(b"c");
+        assert_eq!(batch.unsent(), b"headerabasksc");
+        for count in 3..=MAX_MESSAGES {
+            assert!(!batch.is_full());
+            if count % 2 == 0 {
+                batch.push_read(b"x", 0);
+            } else {
+                batch.push(b"y", 0, Finish::INTERNAL);
+            }
+        }
+        assert!(batch.is_full());
+        let mut sent = 5;
+        assert!(!batch.account(&mut sent));
+        assert_eq!(batch.unsent()[..4], *b"raba");
+        let mut rest = batch.unsent().len() + 3;
+        assert!(batch.account(&mut rest));
+        assert_eq!((sent, rest), (0, 3));
+        assert_eq!(batch.finished().count(), MAX_MESSAGES / 2);
+        assert!(batch.is_empty() && !batch.is_full());
+        // What does not leave any more names the requests that wait for no answer.
+        batch.push_read(b"asks", 0);
+        assert_eq!(batch.into_finishes().1, 1);
     }
 }

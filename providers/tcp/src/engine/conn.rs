@@ -78,8 +78,11 @@ pub(crate) struct Conn {
     /// What the peer knows.
     pub(super) knows: Knows,
 
-    /// Small messages that leave together, before those in `tx`.
+    /// Small transfers that leave together, before those in `tx`.
     pub(super) batch: Batch,
+    /// Answers were put down in `batch` or `tx` that leave when all that came with their
+    /// requests is understood.
+    pub(super) answers: bool,
     /// The turn in which a message of the application left last.
     pub(super) sent_in: u64,
     /// Messages not sent yet, in order.
@@ -142,6 +145,7 @@ impl Conn {
             rendezvous: false,
             knows: Knows::default(),
             batch: Batch::default(),
+            answers: false,
             sent_in: 0,
             tx: VecDeque::new(),
             fenced: false,
@@ -212,8 +216,10 @@ impl Conn {
 
     /// Takes out what waits to be sent, in order.
     pub(super) fn unsent(&mut self) -> impl Iterator<Item = Finish> {
-        let batch = std::mem::take(&mut self.batch).into_finishes();
-        batch.into_iter().chain(self.tx.drain(..).map(|outgoing| outgoing.finish))
+        let (batch, reads) = std::mem::take(&mut self.batch).into_finishes();
+        let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
+        let batch = batch.into_iter().chain(reads.into_iter().map(|(_, finish)| finish));
+        batch.chain(self.tx.drain(..).map(|outgoing| outgoing.finish))
     }
 
     pub(super) fn is_connecting(&self) -> bool {
@@ -230,6 +236,26 @@ impl Conn {
             self.fenced = false;
         }
         self.tx.push_back(answer);
+    }
+
+    /// Whether an answer of `len` bytes may leave with others: none waits in the queue, and
+    /// not so many are there already that the socket does not take.
+    #[inline]
+    pub(super) fn answers_together(&self, len: usize) -> bool {
+        len <= COPY_MAX && self.is_clear() && !self.batch.is_full()
+    }
+
+    /// Puts such an answer down; gives the room for its bytes.
+    #[inline]
+    pub(super) fn join_answer(
+        &mut self,
+        mut header: Header,
+        len: usize,
+        finish: Finish,
+    ) -> &mut [u8] {
+        let mut wire = [0; 40];
+        let wire_len = self.write_header(&mut header, &mut wire);
+        self.batch.push(&wire[..wire_len], len, finish)
     }
 
     /// Queues what waited without this connection.

@@ -45,7 +45,7 @@ use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
-use ofi_provider::slab::Slab;
+use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::{Epoll, Event, Interest, Timer};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -150,6 +150,9 @@ pub(crate) struct State {
     /// Peers that called and are in no address vector, or were in none, with their serial
     /// numbers.
     guests: VecDeque<(u32, u64)>,
+    /// The connection of which bytes are being understood: its answers leave when that
+    /// is done.
+    hearing: u32,
     /// What answers and acknowledgements that wait for peers take of memory.
     owed: usize,
     /// Memory that peers may read and write.
@@ -191,6 +194,7 @@ impl Engine {
             wakes: None,
             callers: Callers::new(TOKEN_CALLER, usize::MAX),
             guests: VecDeque::new(),
+            hearing: NONE,
             owed: 0,
             regions,
         };

@@ -26,7 +26,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
 use ofi_provider::later::ASIDE;
 use ofi_provider::multi_recv::{KEPT, Recv};
-use ofi_provider::slab::Slab;
+use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -292,6 +292,7 @@ impl State {
         let result = catch_unwind(AssertUnwindSafe(|| work(self, &mut staging)));
         self.staging = staging;
         result.unwrap_or_else(|panic| {
+            self.hearing = NONE;
             ids.iter().for_each(|id| self.fail(*id, Error::OTHER));
             resume_unwind(panic)
         })
@@ -483,9 +484,18 @@ impl State {
         (result, wanted)
     }
 
-    /// Understands bytes that came on a connection. False when the connection
-    /// is gone or blocked; what was not understood is in its stash.
+    /// Understands bytes that came on a connection, and sends what it answers to them.
+    /// False when the connection is gone or blocked; what was not understood is in its
+    /// stash.
     fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
+        self.hearing = id;
+        let goes_on = self.understand(id, bytes);
+        self.hearing = NONE;
+        self.send_answers(id);
+        goes_on && self.conns.get(id).is_some()
+    }
+
+    fn understand(&mut self, id: u32, bytes: &[u8]) -> bool {
         let mut at = 0;
         while at < bytes.len() {
             let Some(conn) = self.conns.get_mut(id) else { return false };
@@ -562,7 +572,7 @@ impl State {
                 }
             }
         }
-        self.conns.get(id).is_some()
+        true
     }
 
     /// Keeps bytes that are to be looked at later. False when the connection is gone, for
@@ -658,11 +668,11 @@ impl State {
                 self.admit_access(id, FI_REMOTE_READ)?;
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
-                self.grant(id, &places, FI_REMOTE_READ)?;
+                self.grant(id, &places, FI_REMOTE_READ, &[])?;
                 if self.is_overrun(id) {
                     return Err(Error::NOBUFS);
                 }
-                self.answer_read(id, places, len);
+                self.answer_read(id, places, len)?;
                 Ok(self.begun(id, 0))
             }
             Op::Atomic => self.begin_atomic(id, header, bytes, behind),
@@ -681,13 +691,16 @@ impl State {
                     return Ok(self.begun(id, 0));
                 }
                 let right_size = buf.len() == about.len;
+                if right_size && about.len <= behind.len() {
+                    buf.copy_from(0, &behind[..about.len]);
+                    self.eps[conn.ep].finish_tx(&finish, Ok(()));
+                    self.lift_fence(id);
+                    return Ok(self.begun(id, about.len));
+                }
                 conn.incoming =
                     Some(Incoming { about, target: Target::Answer(buf, finish), done: 0 });
                 if !right_size {
                     return Err(Error::PROTO);
-                }
-                if about.len == 0 && !self.complete_incoming(id) {
-                    return Ok(Begun::Gone);
                 }
                 Ok(Begun::Taken(0))
             }
@@ -726,10 +739,18 @@ impl State {
         }
     }
 
-    /// Whether the peer may use our memory in this way. If not, it learns it by
-    /// the end of the connection, since the protocol has no other answer.
-    fn grant(&self, id: u32, places: &RemoteSegments, right: u64) -> Result {
-        self.regions.open().check(places, right).inspect_err(|error| {
+    /// Whether the peer may use our memory in this way; writes what there is of its bytes.
+    /// If not, it learns it by the end of the connection, since the protocol has no other
+    /// answer.
+    fn grant(&self, id: u32, places: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
+        let opened = self.regions.open();
+        let checked = opened.check(places, right);
+        let written = checked.and_then(|()| match bytes {
+            [] => Ok(()),
+            bytes => opened.write(places, right, 0, bytes),
+        });
+        drop(opened);
+        written.inspect_err(|error| {
             let peer = self.conns[id].socket.peer_addr().ok();
             ofi_provider::log_sparsely!(
                 &crate::info::TCP,
@@ -770,19 +791,34 @@ impl State {
     ) -> Result<Begun> {
         self.admit_access(id, FI_REMOTE_WRITE)?;
         let places = self.places(id, header, bytes)?;
-        self.grant(id, &places, FI_REMOTE_WRITE)?;
-        let conn = &mut self.conns[id];
+        let conn = &self.conns[id];
         let about = about(header, id, conn, &self.eps[conn.ep])?;
-        if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
+        let starved = about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room();
+        let here = if starved { 0 } else { about.len.min(behind.len()) };
+        self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here])?;
+        if starved {
             return Ok(Begun::Starved);
         }
-        let here = about.len.min(behind.len());
-        self.regions.open().write(&places, FI_REMOTE_WRITE, 0, &behind[..here])?;
-        conn.incoming = Some(Incoming { about, target: Target::Region(places), done: here });
-        if here == about.len && !self.complete_incoming(id) {
-            return Ok(Begun::Gone);
+        if here == about.len {
+            self.written(&about, &places);
+            if about.ack {
+                self.send_internal(id, Header::ack());
+            }
+            return Ok(self.begun(id, here));
         }
+        let target = Target::Region(places);
+        self.conns[id].incoming = Some(Incoming { about, target, done: here });
         Ok(Begun::Taken(here))
+    }
+
+    /// All bytes of a peer's write are in their places.
+    fn written(&mut self, about: &About, places: &RemoteSegments) {
+        if about.commit {
+            // A region that is closed by now needs it no more.
+            let _ = self.regions.open().commit(places, FI_REMOTE_WRITE);
+        }
+        self.regions.written(places);
+        self.eps[about.ep].written(about, places);
     }
 
     #[inline]
@@ -991,14 +1027,7 @@ impl State {
                     }
                 }
             }
-            Target::Region(places) => {
-                if incoming.about.commit {
-                    // A region that is closed by now needs it no more.
-                    let _ = self.regions.open().commit(&places, FI_REMOTE_WRITE);
-                }
-                self.regions.written(&places);
-                ep.written(&incoming.about, &places);
-            }
+            Target::Region(places) => self.written(&incoming.about, &places),
             Target::Atomic(request) => {
                 ack = false;
                 self.carry_out(id, &incoming.about, &request, &request.operands);

@@ -5,7 +5,9 @@ use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN};
 use crate::config::config;
 use crate::sock::Socket;
-use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
+use crate::wire::{
+    ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA, SEGMENT_LEN,
+};
 use ofi_provider::abi::{
     FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
@@ -396,7 +398,6 @@ impl State {
     fn send_any(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
-        let nobody_looks = self.nobody_looks();
         let mut waits = false;
         if let Route::Conn(id) = route
             && let Some(conn) = self.conns.get_mut(id)
@@ -409,31 +410,48 @@ impl State {
                 return Err(Error::OPNOTSUPP);
             }
             waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
-            if conn.is_clear() && !waits {
-                let (more, batched) = (op.flags & FI_MORE != 0, !conn.batch.is_empty());
-                let free = (op.flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
-                    && !conn.leaves_uncopied(op.buf.len());
-                let alone = conn.sent_in != self.turns || nobody_looks;
-                let (small, ring) = (op.buf.len() <= COPY_MAX, self.transport.is_ring());
-                if free && small && ring {
-                    self.send_by_ring(ep_id, id, op, tagged);
-                    return Ok(());
-                }
-                if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
-                    self.send_together(ep_id, id, op, tagged, false);
-                    return Ok(());
-                }
-                if free && !more && !batched && !ring {
-                    self.send_now(ep_id, id, op, tagged);
-                    if !alone {
-                        self.batch_has_left(id);
-                    }
-                    return Ok(());
+        }
+        let leaves =
+            if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
+        match (route, leaves) {
+            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.transport.is_ring() => {
+                self.send_now(ep_id, id, op, tagged);
+                if leaves == Leaves::Next {
+                    self.batch_has_left(id);
                 }
             }
+            (Route::Conn(id), Leaves::First | Leaves::Next | Leaves::Together) => {
+                self.send_together(ep_id, id, op, tagged, leaves);
+            }
+            _ => self.send_later(ep_id, route, op, tagged, waits),
         }
-        self.send_later(ep_id, route, op, tagged, waits);
         Ok(())
+    }
+
+    /// How a transfer of `len` bytes that goes this way is to leave; `known` if the
+    /// application knows already that those before it have left.
+    #[inline]
+    fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
+        let nobody_looks = self.nobody_looks();
+        let Route::Conn(id) = route else { return Leaves::InTurn };
+        let Some(conn) = self.conns.get(id).filter(|conn| conn.is_clear()) else {
+            return Leaves::InTurn;
+        };
+        let (more, batched) = (flags & FI_MORE != 0, !conn.batch.is_empty());
+        let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
+            && !conn.leaves_uncopied(len);
+        let small = len <= COPY_MAX;
+        if free && small && self.transport.is_ring() {
+            return self.transport.leaves(more, self.turns, nobody_looks);
+        }
+        let alone = conn.sent_in != self.turns || nobody_looks || known;
+        if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
+            Leaves::Together
+        } else if free && !more && !batched && !self.transport.is_ring() {
+            if alone { Leaves::First } else { Leaves::Next }
+        } else {
+            Leaves::InTurn
+        }
     }
 
     /// fi_write, in all its forms.
@@ -463,6 +481,18 @@ impl State {
             inject: op.flags & FI_INJECT != 0,
             lent: 0,
         };
+        if len <= COPY_MAX
+            && let Route::Conn(id) = route
+        {
+            let known = finish.report && !acked && self.eps[ep_id].tx_is_read();
+            let leaves = self.leaves(route, op.flags, len, known);
+            if leaves != Leaves::InTurn {
+                let room = self.join(id, header, &op.remote, len, Some(finish));
+                op.buf.copy_to(0, room);
+                self.joined(ep_id, id, op.flags, leaves);
+                return Ok(());
+            }
+        }
         let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
@@ -485,6 +515,15 @@ impl State {
             inject: false,
             lent: 0,
         };
+        if let Route::Conn(id) = route {
+            let leaves = self.leaves(route, op.flags, 0, false);
+            if leaves != Leaves::InTurn {
+                self.join(id, header, &op.remote, 0, None);
+                self.conns[id].reads.push_back((op.buf, finish));
+                self.joined(ep_id, id, op.flags, leaves);
+                return Ok(());
+            }
+        }
         let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
@@ -503,13 +542,20 @@ impl State {
         Header::write_segments(order, places.as_slice())
     }
 
-    /// Answers a peer that reads our memory.
-    pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) {
+    /// Answers a peer that reads our memory, and may. Few bytes are copied now.
+    pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
         // A read of no place needed no key, and does not count.
         let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
         let finish = Finish { flags, len, ..Finish::INTERNAL };
-        self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
+        let Self { conns, regions, .. } = self;
+        let Some(conn) = conns.get_mut(id).filter(|conn| conn.answers_together(len)) else {
+            self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
+            return Ok(());
+        };
+        regions.open().read(&places, FI_REMOTE_READ, 0, conn.join_answer(header, len, finish))?;
+        self.answered(id);
+        Ok(())
     }
 
     /// A region is about to be closed: what peers are being answered of it is copied, so that
@@ -590,29 +636,64 @@ impl State {
 
     /// A small message that others have just gone before, or are to follow: they
     /// leave together, `at_once` or when there is reason to.
-    pub(super) fn send_together(
+    fn send_together(
         &mut self,
         ep_id: u32,
         conn_id: u32,
         op: &SendOp,
         tagged: bool,
-        at_once: bool,
+        leaves: Leaves,
     ) {
-        let (mut header, finish) = Self::header_and_finish(op, tagged);
-        let conn = &mut self.conns[conn_id];
+        let (header, finish) = Self::header_and_finish(op, tagged);
+        let room = self.join(conn_id, header, &RemoteSegments::EMPTY, op.buf.len(), Some(finish));
+        op.buf.copy_to(0, room);
+        self.joined(ep_id, conn_id, op.flags, leaves);
+    }
+
+    /// Puts a transfer down in a connection's batch, which it will be over with, or that of
+    /// the answer to it; gives the room for its `len` bytes.
+    #[inline]
+    fn join(
+        &mut self,
+        id: u32,
+        mut header: Header,
+        places: &RemoteSegments,
+        len: usize,
+        finish: Option<Finish>,
+    ) -> &mut [u8] {
+        let conn = &mut self.conns[id];
         let mut wire = [0; 40];
         let wire_len = conn.write_header(&mut header, &mut wire);
-        let room = conn.batch.push(&wire[..wire_len], op.buf.len(), finish);
-        op.buf.copy_to(0, room);
+        let (order, places) = (conn.order, places.as_slice());
+        let before = SEGMENT_LEN * places.len();
+        let room = match finish {
+            Some(finish) => conn.batch.push(&wire[..wire_len], before + len, finish),
+            None => conn.batch.push_read(&wire[..wire_len], before + len),
+        };
+        let (of_places, room) = room.split_at_mut(before);
+        Header::put_segments(order, places, of_places);
+        room
+    }
+
+    /// A transfer is in the batch, complete: it leaves at once or when there is reason to.
+    #[inline]
+    fn joined(&mut self, ep_id: u32, conn_id: u32, flags: u64, leaves: Leaves) {
         self.eps[ep_id].tx_pending += 1;
-        let more = op.flags & FI_MORE != 0;
+        let conn = &mut self.conns[conn_id];
+        let more = flags & FI_MORE != 0;
         // The message that others were held back for takes them along.
-        let leave = at_once || conn.batch.is_full() || (conn.batch.more && !more);
+        let full = conn.batch.is_full() || (conn.batch.more && !more);
         conn.batch.more |= more;
-        if leave {
+        if leaves != Leaves::Together {
+            conn.sent_in = self.turns;
+        }
+        if full || leaves != Leaves::Together {
             self.batches += 1;
             self.send_off(conn_id);
-            return self.batch_has_left(conn_id);
+            if leaves != Leaves::First {
+                self.batch_has_left(conn_id);
+            }
+            return;
         }
         self.hold(conn_id);
         let done = self.turns + self.batches;
@@ -621,6 +702,7 @@ impl State {
         }
     }
 
+    /// A batch has left, or a message that others left just before.
     fn batch_has_left(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.batch.has_left();
@@ -855,6 +937,10 @@ impl State {
 
     /// Sends something of ours behind what waits already.
     pub(super) fn send_internal(&mut self, id: u32, header: Header) {
+        if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.answers_together(0)) {
+            conn.join_answer(header, 0, Finish::INTERNAL);
+            return self.answered(id);
+        }
         if self.is_overrun(id) {
             return self.fail(id, Error::NOBUFS);
         }
@@ -868,7 +954,38 @@ impl State {
         conn.owed += owed;
         self.owed += owed;
         conn.push_answer(answer);
-        self.push_on(id);
+        self.answered(id);
+    }
+
+    /// Something is to leave that a peer waits for: now, or when all is understood that
+    /// came with its request.
+    fn answered(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        let enough = conn.batch.is_full() && conn.tx.is_empty();
+        if self.hearing == id && !enough {
+            conn.answers = true;
+        } else {
+            self.push_on(id);
+        }
+    }
+
+    /// Sends the answers to what was just understood.
+    #[inline]
+    pub(super) fn send_answers(&mut self, id: u32) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && std::mem::take(&mut conn.answers)
+        {
+            self.flush(id);
+            self.see_to_rest(id);
+        }
+    }
+
+    /// What the socket did not take now leaves later.
+    fn see_to_rest(&mut self, id: u32) {
+        if self.conns.get(id).is_some_and(Conn::has_unsent) {
+            self.heat(id);
+            self.watch_unsent(id);
+        }
     }
 
     /// Whether so much waits for a peer to take it that nothing is done for it before.
@@ -891,13 +1008,10 @@ impl State {
     /// Sends what was just queued, if it is alone, and sees to the rest later.
     pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
-        if tx.len() == 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
+        if tx.len() <= 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
             self.flush(id);
         }
-        if self.conns.get(id).is_some_and(Conn::has_unsent) {
-            self.heat(id);
-            self.watch_unsent(id);
-        }
+        self.see_to_rest(id);
     }
 
     /// The peer acknowledged the oldest message that waits for it.
@@ -980,6 +1094,19 @@ fn tell(direction: &str, socket: &Socket, header: &Header) {
     let peer = socket.peer_addr().ok();
     let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
     ofi_provider::log!(&crate::info::TCP, TRACE, EP_DATA, "{direction} {peer}: {header:?}");
+}
+
+/// How a transfer leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leaves {
+    /// At once, since nothing is before it; none of the application's left just before.
+    First,
+    /// At once, likewise, but some did.
+    Next,
+    /// With others, which are before it or may follow.
+    Together,
+    /// In its turn in the queue.
+    InTurn,
 }
 
 /// Where a transfer goes.

@@ -8,13 +8,12 @@
 use super::State;
 use super::batch::Burst;
 use super::rx::{DIRECT_MIN, Got};
+use super::tx::Leaves;
 use crate::config::config;
 use crate::ring::{BATCH, Op, Ring};
 use crate::sock::Socket;
-use ofi_provider::abi::FI_MORE;
 use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::SendOp;
 use std::sync::Once;
 
 /// How bytes get to sockets and from them: by calls, unless there is a ring.
@@ -78,6 +77,19 @@ impl Transport {
         ops[0].result
     }
 
+    /// How a small transfer leaves before which nothing waits on its connection, with a
+    /// ring: at once, or together with those to other peers.
+    pub(super) fn leaves(&mut self, more: bool, turn: u64, nobody_looks: bool) -> Leaves {
+        let Some(uring) = &mut self.0 else { return Leaves::First };
+        let follows = uring.left_in == turn && !nobody_looks;
+        if more || (follows && uring.left.is_on()) {
+            return Leaves::Together;
+        }
+        uring.left_in = turn;
+        uring.left.has_left();
+        if follows { Leaves::Next } else { Leaves::First }
+    }
+
     /// As [`Socket::recv`].
     #[inline(always)]
     pub(super) fn receive(&mut self, socket: &Socket, room: &mut [u8]) -> Result<usize> {
@@ -126,20 +138,6 @@ impl Transport {
 }
 
 impl State {
-    /// A small message before which nothing waits on its connection, with a ring:
-    /// at once, or together with those to other peers.
-    pub(super) fn send_by_ring(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
-        let nobody_looks = self.nobody_looks();
-        let Some(uring) = &mut self.transport.0 else { return };
-        let follows = uring.left_in == self.turns && !nobody_looks;
-        let at_once = op.flags & FI_MORE == 0 && !(follows && uring.left.is_on());
-        if at_once {
-            uring.left_in = self.turns;
-            uring.left.has_left();
-        }
-        self.send_together(ep_id, conn_id, op, tagged, at_once);
-    }
-
     /// Sends what is held back on these connections, as far as sockets take it now,
     /// with one call.
     pub(super) fn send_batches(&mut self, ids: &[u32]) {
