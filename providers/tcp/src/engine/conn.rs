@@ -172,6 +172,7 @@ impl Conn {
     pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
         self.stage = Stage::Connected;
         self.socket.set_peer_timeout(config().peer_timeout);
+        self.socket.set_no_network();
         self.zerocopy = Zerocopy::new(&self.socket);
         self.hears_plain = self.order.is_native() && !config().trace && !buffers;
         if self.hears_plain && self.zerocopy.is_none() && !by_ring {
