@@ -1,6 +1,6 @@
 //! One TCP connection.
 use super::batch::Batch;
-use super::rx::{AHEAD_OF_LARGE, Incoming};
+use super::rx::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
@@ -203,6 +203,12 @@ impl Conn {
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.incoming.as_ref().map_or(0, Incoming::left)
+    }
+
+    /// Whether the rest of a large message is to come.
+    #[inline]
+    pub(super) fn is_in_large(&self) -> bool {
+        self.left() >= DIRECT_MIN
     }
 
     /// Copies the stash to the start of `staging`; the room behind it for what is

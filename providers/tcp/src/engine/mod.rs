@@ -345,7 +345,16 @@ impl State {
     /// Reads the connection that moved last.
     #[inline(always)]
     fn look_at(&mut self, id: u32) {
-        let moved = self.service(id);
+        let moved = match self.read_plain(id) {
+            Some(moved) => moved,
+            // To ask a socket again and again would hinder the system in filling it, and
+            // take the message in small pieces. Epoll is no hindrance.
+            None if self.conns.get(id).is_some_and(Conn::is_in_large) => {
+                self.since_epoll = 0;
+                return self.ask_epoll();
+            }
+            None => self.service_any(id),
+        };
         // `service` may have taken it off the list.
         if self.hot.first() != Some(&id) {
             return;
