@@ -8,6 +8,8 @@
  *       bw    one-way stream, MB/s, window of 16
  *       rate  one-way stream, thousand messages a second, window of 64
  *       raw   the same over one non-blocking TCP connection: the floor
+ *   fabbench write|read|writebw|readbw rdm PROVIDER SIZE COUNT
+ *       as rate and bw, of writes to the other's memory and reads of it
  *   fabbench steps rdm PROVIDER SIZE COUNT
  *       COUNT times tagged send, receive and both completions between two
  *       endpoints of one process, for an instruction counter around it
@@ -66,6 +68,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
 #define MAXW 64
@@ -132,6 +135,8 @@ static struct fi_info *find(const char *node, const char *service, uint64_t flag
 
 	h->ep_attr->type = type;
 	h->caps = type == FI_EP_RDM ? FI_TAGGED | more_caps : FI_MSG;
+	if (more_caps & FI_RMA)
+		h->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	h->mode = FI_CONTEXT | FI_CONTEXT2;
 	h->domain_attr->threading = FI_THREAD_DOMAIN;
 	if (type == FI_EP_MSG)
@@ -240,6 +245,36 @@ static void post_send(struct side *s, size_t n)
 	s->next++;
 	s->sent++;
 }
+/* The other's memory. */
+static struct place { uint64_t addr, key; } place;
+static struct place share(struct side *s)
+{
+	struct fid_mr *mr;
+	int virt = s->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR;
+
+	TRY(fi_mr_reg(s->domain, rbuf, buflen, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
+	return (struct place){ virt ? (uintptr_t)rbuf : 0, fi_mr_key(mr) };
+}
+static int reads;
+static void post_rma(struct side *s, size_t n)
+{
+	ssize_t r;
+
+	for (;;) {
+		void *c = &s->ctx[s->next % MAXW];
+
+		if (reads)
+			r = fi_read(s->ep, sbuf, n, NULL, s->peer, place.addr, place.key, c);
+		else
+			r = fi_write(s->ep, sbuf, n, NULL, s->peer, place.addr, place.key, c);
+		if (r != -FI_EAGAIN)
+			break;
+		s->sent -= reap(s->tx);
+	}
+	TRY(r);
+	s->next++;
+	s->sent++;
+}
 static void await_sends(struct side *s, long left)
 {
 	while (s->sent > left)
@@ -287,6 +322,23 @@ static void stream(struct side *s, size_t n, long count, int w, int client)
 		post_send(s, 1);
 		await_sends(s, 0);
 	}
+}
+/* The message behind the last transfer comes when all are there. */
+static void stream_rma(struct side *s, size_t n, long count, int w, int client)
+{
+	post_recv(s, 1, 0);
+	if (client) {
+		for (long i = 0; i < count; i++) {
+			await_sends(s, w - 1);
+			post_rma(s, n);
+		}
+		await_sends(s, 0);
+		post_send(s, 1);
+	}
+	await_recv(s);
+	if (!client)
+		post_send(s, 1);
+	await_sends(s, 0);
 }
 
 /* ---- the floor: one TCP connection ----------------------------------- */
@@ -819,13 +871,13 @@ int main(int argc, char **argv)
 	static struct side s;
 	size_t n, len = sizeof(struct sockaddr_storage);
 	long count, warm;
-	int fds[2], client, lat, w, st = 0;
+	int fds[2], client, lat, bw, rma, w, st = 0;
 	pid_t p;
 	double t;
 	struct sockaddr_storage a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|write|read|writebw|readbw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -843,7 +895,12 @@ int main(int argc, char **argv)
 		printf("%.2f\n", start_time(argv, count));
 		return 0;
 	}
-	w = strcmp(argv[1], "bw") ? 64 : 16;
+	reads = !strncmp(argv[1], "read", 4);
+	rma = reads || !strncmp(argv[1], "write", 5);
+	if (rma)
+		more_caps = FI_RMA;
+	bw = strstr(argv[1], "bw") != NULL;
+	w = bw ? 16 : 64;
 	buflen = n + 256;
 	sbuf = calloc(1, n + 256);
 	rbuf = calloc(1, n + 256);
@@ -970,17 +1027,24 @@ int main(int argc, char **argv)
 		sbuf = keep_s;
 		rbuf = keep_r;
 	}
+	if (rma && !client) {
+		place = share(&s);
+		if (write(fds[1], &place, sizeof place) != sizeof place)
+			return 1;
+	} else if (rma && read(fds[0], &place, sizeof place) != sizeof place) {
+		return 1;
+	}
 	warm = count / 10 + 1;
 	if (lat)
 		pingpong(&s, n, warm, client);
 	else
-		stream(&s, n, warm, w, client);
+		(rma ? stream_rma : stream)(&s, n, warm, w, client);
 	pingpong(&s, 1, 1, client);
 	t = now_us();
 	if (lat)
 		pingpong(&s, n, count, client);
 	else
-		stream(&s, n, count, w, client);
+		(rma ? stream_rma : stream)(&s, n, count, w, client);
 	t = now_us() - t;
 	pingpong(&s, 1, 1, client);
 	if (!client)
@@ -990,7 +1054,7 @@ int main(int argc, char **argv)
 out:
 	if (lat)
 		printf("%.3f\n", t / count / 2);
-	else if (!strcmp(argv[1], "bw"))
+	else if (bw)
 		printf("%.1f\n", n * (double)count / t);
 	else
 		printf("%.1f\n", count / t * 1000);
