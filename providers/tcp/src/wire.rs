@@ -338,7 +338,7 @@ impl Header {
     /// What the header at the start of `bytes`, of a peer whose numbers are as
     /// ours, says if it is that of a plain message, with all of it behind the
     /// header; none if it is anything else.
-    #[inline]
+    #[inline(always)]
     pub fn plain(bytes: &[u8]) -> Option<Plain<'_>> {
         let (start, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<8>()?;
@@ -358,18 +358,21 @@ impl Header {
 
     /// Writes the header with this number of a message of `len` bytes, with
     /// nothing special to it, for a peer whose numbers are as ours; its length.
-    #[inline]
+    #[inline(always)]
     pub fn write_plain(id: u8, tag: Option<u64>, len: usize, out: &mut [u8; 40]) -> usize {
+        let ([first, size, third, ..], _) = out.as_chunks_mut() else {
+            unreachable!("a header has five words")
+        };
         let (start, head) = match tag {
             Some(tag) => {
-                out[16..24].copy_from_slice(&tag.to_ne_bytes());
+                *third = tag.to_ne_bytes();
                 (PLAIN_TAGGED, BASE_LEN + 8)
             }
             None => (PLAIN_UNTAGGED, BASE_LEN),
         };
         let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
-        out[..8].copy_from_slice(&numbered.to_ne_bytes());
-        out[8..16].copy_from_slice(&((len + head) as u64).to_ne_bytes());
+        *first = numbered.to_ne_bytes();
+        *size = ((len + head) as u64).to_ne_bytes();
         head
     }
 
