@@ -18,6 +18,7 @@ use crate::lock::{Level, Lock};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
+use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
@@ -93,9 +94,6 @@ impl CompletionError {
         Self { of, olen: 0, error, prov_errno: error.code(), data: Vec::new() }
     }
 }
-
-/// Marks a ring slot whose content is the next of the errors.
-const ERROR_MARK: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Ring {
@@ -223,12 +221,6 @@ impl std::fmt::Debug for Cq {
         write!(f, "Cq({:?}, {} of {})", self.format, self.count.load(Ordering::Relaxed), self.size)
     }
 }
-
-/// A command of fi_control that only queues of this crate know: who reads the queue does
-/// so on behalf of others, and has something to clean up where a cancelled thread would be
-/// ended in vain reads. A utility provider says so once, and then need not keep its thread
-/// from being cancelled around every read.
-pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {

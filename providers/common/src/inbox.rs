@@ -12,17 +12,18 @@ use crate::abi::{
     FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
 use crate::buf::RecvBuf;
-use crate::buffered::{Buffering, ONLY_TAG};
+use crate::buffered::Buffering;
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::glue::{Bindings, RecvOp};
-use crate::later::{ASIDE, Aside, Outcome, TAG};
+use crate::later::{Aside, Outcome};
 use crate::matching::{Pattern, Posted, Unexpected};
 pub use crate::multi_recv::Recv;
 use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
+use crate::reserved::{ASIDE, ONLY_TAG, OWN_TAG};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -314,7 +315,7 @@ impl<B: Body> Inbox<B> {
     /// Whether a tag is one of the library's own (fi_collective(3)).
     #[inline]
     pub fn takes_aside(&self, tag: u64) -> bool {
-        tag & TAG != 0 && self.collective
+        tag & OWN_TAG != 0 && self.collective
     }
 
     /// Where receives are reported.

@@ -39,6 +39,7 @@ pub mod poll;
 mod primitives;
 pub mod progress;
 pub mod provider;
+pub mod reserved;
 pub mod sep;
 pub mod slab;
 pub mod sys;

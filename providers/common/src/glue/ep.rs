@@ -1,5 +1,5 @@
 //! `struct fid_ep` for any [`Endpoint`].
-use super::multicast::{self, Multicast};
+use super::multicast::Multicast;
 use super::sep::Scalable;
 use super::stx::Stx;
 use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, is_same, mc, unbuilt};
@@ -13,7 +13,7 @@ use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::buffered::{self, ONLY_TAG};
+use crate::buffered;
 use crate::cntr::Cntr;
 use crate::coll::Room;
 use crate::cq::{Context, Cq};
@@ -21,9 +21,9 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::info::InfoRef;
-use crate::later::{ASIDE, Aside, Later};
-use crate::multi_recv::SHARED;
+use crate::later::{Aside, Later};
 use crate::progress::Progress;
+use crate::reserved::{OF_SHARED_RX, ONLY_TAG, OWN_FLAGS, TO_GROUPS};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::any::{Any, TypeId};
@@ -58,7 +58,7 @@ pub struct Bindings {
 impl Bindings {
     /// Flags of a receive by any of which its success is reported.
     pub fn reported(&self) -> u64 {
-        abi::FI_COMPLETION | if self.rx_selective { 0 } else { SHARED }
+        abi::FI_COMPLETION | if self.rx_selective { 0 } else { OF_SHARED_RX }
     }
 
     fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
@@ -244,11 +244,8 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
-/// Flags of ours that no call of the application's has.
-const OWN_FLAGS: u64 = ASIDE | SHARED | ONLY_TAG | multicast::MARK;
-
 /// Default flags that come with the endpoint whatever the application says.
-const ALWAYS: u64 = abi::FI_COMPLETION | SHARED | multicast::MARK;
+const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS;
 
 /// Flags of a receive call that settles what becomes of a message that was
 /// reported (fi_msg(3) of 1.x).
@@ -436,7 +433,7 @@ impl<E: Endpoint> EpFid<E> {
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
         let (rx, rx_msg) = match parts.role {
             // Which receives are reported is for each endpoint to say that takes them.
-            Role::Srx => (parts.rx_defaults | SHARED, SHARED),
+            Role::Srx => (parts.rx_defaults | OF_SHARED_RX, OF_SHARED_RX),
             _ => (rx, rx_msg),
         };
         let flags = [tx | marked, tx_msg | marked, rx, rx_msg];

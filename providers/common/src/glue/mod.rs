@@ -27,7 +27,8 @@ mod stx;
 mod trigger;
 mod unbuilt;
 
-pub use crate::mcast::{GROUP_ADDR, Part, is_group};
+pub use crate::mcast::Part;
+pub use crate::reserved::{MULTICAST_ADDR, is_group};
 pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
@@ -345,13 +346,13 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     }
     /// Takes back a posted receive, which then completes with -FI_ECANCELED;
     /// nothing to take back is no error. With `aside` it is one of those that
-    /// carry [`ASIDE`](crate::later::ASIDE), else none of those.
+    /// carry [`ASIDE`](crate::reserved::ASIDE), else none of those.
     fn cancel(&self, context: Context, aside: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; its length.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// Operations with [`ASIDE`](crate::later::ASIDE) among their flags complete
+    /// Operations with [`ASIDE`](crate::reserved::ASIDE) among their flags complete
     /// with it among the flags of the entry, at [`Bindings::later`].
     const LATER: bool = false;
     /// Its multicast groups are those of the network. Otherwise they are made of

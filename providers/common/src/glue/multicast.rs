@@ -9,14 +9,11 @@ use crate::addr::Addr;
 use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
-use crate::later::{ASIDE, Later, Outcome, Task};
+use crate::later::{Later, Outcome, Task};
 use crate::mcast::Room;
+use crate::reserved::{ASIDE, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Among the flags of every send of an endpoint with FI_MULTICAST, so that no other has
-/// to look where its sends go. No flag of the API has this bit.
-pub(super) const MARK: u64 = 1 << 60;
 
 /// Flags of a send that its parts have as well.
 const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
@@ -34,10 +31,10 @@ pub(super) struct Multicast {
 }
 
 impl<E: Endpoint> Parts<E> {
-    /// [`MARK`] if it can be in groups.
+    /// [`TO_GROUPS`] if it can be in groups.
     pub(super) fn has_multicast(&self) -> u64 {
         let can = self.caps & FI_MULTICAST != 0 && self.ground.later.is_some();
-        if can && !E::JOINS && self.role == Role::Endpoint { MARK } else { 0 }
+        if can && !E::JOINS && self.role == Role::Endpoint { TO_GROUPS } else { 0 }
     }
 }
 

@@ -8,7 +8,6 @@
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
 use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
-use super::multicast::MARK;
 use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG,
@@ -23,9 +22,9 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
-use crate::later::{ASIDE, Aside, InUse, Later, Name, Outcome, Request, Task};
-use crate::mcast::is_group;
+use crate::later::{Aside, InUse, Later, Name, Outcome, Request, Task};
 use crate::notices::Port;
+use crate::reserved::{ASIDE, TO_GROUPS, is_group};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,7 +98,7 @@ macro_rules! start {
             $(
                 #[inline(always)]
                 pub(super) fn $name(&self, op: $op) -> Result {
-                    if op.flags & (FI_TRIGGER | MARK) != 0 {
+                    if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
                         return self.start(Op::$variant(op));
                     }
                     self.inner().$name(op)
@@ -119,7 +118,7 @@ impl<E: Endpoint> EpFid<E> {
     fn start(&self, mut op: Op) -> Result {
         let (_, flags) = op.parts();
         let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
-        *flags &= !(MARK | FI_MULTICAST);
+        *flags &= !(TO_GROUPS | FI_MULTICAST);
         match op {
             Op::Send(SendOp { dest, .. }) | Op::Tsend(SendOp { dest, .. })
                 if triggered && is_group(dest) =>

@@ -22,8 +22,9 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
 use ofi_provider::lower::{Buf, Done, Region};
+use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 
 /// From how many bytes on a packet goes from the application's buffer rather

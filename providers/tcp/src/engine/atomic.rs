@@ -16,7 +16,8 @@ use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
+use ofi_provider::reserved::ASIDE;
 
 /// Former values that wait for a peer to take them, in bytes. More than any
 /// peer asks for that listens to the answers.

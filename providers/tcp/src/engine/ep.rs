@@ -17,8 +17,9 @@ use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::glue::Bindings;
-use ofi_provider::later::{ASIDE, Aside, Outcome, TAG, is_strangers};
+use ofi_provider::later::{Aside, Outcome, is_strangers};
 use ofi_provider::names::Names;
+use ofi_provider::reserved::{ASIDE, OWN_TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -261,7 +262,7 @@ impl Ep {
     /// Whether a tag is one of the library's own (fi_collective(3)).
     #[inline]
     pub(super) fn takes_aside(&self, tag: u64) -> bool {
-        tag & TAG != 0 && self.identity.collective
+        tag & OWN_TAG != 0 && self.identity.collective
     }
 
     /// An operation that the domain needs for itself is over.

@@ -7,13 +7,12 @@ use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
-use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
+use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::NONE;
 
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).

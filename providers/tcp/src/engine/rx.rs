@@ -20,12 +20,12 @@ use ofi_provider::abi::{
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf, copied};
-use ofi_provider::buffered::{Buffering, ONLY_TAG};
+use ofi_provider::buffered::Buffering;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
-use ofi_provider::later::ASIDE;
 use ofi_provider::multi_recv::{KEPT, Recv};
+use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::Slab;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

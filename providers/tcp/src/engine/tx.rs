@@ -15,8 +15,9 @@ use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
 use ofi_provider::mr::{MrTable, Opened};
+use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 
