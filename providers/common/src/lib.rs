@@ -33,6 +33,7 @@ pub mod mr_cache;
 pub mod multi_recv;
 pub mod names;
 mod notices;
+pub mod objects;
 pub mod param;
 mod peer;
 pub mod poll;

@@ -439,8 +439,9 @@ mod tests {
     use ofi_provider::abi::{FI_SOCKADDR_IN, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq};
     use ofi_provider::av::Av;
     use ofi_provider::buf::SendBuf;
-    use ofi_provider::cq::{Cq, Parent};
+    use ofi_provider::cq::{Cq, OnDomain};
     use ofi_provider::fid::Embeds;
+    use ofi_provider::objects::object::Parent;
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
@@ -454,26 +455,25 @@ mod tests {
 
     impl Loop {
         fn open(engine: &Arc<Engine>, cq_size: usize) -> Self {
-            let parent = Parent {
+            let nothing = || Parent::new(Arc::new(()), Arc::default());
+            let domain = OnDomain {
                 later: None,
-                domain: Arc::new(()),
+                parent: nothing(),
                 progress: engine.clone(),
                 api_version: ofi_provider::info::API_VERSION,
                 level: Level::Shared,
                 on_blocking: Box::new(|_| Ok(())),
-                on_close: Box::new(|| ()),
             };
             // SAFETY: all zeros is a valid attribute: every default.
             let mut attr = unsafe { std::mem::zeroed::<fi_cq_attr>() };
             attr.size = cq_size;
             attr.format = fi_cq_format::FI_CQ_FORMAT_MSG.into();
             // SAFETY: neither a peer nor a wait set.
-            let cq = unsafe { Cq::open(parent, Some(&attr), std::ptr::null_mut()) }.unwrap();
+            let cq = unsafe { Cq::open(domain, Some(&attr), std::ptr::null_mut()) }.unwrap();
             let format = FI_SOCKADDR_IN as u32;
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
-            let av =
-                unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, null) }.unwrap();
+            let av = unsafe { Av::open(nothing(), format, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let bindings =

@@ -2,7 +2,7 @@
 use super::multicast::Multicast;
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, is_same, mc, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, bytes, copy_out, mc, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -19,14 +19,15 @@ use crate::coll::Room;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
 use crate::later::{Aside, Later};
+use crate::objects::object::{Object, Parent, Users};
 use crate::progress::Progress;
 use crate::reserved::{OF_SHARED_RX, ONLY_TAG, OWN_FLAGS, TO_GROUPS};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,13 +101,12 @@ impl Role {
 pub(super) struct Ground {
     /// Of the fabric.
     pub(super) api_version: u32,
-    /// The domain, which they keep.
-    pub(super) domain: Arc<dyn Any + Send + Sync>,
+    /// What they keep and cannot be closed before them: the domain, or the scalable
+    /// endpoint of a context, whose domain is kept.
+    pub(super) parent: Parent,
     pub(super) progress: Arc<dyn Progress>,
     /// What the domain does later.
     pub(super) later: Option<Arc<Later>>,
-    /// Stops counting as a user of it.
-    pub(super) leave: Box<dyn Fn() + Send + Sync>,
 }
 
 /// What a fid is made of, whatever its role.
@@ -255,15 +255,8 @@ const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
 const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
 
 impl<E: Endpoint> EpFid<E> {
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close::<E>),
-        bind: Some(bind::<E>),
-        control: Some(control::<E>),
-        ops_open: Some(unbuilt::no_ops_open),
-        tostr: Some(unbuilt::no_tostr),
-        ops_set: Some(unbuilt::no_ops_set),
-    };
+    const FID_OPS: &'static fi_ops =
+        &fi_ops { bind: Some(bind::<E>), control: Some(control::<E>), ..ops(close::<E>) };
 
     pub(super) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
@@ -679,7 +672,7 @@ impl<E: Endpoint> EpFid<E> {
         }
         // SAFETY: the list has it, so it is an open context of this type.
         let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
-        if !is_same(&srx.shared.ground.domain, &self.shared.ground.domain) {
+        if !srx.shared.ground.parent.is_same(&self.shared.ground.parent) {
             return Err(Error::INVAL);
         }
         srx.shared.users.add();
@@ -696,7 +689,7 @@ impl<E: Endpoint> EpFid<E> {
                 // As programs do that count with an endpoint which others use already.
                 Some(FI_CLASS_CNTR) => {
                     let cntr =
-                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_of(&on.domain))?;
+                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_beside(&on.parent))?;
                     self.bind_cntr(&cntr, flags)
                 }
                 Some(FI_CLASS_EQ)
@@ -711,11 +704,12 @@ impl<E: Endpoint> EpFid<E> {
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
-                    let stx = self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_of(&on.domain))?;
+                    let stx =
+                        self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_beside(&on.parent))?;
                     self.shared.bind_stx(stx)
                 }
                 Some(FI_CLASS_CQ) => {
-                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_of(&on.domain))?;
+                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_beside(&on.parent))?;
                     self.bind_cq(cq, flags)
                 }
                 // Contexts have the vector of their scalable endpoint.
@@ -723,7 +717,7 @@ impl<E: Endpoint> EpFid<E> {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_AV) => {
-                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_of(&on.domain))?;
+                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_beside(&on.parent))?;
                     let mut bindings = self.bindings();
                     if bindings.av.is_some() {
                         return Err(Error::INVAL);
@@ -953,7 +947,7 @@ impl<E> Shared<E> {
         if slot.is_some() {
             return Err(Error::INVAL);
         }
-        stx.users.add();
+        stx.add_user();
         *slot = Some(stx);
         Ok(())
     }
@@ -980,7 +974,7 @@ impl<E> Drop for Shared<E> {
         }
         let stx = self.stx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(stx) = stx {
-            stx.users.remove();
+            stx.remove_user();
         }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
@@ -993,7 +987,6 @@ impl<E> Drop for Shared<E> {
         if let Some(av) = &bindings.av {
             av.remove_user();
         }
-        (self.ground.leave)();
     }
 }
 

@@ -35,7 +35,6 @@ pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
 pub use pep::{NoPassiveEp, PepFid, Reject, passive_name};
 pub use settings::{DomainSettings, local_addr};
-pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
 use crate::atomic::Operation;
@@ -47,7 +46,6 @@ use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
-use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -309,14 +307,6 @@ pub struct AtomicOp {
     pub flags: u64,
 }
 
-/// Whether two objects stand on one domain.
-pub(crate) fn is_same(
-    one: &Arc<dyn Any + Send + Sync>,
-    other: &Arc<dyn Any + Send + Sync>,
-) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
-}
-
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
@@ -512,24 +502,4 @@ pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
     }
     // SAFETY: by this function's contract.
     unsafe { std::slice::from_raw_parts(buf.cast(), len) }
-}
-
-/// Counts who uses an object, so that it cannot be closed under them.
-#[derive(Debug, Default)]
-pub(crate) struct Users(std::sync::atomic::AtomicUsize);
-
-impl Users {
-    pub(crate) fn add(&self) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, std::sync::atomic::Ordering::Release);
-    }
-    pub(crate) fn check_none(&self) -> Result {
-        if self.0.load(std::sync::atomic::Ordering::Acquire) == 0 {
-            Ok(())
-        } else {
-            Err(Error::BUSY)
-        }
-    }
 }
