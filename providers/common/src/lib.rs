@@ -22,6 +22,7 @@ pub mod eq;
 pub mod glue;
 pub mod inbox;
 pub mod later;
+pub mod ledger;
 pub mod lock;
 pub mod log;
 pub mod lower;

@@ -145,7 +145,7 @@ impl Endpoint for RxmEp {
                 return Ok(());
             }
             Part::Whole if self.kind == Kind::Srx => {
-                self.engine.lock().ep(self.id).inbox.bind(bindings);
+                self.engine.lock().ep(self.id).inbox.bind(&bindings.ledger.rx);
                 return Ok(());
             }
             Part::Whole => {}

@@ -134,7 +134,7 @@ struct Receiver {
 
 impl Receiver {
     fn rx_room(&self) -> usize {
-        let cq = self.bindings.get().and_then(|bound| bound.rx_cq.as_ref());
+        let cq = self.bindings.get().and_then(|bound| bound.ledger.rx.cq());
         cq.map_or(BATCH, |cq| cq.room())
     }
 
@@ -213,26 +213,10 @@ fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
     let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
-        fail(bound, CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) });
-        return;
+        let error = CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) };
+        return bound.ledger.rx.failed(error);
     }
-    if let Some(cntr) = &bound.rx_cntr {
-        cntr.completed(entry.len);
-    }
-    if let (true, Some(cq)) = (recv.report, &bound.rx_cq) {
-        cq.write(entry);
-    }
-}
-
-/// Reports a receive that failed.
-#[cold]
-fn fail(bound: &Bindings, error: CompletionError) {
-    if let Some(cntr) = &bound.rx_cntr {
-        cntr.failed();
-    }
-    if let Some(cq) = &bound.rx_cq {
-        cq.write_error(error);
-    }
+    bound.ledger.rx.succeeded(entry, recv.report);
 }
 
 fn entry(recv: &Recv) -> Completion {
@@ -294,7 +278,7 @@ impl Endpoint for UdpEp {
         let mut rx = self.receiver.rx.lock();
         let found = rx.posted.iter().position(|recv| recv.context == context);
         if let Some(recv) = found.and_then(|at| rx.posted.remove(at)) {
-            fail(bound, CompletionError::new(entry(&recv), Error::CANCELED));
+            bound.ledger.rx.failed(CompletionError::new(entry(&recv), Error::CANCELED));
         }
         Ok(())
     }
@@ -339,7 +323,12 @@ impl Endpoint for UdpEp {
         self.receiver.groups.lock().sockets().for_each(|fd| self.engine.epoll.remove(fd));
         // Closing would do, but a child process may have the socket as well.
         self.engine.epoll.remove(self.receiver.socket.fd());
-        self.receiver.rx.lock().posted.clear();
+        let posted = std::mem::take(&mut self.receiver.rx.lock().posted);
+        if let Some(bound) = self.receiver.bindings.get() {
+            // Silently, as datagrams are lost.
+            bound.ledger.rx.dropped(posted.len());
+            bound.ledger.close();
+        }
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {
@@ -363,8 +352,8 @@ impl Msg for UdpEp {
         if op.buf.len() > MAX_MSG_SIZE {
             return Err(Error::MSGSIZE);
         }
-        let report = if op.flags & FI_COMPLETION != 0 { bound.tx_cq.as_ref() } else { None };
-        if report.is_some_and(|cq| !cq.has_room()) {
+        let report = op.flags & FI_COMPLETION != 0;
+        if !bound.ledger.tx.has_room(report) {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
@@ -385,12 +374,8 @@ impl Msg for UdpEp {
             }
             other => other?,
         }
-        if let Some(cntr) = &bound.tx_cntr {
-            cntr.completed(op.buf.len());
-        }
-        if let Some(cq) = report {
-            cq.write(Completion::of(op.context, FI_MSG | FI_SEND, 0));
-        }
+        let of = Completion::of(op.context, FI_MSG | FI_SEND, op.buf.len());
+        bound.ledger.tx.succeeded(of, report);
         Ok(())
     }
 
@@ -476,8 +461,8 @@ mod tests {
             let av = unsafe { Av::open(nothing(), format, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
-            let bindings =
-                Bindings { rx_cq: Some(cq.clone()), av: Some(av.clone()), ..Bindings::default() };
+            let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
+            bindings.ledger.rx.report_to(cq.clone());
             ep.enable(&bindings, None).unwrap();
             Self { ep, cq, av, own }
         }

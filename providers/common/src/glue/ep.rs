@@ -21,7 +21,8 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
-use crate::later::{Aside, Later};
+use crate::later::Later;
+use crate::ledger::{Ledger, Tally};
 use crate::objects::object::{Object, Parent, Users};
 use crate::progress::Progress;
 use crate::reserved::{OF_SHARED_RX, ONLY_TAG, OWN_FLAGS, TO_GROUPS};
@@ -36,35 +37,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 /// What the application bound to an endpoint (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    /// For sends.
-    pub tx_cq: Option<Arc<Cq>>,
-    /// For receives.
-    pub rx_cq: Option<Arc<Cq>>,
-    /// It gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION).
-    pub rx_selective: bool,
+    /// Queues and counters, and the way to what the domain does later.
+    pub ledger: Ledger,
     /// For connection events.
     pub eq: Option<Arc<Eq>>,
     /// For peers' addresses.
     pub av: Option<Arc<Av>>,
-    /// Counts sends.
-    pub tx_cntr: Option<Arc<Cntr>>,
-    /// Counts receives.
-    pub rx_cntr: Option<Arc<Cntr>>,
-    /// Counts reads and writes, and what peers read and wrote.
-    pub rma_cntrs: [Option<Arc<Cntr>>; 4],
-    /// Takes the completions of operations with [`ASIDE`].
-    pub later: Option<Aside>,
-}
-
-impl Bindings {
-    /// Flags of a receive by any of which its success is reported.
-    pub fn reported(&self) -> u64 {
-        abi::FI_COMPLETION | if self.rx_selective { 0 } else { OF_SHARED_RX }
-    }
-
-    fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
-        [&self.tx_cntr, &self.rx_cntr].into_iter().chain(&self.rma_cntrs).flatten()
-    }
 }
 
 /// When a transfer is complete for its sender, other than at once (fi_cq(3)).
@@ -439,7 +417,7 @@ impl<E: Endpoint> EpFid<E> {
             srx: Mutex::new(None),
             sharers: Mutex::default(),
             stx: Mutex::new(None),
-            bindings: Mutex::new(Bindings::default()),
+            bindings: Mutex::new(Bindings { ledger: Ledger::new(), ..Bindings::default() }),
             closed: AtomicBool::new(false),
             fids: Mutex::default(),
             room: OnceLock::new(),
@@ -561,12 +539,12 @@ impl<E: Endpoint> EpFid<E> {
         let selective = flags & abi::FI_SELECTIVE_COMPLETION != 0;
         let mut bindings = self.bindings();
         let (tx, rx) = (flags & abi::FI_TRANSMIT != 0, flags & abi::FI_RECV != 0);
-        if (tx && bindings.tx_cq.is_some()) || (rx && bindings.rx_cq.is_some()) {
+        if (tx && bindings.ledger.tx.cq.is_some()) || (rx && bindings.ledger.rx.cq.is_some()) {
             return Err(Error::INVAL);
         }
         if tx {
             cq.add_user();
-            bindings.tx_cq = Some(cq.clone());
+            bindings.ledger.tx.cq = Some(cq.clone());
             if selective {
                 let marked = self.shared.has_multicast();
                 self.tx_flags.store(self.shared.tx_defaults | marked, Ordering::Relaxed);
@@ -575,8 +553,8 @@ impl<E: Endpoint> EpFid<E> {
         }
         if rx {
             cq.add_user();
-            bindings.rx_cq = Some(cq);
-            bindings.rx_selective = selective;
+            bindings.ledger.rx.cq = Some(cq);
+            bindings.ledger.rx.set_selective(selective);
             if selective && role != Role::Srx {
                 self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
@@ -627,9 +605,15 @@ impl<E: Endpoint> EpFid<E> {
             return Err(Error::INVAL);
         }
         self.bind_any_time(|bindings| {
-            let Bindings { tx_cntr, rx_cntr, rma_cntrs: [read, write, rread, rwrite], .. } =
-                bindings;
-            let slots = [tx_cntr, rx_cntr, read, write, rread, rwrite];
+            let Ledger { tx, rx } = &mut bindings.ledger;
+            let slots = [
+                &mut tx.cntr,
+                &mut rx.cntr,
+                &mut tx.reads,
+                &mut tx.writes,
+                &mut rx.peers_reads,
+                &mut rx.peers_writes,
+            ];
             for (_, slot) in KINDS.iter().zip(slots).filter(|(kind, _)| flags & *kind != 0) {
                 if slot.is_some() {
                     return Err(Error::INVAL);
@@ -677,6 +661,7 @@ impl<E: Endpoint> EpFid<E> {
         }
         srx.shared.users.add();
         *slot = Some(srx.shared.clone());
+        self.bindings().ledger.rx.tally = srx.bindings().ledger.rx.tally.clone();
         Ok(())
     }
 
@@ -733,15 +718,17 @@ impl<E: Endpoint> EpFid<E> {
 
     /// What is bound, with what the endpoint has of others.
     fn completed(&self, mut bindings: Bindings) -> Bindings {
-        bindings.later = self.shared.aside();
+        bindings.ledger.set_aside(self.shared.aside());
         if let Some(srx) = &*self.srx() {
             // What is bound to the context is for endpoints that have no own.
-            let shared = srx.bindings();
-            if bindings.rx_cq.is_none() {
-                bindings.rx_cq.clone_from(&shared.rx_cq);
-                bindings.rx_selective = shared.rx_selective;
+            let (own, shared) = (&mut bindings.ledger.rx, &srx.bindings().ledger.rx);
+            if own.cq.is_none() {
+                own.cq.clone_from(&shared.cq);
+                own.reported = shared.reported;
             }
-            bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
+            if own.cntr.is_none() {
+                own.cntr.clone_from(&shared.cntr);
+            }
         }
         if let Some(sep) = &self.shared.sep {
             bindings.av.clone_from(&sep.bindings().av);
@@ -756,7 +743,7 @@ impl<E: Endpoint> EpFid<E> {
         let bindings = self.bindings().clone();
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
-            let own = bindings.rx_cq.iter().map(|cq| (self.shared.place(), cq.clone()));
+            let own = bindings.ledger.rx.cq.iter().map(|cq| (self.shared.place(), cq.clone()));
             srx.change_sharers(|sharers| sharers.extend(own))?;
         }
         if let Some(sep) = &self.shared.sep {
@@ -770,8 +757,8 @@ impl<E: Endpoint> EpFid<E> {
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let directions = self.shared.directions();
         let (send, recv) = (directions & abi::FI_SEND != 0, directions & abi::FI_RECV != 0);
-        if (send && !either(&bindings.tx_cq, &bindings.tx_cntr))
-            || (recv && !either(&bindings.rx_cq, &bindings.rx_cntr))
+        if (send && !either(&bindings.ledger.tx.cq, &bindings.ledger.tx.cntr))
+            || (recv && !either(&bindings.ledger.rx.cq, &bindings.ledger.rx.cntr))
         {
             return Err(Error::NOCQ);
         }
@@ -915,10 +902,10 @@ impl<E: Endpoint> Shared<E> {
         let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut sharers);
         let mut bindings = self.bindings().clone();
-        if bindings.rx_cq.is_none()
+        if bindings.ledger.rx.cq.is_none()
             && let Some((_, cq)) = sharers.first()
         {
-            bindings.rx_cq = Some(cq.clone());
+            bindings.ledger.rx.cq = Some(cq.clone());
             self.inner.enable(&bindings, None)?;
         }
         Ok(())
@@ -935,7 +922,9 @@ impl<E: Endpoint> Shared<E> {
         if bindings.av.is_none() {
             return Err(Error::NOAV);
         }
-        self.inner.enable(&Bindings { later: self.aside(), ..bindings.clone() }, None)?;
+        let mut complete = bindings.clone();
+        complete.ledger.set_aside(self.aside());
+        self.inner.enable(&complete, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
     }
@@ -964,6 +953,28 @@ impl<E> Shared<E> {
     pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    /// Where operations that the provider is handed are counted, if they are.
+    #[inline(always)]
+    fn tally(&self, sends: bool) -> Tally {
+        if !cfg!(debug_assertions) {
+            return Tally::default();
+        }
+        let ledger = &self.bindings().ledger;
+        if sends { ledger.tx.tally.clone() } else { ledger.rx.tally.clone() }
+    }
+
+    /// Hands an operation to the provider, which completes it once, unless it refuses it here.
+    #[inline(always)]
+    pub(super) fn hand(&self, sends: bool, post: impl FnOnce(&E) -> Result) -> Result {
+        let tally = self.tally(sends);
+        tally.posted();
+        let result = post(&self.inner);
+        if result.is_err() {
+            tally.refused();
+        }
+        result
+    }
 }
 
 impl<E> Drop for Shared<E> {
@@ -977,10 +988,10 @@ impl<E> Drop for Shared<E> {
             stx.remove_user();
         }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
+        for cq in [&bindings.ledger.tx.cq, &bindings.ledger.rx.cq].into_iter().flatten() {
             cq.remove_user();
         }
-        bindings.cntrs().for_each(|cntr| cntr.remove_user());
+        bindings.ledger.cntrs().for_each(|cntr| cntr.remove_user());
         if let Some(eq) = &bindings.eq {
             eq.remove_user();
         }

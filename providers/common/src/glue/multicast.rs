@@ -75,7 +75,7 @@ impl<E: Endpoint> Sending<E> {
             None => self.shared.sent(self.of, self.flags, self.len),
             // Only a counter may wait for it.
             Some(_) if self.flags & FI_INJECT != 0 => {
-                if let Some(cntr) = self.shared.counter_of(FI_SEND) {
+                if let Some(cntr) = self.shared.ledger().cntr_of(FI_SEND) {
                     cntr.failed();
                 }
             }
@@ -138,10 +138,8 @@ impl<E: Endpoint> Shared<E> {
         later: &Arc<Later>,
     ) -> Result {
         let members = multicast.room.members(op.dest)?;
-        let report = op.flags & FI_COMPLETION != 0;
-        let cq = self.bindings().tx_cq.clone().filter(|_| report);
         if multicast.pending.load(Ordering::Relaxed) >= self.tx_size.max(1)
-            || cq.is_some_and(|cq| !cq.has_room())
+            || !self.bindings().ledger.tx.has_room(op.flags & FI_COMPLETION != 0)
         {
             return Err(Error::AGAIN);
         }
@@ -203,11 +201,6 @@ impl<E: Endpoint> Shared<E> {
 
     /// A send to a group has reached all members.
     fn sent(&self, of: Completion, flags: u64, len: usize) {
-        if let Some(cntr) = self.counter_of(FI_SEND) {
-            cntr.completed(len);
-        }
-        if flags & FI_COMPLETION != 0 {
-            self.write(Ok(of));
-        }
+        self.ledger().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
     }
 }

@@ -201,7 +201,7 @@ impl State {
         self.take_message(ep_id, TAGGED, id, None);
         if let Some(about) = about {
             let ep = &self.eps[about.ep];
-            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & ep.reported != 0);
+            ep.ledger.rx.done(ep.entry(&about, op.context, 0, 0), ep.ledger.rx.wants(op.flags));
         }
         Ok(())
     }
@@ -239,11 +239,7 @@ impl State {
             inbox.unexpected[TAGGED].claim(id);
             inbox.claimed.insert(op.context.0 as usize, id);
         }
-        if op.flags & owner.reported != 0
-            && let Some(cq) = &owner.rx_cq
-        {
-            cq.write(entry);
-        }
+        owner.ledger.rx.looked_at(entry, owner.ledger.rx.wants(op.flags));
         if discard {
             self.take_message(ep_id, TAGGED, id, None);
         }
@@ -265,10 +261,15 @@ impl State {
 
     pub(super) fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
-        let extra = self.inboxes[ep.inbox].multi.cancelled(recv) | (recv.flags & ASIDE);
+        let gives_back = self.inboxes[ep.inbox].multi.cancelled(recv);
+        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
+            // Its last part, which is being filled, does.
+            ep.ledger.rx.part();
+        }
+        let extra = gives_back | (recv.flags & ASIDE);
         let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
         let of = Completion { buf: recv.buf.address(), ..Completion::of(recv.context, flags, 0) };
-        ep.rx_failed(CompletionError::new(of, Error::CANCELED));
+        ep.ledger.rx.failed(CompletionError::new(of, Error::CANCELED));
     }
 
     /// Takes all posted receives back, as when a connection is over for good.
@@ -334,8 +335,6 @@ impl Ep {
     /// A peek found nothing.
     fn no_message(&self, op: &RecvOp) {
         let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
-        if let Some(cq) = &self.rx_cq {
-            cq.write_error(CompletionError::new(of, Error::NOMSG));
-        }
+        self.ledger.rx.found_none(CompletionError::new(of, Error::NOMSG));
     }
 }
