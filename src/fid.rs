@@ -4,6 +4,18 @@ use crate::error::{Error, Result};
 use core::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
+/// `unbuilt! { fn name(type, type, ...) -> type; }`: functions of these arguments that answer
+/// -FI_ENOSYS. Every slot of a table must hold one, because the inline calls do not look
+/// (fi_provider(7)).
+#[macro_export]
+macro_rules! unbuilt {
+    ($($vis:vis fn $name:ident($($arg:ty),* $(,)?) -> $ret:ty;)+) => {$(
+        $vis unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
+            $crate::error::Error::NOSYS.to_ret() as $ret
+        }
+    )+};
+}
+
 /// A Rust object whose first field is the C struct `C`, so that a pointer to
 /// one is a pointer to the other.
 ///
@@ -84,56 +96,10 @@ pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops {
     }
 }
 
-const NOSYS: c_int = Error::NOSYS.to_ret();
-
-/// No object can be bound to it.
-///
-/// # Safety
-/// None: its arguments are not looked at.
-pub unsafe extern "C" fn no_bind(_fid: *mut fid, _bfid: *mut fid, _flags: u64) -> c_int {
-    NOSYS
-}
-
-/// It has no settings.
-///
-/// # Safety
-/// None: its arguments are not looked at.
-pub unsafe extern "C" fn no_control(_fid: *mut fid, _command: c_int, _arg: *mut c_void) -> c_int {
-    NOSYS
-}
-
-/// It has no further operations.
-///
-/// # Safety
-/// None: its arguments are not looked at.
-pub unsafe extern "C" fn no_ops_open(
-    _fid: *mut fid,
-    _name: *const c_char,
-    _flags: u64,
-    _ops: *mut *mut c_void,
-    _context: *mut c_void,
-) -> c_int {
-    NOSYS
-}
-
-/// It takes no operations of others.
-///
-/// # Safety
-/// None: its arguments are not looked at.
-pub unsafe extern "C" fn no_ops_set(
-    _fid: *mut fid,
-    _name: *const c_char,
-    _flags: u64,
-    _ops: *mut c_void,
-    _context: *mut c_void,
-) -> c_int {
-    NOSYS
-}
-
-/// It has no text.
-///
-/// # Safety
-/// None: its arguments are not looked at.
-pub unsafe extern "C" fn no_tostr(_fid: *const fid, _buf: *mut c_char, _len: usize) -> c_int {
-    NOSYS
+unbuilt! {
+    fn no_bind(*mut fid, *mut fid, u64) -> c_int;
+    fn no_control(*mut fid, c_int, *mut c_void) -> c_int;
+    fn no_ops_open(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+    fn no_ops_set(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int;
+    fn no_tostr(*const fid, *mut c_char, usize) -> c_int;
 }

@@ -14,18 +14,13 @@ use core::ffi::{CStr, c_void};
 use core::ptr;
 use ofi::abi::{FI_PROV_ATTR_ONLY, fi_ep_type, fi_fabric_attr, fi_info, fid_fabric};
 use ofi::error::{Error, Result};
-use ofi::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, tostr, version};
+use ofi::info::{
+    API_VERSION, CORE_PROV_ONLY, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoRef,
+    OFFLOAD_PROV_ONLY, tostr, version,
+};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by utility providers: the call is not an application's.
-pub const GETINFO_INTERNAL: u64 = 1 << 58;
-/// Set by utility providers: ask core providers only.
-pub const CORE_PROV_ONLY: u64 = 1 << 59;
-/// Set by providers that link others: ask hidden providers as well.
-pub const GETINFO_HIDDEN: u64 = 1 << 60;
-/// Set by providers that hand work to others: ask offload providers only.
-pub const OFFLOAD_PROV_ONLY: u64 = 1 << 61;
 const INTERNAL: u64 = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLOAD_PROV_ONLY;
 
 /// What somebody asks `fi_getinfo`.

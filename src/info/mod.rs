@@ -30,6 +30,24 @@ pub const fn version(major: u32, minor: u32) -> u32 {
     (major << 16) | minor
 }
 
+/// In the flags of fi_getinfo, beside those of the API: a utility provider asks, not an
+/// application. The library takes these four for what providers ask of it.
+pub const GETINFO_INTERNAL: u64 = 1 << 58;
+/// As above: ask core providers only.
+pub const CORE_PROV_ONLY: u64 = 1 << 59;
+/// Set by providers that link others: ask hidden providers as well.
+pub const GETINFO_HIDDEN: u64 = 1 << 60;
+/// Set by providers that hand work to others: ask offload providers only.
+pub const OFFLOAD_PROV_ONLY: u64 = 1 << 61;
+
+// None is a flag that an application passes to fi_getinfo.
+const _: () = {
+    use crate::abi::{FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RESCAN, FI_SOURCE};
+    let public = FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN | FI_SOURCE;
+    let own = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLOAD_PROV_ONLY;
+    assert!(public & own == 0 && own.count_ones() == 4);
+};
+
 /// The version of the API that [`crate::abi`] describes.
 pub const API_VERSION: u32 =
     version(crate::abi::FI_MAJOR_VERSION as u32, crate::abi::FI_MINOR_VERSION as u32);

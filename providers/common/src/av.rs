@@ -13,13 +13,12 @@ use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::glue::is_same;
+use crate::objects::object::{Base, Object, Parent, fid_ops};
+use crate::objects::stubs;
 use crate::peer::AvOwner;
 use crate::slab::Slab;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use std::any::Any;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Who wants to know what is put into a vector: its endpoints.
@@ -67,9 +66,7 @@ pub struct Av {
     rx_ctx_bits: u32,
     /// The vector of another provider's that this one stands beside (fi_peer(3)).
     owner: Option<AvOwner>,
-    users: AtomicUsize,
-    domain: Arc<dyn Any + Send + Sync>,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -91,19 +88,13 @@ impl Av {
         self.format
     }
 
-    /// Whether it was opened on this domain.
-    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
-        is_same(&self.domain, domain)
-    }
-
     /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
     /// On success `attr.type` says what the vector is, if it was left open.
     ///
     /// # Safety
     /// With FI_PEER `context` is null or a `struct fi_peer_av_context` (fi_peer(3)).
     pub unsafe fn open(
-        domain: Arc<dyn Any + Send + Sync>,
-        on_close: Box<dyn Fn() + Send + Sync>,
+        domain: Parent,
         format: u32,
         attr: Option<&mut fi_av_attr>,
         mut context: *mut c_void,
@@ -147,14 +138,7 @@ impl Av {
             user_ids = attr.flags & abi::FI_AV_USER_ID != 0;
         }
         Ok(Arc::new(Self {
-            c: fid_av {
-                fid: fid {
-                    fclass: FI_CLASS_AV as usize,
-                    context,
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
-                ops: (&raw const AV_OPS).cast_mut(),
-            },
+            c: fid_av { fid: Self::fid(context), ops: (&raw const AV_OPS).cast_mut() },
             format,
             table: Mutex::new(Table::default()),
             news: Mutex::new(()),
@@ -163,24 +147,8 @@ impl Av {
             user_ids,
             rx_ctx_bits,
             owner,
-            users: AtomicUsize::new(0),
-            domain,
-            on_close,
+            base: Base::new(domain),
         }))
-    }
-
-    /// The vector behind a fid of the application's, if it is one of ours.
-    ///
-    /// # Safety
-    /// `fid` points to a live fid.
-    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
-        // SAFETY: by this function's contract; our ops table marks our vectors.
-        unsafe {
-            if (*fid).ops.cast_const() != &raw const FID_OPS {
-                return Err(Error::INVAL);
-            }
-            Self::arc_from_c(fid.cast::<fid_av>())
-        }
     }
 
     fn news(&self) -> MutexGuard<'_, ()> {
@@ -195,16 +163,6 @@ impl Av {
     /// FI_ADDR_NOTAVAIL without one (fi_peer(3)).
     pub fn owner_addr(&self, ep: FidPtr) -> fi_addr_t {
         self.owner.map_or(FI_ADDR_NOTAVAIL, |owner| owner.ep_addr(ep.0.cast()))
-    }
-
-    /// An endpoint is bound; the vector cannot be closed while it is.
-    pub fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The endpoint is closed.
-    pub fn remove_user(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// An endpoint wants to hear of insertions and removals from now on.
@@ -442,15 +400,27 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
     unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Error::INVAL)
 }
 
-static FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(crate::glue::no_control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static FID_OPS: fi_ops = fi_ops { bind: Some(bind), ..fid_ops::<Av, _>() };
+
+impl Object<fid_av> for Av {
+    const CLASS: c_int = FI_CLASS_AV;
+    const CLOSE: &'static str = "fi_close(av)";
+
+    fn table() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn closed(this: &mut Arc<Self>, fid: *mut fid) {
+        if let Some(eq) = this.eq.get() {
+            eq.forget(FidPtr(fid));
+            eq.remove_user();
+        }
+    }
+}
 
 static AV_OPS: fi_ops_av = fi_ops_av {
     size: size_of::<fi_ops_av>(),
@@ -461,32 +431,14 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     lookup: Some(lookup),
     straddr: Some(straddr),
     av_set: Some(crate::coll::av_set),
-    insert_auth_key: Some(no_insert_auth_key),
-    lookup_auth_key: Some(no_lookup_auth_key),
+    insert_auth_key: Some(stubs::no_insert_auth_key),
+    lookup_auth_key: Some(stubs::no_lookup_auth_key),
     set_user_id: Some(set_user_id),
     lookup2: Some(lookup2),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a vector that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(av)", || {
-        // SAFETY: see above.
-        let av = unsafe { Av::from_c(fid.cast()) }?;
-        if av.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::BUSY);
-        }
-        // SAFETY: see above; nothing of ours uses it any more.
-        let av = unsafe { Av::take(fid.cast()) };
-        if let Some(eq) = av.eq.get() {
-            eq.forget(FidPtr(fid));
-            eq.remove_user();
-        }
-        (av.on_close)();
-        Ok(())
-    })
-}
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
     answer("fi_av_bind", || {
@@ -683,25 +635,6 @@ unsafe extern "C" fn straddr(
     }
 }
 
-unsafe extern "C" fn no_insert_auth_key(
-    _av: *mut fid_av,
-    _key: *const c_void,
-    _size: usize,
-    _addr: *mut fi_addr_t,
-    _flags: u64,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_lookup_auth_key(
-    _av: *mut fid_av,
-    _addr: fi_addr_t,
-    _key: *mut c_void,
-    _size: *mut usize,
-) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
 unsafe extern "C" fn set_user_id(
     av: *mut fid_av,
     addr: fi_addr_t,
@@ -730,8 +663,10 @@ mod tests {
     fn open() -> Arc<Av> {
         let format = abi::FI_SOCKADDR_IN as u32;
         // SAFETY: no peer.
-        unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, std::ptr::null_mut()) }
-            .unwrap()
+        unsafe {
+            Av::open(Parent::new(Arc::new(()), Arc::default()), format, None, std::ptr::null_mut())
+        }
+        .unwrap()
     }
 
     #[test]
@@ -814,7 +749,9 @@ mod tests {
         attr.flags = abi::FI_AV_USER_ID;
         let null = std::ptr::null_mut();
         // SAFETY: no peer.
-        let av = unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, Some(&mut attr), null) };
+        let av = unsafe {
+            Av::open(Parent::new(Arc::new(()), Arc::default()), format, Some(&mut attr), null)
+        };
         let av = av.unwrap();
         let c = (&raw const av.c).cast_mut();
         let mut out = [70, 80, 90];

@@ -17,10 +17,6 @@ use std::collections::HashMap;
 /// the same as the mode bit FI_BUFFERED_RECV. Later the bit was given away.
 pub const VARIABLE_MSG: u64 = 1 << 48;
 
-/// The flag of a tagged receive that only names a tag: it has no buffer. No flag of
-/// the API has this bit.
-pub const ONLY_TAG: u64 = 1 << 63;
-
 /// Which bits mean buffered receives to an application of this API version: of
 /// the mode, and of the capabilities.
 pub fn bits(api_version: u32) -> (u64, u64) {

@@ -3,19 +3,19 @@ use crate::abi::{
     self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
-use crate::cq::Parent;
+use crate::cq::OnDomain;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::glue::is_same;
 use crate::later::Later;
+use crate::objects::object::{Base, Object, fid_ops};
+use crate::objects::stubs;
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_int, c_void};
-use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// What a counter counts.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,7 @@ pub struct Cntr {
     later: Option<Arc<Later>>,
     /// The smallest threshold that something waits for.
     next: AtomicU64,
-    users: AtomicUsize,
-    domain: Arc<dyn Any + Send + Sync>,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -63,18 +61,13 @@ impl std::fmt::Debug for Cntr {
 }
 
 impl Cntr {
-    /// Whether it was opened on this domain.
-    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
-        is_same(&self.domain, domain)
-    }
-
     /// Opens a counter (fi_cntr_open).
     ///
     /// # Safety
     /// With FI_PEER `context` is null or a `struct fi_peer_cntr_context` (fi_peer(3));
     /// with FI_WAIT_SET `wait_set` is null or an open one.
     pub unsafe fn open(
-        parent: Parent,
+        domain: OnDomain,
         attr: Option<&fi_cntr_attr>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
@@ -105,9 +98,9 @@ impl Cntr {
         let kind = Kind::from_attr(wait_obj)?;
         if owner.is_some() {
             if kind != Kind::None {
-                (parent.on_blocking)(kind)?;
+                (domain.on_blocking)(kind)?;
             }
-            return Ok(Arc::new(Self::new(parent, counts, &PEER_CNTR_OPS, std::ptr::null_mut())));
+            return Ok(Arc::new(Self::new(domain, counts, &PEER_CNTR_OPS, std::ptr::null_mut())));
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
@@ -116,9 +109,9 @@ impl Cntr {
         let usable = if kind == Kind::None { Kind::Fd } else { kind };
         let wait = Lazy::new(usable, wait_set.is_some())?;
         if kind != Kind::None {
-            (parent.on_blocking)(kind)?;
+            (domain.on_blocking)(kind)?;
         }
-        let cntr = Self::new(parent, counts, &CNTR_OPS, context);
+        let cntr = Self::new(domain, counts, &CNTR_OPS, context);
         let cntr = Arc::new(Self { wait, wait_set: wait_set.clone(), ..cntr });
         if let Some(set) = wait_set {
             set.add(&cntr)?;
@@ -127,57 +120,24 @@ impl Cntr {
     }
 
     fn new(
-        parent: Parent,
+        domain: OnDomain,
         counts: Counts,
         ops: &'static fi_ops_cntr,
         context: *mut c_void,
     ) -> Self {
         Self {
-            c: fid_cntr {
-                fid: fid {
-                    fclass: FI_CLASS_CNTR as usize,
-                    context,
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
-                ops: std::ptr::from_ref(ops).cast_mut(),
-            },
+            c: fid_cntr { fid: Self::fid(context), ops: std::ptr::from_ref(ops).cast_mut() },
             value: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             counts,
             wait: Lazy::none(),
             wait_set: None,
-            progress: parent.progress,
-            later: parent.later,
+            progress: domain.progress,
+            later: domain.later,
             next: AtomicU64::new(u64::MAX),
-            users: AtomicUsize::new(0),
-            domain: parent.domain,
-            on_close: parent.on_close,
+            base: Base::new(domain.parent),
         }
-    }
-
-    /// The counter behind a fid of the application's, if it is one of ours.
-    ///
-    /// # Safety
-    /// `fid` points to a live fid.
-    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
-        // SAFETY: by this function's contract; our ops table marks our counters.
-        unsafe {
-            if (*fid).ops.cast_const() != &raw const FID_OPS {
-                return Err(Error::INVAL);
-            }
-            Self::arc_from_c(fid.cast::<fid_cntr>())
-        }
-    }
-
-    /// An endpoint starts to use the counter; it cannot be closed meanwhile.
-    pub fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// An endpoint is done with it.
-    pub fn remove_user(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What was counted.
@@ -316,22 +276,37 @@ impl Cntr {
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
     }
-
-    /// The context the counter was opened with.
-    pub fn context(&self) -> *mut c_void {
-        self.c.fid.context
-    }
 }
 
-static FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::glue::no_bind),
-    control: Some(control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static FID_OPS: fi_ops = fid_ops::<Cntr, _>();
+
+impl Object<fid_cntr> for Cntr {
+    const CLASS: c_int = FI_CLASS_CNTR;
+    const CLOSE: &'static str = "fi_close(cntr)";
+    const CONTROL: &'static str = "fi_control(cntr)";
+
+    fn table() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn closed(this: &mut Arc<Self>, fid: *mut fid) {
+        if let Some(set) = &this.wait_set {
+            set.remove(fid);
+        }
+    }
+
+    unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
+        match command {
+            // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cntr(3)).
+            abi::FI_GETWAIT => unsafe { self.wait()?.ok_or(Error::NODATA)?.get(arg) },
+            _ => Err(Error::NOSYS),
+        }
+    }
+}
 
 static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
@@ -342,7 +317,7 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     wait: cancellable!(cntr_wait: fn(*mut fid_cntr, u64, c_int) -> c_int),
     adderr: Some(adderr),
     seterr: Some(seterr),
-    export_xpu: Some(no_export_xpu),
+    export_xpu: Some(stubs::no_cntr_export_xpu),
 };
 
 /// Of a counter that is read elsewhere: reading is how its owner progresses it,
@@ -351,47 +326,16 @@ static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: cancellable!(read: fn(*mut fid_cntr) -> u64),
     readerr: cancellable!(readerr: fn(*mut fid_cntr) -> u64),
-    add: Some(no_change),
-    set: Some(no_change),
-    wait: Some(no_wait),
-    adderr: Some(no_change),
-    seterr: Some(no_change),
-    export_xpu: Some(no_export_xpu),
+    add: Some(stubs::no_cntr_change),
+    set: Some(stubs::no_cntr_change),
+    wait: Some(stubs::no_cntr_wait),
+    adderr: Some(stubs::no_cntr_change),
+    seterr: Some(stubs::no_cntr_change),
+    export_xpu: Some(stubs::no_cntr_export_xpu),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a counter that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(cntr)", || {
-        // SAFETY: see above.
-        let cntr = unsafe { Cntr::from_c(fid.cast()) }?;
-        if cntr.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::BUSY);
-        }
-        if let Some(set) = &cntr.wait_set {
-            set.remove(fid);
-        }
-        // SAFETY: see above; nothing of ours uses it any more.
-        let cntr = unsafe { Cntr::take(fid.cast()) };
-        (cntr.on_close)();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    answer("fi_control(cntr)", || {
-        // SAFETY: see above.
-        let cntr = unsafe { Cntr::from_c(fid.cast()) }?;
-        match command {
-            abi::FI_GETWAIT => {
-                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cntr(3)).
-                unsafe { cntr.wait()?.ok_or(Error::NODATA)?.get(arg) }
-            }
-            _ => Err(Error::NOSYS),
-        }
-    })
-}
 
 unsafe extern "C-unwind" fn read(cntr: *mut fid_cntr) -> u64 {
     let value = answer_quickly("fi_cntr_read", || {
@@ -463,14 +407,6 @@ unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
     }
 }
 
-unsafe extern "C" fn no_change(_cntr: *mut fid_cntr, _value: u64) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
-unsafe extern "C" fn no_wait(_cntr: *mut fid_cntr, _threshold: u64, _timeout: c_int) -> c_int {
-    Error::NOSYS.to_ret()
-}
-
 unsafe extern "C-unwind" fn cntr_wait(
     cntr: *mut fid_cntr,
     threshold: u64,
@@ -487,12 +423,4 @@ unsafe extern "C-unwind" fn cntr_wait(
             return answer;
         }
     }
-}
-
-unsafe extern "C" fn no_export_xpu(
-    _cntr: *mut fid_cntr,
-    _flags: u64,
-    _xpu: *mut abi::fid_xpu_cntr,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }

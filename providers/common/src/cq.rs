@@ -12,17 +12,19 @@ use crate::abi::{
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::error::{Error, Result, strerror};
 use crate::fid::Embeds;
-use crate::glue::is_same;
+use crate::info::version;
 use crate::later::Later;
 use crate::lock::{Level, Lock};
+use crate::objects::object::{Base, Object, Parent, fid_ops};
+use crate::objects::stubs;
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
+use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::alloc::Layout;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -93,9 +95,6 @@ impl CompletionError {
         Self { of, olen: 0, error, prov_errno: error.code(), data: Vec::new() }
     }
 }
-
-/// Marks a ring slot whose content is the next of the errors.
-const ERROR_MARK: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Ring {
@@ -204,11 +203,7 @@ pub struct Cq {
     api_version: u32,
     /// Reading it never ends a cancelled thread: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
-    users: AtomicUsize,
-    /// Keeps the domain open in our sense: its memory, not its C object.
-    domain: Arc<dyn Any + Send + Sync>,
-    /// Told when this is closed, so that the domain can be closed too.
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -224,12 +219,6 @@ impl std::fmt::Debug for Cq {
     }
 }
 
-/// A command of fi_control that only queues of this crate know: who reads the queue does
-/// so on behalf of others, and has something to clean up where a cancelled thread would be
-/// ended in vain reads. A utility provider says so once, and then need not keep its thread
-/// from being cancelled around every read.
-pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
     Context,
@@ -239,9 +228,9 @@ enum Format {
 }
 
 /// What a queue or counter needs of the domain it is opened on.
-pub struct Parent {
-    /// The domain, kept alive.
-    pub domain: Arc<dyn Any + Send + Sync>,
+pub struct OnDomain {
+    /// The domain itself.
+    pub parent: Parent,
     /// What drives the domain.
     pub progress: Arc<dyn Progress>,
     /// The version the application asked `fi_getinfo` for.
@@ -253,22 +242,15 @@ pub struct Parent {
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
     /// What the domain does later, if anything may wait for a counter.
     pub later: Option<Arc<Later>>,
-    /// Called when the object is closed.
-    pub on_close: Box<dyn Fn() + Send + Sync>,
 }
 
-impl std::fmt::Debug for Parent {
+impl std::fmt::Debug for OnDomain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Parent")
+        f.write_str("OnDomain")
     }
 }
 
 impl Cq {
-    /// Whether it was opened on this domain.
-    pub(crate) fn is_of(&self, domain: &Arc<dyn Any + Send + Sync>) -> bool {
-        is_same(&self.domain, domain)
-    }
-
     /// Opens a queue (fi_cq_open). `attr` fields newer than the caller's version
     /// are not looked at. A null `attr` means all defaults.
     ///
@@ -276,7 +258,7 @@ impl Cq {
     /// With FI_PEER `context` is null or a `struct fi_peer_cq_context` (fi_peer(3));
     /// with FI_WAIT_SET `wait_set` is null or an open one.
     pub unsafe fn open(
-        parent: Parent,
+        domain: OnDomain,
         attr: Option<&fi_cq_attr>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
@@ -305,10 +287,10 @@ impl Cq {
         };
         let kind = Kind::from_attr(wait_obj)?;
         if kind != Kind::None {
-            (parent.on_blocking)(kind)?;
+            (domain.on_blocking)(kind)?;
         }
         if let Some(owner) = owner {
-            return Ok(Self::of_peer(parent, format, owner));
+            return Ok(Self::of_peer(domain, format, owner));
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
@@ -318,27 +300,18 @@ impl Cq {
         }
         let slots = zeroed(size.next_power_of_two())?;
         let cq = Arc::new(Self {
-            c: fid_cq {
-                fid: fid {
-                    fclass: FI_CLASS_CQ as usize,
-                    context,
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
-                ops: (&raw const CQ_OPS).cast_mut(),
-            },
-            ring: Lock::with_level(Ring::new(slots), parent.level),
+            c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS).cast_mut() },
+            ring: Lock::with_level(Ring::new(slots), domain.level),
             count: AtomicUsize::new(0),
             size,
             format,
             wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             owner: None,
-            progress: parent.progress,
-            api_version: parent.api_version,
+            progress: domain.progress,
+            api_version: domain.api_version,
             spares_callers: AtomicBool::new(false),
-            users: AtomicUsize::new(0),
-            domain: parent.domain,
-            on_close: parent.on_close,
+            base: Base::new(domain.parent),
         });
         if let Some(set) = wait_set {
             set.add(&cq)?;
@@ -348,54 +321,24 @@ impl Cq {
 
     /// A queue whose entries go to the queue of another provider's. Its context
     /// was only for opening.
-    fn of_peer(parent: Parent, format: Format, owner: CqOwner) -> Arc<Self> {
+    fn of_peer(domain: OnDomain, format: Format, owner: CqOwner) -> Arc<Self> {
         Arc::new(Self {
             c: fid_cq {
-                fid: fid {
-                    fclass: FI_CLASS_CQ as usize,
-                    context: std::ptr::null_mut(),
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
+                fid: Self::fid(std::ptr::null_mut()),
                 ops: (&raw const PEER_CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(Box::default()), parent.level),
+            ring: Lock::with_level(Ring::new(Box::default()), domain.level),
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
             wait: Lazy::none(),
             wait_set: None,
             owner: Some(owner),
-            progress: parent.progress,
-            api_version: parent.api_version,
+            progress: domain.progress,
+            api_version: domain.api_version,
             spares_callers: AtomicBool::new(false),
-            users: AtomicUsize::new(0),
-            domain: parent.domain,
-            on_close: parent.on_close,
+            base: Base::new(domain.parent),
         })
-    }
-
-    /// The queue behind a fid of the application's, if it is one of ours.
-    ///
-    /// # Safety
-    /// `fid` points to a live fid.
-    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
-        // SAFETY: by this function's contract; our ops table marks our queues.
-        unsafe {
-            if (*fid).ops.cast_const() != &raw const FID_OPS {
-                return Err(Error::INVAL);
-            }
-            Self::arc_from_c(fid.cast::<fid_cq>())
-        }
-    }
-
-    /// An endpoint starts to use the queue; it cannot be closed meanwhile.
-    pub fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// An endpoint is done with it.
-    pub fn remove_user(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether another entry fits into the ring.
@@ -653,16 +596,6 @@ impl Cq {
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
     }
-
-    /// The context the queue was opened with.
-    pub fn context(&self) -> *mut c_void {
-        self.c.fid.context
-    }
-}
-
-/// FI_VERSION(major, minor).
-pub const fn version(major: u32, minor: u32) -> u32 {
-    major << 16 | minor
 }
 
 impl Format {
@@ -699,15 +632,56 @@ impl Format {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::glue::no_bind),
-    control: Some(control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static FID_OPS: fi_ops = fid_ops::<Cq, _>();
+
+impl Object<fid_cq> for Cq {
+    const CLASS: c_int = FI_CLASS_CQ;
+    const CLOSE: &'static str = "fi_close(cq)";
+    const CONTROL: &'static str = "fi_control(cq)";
+
+    fn table() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn closed(this: &mut Arc<Self>, fid: *mut fid) {
+        if let Some(set) = &this.wait_set {
+            set.remove(fid);
+        }
+    }
+
+    unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
+        match command {
+            abi::FI_GETWAIT => {
+                let wait = self.wait()?.ok_or(Error::NODATA)?;
+                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cq(3)).
+                unsafe { wait.get(arg) }
+            }
+            SPARES_CALLERS => {
+                self.spares_callers.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            abi::FI_GETWAITOBJ => {
+                let kind = match self.wait.kind() {
+                    Kind::None => fi_wait_obj::FI_WAIT_NONE,
+                    Kind::Fd => fi_wait_obj::FI_WAIT_FD,
+                    Kind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
+                    Kind::Yield => fi_wait_obj::FI_WAIT_YIELD,
+                };
+                if arg.is_null() {
+                    return Err(Error::INVAL);
+                }
+                // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
+                unsafe { arg.cast::<c_int>().write(kind as c_int) };
+                Ok(())
+            }
+            _ => Err(Error::NOSYS),
+        }
+    }
+}
 
 static CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
@@ -723,7 +697,7 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
     ),
     signal: Some(signal),
     strerror: Some(cq_strerror),
-    export_xpu: Some(no_export_xpu),
+    export_xpu: Some(stubs::no_cq_export_xpu),
 };
 
 /// Of a queue whose entries are read elsewhere: reading no entries is how its
@@ -731,67 +705,17 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
 static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(progress_only),
-    readfrom: Some(no_readfrom),
-    readerr: Some(no_readerr),
-    sread: Some(no_sread),
-    sreadfrom: Some(no_sreadfrom),
-    signal: Some(no_signal),
+    readfrom: Some(stubs::no_cq_readfrom),
+    readerr: Some(stubs::no_cq_readerr),
+    sread: Some(stubs::no_cq_sread),
+    sreadfrom: Some(stubs::no_cq_sreadfrom),
+    signal: Some(stubs::no_cq_signal),
     strerror: Some(cq_strerror),
-    export_xpu: Some(no_export_xpu),
+    export_xpu: Some(stubs::no_cq_export_xpu),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a queue that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(cq)", || {
-        // SAFETY: see above.
-        let cq = unsafe { Cq::from_c(fid.cast()) }?;
-        if cq.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::BUSY);
-        }
-        if let Some(set) = &cq.wait_set {
-            set.remove(fid);
-        }
-        // SAFETY: see above; nothing of ours uses it any more.
-        let cq = unsafe { Cq::take(fid.cast()) };
-        (cq.on_close)();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    answer("fi_control(cq)", || {
-        // SAFETY: see above.
-        let cq = unsafe { Cq::from_c(fid.cast()) }?;
-        match command {
-            abi::FI_GETWAIT => {
-                let wait = cq.wait()?.ok_or(Error::NODATA)?;
-                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cq(3)).
-                unsafe { wait.get(arg) }
-            }
-            SPARES_CALLERS => {
-                cq.spares_callers.store(true, Ordering::Relaxed);
-                Ok(())
-            }
-            abi::FI_GETWAITOBJ => {
-                let kind = match cq.wait.kind() {
-                    Kind::None => fi_wait_obj::FI_WAIT_NONE,
-                    Kind::Fd => fi_wait_obj::FI_WAIT_FD,
-                    Kind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
-                    Kind::Yield => fi_wait_obj::FI_WAIT_YIELD,
-                };
-                if arg.is_null() {
-                    return Err(Error::INVAL);
-                }
-                // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
-                unsafe { arg.cast::<c_int>().write(kind as c_int) };
-                Ok(())
-            }
-            _ => Err(Error::NOSYS),
-        }
-    })
-}
 
 /// Ends a cancelled thread whose read found nothing.
 ///
@@ -830,44 +754,6 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
         cq.progress.progress();
         Ok(0_usize)
     })
-}
-
-unsafe extern "C" fn no_readfrom(
-    _cq: *mut fid_cq,
-    _buf: *mut c_void,
-    _count: usize,
-    _src: *mut fi_addr_t,
-) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_readerr(_: *mut fid_cq, _: *mut fi_cq_err_entry, _: u64) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_sread(
-    _cq: *mut fid_cq,
-    _buf: *mut c_void,
-    _count: usize,
-    _cond: *const c_void,
-    _timeout: c_int,
-) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_sreadfrom(
-    _cq: *mut fid_cq,
-    _buf: *mut c_void,
-    _count: usize,
-    _src: *mut fi_addr_t,
-    _cond: *const c_void,
-    _timeout: c_int,
-) -> ssize_t {
-    Error::NOSYS.to_ret() as ssize_t
-}
-
-unsafe extern "C" fn no_signal(_cq: *mut fid_cq) -> c_int {
-    Error::NOSYS.to_ret()
 }
 
 unsafe extern "C-unwind" fn readfrom(
@@ -980,12 +866,4 @@ pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *c
         // SAFETY: strerror answers a C string for any number; glibc keeps it per thread.
         None => unsafe { libc::strerror(code.saturating_abs()) },
     }
-}
-
-unsafe extern "C" fn no_export_xpu(
-    _cq: *mut fid_cq,
-    _flags: u64,
-    _xpu: *mut abi::fid_xpu_cq,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoBuf;
 use crate::lock::Lock;
+use crate::objects::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
@@ -113,8 +114,7 @@ pub struct Eq {
     /// Who gets the events of a queue that was opened with FI_PEER, as far as
     /// fi_eq_write can carry them: failures are read here (fi_peer(3)).
     owner: Option<EqOwner>,
-    users: AtomicUsize,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Eq {
 }
 
 impl Eq {
-    /// Opens a queue (fi_eq_open). `on_close` is called when it is closed.
+    /// Opens a queue (fi_eq_open).
     ///
     /// # Safety
     /// With FI_PEER `context` is null or a `struct fi_peer_eq_context` (fi_peer(3));
@@ -139,7 +139,7 @@ impl Eq {
     pub unsafe fn open(
         attr: Option<&fi_eq_attr>,
         context: *mut c_void,
-        on_close: Box<dyn Fn() + Send + Sync>,
+        fabric: Parent,
     ) -> Result<Arc<Self>> {
         let (mut flags, mut wait_obj, mut set) = (0, Default::default(), std::ptr::null_mut());
         if let Some(attr) = attr {
@@ -159,14 +159,7 @@ impl Eq {
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
-            c: fid_eq {
-                fid: fid {
-                    fclass: FI_CLASS_EQ as usize,
-                    context,
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
-                ops: (&raw const EQ_OPS).cast_mut(),
-            },
+            c: fid_eq { fid: Self::fid(context), ops: (&raw const EQ_OPS).cast_mut() },
             queue: Lock::new(Queue::default()),
             count: AtomicUsize::new(0),
             may_write: flags & abi::FI_WRITE != 0,
@@ -174,27 +167,12 @@ impl Eq {
             wait_set: wait_set.clone(),
             sources: RwLock::new(Vec::new()),
             owner,
-            users: AtomicUsize::new(0),
-            on_close,
+            base: Base::new(fabric),
         });
         if let Some(set) = wait_set {
             set.add(&eq)?;
         }
         Ok(eq)
-    }
-
-    /// The queue behind a fid of the application's, if it is one of ours.
-    ///
-    /// # Safety
-    /// `fid` points to a live fid.
-    pub unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
-        // SAFETY: by this function's contract; our ops table marks our queues.
-        unsafe {
-            if (*fid).ops.cast_const() != &raw const FID_OPS {
-                return Err(Error::INVAL);
-            }
-            Self::arc_from_c(fid.cast::<fid_eq>())
-        }
     }
 
     /// From now on reading the queue also drives `source`.
@@ -219,16 +197,6 @@ impl Eq {
     /// Whether an application can block on the queue.
     pub fn can_block(&self) -> bool {
         self.wait.kind() != Kind::None
-    }
-
-    /// An object starts to use the queue; it cannot be closed meanwhile.
-    pub fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// An object is done with it.
-    pub fn remove_user(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Adds an event.
@@ -447,15 +415,35 @@ impl Eq {
     }
 }
 
-static FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::glue::no_bind),
-    control: Some(control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static FID_OPS: fi_ops = fid_ops::<Eq, _>();
+
+impl Object<fid_eq> for Eq {
+    const CLASS: c_int = FI_CLASS_EQ;
+    const CLOSE: &'static str = "fi_close(eq)";
+    const CONTROL: &'static str = "fi_control(eq)";
+
+    fn table() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn closed(this: &mut Arc<Self>, fid: *mut fid) {
+        if let Some(set) = &this.wait_set {
+            set.remove(fid);
+        }
+    }
+
+    unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
+        match command {
+            // SAFETY: FI_GETWAIT passes what the wait object needs (fi_eq(3)).
+            abi::FI_GETWAIT => unsafe { self.wait()?.ok_or(Error::NODATA)?.get(arg) },
+            _ => Err(Error::NOSYS),
+        }
+    }
+}
 
 static EQ_OPS: fi_ops_eq = fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
@@ -468,37 +456,6 @@ static EQ_OPS: fi_ops_eq = fi_ops_eq {
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a queue that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(eq)", || {
-        // SAFETY: see above.
-        let eq = unsafe { Eq::from_c(fid.cast()) }?;
-        if eq.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::BUSY);
-        }
-        if let Some(set) = &eq.wait_set {
-            set.remove(fid);
-        }
-        // SAFETY: see above; nothing of ours uses it any more.
-        let eq = unsafe { Eq::take(fid.cast()) };
-        (eq.on_close)();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    answer("fi_control(eq)", || {
-        // SAFETY: see above.
-        let eq = unsafe { Eq::from_c(fid.cast()) }?;
-        match command {
-            abi::FI_GETWAIT => {
-                // SAFETY: FI_GETWAIT passes what the wait object needs (fi_eq(3)).
-                unsafe { eq.wait()?.ok_or(Error::NODATA)?.get(arg) }
-            }
-            _ => Err(Error::NOSYS),
-        }
-    })
-}
 
 unsafe extern "C-unwind" fn read(
     eq: *mut fid_eq,

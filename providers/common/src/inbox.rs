@@ -8,21 +8,21 @@
 //! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
 //! each, which reports what that endpoint receives, and one lot of [`Queues`].
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DISCARD, FI_MORE, FI_MSG,
-    FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
+    FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
 use crate::buf::RecvBuf;
-use crate::buffered::{Buffering, ONLY_TAG};
-use crate::cntr::Cntr;
-use crate::cq::{Completion, CompletionError, Context, Cq};
+use crate::buffered::Buffering;
+use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
-use crate::glue::{Bindings, RecvOp};
-use crate::later::{ASIDE, Aside, Outcome, TAG};
+use crate::glue::RecvOp;
+use crate::ledger::RxLedger;
 use crate::matching::{Pattern, Posted, Unexpected};
 pub use crate::multi_recv::Recv;
 use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
+use crate::reserved::{ASIDE, ONLY_TAG, OWN_TAG};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -168,11 +168,8 @@ fn locked<B>(queues: &Mutex<Queues<B>>) -> MutexGuard<'_, Queues<B>> {
 pub struct Inbox<B> {
     /// The endpoint's number.
     owner: u32,
-    cq: Option<Arc<Cq>>,
-    /// Flags of a receive by any of which its success is reported.
-    reported: u64,
-    cntr: Option<Arc<Cntr>>,
-    later: Option<Aside>,
+    /// Where receives are reported.
+    pub ledger: RxLedger,
     /// A receive's source counts (FI_DIRECTED_RECV).
     directed: bool,
     /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
@@ -202,10 +199,7 @@ impl<B: Body> Inbox<B> {
     pub fn new(owner: u32, directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
             owner,
-            cq: None,
-            reported: FI_COMPLETION,
-            cntr: None,
-            later: None,
+            ledger: RxLedger::default(),
             directed,
             collective: false,
             own: Queues::new(min_multi_recv),
@@ -254,6 +248,11 @@ impl<B: Body> Inbox<B> {
         shared.clone()
     }
 
+    /// Whether receives are posted to, or for, others as well.
+    pub fn is_shared(&self) -> bool {
+        self.hosts || self.shared.is_some() || self.left.is_some()
+    }
+
     /// The endpoint, of which nothing was posted, receives what is posted there.
     pub fn join(&mut self, queues: SharedQueues<B>) {
         self.shared = Some(queues);
@@ -296,14 +295,11 @@ impl<B: Body> Inbox<B> {
     }
 
     /// From now on receives are reported there.
-    pub fn bind(&mut self, bindings: &Bindings) {
-        self.cq.clone_from(&bindings.rx_cq);
-        self.reported = bindings.reported();
+    pub fn bind(&mut self, ledger: &RxLedger) {
+        self.ledger.clone_from(ledger);
         if let Some(buffering) = &mut self.buffering {
             buffering.fix();
         }
-        self.cntr.clone_from(&bindings.rx_cntr);
-        self.later.clone_from(&bindings.later);
     }
 
     /// From now on tags of the library's own are not the application's.
@@ -314,18 +310,7 @@ impl<B: Body> Inbox<B> {
     /// Whether a tag is one of the library's own (fi_collective(3)).
     #[inline]
     pub fn takes_aside(&self, tag: u64) -> bool {
-        tag & TAG != 0 && self.collective
-    }
-
-    /// Where receives are reported.
-    pub fn cq(&self) -> Option<&Arc<Cq>> {
-        self.cq.as_ref()
-    }
-
-    /// Whether another receive can be reported.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.cq.as_ref().is_none_or(|cq| cq.has_room())
+        tag & OWN_TAG != 0 && self.collective
     }
 
     fn known(&mut self, peer: u32) -> &mut Known {
@@ -403,45 +388,6 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    #[inline]
-    fn report(&self, entry: Completion, wanted: bool) {
-        if entry.flags & ASIDE != 0 {
-            return self.done_aside(Ok(entry));
-        }
-        self.report_success(entry, wanted);
-    }
-
-    #[inline(always)]
-    fn report_success(&self, entry: Completion, wanted: bool) {
-        if let Some(cntr) = &self.cntr {
-            cntr.completed(entry.len);
-        }
-        if wanted && let Some(cq) = &self.cq {
-            cq.write(entry);
-        }
-    }
-
-    /// An operation that the domain needs for itself is over.
-    #[cold]
-    fn done_aside(&self, outcome: Outcome) {
-        if let Some(later) = &self.later {
-            later.done(outcome);
-        }
-    }
-
-    #[cold]
-    fn report_error(&self, error: CompletionError) {
-        if error.of.flags & ASIDE != 0 {
-            return self.done_aside(Err(error));
-        }
-        if let Some(cntr) = &self.cntr {
-            cntr.failed();
-        }
-        if let Some(cq) = &self.cq {
-            cq.write_error(error);
-        }
-    }
-
     /// FI_MULTI_RECV for the entry of a receive that gives a multi-receive buffer
     /// back. Other receives are parts of none.
     #[inline]
@@ -449,10 +395,14 @@ impl<B: Body> Inbox<B> {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;
         }
-        if let Some(left) = &self.left {
-            return locked(left).multi.filled(recv);
+        let gives_back = match &self.left {
+            Some(left) => locked(left).multi.filled(recv),
+            None => self.with(0, |queues| queues.multi.filled(recv)),
+        };
+        if gives_back == 0 {
+            self.ledger.part();
         }
-        self.with(0, |queues| queues.multi.filled(recv))
+        gives_back
     }
 
     /// A receive has its message: reports it.
@@ -463,7 +413,7 @@ impl<B: Body> Inbox<B> {
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
-            self.report_error(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+            self.ledger.failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else if entry.src == FI_ADDR_NOTAVAIL
             && entry.flags & ASIDE == 0
             && let Some(addrs) = &self.addrs
@@ -471,10 +421,10 @@ impl<B: Body> Inbox<B> {
             // The message is there; its sender's name is not, but its address.
             let data = addrs.get(&about.peer).cloned().unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
-            self.report_error(CompletionError { data, ..error });
+            self.ledger.failed(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.report(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
+            self.ledger.done(entry, self.ledger.wants(recv.flags) || extra & FI_MULTI_RECV != 0);
         }
     }
 
@@ -488,7 +438,7 @@ impl<B: Body> Inbox<B> {
         if self.shared.is_some()
             || self.addrs.is_some()
             || (tagged && self.takes_aside(tag))
-            || !self.has_room()
+            || !self.ledger.has_room()
         {
             return false;
         }
@@ -503,9 +453,9 @@ impl<B: Body> Inbox<B> {
         let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
         let of = Completion::of(recv.context, flags, bytes.len());
         let entry = Completion { buf: recv.buf.address(), tag, src, ..of };
-        let wanted = recv.flags & self.reported != 0;
+        let wanted = self.ledger.wants(recv.flags);
         posted.drop_first();
-        self.report_success(entry, wanted);
+        self.ledger.succeeded(entry, wanted);
         true
     }
 
@@ -513,7 +463,7 @@ impl<B: Body> Inbox<B> {
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
         let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        self.report_error(CompletionError::new(entry, error));
+        self.ledger.failed(CompletionError::new(entry, error));
     }
 
     /// The posted receive for a message, oldest first. Of a multi-receive
@@ -670,9 +620,7 @@ impl<B: Body> Inbox<B> {
         let about = kept.about;
         let Some(buffering) = &mut self.buffering else { return };
         let context = buffering.tell((queue, message), self.fid, posted, start);
-        if let Some(cq) = &self.cq {
-            cq.write(self.entry(&about, context, at as usize, more));
-        }
+        self.ledger.announced(self.entry(&about, context, at as usize, more), posted.is_some());
     }
 
     /// A tag was posted where receives are buffered: the message that it meets, if one
@@ -779,20 +727,18 @@ impl<B: Body> Inbox<B> {
     /// Reports a message that came to this endpoint and was looked at.
     pub fn report_seen(&self, seen: &Seen) {
         let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
-        let wanted = seen.flags & self.reported != 0;
+        let wanted = self.ledger.wants(seen.flags);
         if seen.counts {
-            self.report(entry, wanted);
-        } else if wanted && let Some(cq) = &self.cq {
-            cq.write(entry);
+            self.ledger.done(entry, wanted);
+        } else {
+            self.ledger.looked_at(entry, wanted);
         }
     }
 
     /// A peek found nothing.
     fn report_no_message(&self, op: &RecvOp) {
-        if let Some(cq) = &self.cq {
-            let of = nothing(op.context, FI_RECV | FI_TAGGED, 0, op.tag);
-            cq.write_error(CompletionError::new(of, Error::NOMSG));
-        }
+        let of = nothing(op.context, FI_RECV | FI_TAGGED, 0, op.tag);
+        self.ledger.found_none(CompletionError::new(of, Error::NOMSG));
     }
 
     /// fi_cancel: takes the receive with this context back.
@@ -812,7 +758,7 @@ impl<B: Body> Inbox<B> {
         if self.shared.is_some() && !self.hosts {
             return;
         }
-        for queue in [0, TAGGED] {
+        for queue in 0..QUEUES {
             for recv in self.with(queue, |queues| queues.posted[queue].drain()) {
                 self.cancelled(queue, &recv);
             }
@@ -841,9 +787,14 @@ impl<B: Body> Inbox<B> {
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
         let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
         flags |= recv.flags & ASIDE;
-        flags |= self.with(0, |queues| queues.multi.cancelled(recv));
+        let gives_back = self.with(0, |queues| queues.multi.cancelled(recv));
+        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
+            // Its last part, which is being filled, does.
+            self.ledger.part();
+        }
+        flags |= gives_back;
         let of = nothing(recv.context, flags, recv.buf.address(), 0);
-        self.report_error(CompletionError::new(of, Error::CANCELED));
+        self.ledger.failed(CompletionError::new(of, Error::CANCELED));
     }
 }
 

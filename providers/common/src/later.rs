@@ -16,7 +16,9 @@ use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
+use crate::objects::object::Object;
 use crate::progress::Progress;
+use crate::reserved::{ASIDE, MULTICAST_TAG};
 use crate::slab::Slab;
 use crate::sys::EventFd;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,22 +26,15 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// The flag of operations whose completion is not the application's. No flag of
-/// the API has this bit.
-pub const ASIDE: u64 = 1 << 61;
-
 /// What a domain was opened for that takes a [`Later`].
 pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
-/// The bit of tags that are the library's own, on endpoints with FI_COLLECTIVE or
-/// FI_MULTICAST.
-pub use crate::coll::TAG;
 pub use crate::notices::is_strangers;
 
 /// Whether a tagged message with these flags of its operation is a notice of multicast
 /// groups, which goes only to peers that know of those; -FI_EOPNOTSUPP for any other.
 pub fn is_group_notice(flags: u64, tag: u64) -> bool {
-    flags & ASIDE != 0 && tag == crate::mcast::TAG
+    flags & ASIDE != 0 && tag == MULTICAST_TAG
 }
 
 /// How an operation ended.

@@ -296,7 +296,7 @@ impl Imported {
         // context stays until the monitor is closed, in `drop`.
         let ret = unsafe {
             open(
-                crate::cq::version(1, 13),
+                crate::info::version(1, 13),
                 IMPORTED_MONITOR.as_ptr(),
                 (&raw mut ops).cast(),
                 size_of_val(&ops),
@@ -447,7 +447,7 @@ mod tests {
         // SAFETY: a monitor that is there until the end of the test.
         unsafe {
             let mut part: *mut fid = null.cast();
-            let (api, name) = (crate::cq::version(1, 13), c"mr_cache".as_ptr());
+            let (api, name) = (crate::info::version(1, 13), c"mr_cache".as_ptr());
             assert_eq!(open(api, name, null, 0, 0, &raw mut part, null), 0);
             assert_eq!((*(*part).ops).bind.unwrap()(part, mine.cast(), 0), 0);
             assert_eq!(close(part), 0);

@@ -11,6 +11,7 @@ use crate::cntr::Cntr;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::glue::{RemoteSegment, RemoteSegments};
+use crate::objects::object::{Base, Object, Parent, fid_ops};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -437,7 +438,7 @@ pub struct Mr {
     table: Arc<MrTable>,
     /// Ends the registration with the backing.
     backing: Option<Box<dyn Backed>>,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: nothing of it changes after `open`.
@@ -515,7 +516,7 @@ impl Mr {
     /// fi_mr_dmabuf; either may be null.
     pub unsafe fn open(
         table: Arc<MrTable>,
-        on_close: Box<dyn Fn() + Send + Sync>,
+        domain: Parent,
         attr: &fi_mr_attr,
         flags: u64,
     ) -> Result<Arc<Self>> {
@@ -537,52 +538,54 @@ impl Mr {
         };
         Ok(Arc::new(Self {
             c: fid_mr {
-                fid: fid {
-                    fclass: FI_CLASS_MR as usize,
-                    context: attr.context,
-                    ops: (&raw const FID_OPS).cast_mut(),
-                },
+                fid: Self::fid(attr.context),
                 mem_desc: backing.as_ref().map_or(std::ptr::null_mut(), |backing| backing.desc()),
                 key,
             },
             table,
             backing,
-            on_close,
+            base: Base::new(domain),
         }))
     }
 }
 
-static FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static FID_OPS: fi_ops = fi_ops { bind: Some(bind), ..fid_ops::<Mr, _>() };
+
+impl Object<fid_mr> for Mr {
+    const CLASS: c_int = FI_CLASS_MR;
+    const CLOSE: &'static str = "fi_close(mr)";
+    const CONTROL: &'static str = "fi_control(mr)";
+
+    fn table() -> &'static fi_ops {
+        &FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    fn closed(this: &mut Arc<Self>, _fid: *mut fid) {
+        let key = this.c.key;
+        let lender = this.table.lender.get().filter(|_| key != FI_KEY_NOTAVAIL);
+        if let Some(lender) = lender.and_then(Weak::upgrade) {
+            lender.closing(key);
+        }
+        this.table.remove(key);
+        // The application held the only count.
+        drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
+    }
+
+    unsafe fn control(&self, command: c_int, _arg: *mut c_void) -> Result {
+        match command {
+            // Enabled from the start; cached nowhere, so never stale.
+            abi::FI_ENABLE | abi::FI_REFRESH => Ok(()),
+            _ => Err(Error::NOSYS),
+        }
+    }
+}
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a region that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(mr)", || {
-        // SAFETY: see above; checked for null before it is taken back.
-        let mut mr = unsafe {
-            Mr::from_c(fid.cast())?;
-            Mr::take(fid.cast())
-        };
-        let lender = mr.table.lender.get().filter(|_| mr.c.key != FI_KEY_NOTAVAIL);
-        if let Some(lender) = lender.and_then(Weak::upgrade) {
-            lender.closing(mr.c.key);
-        }
-        mr.table.remove(mr.c.key);
-        // The application held the only count.
-        drop(Arc::get_mut(&mut mr).and_then(|mr| mr.backing.take()));
-        (mr.on_close)();
-        Ok(())
-    })
-}
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
     answer("fi_mr_bind", || {
@@ -606,15 +609,6 @@ unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
             Some(_) => Err(Error::NOSYS),
         }
     })
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
-    match command {
-        _ if fid.is_null() => Error::INVAL.to_ret(),
-        // Enabled from the start; cached nowhere, so never stale.
-        abi::FI_ENABLE | abi::FI_REFRESH => 0,
-        _ => Error::NOSYS.to_ret(),
-    }
 }
 
 #[cfg(test)]

@@ -2,17 +2,13 @@
 use crate::abi::{FI_CLAIM, FI_MULTI_RECV};
 use crate::buf::RecvBuf;
 use crate::cq::Context;
-use crate::later::ASIDE;
 use crate::matching::{Posted, Taken};
+use crate::reserved::ASIDE;
 use crate::slab::{NONE, Slab};
 
 /// Flags of a receive that its entry has as well. FI_CLAIM is that of a message
 /// that was buffered (fi_msg(3) of 1.x), and of no other.
 pub const KEPT: u64 = ASIDE | FI_CLAIM;
-
-/// The flag of a receive of a shared receive context: a success is reported if the
-/// endpoint whose message takes it reports all. No flag of the API has this bit.
-pub const SHARED: u64 = 1 << 62;
 
 /// A posted receive.
 #[derive(Clone, Debug)]

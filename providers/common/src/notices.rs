@@ -6,6 +6,7 @@ use crate::coll::{Area, Part};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::later::{Later, Task};
+use crate::reserved::{COLLECTIVE_TAG, MULTICAST_TAG};
 use std::sync::{Arc, Weak};
 
 /// The longest notice there is.
@@ -18,7 +19,7 @@ const MAX_KEPT: u32 = 64;
 /// sender, of whom so many messages are kept, is not in the address vector: all that come from
 /// members of a group are in it. Notices may come before.
 pub fn is_strangers(tag: u64, len: usize, kept: u32) -> bool {
-    let notice = tag == crate::coll::TAG || tag == crate::mcast::TAG;
+    let notice = tag == COLLECTIVE_TAG || tag == MULTICAST_TAG;
     !notice || len > LONGEST || kept >= MAX_KEPT
 }
 

@@ -9,10 +9,10 @@ use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
+use crate::objects::object::{Base, Object, Parent, fid_ops};
 use crate::progress::Progress;
 use crate::wait::{Blocking, Kind, Wait, cancellable};
 use core::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Something a set can hold: a queue or a counter.
@@ -121,7 +121,7 @@ pub struct WaitSet {
     c: fid_wait,
     wait: Wait,
     members: Mutex<Vec<Member>>,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -139,10 +139,7 @@ impl std::fmt::Debug for WaitSet {
 
 impl WaitSet {
     /// Opens a set (fi_wait_open).
-    pub fn open(
-        attr: Option<&fi_wait_attr>,
-        on_close: Box<dyn Fn() + Send + Sync>,
-    ) -> Result<Arc<Self>> {
+    pub fn open(attr: Option<&fi_wait_attr>, fabric: Parent) -> Result<Arc<Self>> {
         let wait_obj = attr.map_or_else(Default::default, |attr| attr.wait_obj);
         if attr.is_some_and(|attr| attr.flags != 0) {
             return Err(Error::BADFLAGS);
@@ -154,16 +151,12 @@ impl WaitSet {
         };
         Ok(Arc::new(Self {
             c: fid_wait {
-                fid: fid {
-                    fclass: FI_CLASS_WAIT as usize,
-                    context: std::ptr::null_mut(),
-                    ops: (&raw const WAIT_FID_OPS).cast_mut(),
-                },
+                fid: Self::fid(std::ptr::null_mut()),
                 ops: (&raw const WAIT_OPS).cast_mut(),
             },
             wait: Wait::new(kind)?,
             members: Mutex::new(Vec::new()),
-            on_close,
+            base: Base::new(fabric),
         }))
     }
 
@@ -255,8 +248,7 @@ impl WaitSet {
 pub struct PollSet {
     c: fid_poll,
     members: Mutex<Vec<Member>>,
-    users: AtomicUsize,
-    on_close: Box<dyn Fn() + Send + Sync>,
+    base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -274,25 +266,17 @@ impl std::fmt::Debug for PollSet {
 
 impl PollSet {
     /// Opens a set (fi_poll_open).
-    pub fn open(
-        attr: Option<&fi_poll_attr>,
-        on_close: Box<dyn Fn() + Send + Sync>,
-    ) -> Result<Arc<Self>> {
+    pub fn open(attr: Option<&fi_poll_attr>, domain: Parent) -> Result<Arc<Self>> {
         if attr.is_some_and(|attr| attr.flags != 0) {
             return Err(Error::BADFLAGS);
         }
         Ok(Arc::new(Self {
             c: fid_poll {
-                fid: fid {
-                    fclass: FI_CLASS_POLL as usize,
-                    context: std::ptr::null_mut(),
-                    ops: (&raw const POLL_FID_OPS).cast_mut(),
-                },
+                fid: Self::fid(std::ptr::null_mut()),
                 ops: (&raw const POLL_OPS).cast_mut(),
             },
             members: Mutex::new(Vec::new()),
-            users: AtomicUsize::new(0),
-            on_close,
+            base: Base::new(domain),
         }))
     }
 
@@ -326,28 +310,54 @@ pub unsafe fn try_wait(fids: *mut *mut fid, count: c_int) -> Result {
     Ok(())
 }
 
-static WAIT_FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(wait_close),
-    bind: Some(crate::glue::no_bind),
-    control: Some(wait_control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static WAIT_FID_OPS: fi_ops = fid_ops::<WaitSet, _>();
+
+impl Object<fid_wait> for WaitSet {
+    const CLASS: c_int = FI_CLASS_WAIT;
+    const CLOSE: &'static str = "fi_close(wait)";
+    const CONTROL: &'static str = "fi_control(wait)";
+
+    fn table() -> &'static fi_ops {
+        &WAIT_FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Members use it, without being counted.
+    fn may_close(&self) -> Result {
+        if self.members().is_empty() { Ok(()) } else { Err(Error::BUSY) }
+    }
+
+    unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
+        match command {
+            // SAFETY: FI_GETWAIT passes what the wait object needs (fi_poll(3)).
+            abi::FI_GETWAIT => unsafe { self.wait.get(arg) },
+            _ => Err(Error::NOSYS),
+        }
+    }
+}
+
 static WAIT_OPS: fi_ops_wait = fi_ops_wait {
     size: size_of::<fi_ops_wait>(),
     wait: cancellable!(wait_wait: fn(*mut fid_wait, c_int) -> c_int),
 };
-static POLL_FID_OPS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(poll_close),
-    bind: Some(crate::glue::no_bind),
-    control: Some(crate::glue::no_control),
-    ops_open: Some(crate::glue::no_ops_open),
-    tostr: Some(crate::glue::no_tostr),
-    ops_set: Some(crate::glue::no_ops_set),
-};
+static POLL_FID_OPS: fi_ops = fid_ops::<PollSet, _>();
+
+impl Object<fid_poll> for PollSet {
+    const CLASS: c_int = FI_CLASS_POLL;
+    const CLOSE: &'static str = "fi_close(poll)";
+
+    fn table() -> &'static fi_ops {
+        &POLL_FID_OPS
+    }
+
+    fn base(&self) -> &Base {
+        &self.base
+    }
+}
+
 static POLL_OPS: fi_ops_poll = fi_ops_poll {
     size: size_of::<fi_ops_poll>(),
     poll: cancellable!(poll_poll: fn(*mut fid_poll, *mut *mut c_void, c_int) -> c_int),
@@ -357,32 +367,6 @@ static POLL_OPS: fi_ops_poll = fi_ops_poll {
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a set that `open` made and `close` has not taken back, or with null.
-
-unsafe extern "C" fn wait_close(fid: *mut fid) -> c_int {
-    answer("fi_close(wait)", || {
-        // SAFETY: see above.
-        let set = unsafe { WaitSet::from_c(fid.cast::<fid_wait>()) }?;
-        if !set.members().is_empty() {
-            return Err(Error::BUSY);
-        }
-        // SAFETY: see above.
-        let set = unsafe { WaitSet::take(fid.cast::<fid_wait>()) };
-        (set.on_close)();
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn wait_control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    answer("fi_control(wait)", || {
-        // SAFETY: see above.
-        let set = unsafe { WaitSet::from_c(fid.cast::<fid_wait>()) }?;
-        match command {
-            // SAFETY: FI_GETWAIT passes what the wait object needs (fi_poll(3)).
-            abi::FI_GETWAIT => unsafe { set.wait.get(arg) },
-            _ => Err(Error::NOSYS),
-        }
-    })
-}
 
 unsafe extern "C-unwind" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_int {
     let mut call = Blocking::new(timeout);
@@ -397,20 +381,6 @@ unsafe extern "C-unwind" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_
             return answer;
         }
     }
-}
-
-unsafe extern "C" fn poll_close(fid: *mut fid) -> c_int {
-    answer("fi_close(poll)", || {
-        // SAFETY: see above.
-        let set = unsafe { PollSet::from_c(fid.cast::<fid_poll>()) }?;
-        if set.users.load(Ordering::Acquire) != 0 {
-            return Err(Error::BUSY);
-        }
-        // SAFETY: see above.
-        let set = unsafe { PollSet::take(fid.cast::<fid_poll>()) };
-        (set.on_close)();
-        Ok(())
-    })
 }
 
 unsafe extern "C-unwind" fn poll_poll(

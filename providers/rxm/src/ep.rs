@@ -9,7 +9,6 @@ use ofi_provider::abi::{
 use ofi_provider::addr::Addr;
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
-use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -17,6 +16,7 @@ use ofi_provider::glue::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
     Tagged, WriteOp,
 };
+use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::sep::{Group, Half, Part};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -145,7 +145,7 @@ impl Endpoint for RxmEp {
                 return Ok(());
             }
             Part::Whole if self.kind == Kind::Srx => {
-                self.engine.lock().ep(self.id).inbox.bind(bindings);
+                self.engine.lock().ep(self.id).inbox.bind(&bindings.ledger.rx);
                 return Ok(());
             }
             Part::Whole => {}

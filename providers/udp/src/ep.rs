@@ -134,7 +134,7 @@ struct Receiver {
 
 impl Receiver {
     fn rx_room(&self) -> usize {
-        let cq = self.bindings.get().and_then(|bound| bound.rx_cq.as_ref());
+        let cq = self.bindings.get().and_then(|bound| bound.ledger.rx.cq());
         cq.map_or(BATCH, |cq| cq.room())
     }
 
@@ -213,26 +213,10 @@ fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
     let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
-        fail(bound, CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) });
-        return;
+        let error = CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) };
+        return bound.ledger.rx.failed(error);
     }
-    if let Some(cntr) = &bound.rx_cntr {
-        cntr.completed(entry.len);
-    }
-    if let (true, Some(cq)) = (recv.report, &bound.rx_cq) {
-        cq.write(entry);
-    }
-}
-
-/// Reports a receive that failed.
-#[cold]
-fn fail(bound: &Bindings, error: CompletionError) {
-    if let Some(cntr) = &bound.rx_cntr {
-        cntr.failed();
-    }
-    if let Some(cq) = &bound.rx_cq {
-        cq.write_error(error);
-    }
+    bound.ledger.rx.succeeded(entry, recv.report);
 }
 
 fn entry(recv: &Recv) -> Completion {
@@ -294,7 +278,7 @@ impl Endpoint for UdpEp {
         let mut rx = self.receiver.rx.lock();
         let found = rx.posted.iter().position(|recv| recv.context == context);
         if let Some(recv) = found.and_then(|at| rx.posted.remove(at)) {
-            fail(bound, CompletionError::new(entry(&recv), Error::CANCELED));
+            bound.ledger.rx.failed(CompletionError::new(entry(&recv), Error::CANCELED));
         }
         Ok(())
     }
@@ -339,7 +323,12 @@ impl Endpoint for UdpEp {
         self.receiver.groups.lock().sockets().for_each(|fd| self.engine.epoll.remove(fd));
         // Closing would do, but a child process may have the socket as well.
         self.engine.epoll.remove(self.receiver.socket.fd());
-        self.receiver.rx.lock().posted.clear();
+        let posted = std::mem::take(&mut self.receiver.rx.lock().posted);
+        if let Some(bound) = self.receiver.bindings.get() {
+            // Silently, as datagrams are lost.
+            bound.ledger.rx.dropped(posted.len());
+            bound.ledger.close();
+        }
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {
@@ -363,8 +352,8 @@ impl Msg for UdpEp {
         if op.buf.len() > MAX_MSG_SIZE {
             return Err(Error::MSGSIZE);
         }
-        let report = if op.flags & FI_COMPLETION != 0 { bound.tx_cq.as_ref() } else { None };
-        if report.is_some_and(|cq| !cq.has_room()) {
+        let report = op.flags & FI_COMPLETION != 0;
+        if !bound.ledger.tx.has_room(report) {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
@@ -385,12 +374,8 @@ impl Msg for UdpEp {
             }
             other => other?,
         }
-        if let Some(cntr) = &bound.tx_cntr {
-            cntr.completed(op.buf.len());
-        }
-        if let Some(cq) = report {
-            cq.write(Completion::of(op.context, FI_MSG | FI_SEND, 0));
-        }
+        let of = Completion::of(op.context, FI_MSG | FI_SEND, op.buf.len());
+        bound.ledger.tx.succeeded(of, report);
         Ok(())
     }
 
@@ -439,8 +424,9 @@ mod tests {
     use ofi_provider::abi::{FI_SOCKADDR_IN, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq};
     use ofi_provider::av::Av;
     use ofi_provider::buf::SendBuf;
-    use ofi_provider::cq::{Cq, Parent};
+    use ofi_provider::cq::{Cq, OnDomain};
     use ofi_provider::fid::Embeds;
+    use ofi_provider::objects::object::Parent;
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
@@ -454,30 +440,29 @@ mod tests {
 
     impl Loop {
         fn open(engine: &Arc<Engine>, cq_size: usize) -> Self {
-            let parent = Parent {
+            let nothing = || Parent::new(Arc::new(()), Arc::default());
+            let domain = OnDomain {
                 later: None,
-                domain: Arc::new(()),
+                parent: nothing(),
                 progress: engine.clone(),
                 api_version: ofi_provider::info::API_VERSION,
                 level: Level::Shared,
                 on_blocking: Box::new(|_| Ok(())),
-                on_close: Box::new(|| ()),
             };
             // SAFETY: all zeros is a valid attribute: every default.
             let mut attr = unsafe { std::mem::zeroed::<fi_cq_attr>() };
             attr.size = cq_size;
             attr.format = fi_cq_format::FI_CQ_FORMAT_MSG.into();
             // SAFETY: neither a peer nor a wait set.
-            let cq = unsafe { Cq::open(parent, Some(&attr), std::ptr::null_mut()) }.unwrap();
+            let cq = unsafe { Cq::open(domain, Some(&attr), std::ptr::null_mut()) }.unwrap();
             let format = FI_SOCKADDR_IN as u32;
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
-            let av =
-                unsafe { Av::open(Arc::new(()), Box::new(|| ()), format, None, null) }.unwrap();
+            let av = unsafe { Av::open(nothing(), format, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
-            let bindings =
-                Bindings { rx_cq: Some(cq.clone()), av: Some(av.clone()), ..Bindings::default() };
+            let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
+            bindings.ledger.rx.report_to(cq.clone());
             ep.enable(&bindings, None).unwrap();
             Self { ep, cq, av, own }
         }

@@ -7,7 +7,7 @@
 use crate::socket::Socket;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{GROUP_ADDR, Part, is_group};
+use ofi_provider::glue::{MULTICAST_ADDR, Part, is_group};
 use ofi_provider::slab::Slab;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -82,7 +82,7 @@ impl Groups {
             }
         }
         let id = self.members.insert(Member { group, part });
-        Ok((GROUP_ADDR | fi_addr_t::from(id), change))
+        Ok((MULTICAST_ADDR | fi_addr_t::from(id), change))
     }
 
     /// Leaves a group. A socket that is not needed any more comes back.

@@ -19,7 +19,6 @@ use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::boundary::Uncancelled;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment, RecvBuf};
-use ofi_provider::cntr::Cntr;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::{Event, EventError, FidPtr};
 use ofi_provider::error::{Error, Result};
@@ -291,6 +290,13 @@ struct Sent {
     report_error: bool,
     /// What most have nothing of.
     rare: Option<Box<Rare>>,
+}
+
+impl Sent {
+    /// A part of an operation, which is over with another request.
+    fn is_part(&self) -> bool {
+        self.flags == 0
+    }
 }
 
 /// What goes with few of the operations.
@@ -1171,19 +1177,7 @@ impl Ep {
     /// The same of the queues alone.
     #[inline]
     fn has_queue_room(&self) -> bool {
-        let cq_room = self.bindings.tx_cq.as_ref().is_none_or(|cq| cq.has_room());
-        cq_room && self.sent.items.len() < self.limits.tx_size
-    }
-
-    fn tx_cntr(&self, flags: u64) -> Option<&Arc<Cntr>> {
-        let [read, write, ..] = &self.bindings.rma_cntrs;
-        match flags {
-            f if f & FI_SEND != 0 => self.bindings.tx_cntr.as_ref(),
-            f if f & FI_READ != 0 => read.as_ref(),
-            f if f & FI_WRITE != 0 => write.as_ref(),
-            // A part of something.
-            _ => None,
-        }
+        self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
     }
 
     #[inline]
@@ -1208,7 +1202,7 @@ impl Ep {
             return Ok(false);
         }
         let report = flags & FI_COMPLETION != 0;
-        let signalled = self.is_signalled(report || self.bindings.tx_cntr.is_some());
+        let signalled = self.is_signalled(report || self.bindings.ledger.tx.counts(FI_SEND));
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32);
         let mut work = Work::default();
         work.sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
@@ -1293,7 +1287,7 @@ impl Ep {
             return Err(Error::MSGSIZE);
         }
         let report = flags & FI_COMPLETION != 0;
-        let counted = self.tx_cntr(kind).is_some();
+        let counted = self.bindings.ledger.tx.counts(kind);
         let rare =
             (kept.is_some() || fetch.is_some()).then(|| Box::new(Rare { _kept: kept, fetch }));
         let signalled = self.is_signalled(report || counted || rare.is_some());
@@ -1517,28 +1511,22 @@ impl Ep {
             let value = scratch.words[*place].load(Ordering::Acquire);
             to.copy_from(0, &value.to_ne_bytes());
         }
-        if let Some(cntr) = self.tx_cntr(sent.flags) {
-            cntr.completed(sent.len);
-        }
-        if sent.report
-            && let Some(cq) = &self.bindings.tx_cq
-        {
-            cq.write(Completion::of(sent.context, sent.flags, 0));
+        if !sent.is_part() {
+            let of = Completion::of(sent.context, sent.flags, sent.len);
+            self.bindings.ledger.tx.succeeded(of, sent.report);
         }
     }
 
     #[cold]
     fn send_failed(&mut self, sent: &Sent, status: u32, vendor_error: u32) {
-        if let Some(cntr) = self.tx_cntr(sent.flags) {
-            cntr.failed();
+        let ledger = &self.bindings.ledger.tx;
+        if sent.report_error {
+            let of = Completion::of(sent.context, sent.flags, 0);
+            ledger.failed(failure(of, status, vendor_error));
+        } else if !sent.is_part() {
+            ledger.failed_unseen(sent.flags);
         }
-        if let Some(cq) = self.bindings.tx_cq.as_ref().filter(|_| sent.report_error) {
-            cq.write_error(failure(
-                Completion::of(sent.context, sent.flags, 0),
-                status,
-                vendor_error,
-            ));
-        } else if status != status::IBV_WC_WR_FLUSH_ERR {
+        if !sent.report_error && status != status::IBV_WC_WR_FLUSH_ERR {
             let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
             ofi_provider::log!(
                 &VERBS,
@@ -1571,13 +1559,8 @@ impl Ep {
         let kind = if done.is_write() { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
         let mut of = Completion::of(posted.context, kind, 0);
         if done.status() != status::IBV_WC_SUCCESS {
-            if let Some(cntr) = &self.bindings.rx_cntr {
-                cntr.failed();
-            }
             of.flags = FI_MSG | FI_RECV;
-            if let Some(cq) = &self.bindings.rx_cq {
-                cq.write_error(failure(of, done.status(), done.vendor_error()));
-            }
+            self.bindings.ledger.rx.failed(failure(of, done.status(), done.vendor_error()));
             return self.broke(done.status());
         }
         of.len = done.len();
@@ -1587,13 +1570,8 @@ impl Ep {
             of.flags |= FI_REMOTE_CQ_DATA;
             of.data = u64::from(data);
         }
-        if let Some(cntr) = &self.bindings.rx_cntr {
-            cntr.completed(of.len);
-        }
-        let wanted = done.is_write() || posted.flags & self.bindings.reported() != 0;
-        if let Some(cq) = self.bindings.rx_cq.as_ref().filter(|_| wanted) {
-            cq.write(of);
-        }
+        let wanted = done.is_write() || self.bindings.ledger.rx.wants(posted.flags);
+        self.bindings.ledger.rx.succeeded(of, wanted);
     }
 }
 

@@ -60,23 +60,20 @@ use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::later::{Later, Outcome, Task};
 use crate::notices::{Notices, Port};
+use crate::reserved::{
+    COLLECTIVE_ADDR, COLLECTIVE_TAG, GROUP_SHIFT, JOINING_TAG, OWN_TAG, RANK_BITS, SEQ_BITS,
+};
 use plan::{Round, Transfer};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The bit of the tag that says a message is ours.
-pub const TAG: u64 = 1 << 63;
-/// It is about joining a group.
-const JOINING: u64 = 1 << 62;
 /// Notices about joining, kept of each sender until their time comes.
 const MAX_EARLY: usize = 64;
 /// Those of all senders that the address vector does not have.
 const MAX_STRANGE: usize = 1024;
 /// The most members a group can have.
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
-const RANK_BITS: u32 = 16;
-const SEQ_BITS: u32 = 14;
 /// Turns that can be told apart. One more stands for the question after the turn.
 const TURNS: u64 = (1 << SEQ_BITS) - 1;
 const QUESTION: u64 = TURNS;
@@ -86,9 +83,6 @@ const UNASKED: i32 = -1;
 const BY_NOTICE: Context = Context(usize::MAX as *mut _);
 /// Operations of a group that can be told apart at a time.
 const MAX_RUNS: usize = 1 << (SEQ_BITS - 2);
-
-/// What a group's number looks like as an address.
-const GROUP_ADDR: fi_addr_t = 1 << 62;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -239,7 +233,7 @@ struct GroupState {
 impl Group {
     /// The address that calls name it by.
     pub(crate) fn addr(&self) -> fi_addr_t {
-        GROUP_ADDR | fi_addr_t::from(self.number)
+        COLLECTIVE_ADDR | fi_addr_t::from(self.number)
     }
 }
 
@@ -286,14 +280,14 @@ impl Room {
         // SAFETY: the buffer has as many bytes as is said.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
         state.seed = u64::from_ne_bytes(random);
-        let notices = Notices::new(port.clone(), later.clone(), lane, TAG);
+        let notices = Notices::new(port.clone(), later.clone(), lane, COLLECTIVE_TAG);
         Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }
 
     /// The group of this address.
     pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<Group>> {
-        let number = u32::try_from(addr & !GROUP_ADDR).map_err(|_| Error::INVAL)?;
-        if addr & GROUP_ADDR == 0 {
+        let number = u32::try_from(addr & !COLLECTIVE_ADDR).map_err(|_| Error::INVAL)?;
+        if addr & COLLECTIVE_ADDR == 0 {
             return Err(Error::INVAL);
         }
         lock(&self.state).groups.get(&number).cloned().ok_or(Error::INVAL)
@@ -327,7 +321,7 @@ impl Room {
             return Err(Error::AGAIN);
         }
         let seq = state.next % (1 << SEQ_BITS);
-        let tag = TAG | u64::from(group.number) << (SEQ_BITS + RANK_BITS) | seq << RANK_BITS;
+        let tag = OWN_TAG | u64::from(group.number) << GROUP_SHIFT | seq << RANK_BITS;
         let run = self.run(group.number, &group.members, group.member.rank, tag, start)?;
         state.next += 1;
         drop(state);
@@ -525,7 +519,7 @@ impl Room {
     fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
         let (name, tag) = (notice.group, notice.joining);
         let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
-        if tag & JOINING == 0 {
+        if tag & JOINING_TAG == 0 {
             return;
         }
         let mut state = lock(&self.state);
@@ -719,7 +713,7 @@ fn hash(len: usize, parts: impl Iterator<Item = u64>) -> u32 {
 
 /// The tag by which a set is joined, but for the sender's rank.
 fn joining_tag(signature: u32, turn: u64) -> u64 {
-    TAG | JOINING | u64::from(signature) << (SEQ_BITS + RANK_BITS) | turn << RANK_BITS
+    OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | turn << RANK_BITS
 }
 
 /// What a member says of a number that was proposed: whether it has a group of that number

@@ -7,11 +7,10 @@ use crate::av::Av;
 use crate::boundary::answer;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::objects::object::Object;
+use crate::reserved::AV_SET_ADDR;
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// What the address of a set looks like.
-const SET_ADDR: fi_addr_t = 1 << 61;
 
 /// An ordered set, as C holds it.
 #[repr(C)]
@@ -229,7 +228,7 @@ unsafe extern "C" fn addr(set: *mut fid_av_set, addr: *mut fi_addr_t) -> c_int {
                 return Err(Error::INVAL);
             }
             // Joining names the set as well, so that it need not be found by this.
-            addr.write(SET_ADDR | (std::ptr::from_ref(set) as fi_addr_t & (SET_ADDR - 1)));
+            addr.write(AV_SET_ADDR | (std::ptr::from_ref(set) as fi_addr_t & (AV_SET_ADDR - 1)));
         }
         Ok(())
     })

@@ -85,12 +85,8 @@ impl<E: Endpoint> Shared<E> {
 
     /// A collective operation is complete.
     fn collected(&self, context: Context, flags: u64, len: usize) {
-        if let Some(cntr) = self.counter_of(FI_COLLECTIVE) {
-            cntr.completed(len);
-        }
-        if flags & FI_COMPLETION != 0 {
-            self.write(Ok(Completion::of(context, FI_COLLECTIVE, 0)));
-        }
+        let of = Completion::of(context, FI_COLLECTIVE, len);
+        self.ledger().succeed(of, flags & FI_COMPLETION != 0);
     }
 }
 

@@ -2,31 +2,29 @@
 use super::ep::{EpFid, Ground};
 use super::fabric::FabricFid;
 use super::stx::Stx;
-use super::{
-    Atomic, Domain, Endpoint, Fabric, RxAttr, Users, atomic, collective, opened, trigger, unbuilt,
-};
+use super::{Atomic, Domain, Endpoint, Fabric, RxAttr, atomic, collective, opened, trigger};
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_TAGGED, c_enum,
     fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
-    fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr,
-    fi_xpu_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
-    fid_xpu_ctx,
+    fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid,
+    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::Kind;
 use crate::av::Av;
 use crate::boundary::answer;
 use crate::cntr::Cntr;
-use crate::cq::{Cq, Parent};
+use crate::cq::{Cq, OnDomain};
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, ops};
 use crate::info::InfoRef;
 use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
+use crate::objects::object::{Parent, Users};
+use crate::objects::stubs;
 use crate::poll::PollSet;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
-use std::any::Any;
 use std::sync::Arc;
 
 /// A domain, as C and the objects opened on it share it.
@@ -35,15 +33,12 @@ pub struct DomainFid<D> {
     c: fid_domain,
     users: Arc<Users>,
     api_version: u32,
-    /// Stops counting as a user of the fabric.
-    leave_fabric: Box<dyn Fn() + Send + Sync>,
+    fabric: Parent,
     /// What the domain does later, if it was opened for such.
     pub(super) later: Option<Arc<Later>>,
     progress: Arc<dyn Progress>,
     /// The provider's part, with a count of its own for what outlives the fid.
     pub(crate) inner: Arc<D>,
-    /// Keeps the fabric's memory.
-    _fabric: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
@@ -60,15 +55,8 @@ impl<D> std::fmt::Debug for DomainFid<D> {
 }
 
 impl<D: Domain> DomainFid<D> {
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close::<D>),
-        bind: Some(unbuilt::no_bind),
-        control: Some(trigger::control::<D>),
-        ops_open: Some(unbuilt::no_ops_open),
-        tostr: Some(unbuilt::no_tostr),
-        ops_set: Some(unbuilt::no_ops_set),
-    };
+    const FID_OPS: &'static fi_ops =
+        &fi_ops { control: Some(trigger::control::<D>), ..ops(close::<D>) };
 
     const OPS: &'static fi_ops_domain = &fi_ops_domain {
         size: size_of::<fi_ops_domain>(),
@@ -83,7 +71,7 @@ impl<D: Domain> DomainFid<D> {
         query_atomic: Some(query_atomic::<D>),
         query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
-        xpu_ctx: Some(no_xpu_ctx),
+        xpu_ctx: Some(stubs::no_xpu_ctx),
     };
 
     const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
@@ -120,42 +108,37 @@ impl<D: Domain> DomainFid<D> {
             },
             users: Arc::new(Users::default()),
             api_version,
-            leave_fabric: fabric.use_it(),
+            fabric: fabric.parent(),
             later,
             progress,
             inner: Arc::new(inner),
-            _fabric: fabric,
         }))
     }
 
-    /// Counts one more user; gives back how to stop being one.
-    pub(crate) fn use_it(&self) -> Box<dyn Fn() + Send + Sync> {
-        self.users.add();
-        let users = self.users.clone();
-        Box::new(move || users.remove())
+    /// This domain, for an object that is opened on it.
+    pub(crate) fn parent(self: &Arc<Self>) -> Parent {
+        Parent::new(self.clone(), self.users.clone())
     }
 
-    /// What an endpoint stands on that stops being a user in this way.
-    fn ground(self: &Arc<Self>, leave: Box<dyn Fn() + Send + Sync>) -> Ground {
+    /// What an endpoint stands on.
+    fn ground(self: &Arc<Self>, parent: Parent) -> Ground {
         Ground {
             api_version: self.api_version,
-            domain: self.clone(),
+            parent,
             progress: self.progress.clone(),
             later: self.later.clone(),
-            leave,
         }
     }
 
-    fn parent(self: &Arc<Self>) -> Parent {
+    fn for_queue(self: &Arc<Self>) -> OnDomain {
         let domain = self.inner.clone();
-        Parent {
-            domain: self.clone(),
+        OnDomain {
+            parent: self.parent(),
             progress: self.progress.clone(),
             api_version: self.api_version,
             level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
             later: self.later.clone(),
-            on_close: self.use_it(),
         }
     }
 }
@@ -171,7 +154,7 @@ unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
         opened::remove_domain(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         let domain = unsafe { DomainFid::<D>::take(fid.cast()) };
-        (domain.leave_fabric)();
+        domain.fabric.leave();
         Ok(())
     })
 }
@@ -187,8 +170,7 @@ unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
     if out.is_null() {
         return Err(Error::INVAL);
     }
-    // `open` counts a user whether it succeeds or not.
-    let object = open(&domain).inspect_err(|_| domain.users.remove())?;
+    let object = open(&domain)?;
     // SAFETY: checked above.
     unsafe { out.write(object.into_c()) };
     Ok(())
@@ -205,7 +187,7 @@ unsafe extern "C" fn av_open<D: Domain>(
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
                 let format = domain.inner.settings().addr_format;
-                Av::open(domain.clone(), domain.use_it(), format, attr.as_mut(), context)
+                Av::open(domain.parent(), format, attr.as_mut(), context)
             })
         }
     })
@@ -231,7 +213,7 @@ unsafe extern "C" fn cq_open<D: Domain>(
                 xpu_ctx: std::ptr::null_mut(),
             });
             open_on::<D, Cq, _>(domain, out, |domain| {
-                Cq::open(domain.parent(), attr.as_ref(), context)
+                Cq::open(domain.for_queue(), attr.as_ref(), context)
             })
         }
     })
@@ -254,7 +236,7 @@ unsafe extern "C" fn cntr_open<D: Domain>(
                 xpu_ctx: std::ptr::null_mut(),
             });
             open_on::<D, Cntr, _>(domain, out, |domain| {
-                Cntr::open(domain.parent(), attr.as_ref(), context)
+                Cntr::open(domain.for_queue(), attr.as_ref(), context)
             })
         }
     })
@@ -269,7 +251,7 @@ unsafe extern "C" fn poll_open<D: Domain>(
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, PollSet, _>(domain, out, |domain| {
-                PollSet::open(attr.as_ref(), domain.use_it())
+                PollSet::open(attr.as_ref(), domain.parent())
             })
         }
     })
@@ -285,13 +267,13 @@ unsafe fn open_endpoint<D: Domain>(
     unsafe {
         let info = InfoRef::from_c(info)?;
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
-            let on_close = domain.use_it();
+            let parent = domain.parent();
             if D::Endpoint::LATER && info.caps() & FI_MULTICAST != 0 && domain.later.is_none() {
                 // Its peers would wait for answers that only such a domain gives.
                 return Err(Error::INVAL);
             }
             let inner = domain.inner.endpoint(info)?;
-            Ok(EpFid::open(inner, info, domain.ground(on_close), context))
+            Ok(EpFid::open(inner, info, domain.ground(parent), context))
         })
     }
 }
@@ -333,9 +315,9 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
         unsafe {
             let info = InfoRef::from_c(info)?;
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
-                let on_close = domain.use_it();
+                let parent = domain.parent();
                 let inner = domain.inner.scalable_ep(info)?;
-                Ok(EpFid::open_scalable(inner, info, domain.ground(on_close), context))
+                Ok(EpFid::open_scalable(inner, info, domain.ground(parent), context))
             })
         }
     })
@@ -353,9 +335,7 @@ unsafe extern "C" fn stx_ctx<D: Domain>(
         }
         // SAFETY: see above.
         unsafe {
-            open_on::<D, Stx, _>(domain, out, |domain| {
-                Ok(Stx::open(domain.clone(), domain.use_it(), context))
-            })
+            open_on::<D, Stx, _>(domain, out, |domain| Ok(Stx::open(domain.parent(), context)))
         }
     })
 }
@@ -382,9 +362,9 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
                 }
             };
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
-                let on_close = domain.use_it();
+                let parent = domain.parent();
                 let inner = domain.inner.srx_context(rx)?;
-                Ok(EpFid::open_srx(inner, rx, domain.ground(on_close), context))
+                Ok(EpFid::open_srx(inner, rx, domain.ground(parent), context))
             })
         }
     })
@@ -407,7 +387,7 @@ unsafe fn register<D: Domain>(
             if regions.hmem() && !iface.is_null() {
                 attr.iface = *iface;
             }
-            Mr::open(regions, domain.use_it(), &attr, flags)
+            Mr::open(regions, domain.parent(), &attr, flags)
         })
     }
 }
@@ -526,13 +506,4 @@ unsafe extern "C" fn query_atomic<D: Domain>(
         unsafe { attr.write(found) };
         Ok(())
     })
-}
-
-unsafe extern "C" fn no_xpu_ctx(
-    _domain: *mut fid_domain,
-    _attr: *mut fi_xpu_attr,
-    _out: *mut *mut fid_xpu_ctx,
-    _context: *mut c_void,
-) -> c_int {
-    Error::NOSYS.to_ret()
 }

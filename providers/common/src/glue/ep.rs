@@ -1,8 +1,8 @@
 //! `struct fid_ep` for any [`Endpoint`].
-use super::multicast::{self, Multicast};
+use super::multicast::Multicast;
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RecvOp, RxAttr, SendOp, Users, bytes, copy_out, is_same, mc, unbuilt};
+use super::{Endpoint, RecvOp, RxAttr, SendOp, bytes, copy_out, mc, unbuilt};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_RX_CTX,
     FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_CLASS_TX_CTX, fi_addr_t, fi_alias,
@@ -13,20 +13,22 @@ use crate::addr;
 use crate::av::Av;
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::buffered::{self, ONLY_TAG};
+use crate::buffered;
 use crate::cntr::Cntr;
 use crate::coll::Room;
 use crate::cq::{Context, Cq};
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
-use crate::later::{ASIDE, Aside, Later};
-use crate::multi_recv::SHARED;
+use crate::later::Later;
+use crate::ledger::{Ledger, Tally};
+use crate::objects::object::{Object, Parent, Users};
 use crate::progress::Progress;
+use crate::reserved::{OF_SHARED_RX, ONLY_TAG, OWN_FLAGS, TO_GROUPS};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,35 +37,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 /// What the application bound to an endpoint (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    /// For sends.
-    pub tx_cq: Option<Arc<Cq>>,
-    /// For receives.
-    pub rx_cq: Option<Arc<Cq>>,
-    /// It gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION).
-    pub rx_selective: bool,
+    /// Queues and counters, and the way to what the domain does later.
+    pub ledger: Ledger,
     /// For connection events.
     pub eq: Option<Arc<Eq>>,
     /// For peers' addresses.
     pub av: Option<Arc<Av>>,
-    /// Counts sends.
-    pub tx_cntr: Option<Arc<Cntr>>,
-    /// Counts receives.
-    pub rx_cntr: Option<Arc<Cntr>>,
-    /// Counts reads and writes, and what peers read and wrote.
-    pub rma_cntrs: [Option<Arc<Cntr>>; 4],
-    /// Takes the completions of operations with [`ASIDE`].
-    pub later: Option<Aside>,
-}
-
-impl Bindings {
-    /// Flags of a receive by any of which its success is reported.
-    pub fn reported(&self) -> u64 {
-        abi::FI_COMPLETION | if self.rx_selective { 0 } else { SHARED }
-    }
-
-    fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
-        [&self.tx_cntr, &self.rx_cntr].into_iter().chain(&self.rma_cntrs).flatten()
-    }
 }
 
 /// When a transfer is complete for its sender, other than at once (fi_cq(3)).
@@ -100,13 +79,12 @@ impl Role {
 pub(super) struct Ground {
     /// Of the fabric.
     pub(super) api_version: u32,
-    /// The domain, which they keep.
-    pub(super) domain: Arc<dyn Any + Send + Sync>,
+    /// What they keep and cannot be closed before them: the domain, or the scalable
+    /// endpoint of a context, whose domain is kept.
+    pub(super) parent: Parent,
     pub(super) progress: Arc<dyn Progress>,
     /// What the domain does later.
     pub(super) later: Option<Arc<Later>>,
-    /// Stops counting as a user of it.
-    pub(super) leave: Box<dyn Fn() + Send + Sync>,
 }
 
 /// What a fid is made of, whatever its role.
@@ -244,11 +222,8 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
-/// Flags of ours that no call of the application's has.
-const OWN_FLAGS: u64 = ASIDE | SHARED | ONLY_TAG | multicast::MARK;
-
 /// Default flags that come with the endpoint whatever the application says.
-const ALWAYS: u64 = abi::FI_COMPLETION | SHARED | multicast::MARK;
+const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS;
 
 /// Flags of a receive call that settles what becomes of a message that was
 /// reported (fi_msg(3) of 1.x).
@@ -258,15 +233,8 @@ const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
 const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
 
 impl<E: Endpoint> EpFid<E> {
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close::<E>),
-        bind: Some(bind::<E>),
-        control: Some(control::<E>),
-        ops_open: Some(unbuilt::no_ops_open),
-        tostr: Some(unbuilt::no_tostr),
-        ops_set: Some(unbuilt::no_ops_set),
-    };
+    const FID_OPS: &'static fi_ops =
+        &fi_ops { bind: Some(bind::<E>), control: Some(control::<E>), ..ops(close::<E>) };
 
     pub(super) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
@@ -436,7 +404,7 @@ impl<E: Endpoint> EpFid<E> {
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
         let (rx, rx_msg) = match parts.role {
             // Which receives are reported is for each endpoint to say that takes them.
-            Role::Srx => (parts.rx_defaults | SHARED, SHARED),
+            Role::Srx => (parts.rx_defaults | OF_SHARED_RX, OF_SHARED_RX),
             _ => (rx, rx_msg),
         };
         let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
@@ -449,7 +417,7 @@ impl<E: Endpoint> EpFid<E> {
             srx: Mutex::new(None),
             sharers: Mutex::default(),
             stx: Mutex::new(None),
-            bindings: Mutex::new(Bindings::default()),
+            bindings: Mutex::new(Bindings { ledger: Ledger::new(), ..Bindings::default() }),
             closed: AtomicBool::new(false),
             fids: Mutex::default(),
             room: OnceLock::new(),
@@ -571,12 +539,12 @@ impl<E: Endpoint> EpFid<E> {
         let selective = flags & abi::FI_SELECTIVE_COMPLETION != 0;
         let mut bindings = self.bindings();
         let (tx, rx) = (flags & abi::FI_TRANSMIT != 0, flags & abi::FI_RECV != 0);
-        if (tx && bindings.tx_cq.is_some()) || (rx && bindings.rx_cq.is_some()) {
+        if (tx && bindings.ledger.tx.cq.is_some()) || (rx && bindings.ledger.rx.cq.is_some()) {
             return Err(Error::INVAL);
         }
         if tx {
             cq.add_user();
-            bindings.tx_cq = Some(cq.clone());
+            bindings.ledger.tx.cq = Some(cq.clone());
             if selective {
                 let marked = self.shared.has_multicast();
                 self.tx_flags.store(self.shared.tx_defaults | marked, Ordering::Relaxed);
@@ -585,8 +553,8 @@ impl<E: Endpoint> EpFid<E> {
         }
         if rx {
             cq.add_user();
-            bindings.rx_cq = Some(cq);
-            bindings.rx_selective = selective;
+            bindings.ledger.rx.cq = Some(cq);
+            bindings.ledger.rx.set_selective(selective);
             if selective && role != Role::Srx {
                 self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
@@ -637,9 +605,15 @@ impl<E: Endpoint> EpFid<E> {
             return Err(Error::INVAL);
         }
         self.bind_any_time(|bindings| {
-            let Bindings { tx_cntr, rx_cntr, rma_cntrs: [read, write, rread, rwrite], .. } =
-                bindings;
-            let slots = [tx_cntr, rx_cntr, read, write, rread, rwrite];
+            let Ledger { tx, rx } = &mut bindings.ledger;
+            let slots = [
+                &mut tx.cntr,
+                &mut rx.cntr,
+                &mut tx.reads,
+                &mut tx.writes,
+                &mut rx.peers_reads,
+                &mut rx.peers_writes,
+            ];
             for (_, slot) in KINDS.iter().zip(slots).filter(|(kind, _)| flags & *kind != 0) {
                 if slot.is_some() {
                     return Err(Error::INVAL);
@@ -682,11 +656,12 @@ impl<E: Endpoint> EpFid<E> {
         }
         // SAFETY: the list has it, so it is an open context of this type.
         let srx = unsafe { Self::from_c(fid.cast::<fid_ep>()) }?;
-        if !is_same(&srx.shared.ground.domain, &self.shared.ground.domain) {
+        if !srx.shared.ground.parent.is_same(&self.shared.ground.parent) {
             return Err(Error::INVAL);
         }
         srx.shared.users.add();
         *slot = Some(srx.shared.clone());
+        self.bindings().ledger.rx.tally = srx.bindings().ledger.rx.tally.clone();
         Ok(())
     }
 
@@ -699,7 +674,7 @@ impl<E: Endpoint> EpFid<E> {
                 // As programs do that count with an endpoint which others use already.
                 Some(FI_CLASS_CNTR) => {
                     let cntr =
-                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_of(&on.domain))?;
+                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_beside(&on.parent))?;
                     self.bind_cntr(&cntr, flags)
                 }
                 Some(FI_CLASS_EQ)
@@ -714,11 +689,12 @@ impl<E: Endpoint> EpFid<E> {
                 }
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
-                    let stx = self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_of(&on.domain))?;
+                    let stx =
+                        self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_beside(&on.parent))?;
                     self.shared.bind_stx(stx)
                 }
                 Some(FI_CLASS_CQ) => {
-                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_of(&on.domain))?;
+                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_beside(&on.parent))?;
                     self.bind_cq(cq, flags)
                 }
                 // Contexts have the vector of their scalable endpoint.
@@ -726,7 +702,7 @@ impl<E: Endpoint> EpFid<E> {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_AV) => {
-                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_of(&on.domain))?;
+                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_beside(&on.parent))?;
                     let mut bindings = self.bindings();
                     if bindings.av.is_some() {
                         return Err(Error::INVAL);
@@ -742,15 +718,17 @@ impl<E: Endpoint> EpFid<E> {
 
     /// What is bound, with what the endpoint has of others.
     fn completed(&self, mut bindings: Bindings) -> Bindings {
-        bindings.later = self.shared.aside();
+        bindings.ledger.set_aside(self.shared.aside());
         if let Some(srx) = &*self.srx() {
             // What is bound to the context is for endpoints that have no own.
-            let shared = srx.bindings();
-            if bindings.rx_cq.is_none() {
-                bindings.rx_cq.clone_from(&shared.rx_cq);
-                bindings.rx_selective = shared.rx_selective;
+            let (own, shared) = (&mut bindings.ledger.rx, &srx.bindings().ledger.rx);
+            if own.cq.is_none() {
+                own.cq.clone_from(&shared.cq);
+                own.reported = shared.reported;
             }
-            bindings.rx_cntr = bindings.rx_cntr.or_else(|| shared.rx_cntr.clone());
+            if own.cntr.is_none() {
+                own.cntr.clone_from(&shared.cntr);
+            }
         }
         if let Some(sep) = &self.shared.sep {
             bindings.av.clone_from(&sep.bindings().av);
@@ -765,7 +743,7 @@ impl<E: Endpoint> EpFid<E> {
         let bindings = self.bindings().clone();
         let srx = self.srx().clone();
         if let Some(srx) = &srx {
-            let own = bindings.rx_cq.iter().map(|cq| (self.shared.place(), cq.clone()));
+            let own = bindings.ledger.rx.cq.iter().map(|cq| (self.shared.place(), cq.clone()));
             srx.change_sharers(|sharers| sharers.extend(own))?;
         }
         if let Some(sep) = &self.shared.sep {
@@ -779,8 +757,8 @@ impl<E: Endpoint> EpFid<E> {
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let directions = self.shared.directions();
         let (send, recv) = (directions & abi::FI_SEND != 0, directions & abi::FI_RECV != 0);
-        if (send && !either(&bindings.tx_cq, &bindings.tx_cntr))
-            || (recv && !either(&bindings.rx_cq, &bindings.rx_cntr))
+        if (send && !either(&bindings.ledger.tx.cq, &bindings.ledger.tx.cntr))
+            || (recv && !either(&bindings.ledger.rx.cq, &bindings.ledger.rx.cntr))
         {
             return Err(Error::NOCQ);
         }
@@ -924,10 +902,10 @@ impl<E: Endpoint> Shared<E> {
         let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut sharers);
         let mut bindings = self.bindings().clone();
-        if bindings.rx_cq.is_none()
+        if bindings.ledger.rx.cq.is_none()
             && let Some((_, cq)) = sharers.first()
         {
-            bindings.rx_cq = Some(cq.clone());
+            bindings.ledger.rx.cq = Some(cq.clone());
             self.inner.enable(&bindings, None)?;
         }
         Ok(())
@@ -944,7 +922,9 @@ impl<E: Endpoint> Shared<E> {
         if bindings.av.is_none() {
             return Err(Error::NOAV);
         }
-        self.inner.enable(&Bindings { later: self.aside(), ..bindings.clone() }, None)?;
+        let mut complete = bindings.clone();
+        complete.ledger.set_aside(self.aside());
+        self.inner.enable(&complete, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
     }
@@ -956,7 +936,7 @@ impl<E> Shared<E> {
         if slot.is_some() {
             return Err(Error::INVAL);
         }
-        stx.users.add();
+        stx.add_user();
         *slot = Some(stx);
         Ok(())
     }
@@ -973,6 +953,28 @@ impl<E> Shared<E> {
     pub(super) fn bindings(&self) -> MutexGuard<'_, Bindings> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    /// Where operations that the provider is handed are counted, if they are.
+    #[inline(always)]
+    fn tally(&self, sends: bool) -> Tally {
+        if !cfg!(debug_assertions) {
+            return Tally::default();
+        }
+        let ledger = &self.bindings().ledger;
+        if sends { ledger.tx.tally.clone() } else { ledger.rx.tally.clone() }
+    }
+
+    /// Hands an operation to the provider, which completes it once, unless it refuses it here.
+    #[inline(always)]
+    pub(super) fn hand(&self, sends: bool, post: impl FnOnce(&E) -> Result) -> Result {
+        let tally = self.tally(sends);
+        tally.posted();
+        let result = post(&self.inner);
+        if result.is_err() {
+            tally.refused();
+        }
+        result
+    }
 }
 
 impl<E> Drop for Shared<E> {
@@ -983,20 +985,19 @@ impl<E> Drop for Shared<E> {
         }
         let stx = self.stx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(stx) = stx {
-            stx.users.remove();
+            stx.remove_user();
         }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for cq in [&bindings.tx_cq, &bindings.rx_cq].into_iter().flatten() {
+        for cq in [&bindings.ledger.tx.cq, &bindings.ledger.rx.cq].into_iter().flatten() {
             cq.remove_user();
         }
-        bindings.cntrs().for_each(|cntr| cntr.remove_user());
+        bindings.ledger.cntrs().for_each(|cntr| cntr.remove_user());
         if let Some(eq) = &bindings.eq {
             eq.remove_user();
         }
         if let Some(av) = &bindings.av {
             av.remove_user();
         }
-        (self.ground.leave)();
     }
 }
 

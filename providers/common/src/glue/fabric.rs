@@ -1,7 +1,7 @@
 //! `struct fid_fabric` for any [`Fabric`].
 use super::domain::DomainFid;
 use super::pep::PepFid;
-use super::{Fabric, Getinfo, Users, opened, unbuilt};
+use super::{Fabric, Getinfo, opened};
 use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
@@ -9,8 +9,9 @@ use crate::abi::{
 use crate::boundary::answer;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, ops};
 use crate::info::{Era, InfoBuf, InfoRef};
+use crate::objects::object::{Parent, Users};
 use crate::peer;
 use crate::poll::{self, WaitSet};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -114,15 +115,7 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
 }
 
 impl<F: Fabric> FabricFid<F> {
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close::<F>),
-        bind: Some(unbuilt::no_bind),
-        control: Some(unbuilt::no_control),
-        ops_open: Some(unbuilt::no_ops_open),
-        tostr: Some(unbuilt::no_tostr),
-        ops_set: Some(unbuilt::no_ops_set),
-    };
+    const FID_OPS: &'static fi_ops = &ops(close::<F>);
 
     const OPS: &'static fi_ops_fabric = &fi_ops_fabric {
         size: size_of::<fi_ops_fabric>(),
@@ -141,11 +134,9 @@ impl<F: Fabric> FabricFid<F> {
         unsafe { (&raw const self.c.api_version).read_volatile() }
     }
 
-    /// Counts one more user; gives back how to stop being one.
-    pub(crate) fn use_it(&self) -> Box<dyn Fn() + Send + Sync> {
-        self.users.add();
-        let users = self.users.clone();
-        Box::new(move || users.remove())
+    /// This fabric, for an object that is opened on it.
+    pub(crate) fn parent(self: &Arc<Self>) -> Parent {
+        Parent::new(self.clone(), self.users.clone())
     }
 }
 
@@ -243,14 +234,12 @@ unsafe extern "C" fn eq_open<F: Fabric>(
 ) -> c_int {
     answer("fi_eq_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
-        let (fabric, attr) = unsafe { (FabricFid::<F>::from_c(fabric)?, attr.as_ref()) };
+        let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {
             return Err(Error::INVAL);
         }
-        let on_close = fabric.use_it();
         // SAFETY: see above; the context is as fi_eq_open(3) has it.
-        let eq =
-            unsafe { Eq::open(attr, context, on_close) }.inspect_err(|_| fabric.users.remove())?;
+        let eq = unsafe { Eq::open(attr, context, fabric.parent()) }?;
         // SAFETY: checked above.
         unsafe { out.write(eq.into_c()) };
         Ok(())
@@ -264,12 +253,11 @@ unsafe extern "C" fn wait_open<F: Fabric>(
 ) -> c_int {
     answer("fi_wait_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
-        let (fabric, attr) = unsafe { (FabricFid::<F>::from_c(fabric)?, attr.as_ref()) };
+        let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {
             return Err(Error::INVAL);
         }
-        let on_close = fabric.use_it();
-        let set = WaitSet::open(attr, on_close).inspect_err(|_| fabric.users.remove())?;
+        let set = WaitSet::open(attr, fabric.parent())?;
         // SAFETY: checked above.
         unsafe { out.write(set.into_c()) };
         Ok(())

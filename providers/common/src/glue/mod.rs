@@ -27,14 +27,14 @@ mod stx;
 mod trigger;
 mod unbuilt;
 
-pub use crate::mcast::{GROUP_ADDR, Part, is_group};
+pub use crate::mcast::Part;
+pub use crate::reserved::{MULTICAST_ADDR, is_group};
 pub use connreq::{Request, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
 pub use pep::{NoPassiveEp, PepFid, Reject, passive_name};
 pub use settings::{DomainSettings, local_addr};
-pub(crate) use unbuilt::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
 
 use crate::abi::fi_addr_t;
 use crate::atomic::Operation;
@@ -46,7 +46,6 @@ use crate::info::{InfoChain, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
-use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -308,14 +307,6 @@ pub struct AtomicOp {
     pub flags: u64,
 }
 
-/// Whether two objects stand on one domain.
-pub(crate) fn is_same(
-    one: &Arc<dyn Any + Send + Sync>,
-    other: &Arc<dyn Any + Send + Sync>,
-) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
-}
-
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
@@ -345,13 +336,13 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     }
     /// Takes back a posted receive, which then completes with -FI_ECANCELED;
     /// nothing to take back is no error. With `aside` it is one of those that
-    /// carry [`ASIDE`](crate::later::ASIDE), else none of those.
+    /// carry [`ASIDE`](crate::reserved::ASIDE), else none of those.
     fn cancel(&self, context: Context, aside: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; its length.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// Operations with [`ASIDE`](crate::later::ASIDE) among their flags complete
+    /// Operations with [`ASIDE`](crate::reserved::ASIDE) among their flags complete
     /// with it among the flags of the entry, at [`Bindings::later`].
     const LATER: bool = false;
     /// Its multicast groups are those of the network. Otherwise they are made of
@@ -511,24 +502,4 @@ pub(crate) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
     }
     // SAFETY: by this function's contract.
     unsafe { std::slice::from_raw_parts(buf.cast(), len) }
-}
-
-/// Counts who uses an object, so that it cannot be closed under them.
-#[derive(Debug, Default)]
-pub(crate) struct Users(std::sync::atomic::AtomicUsize);
-
-impl Users {
-    pub(crate) fn add(&self) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, std::sync::atomic::Ordering::Release);
-    }
-    pub(crate) fn check_none(&self) -> Result {
-        if self.0.load(std::sync::atomic::Ordering::Acquire) == 0 {
-            Ok(())
-        } else {
-            Err(Error::BUSY)
-        }
-    }
 }

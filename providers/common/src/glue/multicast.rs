@@ -9,14 +9,11 @@ use crate::addr::Addr;
 use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
-use crate::later::{ASIDE, Later, Outcome, Task};
+use crate::later::{Later, Outcome, Task};
 use crate::mcast::Room;
+use crate::reserved::{ASIDE, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Among the flags of every send of an endpoint with FI_MULTICAST, so that no other has
-/// to look where its sends go. No flag of the API has this bit.
-pub(super) const MARK: u64 = 1 << 60;
 
 /// Flags of a send that its parts have as well.
 const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
@@ -34,10 +31,10 @@ pub(super) struct Multicast {
 }
 
 impl<E: Endpoint> Parts<E> {
-    /// [`MARK`] if it can be in groups.
+    /// [`TO_GROUPS`] if it can be in groups.
     pub(super) fn has_multicast(&self) -> u64 {
         let can = self.caps & FI_MULTICAST != 0 && self.ground.later.is_some();
-        if can && !E::JOINS && self.role == Role::Endpoint { MARK } else { 0 }
+        if can && !E::JOINS && self.role == Role::Endpoint { TO_GROUPS } else { 0 }
     }
 }
 
@@ -78,7 +75,7 @@ impl<E: Endpoint> Sending<E> {
             None => self.shared.sent(self.of, self.flags, self.len),
             // Only a counter may wait for it.
             Some(_) if self.flags & FI_INJECT != 0 => {
-                if let Some(cntr) = self.shared.counter_of(FI_SEND) {
+                if let Some(cntr) = self.shared.ledger().cntr_of(FI_SEND) {
                     cntr.failed();
                 }
             }
@@ -141,10 +138,8 @@ impl<E: Endpoint> Shared<E> {
         later: &Arc<Later>,
     ) -> Result {
         let members = multicast.room.members(op.dest)?;
-        let report = op.flags & FI_COMPLETION != 0;
-        let cq = self.bindings().tx_cq.clone().filter(|_| report);
         if multicast.pending.load(Ordering::Relaxed) >= self.tx_size.max(1)
-            || cq.is_some_and(|cq| !cq.has_room())
+            || !self.bindings().ledger.tx.has_room(op.flags & FI_COMPLETION != 0)
         {
             return Err(Error::AGAIN);
         }
@@ -206,11 +201,6 @@ impl<E: Endpoint> Shared<E> {
 
     /// A send to a group has reached all members.
     fn sent(&self, of: Completion, flags: u64, len: usize) {
-        if let Some(cntr) = self.counter_of(FI_SEND) {
-            cntr.completed(len);
-        }
-        if flags & FI_COMPLETION != 0 {
-            self.write(Ok(of));
-        }
+        self.ledger().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
     }
 }

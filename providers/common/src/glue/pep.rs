@@ -8,8 +8,9 @@ use crate::abi::{
 use crate::boundary::answer;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
+use crate::objects::object::{Object, Parent};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use std::any::Any;
@@ -91,8 +92,7 @@ pub struct PepFid<P> {
     inner: P,
     eq: OnceLock<Arc<Eq>>,
     reject: fn(*const fid, &[u8]) -> Result,
-    leave_fabric: Box<dyn Fn() + Send + Sync>,
-    _fabric: Arc<dyn Any + Send + Sync>,
+    fabric: Parent,
 }
 
 // SAFETY: the C part is written once, in `open`; `P` is Send + Sync by its trait.
@@ -113,15 +113,8 @@ fn reject_request<R: Reject>(handle: *const fid, param: &[u8]) -> Result {
 }
 
 impl<P: PassiveEp> PepFid<P> {
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        size: size_of::<fi_ops>(),
-        close: Some(close::<P>),
-        bind: Some(bind::<P>),
-        control: Some(control::<P>),
-        ops_open: Some(unbuilt::no_ops_open),
-        tostr: Some(unbuilt::no_tostr),
-        ops_set: Some(unbuilt::no_ops_set),
-    };
+    const FID_OPS: &'static fi_ops =
+        &fi_ops { bind: Some(bind::<P>), control: Some(control::<P>), ..ops(close::<P>) };
 
     const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
@@ -167,8 +160,7 @@ impl<P: PassiveEp> PepFid<P> {
             inner,
             eq: OnceLock::new(),
             reject: reject_request::<P::Request>,
-            leave_fabric: fabric.use_it(),
-            _fabric: fabric.clone(),
+            fabric: fabric.parent(),
         });
         let named: Weak<dyn Named> = Arc::downgrade(&(pep.clone() as Arc<dyn Named>));
         open_ones().insert(Arc::as_ptr(&pep) as usize, named);
@@ -192,7 +184,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
             eq.forget(FidPtr(fid));
             eq.remove_user();
         }
-        (pep.leave_fabric)();
+        pep.fabric.leave();
         Ok(())
     })
 }

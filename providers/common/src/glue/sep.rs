@@ -8,6 +8,7 @@ use crate::buffered;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
+use crate::objects::object::Parent;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -135,8 +136,6 @@ impl<E: Endpoint> EpFid<E> {
             ContextAttr::Tx(tx) => (Role::Tx, tx.caps, tx.op_flags, 0),
             ContextAttr::Rx(rx) => (Role::Rx, rx.caps, 0, rx.op_flags),
         };
-        let users = self.shared.users.clone();
-        users.add();
         let parts = Parts {
             inner,
             role,
@@ -149,10 +148,9 @@ impl<E: Endpoint> EpFid<E> {
             inject_size: 0,
             ground: Ground {
                 api_version: sep.ground.api_version,
-                domain: sep.ground.domain.clone(),
+                parent: Parent::new(sep.ground.parent.kept().clone(), sep.users.clone()),
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),
-                leave: Box::new(move || users.remove()),
             },
             scalable: None,
             sep: Some(self.shared.clone()),

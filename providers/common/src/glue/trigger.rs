@@ -8,7 +8,6 @@
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
 use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
-use super::multicast::MARK;
 use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG,
@@ -23,9 +22,11 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
-use crate::later::{ASIDE, Aside, InUse, Later, Name, Outcome, Request, Task};
-use crate::mcast::is_group;
+use crate::later::{Aside, InUse, Later, Name, Outcome, Request, Task};
+use crate::ledger::Ledger;
 use crate::notices::Port;
+use crate::objects::object::Object;
+use crate::reserved::{ASIDE, TO_GROUPS, is_group};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,7 +78,12 @@ impl Op {
         }
     }
 
-    pub(super) fn post<E: Endpoint>(self, ep: &E) -> Result {
+    /// Whether it goes out, and is no receive.
+    fn sends(&self) -> bool {
+        !matches!(self, Self::Recv(_) | Self::Trecv(_))
+    }
+
+    fn post<E: Endpoint>(self, ep: &E) -> Result {
         match self {
             Self::Send(op) => ep.send(op),
             Self::Tsend(op) => ep.tsend(op),
@@ -94,15 +100,15 @@ impl Op {
 /// that the call says so or the flags of the endpoint it was made on, and those that may
 /// be for a group.
 macro_rules! start {
-    ($($name:ident $variant:ident $op:ty),*) => {
+    ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
         impl<E: Endpoint> EpFid<E> {
             $(
                 #[inline(always)]
                 pub(super) fn $name(&self, op: $op) -> Result {
-                    if op.flags & (FI_TRIGGER | MARK) != 0 {
+                    if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
                         return self.start(Op::$variant(op));
                     }
-                    self.inner().$name(op)
+                    self.shared.hand($sends, |ep| ep.$name(op))
                 }
             )*
         }
@@ -110,8 +116,9 @@ macro_rules! start {
 }
 
 start!(
-    send Send SendOp, tsend Tsend SendOp, recv Recv RecvOp, trecv Trecv RecvOp,
-    read Read ReadOp, write Write WriteOp, atomic Atomic AtomicOp
+    send Send SendOp, true; tsend Tsend SendOp, true;
+    recv Recv RecvOp, false; trecv Trecv RecvOp, false;
+    read Read ReadOp, true; write Write WriteOp, true; atomic Atomic AtomicOp, true
 );
 
 impl<E: Endpoint> EpFid<E> {
@@ -119,7 +126,7 @@ impl<E: Endpoint> EpFid<E> {
     fn start(&self, mut op: Op) -> Result {
         let (_, flags) = op.parts();
         let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
-        *flags &= !(MARK | FI_MULTICAST);
+        *flags &= !(TO_GROUPS | FI_MULTICAST);
         match op {
             Op::Send(SendOp { dest, .. }) | Op::Tsend(SendOp { dest, .. })
                 if triggered && is_group(dest) =>
@@ -130,7 +137,7 @@ impl<E: Endpoint> EpFid<E> {
             Op::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, true),
             _ if multicast => Err(Error::INVAL),
             op if triggered => self.trigger(op),
-            op => op.post(self.inner()),
+            op => self.shared.hand(op.sends(), |ep| op.post(ep)),
         }
     }
 
@@ -237,7 +244,7 @@ impl<E: Endpoint> Shared<E> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::CANCELED);
         }
-        op.post(&self.inner)
+        self.hand(op.sends(), |ep| op.post(ep))
     }
 
     /// The endpoint's way to what the domain does later.
@@ -273,38 +280,16 @@ impl<E: Endpoint> Shared<E> {
         self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
     }
 
-    /// The counter of the endpoint for operations of this kind.
-    pub(super) fn counter_of(&self, kind: u64) -> Option<Arc<Cntr>> {
-        let bindings = self.bindings();
-        let [read, write, ..] = &bindings.rma_cntrs;
-        match kind & (FI_RECV | FI_READ | FI_WRITE) {
-            FI_RECV => bindings.rx_cntr.clone(),
-            FI_READ => read.clone(),
-            FI_WRITE => write.clone(),
-            _ => bindings.tx_cntr.clone(),
-        }
+    /// Where operations are reported that the provider was not handed. A copy: no lock is held
+    /// while that happens.
+    pub(super) fn ledger(&self) -> Ledger {
+        self.bindings().ledger.clone()
     }
 
     /// Reports a failure as that of any other operation of the endpoint.
     pub(super) fn report(&self, error: CompletionError) {
-        if self.closed.load(Ordering::SeqCst) {
-            return;
-        }
-        if let Some(cntr) = self.counter_of(error.of.flags) {
-            cntr.failed();
-        }
-        self.write(Err(error));
-    }
-
-    /// Writes an entry to the endpoint's queue.
-    pub(super) fn write(&self, outcome: Outcome) {
-        let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
-        let bindings = self.bindings();
-        let cq = if flags & FI_RECV != 0 { &bindings.rx_cq } else { &bindings.tx_cq };
-        match (cq, outcome) {
-            (Some(cq), Ok(of)) => cq.write(of),
-            (Some(cq), Err(error)) => cq.write_error(error),
-            (None, _) => {}
+        if !self.closed.load(Ordering::SeqCst) {
+            self.ledger().fail(error);
         }
     }
 }
@@ -518,10 +503,11 @@ impl<E: Endpoint> Shared<E> {
         let to = to.map(|in_use| in_use.0.clone());
         let reported = asked & FI_COMPLETION != 0;
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
-        let own = self
-            .counter_of(flags)
+        let ledger = self.ledger();
+        let own = ledger
+            .cntr_of(flags)
             .filter(|own| reported && to.as_ref().is_none_or(|to| !Arc::ptr_eq(own, to)));
-        for cntr in own.iter().chain(&to) {
+        for cntr in own.into_iter().chain(&to) {
             match &outcome {
                 Ok(of) => cntr.completed(of.len),
                 Err(_) => cntr.failed(),
@@ -530,7 +516,7 @@ impl<E: Endpoint> Shared<E> {
         // A failure that no counter tells of is told in any case.
         if (reported || (to.is_none() && outcome.is_err())) && !self.closed.load(Ordering::SeqCst) {
             let sent = flags & FI_RECV == 0;
-            self.write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
+            ledger.write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
         }
     }
 }

@@ -6,23 +6,9 @@ use crate::abi::{
     fi_ops_msg, fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid_ep, fid_mc, fid_pep, fid_t,
     fid_xpu_ep,
 };
-use crate::error::Error;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
-
-pub(crate) use crate::fid::{no_bind, no_control, no_ops_open, no_ops_set, no_tostr};
-
-const NOSYS: c_int = Error::NOSYS.to_ret();
-
-/// `slots! { name(type, type, ...); }`: functions of these arguments that
-/// answer -FI_ENOSYS.
-macro_rules! slots {
-    ($($name:ident($($arg:ty),* $(,)?) -> $ret:ty;)+) => {$(
-        pub(crate) unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
-            NOSYS as $ret
-        }
-    )+};
-}
+use ofi::unbuilt;
 
 type Ep = *mut fid_ep;
 type Buf = *mut c_void;
@@ -31,51 +17,51 @@ type Desc = *mut *mut c_void;
 type Type = c_enum<fi_datatype>;
 type Op = c_enum<fi_op>;
 
-slots! {
-    no_cancel(fid_t, Buf) -> ssize_t;
-    no_tx_ctx(Ep, c_int, *mut fi_tx_attr, *mut Ep, Buf) -> c_int;
-    no_rx_ctx(Ep, c_int, *mut fi_rx_attr, *mut Ep, Buf) -> c_int;
-    no_size_left(Ep) -> ssize_t;
-    no_getopt(fid_t, c_int, c_int, Buf, *mut usize) -> c_int;
-    no_setopt(fid_t, c_int, c_int, ConstBuf, usize) -> c_int;
-    no_export_xpu(Ep, u64, *mut fid_xpu_ep) -> c_int;
+unbuilt! {
+    pub(crate) fn no_cancel(fid_t, Buf) -> ssize_t;
+    pub(crate) fn no_tx_ctx(Ep, c_int, *mut fi_tx_attr, *mut Ep, Buf) -> c_int;
+    pub(crate) fn no_rx_ctx(Ep, c_int, *mut fi_rx_attr, *mut Ep, Buf) -> c_int;
+    pub(crate) fn no_size_left(Ep) -> ssize_t;
+    pub(crate) fn no_getopt(fid_t, c_int, c_int, Buf, *mut usize) -> c_int;
+    pub(crate) fn no_setopt(fid_t, c_int, c_int, ConstBuf, usize) -> c_int;
+    pub(crate) fn no_export_xpu(Ep, u64, *mut fid_xpu_ep) -> c_int;
 
-    no_getpeer(Ep, Buf, *mut usize) -> c_int;
-    no_connect(Ep, ConstBuf, ConstBuf, usize) -> c_int;
-    no_listen(*mut fid_pep) -> c_int;
-    no_accept(Ep, ConstBuf, usize) -> c_int;
-    no_reject(*mut fid_pep, fid_t, ConstBuf, usize) -> c_int;
-    no_shutdown(Ep, u64) -> c_int;
-    no_join(Ep, ConstBuf, u64, *mut *mut fid_mc, Buf) -> c_int;
+    pub(crate) fn no_getpeer(Ep, Buf, *mut usize) -> c_int;
+    pub(crate) fn no_connect(Ep, ConstBuf, ConstBuf, usize) -> c_int;
+    pub(crate) fn no_listen(*mut fid_pep) -> c_int;
+    pub(crate) fn no_accept(Ep, ConstBuf, usize) -> c_int;
+    pub(crate) fn no_reject(*mut fid_pep, fid_t, ConstBuf, usize) -> c_int;
+    pub(crate) fn no_shutdown(Ep, u64) -> c_int;
+    pub(crate) fn no_join(Ep, ConstBuf, u64, *mut *mut fid_mc, Buf) -> c_int;
 
-    read(Ep, Buf, usize, Buf, fi_addr_t, u64, u64, Buf) -> ssize_t;
-    readv(Ep, *const iovec, Desc, usize, fi_addr_t, u64, u64, Buf) -> ssize_t;
-    readmsg(Ep, *const fi_msg_rma, u64) -> ssize_t;
-    write(Ep, ConstBuf, usize, Buf, fi_addr_t, u64, u64, Buf) -> ssize_t;
-    rma_inject(Ep, ConstBuf, usize, fi_addr_t, u64, u64) -> ssize_t;
-    writedata(Ep, ConstBuf, usize, Buf, u64, fi_addr_t, u64, u64, Buf) -> ssize_t;
-    rma_injectdata(Ep, ConstBuf, usize, u64, fi_addr_t, u64, u64) -> ssize_t;
+    pub(crate) fn read(Ep, Buf, usize, Buf, fi_addr_t, u64, u64, Buf) -> ssize_t;
+    pub(crate) fn readv(Ep, *const iovec, Desc, usize, fi_addr_t, u64, u64, Buf) -> ssize_t;
+    pub(crate) fn readmsg(Ep, *const fi_msg_rma, u64) -> ssize_t;
+    pub(crate) fn write(Ep, ConstBuf, usize, Buf, fi_addr_t, u64, u64, Buf) -> ssize_t;
+    pub(crate) fn rma_inject(Ep, ConstBuf, usize, fi_addr_t, u64, u64) -> ssize_t;
+    pub(crate) fn writedata(Ep, ConstBuf, usize, Buf, u64, fi_addr_t, u64, u64, Buf) -> ssize_t;
+    pub(crate) fn rma_injectdata(Ep, ConstBuf, usize, u64, fi_addr_t, u64, u64) -> ssize_t;
 
-    atomic(Ep, ConstBuf, usize, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    atomicv(Ep, *const fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    atomicmsg(Ep, *const fi_msg_atomic, u64) -> ssize_t;
-    atomic_inject(Ep, ConstBuf, usize, fi_addr_t, u64, u64, Type, Op) -> ssize_t;
-    fetch(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    fetchv(Ep, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    fetchmsg(Ep, *const fi_msg_atomic, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
-    compare(Ep, ConstBuf, usize, Buf, ConstBuf, Buf, Buf, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    comparev(Ep, *const fi_ioc, Desc, usize, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
-    comparemsg(Ep, *const fi_msg_atomic, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
-    valid(Ep, Type, Op, *mut usize) -> c_int;
+    pub(crate) fn atomic(Ep, ConstBuf, usize, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn atomicv(Ep, *const fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn atomicmsg(Ep, *const fi_msg_atomic, u64) -> ssize_t;
+    pub(crate) fn atomic_inject(Ep, ConstBuf, usize, fi_addr_t, u64, u64, Type, Op) -> ssize_t;
+    pub(crate) fn fetch(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn fetchv(Ep, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn fetchmsg(Ep, *const fi_msg_atomic, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
+    pub(crate) fn compare(Ep, ConstBuf, usize, Buf, ConstBuf, Buf, Buf, Buf, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn comparev(Ep, *const fi_ioc, Desc, usize, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, fi_addr_t, u64, u64, Type, Op, Buf) -> ssize_t;
+    pub(crate) fn comparemsg(Ep, *const fi_msg_atomic, *const fi_ioc, Desc, usize, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
+    pub(crate) fn valid(Ep, Type, Op, *mut usize) -> c_int;
 
-    barrier(Ep, fi_addr_t, Buf) -> ssize_t;
-    barrier2(Ep, fi_addr_t, u64, Buf) -> ssize_t;
-    broadcast(Ep, Buf, usize, Buf, fi_addr_t, fi_addr_t, Type, u64, Buf) -> ssize_t;
-    exchange(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, Type, u64, Buf) -> ssize_t;
-    reduce_all(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, Type, Op, u64, Buf) -> ssize_t;
-    reduce(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, fi_addr_t, Type, Op, u64, Buf) -> ssize_t;
-    rooted(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, fi_addr_t, Type, u64, Buf) -> ssize_t;
-    collmsg(Ep, *const fi_msg_collective, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
+    pub(crate) fn barrier(Ep, fi_addr_t, Buf) -> ssize_t;
+    pub(crate) fn barrier2(Ep, fi_addr_t, u64, Buf) -> ssize_t;
+    pub(crate) fn broadcast(Ep, Buf, usize, Buf, fi_addr_t, fi_addr_t, Type, u64, Buf) -> ssize_t;
+    pub(crate) fn exchange(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, Type, u64, Buf) -> ssize_t;
+    pub(crate) fn reduce_all(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, Type, Op, u64, Buf) -> ssize_t;
+    pub(crate) fn reduce(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, fi_addr_t, Type, Op, u64, Buf) -> ssize_t;
+    pub(crate) fn rooted(Ep, ConstBuf, usize, Buf, Buf, Buf, fi_addr_t, fi_addr_t, Type, u64, Buf) -> ssize_t;
+    pub(crate) fn collmsg(Ep, *const fi_msg_collective, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
 }
 
 /// No remote memory access.

@@ -25,7 +25,7 @@ use crate::abi::{
 use crate::boundary::Uncancelled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
-use crate::info::{Era, InfoBuf, InfoChain, dup_raw};
+use crate::info::{CORE_PROV_ONLY, Era, GETINFO_INTERNAL, InfoBuf, InfoChain, dup_raw};
 use crate::mr::{Backed, Backing, Count, Wanted};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
@@ -41,11 +41,6 @@ use std::sync::{Arc, OnceLock};
 /// it also takes messages with a tag by receives without one, as the `tcp` of
 /// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
 pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
-
-/// In the flags of fi_getinfo: a utility provider asks, not an application.
-const GETINFO_INTERNAL: u64 = 1 << 58;
-/// In the flags of fi_getinfo: ask core providers only.
-const CORE_PROV_ONLY: u64 = 1 << 59;
 
 /// The core providers that do for `hints` (fi_getinfo(3)). -FI_ENODATA: none.
 pub fn getinfo(

@@ -7,11 +7,11 @@ use crate::abi::{
 };
 use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
-use crate::cq::SPARES_CALLERS;
 use crate::error::{Error, Result};
 use crate::glue::RemoteSegment;
 use crate::info::InfoBuf;
 use crate::lock::{Level, Lock};
+use crate::reserved::SPARES_CALLERS;
 use crate::slab::{NONE, Slab};
 use core::ffi::{c_int, c_void};
 use libc::iovec;

@@ -23,36 +23,24 @@
 //! inserted after the group was joined. Until they have answered no message can be sent
 //! to it (-FI_EAGAIN), which keeps the order of all messages to a peer.
 //!
-//! Notices have the [`TAG`] of no collective operation: their group is 0. A provider sends
+//! Notices have [`MULTICAST_TAG`], which is that of no collective operation. A provider sends
 //! none to a peer that has not said, when they connected, that it knows them
 //! (-FI_EOPNOTSUPP, [`is_group_notice`](crate::later::is_group_notice)): that one is in no group.
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
 use crate::av::{self, Av};
-use crate::coll;
 use crate::error::{Error, Result};
 use crate::later::Later;
 use crate::notices::{Notices, Port};
+use crate::reserved::{MULTICAST_ADDR, MULTICAST_TAG};
 use crate::slab::Slab;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The tag of notices.
-pub(crate) const TAG: u64 = coll::TAG | 1;
-
 /// The most answers to one peer that it has not taken yet; what it says beyond that is
 /// not answered.
 const MAX_ANSWERS: usize = 1024;
-
-/// What the upper half of a group's address looks like: no index of an address vector,
-/// also with a peer's context in its highest bits.
-pub const GROUP_ADDR: fi_addr_t = 0x4d63_6173 << 32;
-
-/// Whether a destination is a group.
-pub fn is_group(dest: fi_addr_t) -> bool {
-    dest & !fi_addr_t::from(u32::MAX) == GROUP_ADDR
-}
 
 /// What a group is known by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -224,7 +212,7 @@ impl Room {
         av: Arc<Av>,
         own_port: u16,
     ) -> Arc<Self> {
-        let notices = Notices::new(port, later.clone(), lane, TAG);
+        let notices = Notices::new(port, later.clone(), lane, MULTICAST_TAG);
         let room = Arc::new_cyclic(|me| {
             let me = me.clone();
             Self { me, notices, av, own_port, state: Mutex::default() }
@@ -258,7 +246,7 @@ impl Room {
         }
         let number = state.groups.insert(Group::new(name, part));
         state.numbers.insert(name, number);
-        Ok(GROUP_ADDR | fi_addr_t::from(number))
+        Ok(MULTICAST_ADDR | fi_addr_t::from(number))
     }
 
     /// Goes on with it. `joined` is called when it is complete, with a lock held, unless
@@ -485,7 +473,6 @@ impl av::Listener for Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::FI_ADDR_UNSPEC;
 
     fn name(addr: &str) -> Result<Name> {
         Name::of(addr.parse().expect("an address"))
@@ -532,19 +519,5 @@ mod tests {
             }
         }
         assert_eq!(Notice::read(&[0xff; Notice::LEN]), None);
-    }
-
-    #[test]
-    fn no_index_of_a_vector_looks_like_a_group() {
-        assert!(is_group(GROUP_ADDR) && is_group(GROUP_ADDR | 77));
-        for index in [0, 1, u64::from(u32::MAX), FI_ADDR_UNSPEC, FI_ADDR_NOTAVAIL] {
-            assert!(!is_group(index));
-        }
-        // Nor does one with a context (fi_rx_addr) of those there can be.
-        for bits in 1..=32 {
-            for context in 0..crate::sep::MAX_CONTEXTS as u64 {
-                assert!(!is_group(context << (64 - bits) | 5));
-            }
-        }
     }
 }

@@ -595,7 +595,7 @@ impl Ep {
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
         if conn.link == Link::Connected
             && unconnected
-            && let Some(later) = &self.later
+            && let Some(later) = self.inbox.ledger.aside()
         {
             later.lost(self.inbox.name_of(conn.peer), error);
         }

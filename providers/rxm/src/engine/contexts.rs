@@ -102,7 +102,7 @@ impl Ep {
 
     /// A transmit context is closed: what was posted to it is dropped silently.
     fn close_tx(&mut self) {
-        self.bind_tx(&Bindings::default());
+        self.ledger.mute();
         let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
         for id in ids {
             if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
@@ -113,12 +113,13 @@ impl Ep {
                 self.ended(id, Error::CANCELED);
             }
         }
+        self.ledger.close();
     }
 
     /// A receive context is closed: what was posted to it is dropped silently, and
     /// with it the connections where some of that is being filled.
     fn close_rx(&mut self) {
-        self.bind_rx(&Bindings::default());
+        self.inbox.ledger.mute();
         let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
         for id in ids {
             if self.is_filling(id) {
@@ -129,6 +130,7 @@ impl Ep {
         let mut claimed = Vec::new();
         self.inbox.discard_claimed(&mut claimed);
         claimed.into_iter().for_each(|meeting| self.meet(meeting));
+        self.inbox.ledger.close();
     }
 
     /// Whether a posted receive is being filled from a connection.

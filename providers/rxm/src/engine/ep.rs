@@ -8,19 +8,18 @@ use super::tx::{MAX_INJECT, TxOp};
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT,
-    FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::av::Av;
-use ofi_provider::cntr::Cntr;
-use ofi_provider::cq::{Completion, CompletionError, Context, Cq};
+use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::Bindings;
 use ofi_provider::inbox::Inbox;
-use ofi_provider::later::{ASIDE, Aside};
+use ofi_provider::ledger::TxLedger;
 use ofi_provider::lower::{self, Buf, Entries};
 use ofi_provider::names::Names;
+use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -78,15 +77,11 @@ pub(crate) struct Ep {
     pub(super) common: Arc<Common>,
     pub(super) identity: Identity,
     pub(super) core: Option<Core>,
-    pub(super) tx_cq: Option<Arc<Cq>>,
-    tx_cntr: Option<Arc<Cntr>>,
-    /// Count own reads and writes, and what peers read and wrote.
-    rma_cntrs: [Option<Arc<Cntr>>; 4],
+    /// Where transfers are reported; the inbox has that for receives, and for what peers do.
+    pub(super) ledger: TxLedger,
     /// What of the core's counters of peers' reads and writes is passed on.
     counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
-    /// Takes completions that are not the application's.
-    pub(super) later: Option<Aside>,
 
     pub(crate) inbox: Inbox<Body>,
     /// Messages that are read from their senders, or written by them.
@@ -163,12 +158,9 @@ impl Ep {
             common,
             identity,
             core: None,
-            tx_cq: None,
-            tx_cntr: None,
-            rma_cntrs: [const { None }; 4],
+            ledger: TxLedger::default(),
             counted: [0; 2],
             av: None,
-            later: None,
             inbox,
             fetches: Slab::default(),
             reports: Reports::new(),
@@ -202,16 +194,13 @@ impl Ep {
         self.bind_tx(bindings);
         self.bind_rx(bindings);
         self.av.clone_from(&bindings.av);
-        self.later.clone_from(&bindings.later);
-        let [_, _, counts @ ..] = self.rma_cntrs.each_ref().map(Option::is_some);
-        self.open(true, counts)
+        self.open(true, self.inbox.ledger.counts_peers())
     }
 
     /// More is bound. What peers read and write is counted by the core, whose counters
     /// are there from the beginning or never.
     pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
-        let counts = |cntrs: &[Option<_>; 4]| [cntrs[2].is_some(), cntrs[3].is_some()];
-        if counts(&bindings.rma_cntrs) != counts(&self.rma_cntrs) {
+        if bindings.ledger.rx.counts_peers() != self.inbox.ledger.counts_peers() {
             return Err(Error::OPBADSTATE);
         }
         self.bind_tx(bindings);
@@ -221,15 +210,12 @@ impl Ep {
 
     /// What is bound for sending.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.tx_cq.clone_from(&bindings.tx_cq);
-        self.tx_cntr.clone_from(&bindings.tx_cntr);
-        self.rma_cntrs[..2].clone_from_slice(&bindings.rma_cntrs[..2]);
+        self.ledger.clone_from(&bindings.ledger.tx);
     }
 
     /// What is bound for receiving, and for what peers do to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
-        self.inbox.bind(bindings);
+        self.inbox.bind(&bindings.ledger.rx);
     }
 
     /// Opens what the endpoint stands on: what listens, if it does, and counters of
@@ -345,10 +331,9 @@ impl Ep {
     /// Whether another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
-        let report = flags & FI_COMPLETION != 0;
         let room = |ep: &Self| {
             (ep.ops.len() < ep.identity.tx_size || flags & ASIDE != 0)
-                && !(report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+                && ep.ledger.has_room(flags & FI_COMPLETION != 0)
         };
         if !room(self) {
             self.turn();
@@ -379,45 +364,13 @@ impl Ep {
         }
     }
 
-    #[inline]
-    pub(super) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
-        let [read, write, _, _] = &self.rma_cntrs;
-        match flags & (FI_READ | FI_WRITE) {
-            FI_READ => read.as_ref(),
-            FI_WRITE => write.as_ref(),
-            _ => self.tx_cntr.as_ref(),
-        }
-    }
-
     /// A transfer is over, well or not.
     #[inline]
     pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
         let of = Completion::of(context, flags, 0);
-        if flags & ASIDE == 0 && result.is_ok() {
-            return self.report_success(of, wanted);
-        }
-        if flags & ASIDE != 0 {
-            let outcome = result.map(|()| of).map_err(|error| CompletionError::new(of, error));
-            return self.later.iter().for_each(|later| later.done(outcome.clone()));
-        }
-        if let Err(error) = result {
-            if let Some(cntr) = self.cntr_of(flags) {
-                cntr.failed();
-            }
-            if let Some(cq) = &self.tx_cq {
-                cq.write_error(CompletionError::new(of, error));
-            }
-        }
-    }
-
-    /// A transfer of the application's went well.
-    #[inline(always)]
-    pub(super) fn report_success(&self, of: Completion, wanted: bool) {
-        if let Some(cntr) = self.cntr_of(of.flags) {
-            cntr.completed(0);
-        }
-        if wanted && let Some(cq) = &self.tx_cq {
-            cq.write(of);
+        match result {
+            Ok(()) => self.ledger.done(of, wanted),
+            Err(error) => self.ledger.failed(CompletionError::new(of, error)),
         }
     }
 
@@ -523,20 +476,16 @@ impl Ep {
     fn pass_counts_on(&mut self) {
         let Some(core) = &self.core else { return };
         for (cntr, flag) in &core.cntrs {
-            let which = usize::from(*flag == FI_REMOTE_WRITE);
-            let now = cntr.read();
-            if let Some(wanted) = &self.rma_cntrs[2 + which] {
-                (self.counted[which]..now).for_each(|_| wanted.completed(0));
-            }
-            self.counted[which] = now;
+            let wrote = *flag == FI_REMOTE_WRITE;
+            let (now, passed) = (cntr.read(), &mut self.counted[usize::from(wrote)]);
+            (*passed..now).for_each(|_| self.inbox.ledger.peer_accessed(wrote, 0));
+            *passed = now;
         }
     }
 
     /// A peer's atomic operation read our memory, or wrote it.
     pub(super) fn count_remote(&self, wrote: bool) {
-        if let Some(cntr) = &self.rma_cntrs[if wrote { 3 } else { 2 }] {
-            cntr.completed(0);
-        }
+        self.inbox.ledger.peer_accessed(wrote, 0);
     }
 
     /// Looks for connection events if it is time to.
@@ -560,7 +509,7 @@ impl Ep {
         self.look_now = true;
         if !self.handed.is_empty()
             || !self.refused.is_empty()
-            || (!self.parked.is_empty() && self.inbox.has_room())
+            || (!self.parked.is_empty() && self.inbox.ledger.has_room())
         {
             return false;
         }
@@ -673,5 +622,9 @@ impl Ep {
         self.core = None;
         // What nobody will send to is reported as well: every operation completes.
         self.inbox.cancel_all();
+        self.ledger.close();
+        if !self.inbox.is_shared() {
+            self.inbox.ledger.close();
+        }
     }
 }

@@ -11,9 +11,9 @@ use super::tx::{Token, Waiting};
 use crate::info::RXM;
 use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, Plain, read_places};
 use ofi_provider::abi::{
-    FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, FI_WRITE,
+    FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
+    FI_TAGGED, FI_WRITE,
 };
-use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use ofi_provider::inbox::{self, About, Inbox, Meeting, QUEUES, Recv};
@@ -312,7 +312,7 @@ impl Ep {
     /// Whether a message can be reported, and kept.
     #[inline]
     fn may_take(&self) -> bool {
-        self.inbox.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
+        self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
     }
 
     /// Takes from the core again what it had to leave for want of room.
@@ -823,7 +823,7 @@ impl Ep {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
             return;
         }
-        if self.parked.is_empty() && self.inbox.has_room() {
+        if self.parked.is_empty() && self.inbox.ledger.has_room() {
             self.report_written(done.data, done.len);
         } else {
             self.parked.push_back(Parked::Written(done.data, done.len));
@@ -831,10 +831,8 @@ impl Ep {
     }
 
     fn report_written(&self, data: u64, len: usize) {
-        if let Some(cq) = self.inbox.cq() {
-            let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
-            cq.write(Completion { data, ..Completion::of(Context::NULL, flags, len) });
-        }
+        let flags = FI_RMA | FI_REMOTE_WRITE;
+        self.inbox.ledger.peer_told(flags, len, data, FI_ADDR_NOTAVAIL);
     }
 
     /// A connection ended: what was arriving on it is lost.

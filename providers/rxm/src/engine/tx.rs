@@ -22,8 +22,9 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
 use ofi_provider::lower::{Buf, Done, Region};
+use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 
 /// From how many bytes on a packet goes from the application's buffer rather
@@ -197,7 +198,7 @@ impl Ep {
             || len > self.plain_max
             || (op.flags & FI_INJECT != 0 && len > self.identity.inject_size)
             || self.tx_left() == 0
-            || (report && self.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+            || !self.ledger.has_room(report)
         {
             return false;
         }
@@ -221,7 +222,7 @@ impl Ep {
             return false;
         }
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        self.report_success(Completion::of(op.context, flags, 0), report);
+        self.ledger.succeeded(Completion::of(op.context, flags, 0), report);
         true
     }
 
@@ -1002,9 +1003,7 @@ impl Ep {
         let Some(op) = self.drop_op(id) else { return };
         match result {
             Err(error) if op.silent => {
-                if let Some(cntr) = self.cntr_of(op.flags) {
-                    cntr.failed();
-                }
+                self.ledger.failed_unseen(op.flags);
                 ofi_provider::log_sparsely!(
                     &RXM,
                     WARN,

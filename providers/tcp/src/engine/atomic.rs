@@ -16,7 +16,8 @@ use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{AtomicOp, RemoteSegments};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
+use ofi_provider::reserved::ASIDE;
 
 /// Former values that wait for a peer to take them, in bytes. More than any
 /// peer asks for that listens to the answers.
@@ -139,7 +140,7 @@ impl State {
         if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
             operation = Err(Error::ACCES);
         }
-        if about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room() {
+        if about.cq_data.is_some() && !self.eps[conn.ep].ledger.rx.has_room() {
             return Ok(Begun::Starved);
         }
         if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
@@ -188,7 +189,7 @@ impl State {
                 ep.accessed(about, FI_ATOMIC | FI_REMOTE_READ);
             }
             Ok(_) => {
-                ep.peer_wrote(about.len);
+                ep.ledger.rx.peer_accessed(true, about.len);
                 ep.accessed(about, FI_ATOMIC | FI_REMOTE_WRITE);
             }
             Err(error) => {

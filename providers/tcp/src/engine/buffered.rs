@@ -65,9 +65,8 @@ impl Ep {
         let context = buffering.tell((queue, id), self.fid, posted, start);
         // No receive finds it any more.
         inbox.unexpected[queue].claim(id);
-        if let Some(cq) = &self.rx_cq {
-            cq.write(self.entry(&about, context, at as usize, more));
-        }
+        let entry = self.entry(&about, context, at as usize, more);
+        self.ledger.rx.announced(entry, posted.is_some());
     }
 
     /// All of a kept message is here: reports it, if nothing else is waited for.
@@ -206,7 +205,7 @@ impl State {
         let inbox = &self.inboxes[ep.inbox];
         if let Some(message) = inbox.unexpected[queue].get(id) {
             // Counted, as is what is claimed; its entry was the announcement.
-            ep.rx_done(ep.entry(&message.about, op.context, 0, 0), false);
+            ep.ledger.rx.done(ep.entry(&message.about, op.context, 0, 0), false);
         }
         self.take_message(ep_id, queue, id, None);
         true

@@ -847,7 +847,7 @@ impl State {
                         }
                         if conn.is_connected()
                             && peer.conns == 0
-                            && let Some(later) = &ep.later
+                            && let Some(later) = ep.ledger.aside()
                         {
                             later.lost(peer.name, error);
                         }
@@ -877,7 +877,7 @@ impl State {
                 peer.conn = NONE;
             }
             if peer.conns == 1
-                && let Some(later) = &ep.later
+                && let Some(later) = ep.ledger.aside()
             {
                 later.lost(peer.name, error);
             }
@@ -935,6 +935,7 @@ impl State {
     /// The endpoint is closed: ends its connections and posted operations.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
+        let shares = self.inboxes[ep.inbox].shared;
         let is_its = |(id, conn): (u32, &Conn)| (conn.ep == ep_id).then_some(id);
         let ids: Vec<u32> = match ep.identity.kind {
             // One, which is not looked for: there may be as many endpoints as connections.
@@ -966,7 +967,12 @@ impl State {
         }
         self.callers.drop_all_of(ep_id);
         self.deaf.retain(|deaf| *deaf != ep_id);
-        self.eps.remove(ep_id);
+        if let Some(ep) = self.eps.remove(ep_id) {
+            ep.ledger.tx.close();
+            if !shares && !ep.owns_inbox() {
+                ep.ledger.rx.close();
+            }
+        }
     }
 
     /// The endpoint's connected socket, for fi_getname and fi_getpeer.

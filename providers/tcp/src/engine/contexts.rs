@@ -115,7 +115,11 @@ impl State {
     /// A context is closed: what was posted to it is dropped silently, and with
     /// it the connections where some of that is under way.
     pub(crate) fn close_half(&mut self, ep_id: u32, half: Half) {
-        self.bind_half(ep_id, half, &Bindings::default());
+        let ledger = &mut self.eps[ep_id].ledger;
+        match half {
+            Half::Transmit => ledger.tx.mute(),
+            Half::Receive => ledger.rx.mute(),
+        }
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
         for id in ids {
@@ -141,6 +145,11 @@ impl State {
                 }
             }
             Half::Receive => self.empty_inbox(ep_id),
+        }
+        let ledger = &self.eps[ep_id].ledger;
+        match half {
+            Half::Transmit => ledger.tx.close(),
+            Half::Receive => ledger.rx.close(),
         }
     }
 

@@ -7,18 +7,18 @@ use crate::guests::Door;
 use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_COMPLETION, FI_READ, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
+    FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
-use ofi_provider::cntr::Cntr;
-use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::glue::Bindings;
-use ofi_provider::later::{ASIDE, Aside, Outcome, TAG, is_strangers};
+use ofi_provider::later::is_strangers;
+use ofi_provider::ledger::Ledger;
 use ofi_provider::names::Names;
+use ofi_provider::reserved::OWN_TAG;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -127,24 +127,16 @@ pub(super) struct Peer {
 pub(crate) struct Ep {
     pub(super) identity: Identity,
     pub(super) fid: FidPtr,
-    pub(super) tx_cq: Option<Arc<Cq>>,
-    pub(super) rx_cq: Option<Arc<Cq>>,
-    pub(super) tx_cntr: Option<Arc<Cntr>>,
-    pub(super) rx_cntr: Option<Arc<Cntr>>,
-    /// Count own reads and writes, and what peers read and wrote.
-    pub(super) rma_cntrs: [Option<Arc<Cntr>>; 4],
+    /// Where its operations are reported.
+    pub(super) ledger: Ledger,
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
-    /// Takes completions that are not the application's.
-    pub(super) later: Option<Aside>,
     /// What receives report as their source (`OPT_SOURCE`).
     pub(super) source: Option<fi_addr_t>,
 
     /// Sends that are not complete.
     pub(super) tx_pending: usize,
 
-    /// Flags of a receive by any of which its success is reported.
-    pub(super) reported: u64,
     /// Its receives and the messages that wait, or those it shares.
     pub(super) inbox: u32,
     /// Messages are reported as they come.
@@ -173,17 +165,11 @@ impl Ep {
             buffering: identity.buffered.then(buffering),
             identity,
             fid: FidPtr(std::ptr::null_mut()),
-            tx_cq: None,
-            rx_cq: None,
-            tx_cntr: None,
-            rx_cntr: None,
-            rma_cntrs: [const { None }; 4],
+            ledger: Ledger::default(),
             eq: None,
             av: None,
-            later: None,
             source: None,
             tx_pending: 0,
-            reported: FI_COMPLETION,
             inbox,
             listener: None,
             peers: Slab::default(),
@@ -193,18 +179,6 @@ impl Ep {
             conn: NONE,
             ended: false,
         }
-    }
-
-    /// Whether the application has read of all sends that are complete.
-    #[inline]
-    pub(super) fn tx_is_read(&self) -> bool {
-        self.tx_cq.as_ref().is_some_and(|cq| !cq.has_entries())
-    }
-
-    /// Whether another receive can be reported.
-    #[inline]
-    pub(super) fn rx_has_room(&self) -> bool {
-        self.rx_cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
     /// The connection to whom an operation names, if it is known and has one.
@@ -261,94 +235,7 @@ impl Ep {
     /// Whether a tag is one of the library's own (fi_collective(3)).
     #[inline]
     pub(super) fn takes_aside(&self, tag: u64) -> bool {
-        tag & TAG != 0 && self.identity.collective
-    }
-
-    /// An operation that the domain needs for itself is over.
-    #[cold]
-    fn done_aside(&self, outcome: Outcome) {
-        if let Some(later) = &self.later {
-            later.done(outcome);
-        }
-    }
-
-    /// Reports a successful receive.
-    #[inline(always)]
-    pub(super) fn rx_done(&self, entry: Completion, report: bool) {
-        if entry.flags & ASIDE != 0 {
-            return self.done_aside(Ok(entry));
-        }
-        if let Some(cntr) = &self.rx_cntr {
-            cntr.completed(entry.len);
-        }
-        if report && let Some(cq) = &self.rx_cq {
-            cq.write(entry);
-        }
-    }
-
-    /// Reports a failed receive.
-    pub(super) fn rx_failed(&self, error: CompletionError) {
-        if error.of.flags & ASIDE != 0 {
-            return self.done_aside(Err(error));
-        }
-        if let Some(cntr) = &self.rx_cntr {
-            cntr.failed();
-        }
-        if let Some(cq) = &self.rx_cq {
-            cq.write_error(error);
-        }
-    }
-
-    /// The counter of transfers of this kind, named by their entry's flags.
-    #[inline]
-    pub(super) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
-        let [read, write, _, _] = &self.rma_cntrs;
-        match flags & (FI_READ | FI_WRITE) {
-            FI_READ => read.as_ref(),
-            FI_WRITE => write.as_ref(),
-            _ => self.tx_cntr.as_ref(),
-        }
-    }
-
-    /// A peer read our memory.
-    pub(super) fn peer_read(&self, len: usize) {
-        if let [_, _, Some(cntr), _] = &self.rma_cntrs {
-            cntr.completed(len);
-        }
-    }
-
-    /// A peer wrote to our memory.
-    pub(super) fn peer_wrote(&self, len: usize) {
-        if let [_, _, _, Some(cntr)] = &self.rma_cntrs {
-            cntr.completed(len);
-        }
-    }
-
-    /// Reports a successful send.
-    #[inline(always)]
-    pub(super) fn tx_done(&self, entry: Completion, report: bool) {
-        if entry.flags & ASIDE != 0 {
-            return self.done_aside(Ok(entry));
-        }
-        if let Some(cntr) = self.cntr_of(entry.flags) {
-            cntr.completed(entry.len);
-        }
-        if report && let Some(cq) = &self.tx_cq {
-            cq.write(Completion { len: 0, ..entry });
-        }
-    }
-
-    /// Reports a failed send.
-    pub(super) fn tx_failed(&self, error: CompletionError) {
-        if error.of.flags & ASIDE != 0 {
-            return self.done_aside(Err(error));
-        }
-        if let Some(cntr) = self.cntr_of(error.of.flags) {
-            cntr.failed();
-        }
-        if let Some(cq) = &self.tx_cq {
-            cq.write_error(error);
-        }
+        tag & OWN_TAG != 0 && self.identity.collective
     }
 
     /// The peer with this address, made if it is new. `addr` is without an IPv6
@@ -500,22 +387,16 @@ impl Ep {
         self.bind_rx(bindings);
         self.eq.clone_from(&bindings.eq);
         self.av.clone_from(&bindings.av);
-        self.later.clone_from(&bindings.later);
     }
 
     /// What is bound for sending.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.tx_cq.clone_from(&bindings.tx_cq);
-        self.tx_cntr.clone_from(&bindings.tx_cntr);
-        self.rma_cntrs[..2].clone_from_slice(&bindings.rma_cntrs[..2]);
+        self.ledger.tx.clone_from(&bindings.ledger.tx);
     }
 
     /// What is bound for receiving, and for what peers do to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.rx_cq.clone_from(&bindings.rx_cq);
-        self.reported = bindings.reported();
-        self.rx_cntr.clone_from(&bindings.rx_cntr);
-        self.rma_cntrs[2..].clone_from_slice(&bindings.rma_cntrs[2..]);
+        self.ledger.rx.clone_from(&bindings.ledger.rx);
         if let Some(buffering) = &mut self.buffering {
             buffering.fix();
         }

@@ -531,7 +531,7 @@ impl State {
         // Whoever waits for room in a queue is woken by the application reading
         // it, which is a call into the library.
         let room = |id: &u32| {
-            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].rx_has_room())
+            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].ledger.rx.has_room())
                 && !self.owes_much(*id)
         };
         !self.starved.iter().any(room)
@@ -541,7 +541,7 @@ impl State {
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             let Some(conn) = self.conns.get(id) else { continue };
-            if self.eps[conn.ep].rx_has_room() && !self.owes_much(id) {
+            if self.eps[conn.ep].ledger.rx.has_room() && !self.owes_much(id) {
                 self.unblock(id);
             } else {
                 self.starve(id);
@@ -551,7 +551,7 @@ impl State {
 
     /// The connection waits for room in a completion queue.
     fn starve(&mut self, id: u32) {
-        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].rx_cq.as_ref()) {
+        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].ledger.rx.cq()) {
             cq.wait_for_room();
         }
         self.starved.push(id);

@@ -7,13 +7,12 @@ use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::buffered::ONLY_TAG;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RecvOp;
-use ofi_provider::later::ASIDE;
 use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
+use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::NONE;
 
 /// Only tagged messages can be looked at and claimed (fi_tagged(3)).
@@ -202,7 +201,7 @@ impl State {
         self.take_message(ep_id, TAGGED, id, None);
         if let Some(about) = about {
             let ep = &self.eps[about.ep];
-            ep.rx_done(ep.entry(&about, op.context, 0, 0), op.flags & ep.reported != 0);
+            ep.ledger.rx.done(ep.entry(&about, op.context, 0, 0), ep.ledger.rx.wants(op.flags));
         }
         Ok(())
     }
@@ -240,11 +239,7 @@ impl State {
             inbox.unexpected[TAGGED].claim(id);
             inbox.claimed.insert(op.context.0 as usize, id);
         }
-        if op.flags & owner.reported != 0
-            && let Some(cq) = &owner.rx_cq
-        {
-            cq.write(entry);
-        }
+        owner.ledger.rx.looked_at(entry, owner.ledger.rx.wants(op.flags));
         if discard {
             self.take_message(ep_id, TAGGED, id, None);
         }
@@ -266,10 +261,15 @@ impl State {
 
     pub(super) fn cancelled(&mut self, ep_id: u32, queue: usize, recv: &Recv) {
         let ep = &self.eps[ep_id];
-        let extra = self.inboxes[ep.inbox].multi.cancelled(recv) | (recv.flags & ASIDE);
+        let gives_back = self.inboxes[ep.inbox].multi.cancelled(recv);
+        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
+            // Its last part, which is being filled, does.
+            ep.ledger.rx.part();
+        }
+        let extra = gives_back | (recv.flags & ASIDE);
         let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
         let of = Completion { buf: recv.buf.address(), ..Completion::of(recv.context, flags, 0) };
-        ep.rx_failed(CompletionError::new(of, Error::CANCELED));
+        ep.ledger.rx.failed(CompletionError::new(of, Error::CANCELED));
     }
 
     /// Takes all posted receives back, as when a connection is over for good.
@@ -335,8 +335,6 @@ impl Ep {
     /// A peek found nothing.
     fn no_message(&self, op: &RecvOp) {
         let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
-        if let Some(cq) = &self.rx_cq {
-            cq.write_error(CompletionError::new(of, Error::NOMSG));
-        }
+        self.ledger.rx.found_none(CompletionError::new(of, Error::NOMSG));
     }
 }

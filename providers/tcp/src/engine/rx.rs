@@ -20,12 +20,12 @@ use ofi_provider::abi::{
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
 use ofi_provider::buf::{IoVecs, RecvBuf, copied};
-use ofi_provider::buffered::{Buffering, ONLY_TAG};
+use ofi_provider::buffered::Buffering;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::RemoteSegments;
-use ofi_provider::later::ASIDE;
 use ofi_provider::multi_recv::{KEPT, Recv};
+use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -122,29 +122,36 @@ impl Ep {
         if places.as_slice().is_empty() {
             return;
         }
-        self.peer_wrote(about.len);
+        self.ledger.rx.peer_accessed(true, about.len);
         self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
     }
 
     /// A peer's access to our memory is reported, if it sent data along.
     pub(super) fn accessed(&mut self, about: &About, flags: u64) {
-        if let (Some(data), Some(cq)) = (about.cq_data, &self.rx_cq) {
-            cq.write(Completion {
-                data,
-                src: self.id_of(about.peer),
-                ..Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, about.len)
-            });
+        if let Some(data) = about.cq_data {
+            self.ledger.rx.peer_told(flags, about.len, data, self.id_of(about.peer));
         }
+    }
+
+    /// FI_MULTI_RECV for the entry of a receive that gives a multi-receive buffer back.
+    fn filled(&self, inbox: &mut Inbox, recv: &Recv) -> u64 {
+        let gives_back = inbox.multi.filled(recv);
+        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
+            self.ledger.rx.part();
+        }
+        gives_back
     }
 
     /// A receive has its message: reports it.
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
+        let extra = self.filled(inbox, recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         if about.len > recv.buf.len() {
             let olen = about.len - recv.buf.len();
             let of = Completion { len: recv.buf.len(), ..entry };
-            self.rx_failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+            self.ledger
+                .rx
+                .failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
         } else if entry.flags & ASIDE == 0
             && self.identity.source_err
             && entry.src == FI_ADDR_NOTAVAIL
@@ -153,10 +160,11 @@ impl Ep {
             let addr = self.peers.get(about.peer).map(|peer| peer.addr.to_bytes());
             let data = addr.unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
-            self.rx_failed(CompletionError { data, ..error });
+            self.ledger.rx.failed(CompletionError { data, ..error });
         } else {
             // That a buffer is given back is always said.
-            self.rx_done(entry, recv.flags & self.reported != 0 || extra & FI_MULTI_RECV != 0);
+            let wanted = self.ledger.rx.wants(recv.flags) || extra & FI_MULTI_RECV != 0;
+            self.ledger.rx.done(entry, wanted);
         }
     }
 
@@ -168,9 +176,9 @@ impl Ep {
         about: &About,
         error: Error,
     ) {
-        let extra = inbox.multi.filled(recv) | (recv.flags & KEPT);
+        let extra = self.filled(inbox, recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        self.rx_failed(CompletionError::new(entry, error));
+        self.ledger.rx.failed(CompletionError::new(entry, error));
     }
 
     /// The posted receive for a message.
@@ -242,7 +250,7 @@ fn plain_message(
     let ep = &eps[conn.ep];
     let tagged = message.tag.is_some();
     let tag = message.tag.unwrap_or(0);
-    if !ep.rx_has_room() || (tagged && ep.takes_aside(tag)) {
+    if !ep.ledger.rx.has_room() || (tagged && ep.takes_aside(tag)) {
         return None;
     }
     let inbox = &mut inboxes[ep.inbox];
@@ -260,9 +268,9 @@ fn plain_message(
             src: ep.source.unwrap_or_else(|| ep.id_of(conn.peer)),
             ..Completion::of(recv.context, FI_RECV | if tagged { FI_TAGGED } else { FI_MSG }, len)
         };
-        let report = recv.flags & ep.reported != 0;
+        let report = ep.ledger.rx.wants(recv.flags);
         posted.drop_first();
-        ep.rx_done(entry, report);
+        ep.ledger.rx.done(entry, report);
     } else {
         let taken = posted.take(src, tag)?;
         let about = About::plain(tagged, tag, len, conn, id);
@@ -793,7 +801,7 @@ impl State {
         let places = self.places(id, header, bytes)?;
         let conn = &self.conns[id];
         let about = about(header, id, conn, &self.eps[conn.ep])?;
-        let starved = about.cq_data.is_some() && !self.eps[conn.ep].rx_has_room();
+        let starved = about.cq_data.is_some() && !self.eps[conn.ep].ledger.rx.has_room();
         let here = if starved { 0 } else { about.len.min(behind.len()) };
         self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here])?;
         if starved {
@@ -826,7 +834,7 @@ impl State {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
-        if !ep.rx_has_room() {
+        if !ep.ledger.rx.has_room() {
             return Ok(Begun::Starved);
         }
         let about = about(header, id, conn, ep)?;
@@ -961,7 +969,7 @@ impl State {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
-        if !ep.rx_has_room() {
+        if !ep.ledger.rx.has_room() {
             return Ok(Begun::Starved);
         }
         if ep.buffering.is_some() {

@@ -17,8 +17,9 @@ use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::later::{ASIDE, is_group_notice};
+use ofi_provider::later::is_group_notice;
 use ofi_provider::mr::{MrTable, Opened};
+use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 
@@ -238,17 +239,15 @@ impl Ep {
     pub(super) fn finish_tx(&mut self, finish: &Finish, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
-                self.peer_read(finish.len);
+                self.ledger.rx.peer_accessed(false, finish.len);
             }
             return;
         }
         self.tx_pending -= 1;
         match result {
-            Ok(()) => self.tx_done(finish.entry(), finish.report),
+            Ok(()) => self.ledger.tx.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
-                if let Some(cntr) = self.cntr_of(finish.flags) {
-                    cntr.failed();
-                }
+                self.ledger.tx.failed_unseen(finish.flags);
                 ofi_provider::log_sparsely!(
                     &crate::info::TCP,
                     WARN,
@@ -256,7 +255,7 @@ impl Ep {
                     "an injected message was lost: {error}; its failure is reported nowhere else"
                 );
             }
-            Err(error) => self.tx_failed(CompletionError::new(finish.entry(), error)),
+            Err(error) => self.ledger.tx.failed(CompletionError::new(finish.entry(), error)),
         }
     }
 }
@@ -270,9 +269,8 @@ impl State {
         if flags & FI_INJECT != 0 && len > ep.identity.inject_size {
             return Err(Error::INVAL);
         }
-        let report = flags & FI_COMPLETION != 0;
         if (ep.tx_pending >= ep.identity.tx_size && flags & ASIDE == 0)
-            || (report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+            || !ep.ledger.tx.has_room(flags & FI_COMPLETION != 0)
         {
             self.turn();
             return Err(Error::AGAIN);
@@ -366,13 +364,14 @@ impl State {
         if op.flags & SPECIAL != 0
             || (inject && len > ep.identity.inject_size)
             || ep.tx_pending >= ep.identity.tx_size
-            || (report && ep.tx_cq.as_ref().is_some_and(|cq| !cq.has_room()))
+            || !ep.ledger.tx.has_room(report)
         {
             return false;
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
         // Nothing left just before, or the application knows already that it did.
-        let alone = conn.sent_in != *turns || nobody_looks || (report && ep.tx_is_read());
+        let alone =
+            conn.sent_in != *turns || nobody_looks || (report && ep.ledger.tx.all_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
             return false;
         }
@@ -384,7 +383,7 @@ impl State {
         conn.tx_id = conn.tx_id.wrapping_add(1);
         if matches!(result, Ok(sent) if sent == wire_len) {
             let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-            ep.tx_done(Completion::of(Context(op.context.0), flags, len), report);
+            ep.ledger.tx.done(Completion::of(Context(op.context.0), flags, len), report);
         } else {
             let (header, finish) = Self::header_and_finish(op, tagged);
             let header = Header { id: conn.tx_id.wrapping_sub(1), ..header };
@@ -484,7 +483,7 @@ impl State {
         if len <= COPY_MAX
             && let Route::Conn(id) = route
         {
-            let known = finish.report && !acked && self.eps[ep_id].tx_is_read();
+            let known = finish.report && !acked && self.eps[ep_id].ledger.tx.all_is_read();
             let leaves = self.leaves(route, op.flags, len, known);
             if leaves != Leaves::InTurn {
                 let room = self.join(id, header, &op.remote, len, Some(finish));
@@ -737,7 +736,7 @@ impl State {
                     ep.tx_pending += 1;
                     conn.unacked.push_back(finish);
                 } else {
-                    ep.tx_done(finish.entry(), finish.report);
+                    ep.ledger.tx.done(finish.entry(), finish.report);
                 }
             }
             result => self.sent_in_part(ep_id, conn_id, op, header, finish, result),

@@ -1,0 +1,626 @@
+//! Where completions go: the queue, the counters and the domain's deferred work that hear of an
+//! endpoint's operations.
+//!
+//! Every operation that a provider has taken completes exactly once, through one method of
+//! these types: with an entry, if it fails or its flags ask for one, in its counter, and, where
+//! the operation is the library's own ([`ASIDE`]), in what the domain does later and nowhere
+//! else. Builds with debug assertions count what providers were handed and what came back
+//! ([`Tally`]): more completions than operations stop the test that sees them, and so does an
+//! endpoint that is closed with operations left.
+use crate::abi::{FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_WRITE, fi_addr_t};
+use crate::cntr::Cntr;
+use crate::cq::{Completion, CompletionError, Context, Cq};
+use crate::later::{Aside, Outcome};
+use crate::reserved::{ASIDE, OF_SHARED_RX};
+use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+/// Operations that a provider was handed and has not completed. Nothing is counted in builds
+/// without debug assertions, nor in ledgers that were never bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    #[cfg(debug_assertions)]
+    open: Option<Arc<AtomicIsize>>,
+}
+
+impl Tally {
+    /// From now on operations are counted.
+    pub(crate) fn counting() -> Self {
+        #[cfg(debug_assertions)]
+        return Self { open: Some(Arc::default()) };
+        #[cfg(not(debug_assertions))]
+        Self {}
+    }
+
+    #[inline(always)]
+    #[allow(unused_variables, clippy::unused_self, reason = "where nothing is counted")]
+    fn add(&self, change: isize) {
+        #[cfg(debug_assertions)]
+        if let Some(open) = &self.open {
+            let left = open.fetch_add(change, Ordering::SeqCst) + change;
+            assert!(left >= 0, "an operation has completed more than once");
+        }
+    }
+
+    /// A provider is handed an operation.
+    #[inline(always)]
+    pub(crate) fn posted(&self) {
+        self.add(1);
+    }
+
+    /// It did not take it.
+    #[inline(always)]
+    pub(crate) fn refused(&self) {
+        self.add(-1);
+    }
+
+    /// An operation is over.
+    #[inline(always)]
+    fn over(&self) {
+        self.add(-1);
+    }
+
+    #[inline(always)]
+    #[allow(unused_variables, clippy::unused_self, reason = "where nothing is counted")]
+    fn check_none(&self, what: &str) {
+        #[cfg(debug_assertions)]
+        if let Some(open) = &self.open {
+            let left = open.load(Ordering::SeqCst);
+            assert!(left == 0, "{left} {what} of a closed endpoint have not completed");
+        }
+    }
+}
+
+/// An operation of the library's own is over.
+#[cold]
+fn done_aside(aside: Option<&Aside>, outcome: Outcome) {
+    if let Some(aside) = aside {
+        aside.done(outcome);
+    }
+}
+
+/// Where an endpoint's sends, reads, writes and atomic operations are reported.
+#[derive(Clone, Debug, Default)]
+pub struct TxLedger {
+    pub(crate) cq: Option<Arc<Cq>>,
+    /// Counts sends.
+    pub(crate) cntr: Option<Arc<Cntr>>,
+    /// Count reads and writes.
+    pub(crate) reads: Option<Arc<Cntr>>,
+    pub(crate) writes: Option<Arc<Cntr>>,
+    pub(crate) aside: Option<Aside>,
+    pub(crate) tally: Tally,
+}
+
+impl TxLedger {
+    /// The counter of operations of this kind, named by their entry's flags.
+    #[inline]
+    pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+        match flags & (FI_READ | FI_WRITE) {
+            FI_READ => self.reads.as_ref(),
+            FI_WRITE => self.writes.as_ref(),
+            _ => self.cntr.as_ref(),
+        }
+    }
+
+    /// Whether operations of this kind are counted.
+    #[inline]
+    pub fn counts(&self, flags: u64) -> bool {
+        self.cntr_of(flags).is_some()
+    }
+
+    /// Whether an operation can be reported when it is over, if it asks for that (`wanted`).
+    #[inline(always)]
+    pub fn has_room(&self, wanted: bool) -> bool {
+        !(wanted && self.cq.as_ref().is_some_and(|cq| !cq.has_room()))
+    }
+
+    /// Whether the application has read of all operations that were reported.
+    #[inline]
+    pub fn all_is_read(&self) -> bool {
+        self.cq.as_ref().is_some_and(|cq| !cq.has_entries())
+    }
+
+    /// An operation succeeded; `of` has its bytes, which are counted. `wanted`: it asked for an
+    /// entry.
+    #[inline(always)]
+    pub fn done(&self, of: Completion, wanted: bool) {
+        if of.flags & ASIDE != 0 {
+            self.tally.over();
+            return done_aside(self.aside.as_ref(), Ok(of));
+        }
+        self.succeeded(of, wanted);
+    }
+
+    /// As [`done`](Self::done), of one that is known not to be the library's own.
+    #[inline(always)]
+    pub fn succeeded(&self, of: Completion, wanted: bool) {
+        self.tally.over();
+        if let Some(cntr) = self.cntr_of(of.flags) {
+            cntr.completed(of.len);
+        }
+        if wanted && let Some(cq) = &self.cq {
+            cq.write(Completion { len: 0, ..of });
+        }
+    }
+
+    /// An operation failed, or was taken back.
+    pub fn failed(&self, error: CompletionError) {
+        self.tally.over();
+        if error.of.flags & ASIDE != 0 {
+            return done_aside(self.aside.as_ref(), Err(error));
+        }
+        if let Some(cntr) = self.cntr_of(error.of.flags) {
+            cntr.failed();
+        }
+        if let Some(cq) = &self.cq {
+            cq.write_error(error);
+        }
+    }
+
+    /// An injected operation failed, of which only a counter tells (fi_msg(3)).
+    pub fn failed_unseen(&self, flags: u64) {
+        self.tally.over();
+        if let Some(cntr) = self.cntr_of(flags) {
+            cntr.failed();
+        }
+    }
+
+    /// The endpoint closes: what is over from now on is told to nobody.
+    pub fn mute(&mut self) {
+        (self.cq, self.cntr, self.reads, self.writes) = (None, None, None, None);
+    }
+
+    /// The endpoint has closed, and all of its operations are over.
+    pub fn close(&self) {
+        self.tally.check_none("transfers");
+    }
+}
+
+/// Where an endpoint's receives are reported, and what peers do to its memory.
+#[derive(Clone, Debug)]
+pub struct RxLedger {
+    pub(crate) cq: Option<Arc<Cq>>,
+    /// Flags of a receive by any of which its success is reported.
+    pub(crate) reported: u64,
+    /// Counts receives.
+    pub(crate) cntr: Option<Arc<Cntr>>,
+    /// Count what peers read and wrote.
+    pub(crate) peers_reads: Option<Arc<Cntr>>,
+    pub(crate) peers_writes: Option<Arc<Cntr>>,
+    pub(crate) aside: Option<Aside>,
+    pub(crate) tally: Tally,
+}
+
+impl Default for RxLedger {
+    fn default() -> Self {
+        Self {
+            cq: None,
+            reported: FI_COMPLETION | OF_SHARED_RX,
+            cntr: None,
+            peers_reads: None,
+            peers_writes: None,
+            aside: None,
+            tally: Tally::default(),
+        }
+    }
+}
+
+impl RxLedger {
+    /// The queue gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION), or
+    /// of those of a shared receive context as well.
+    pub(crate) fn set_selective(&mut self, selective: bool) {
+        self.reported = FI_COMPLETION | if selective { 0 } else { OF_SHARED_RX };
+    }
+
+    /// Receives are reported there from now on.
+    pub fn report_to(&mut self, cq: Arc<Cq>) {
+        self.cq = Some(cq);
+    }
+
+    /// Where they are reported.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.cq.as_ref()
+    }
+
+    /// The way to what the domain does later.
+    pub fn aside(&self) -> Option<&Aside> {
+        self.aside.as_ref()
+    }
+
+    /// Whether another receive can be reported.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.cq.as_ref().is_none_or(|cq| cq.has_room())
+    }
+
+    /// Whether the success of a receive with these flags is reported.
+    #[inline(always)]
+    pub fn wants(&self, flags: u64) -> bool {
+        flags & self.reported != 0
+    }
+
+    /// What follows is of a part of a multi-receive buffer that is not given back with it: an
+    /// operation of its own.
+    #[inline(always)]
+    pub fn part(&self) {
+        self.tally.posted();
+    }
+
+    /// A receive has its message. `wanted`: it is reported with an entry.
+    #[inline(always)]
+    pub fn done(&self, of: Completion, wanted: bool) {
+        if of.flags & ASIDE != 0 {
+            self.tally.over();
+            return done_aside(self.aside.as_ref(), Ok(of));
+        }
+        self.succeeded(of, wanted);
+    }
+
+    /// As [`done`](Self::done), of one that is known not to be the library's own.
+    #[inline(always)]
+    pub fn succeeded(&self, of: Completion, wanted: bool) {
+        self.tally.over();
+        if let Some(cntr) = &self.cntr {
+            cntr.completed(of.len);
+        }
+        if wanted && let Some(cq) = &self.cq {
+            cq.write(of);
+        }
+    }
+
+    /// A receive failed, or was taken back.
+    #[cold]
+    pub fn failed(&self, error: CompletionError) {
+        self.tally.over();
+        if error.of.flags & ASIDE != 0 {
+            return done_aside(self.aside.as_ref(), Err(error));
+        }
+        if let Some(cntr) = &self.cntr {
+            cntr.failed();
+        }
+        if let Some(cq) = &self.cq {
+            cq.write_error(error);
+        }
+    }
+
+    /// A message was looked at, which is not counted (FI_PEEK).
+    pub fn looked_at(&self, of: Completion, wanted: bool) {
+        self.tally.over();
+        if wanted && let Some(cq) = &self.cq {
+            cq.write(of);
+        }
+    }
+
+    /// There was none to be looked at.
+    pub fn found_none(&self, error: CompletionError) {
+        self.tally.over();
+        if let Some(cq) = &self.cq {
+            cq.write_error(error);
+        }
+    }
+
+    /// A message came that is to be claimed or discarded. `posted`: it met a tag that was
+    /// posted for it, which is over by that.
+    pub fn announced(&self, of: Completion, posted: bool) {
+        if posted {
+            self.tally.over();
+        }
+        if let Some(cq) = &self.cq {
+            cq.write(of);
+        }
+    }
+
+    /// So many receives are dropped, since the endpoint closes.
+    pub fn dropped(&self, count: usize) {
+        (0..count).for_each(|_| self.tally.over());
+    }
+
+    /// A peer read our memory, or wrote to it, and named this much.
+    pub fn peer_accessed(&self, wrote: bool, len: usize) {
+        if let Some(cntr) = if wrote { &self.peers_writes } else { &self.peers_reads } {
+            cntr.completed(len);
+        }
+    }
+
+    /// A peer's access came with data, which the queue tells of.
+    pub fn peer_told(&self, flags: u64, len: usize, data: u64, src: fi_addr_t) {
+        if let Some(cq) = &self.cq {
+            let of = Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, len);
+            cq.write(Completion { data, src, ..of });
+        }
+    }
+
+    /// Whether peers' reads, and their writes, are counted.
+    pub fn counts_peers(&self) -> [bool; 2] {
+        [self.peers_reads.is_some(), self.peers_writes.is_some()]
+    }
+
+    /// The endpoint closes: what is over from now on is told to nobody.
+    pub fn mute(&mut self) {
+        let (aside, tally) = (self.aside.take(), std::mem::take(&mut self.tally));
+        *self = Self { aside, tally, ..Self::default() };
+    }
+
+    /// The endpoint has closed, and all of its receives are over.
+    pub fn close(&self) {
+        self.tally.check_none("receives");
+    }
+}
+
+/// Both directions of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// Sends and all else that it does.
+    pub tx: TxLedger,
+    /// Receives and what is done to it.
+    pub rx: RxLedger,
+}
+
+impl Ledger {
+    /// Of a new endpoint, to which nothing is bound.
+    pub(crate) fn new() -> Self {
+        let mut ledger = Self::default();
+        (ledger.tx.tally, ledger.rx.tally) = (Tally::counting(), Tally::counting());
+        ledger
+    }
+
+    /// The way to what the domain does later.
+    pub fn aside(&self) -> Option<&Aside> {
+        self.rx.aside()
+    }
+
+    /// Both directions have this way.
+    pub(crate) fn set_aside(&mut self, aside: Option<Aside>) {
+        self.tx.aside.clone_from(&aside);
+        self.rx.aside = aside;
+    }
+
+    /// All counters that are bound, each as often as it is.
+    pub(crate) fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
+        let (tx, rx) = (&self.tx, &self.rx);
+        let all = [&tx.cntr, &rx.cntr, &tx.reads, &tx.writes, &rx.peers_reads, &rx.peers_writes];
+        all.into_iter().flatten()
+    }
+
+    /// The counter of operations of this kind, named by their entry's flags.
+    pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
+        if flags & FI_RECV != 0 { self.rx.cntr.as_ref() } else { self.tx.cntr_of(flags) }
+    }
+
+    /// An operation is over that no provider was handed: writes its entry.
+    pub(crate) fn write(&self, outcome: Outcome) {
+        let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
+        let cq = if flags & FI_RECV != 0 { &self.rx.cq } else { &self.tx.cq };
+        match (cq, outcome) {
+            (Some(cq), Ok(of)) => cq.write(of),
+            (Some(cq), Err(error)) => cq.write_error(error),
+            (None, _) => {}
+        }
+    }
+
+    /// Such an operation, which sent something, succeeded. `of` has its bytes, which are counted;
+    /// `wanted`: it asked for an entry.
+    pub(crate) fn succeed(&self, of: Completion, wanted: bool) {
+        if let Some(cntr) = self.cntr_of(of.flags) {
+            cntr.completed(of.len);
+        }
+        if wanted {
+            self.write(Ok(Completion { len: 0, ..of }));
+        }
+    }
+
+    /// Such an operation failed, or was taken back.
+    pub(crate) fn fail(&self, error: CompletionError) {
+        if let Some(cntr) = self.cntr_of(error.of.flags) {
+            cntr.failed();
+        }
+        self.write(Err(error));
+    }
+
+    /// The endpoint closes: what is over from now on is told to nobody.
+    pub fn mute(&mut self) {
+        self.tx.mute();
+        self.rx.mute();
+    }
+
+    /// The endpoint has closed, and all of its operations are over.
+    pub fn close(&self) {
+        self.tx.close();
+        self.rx.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FI_MSG, FI_RMA, FI_SEND, FI_TAGGED};
+    use crate::cq::OnDomain;
+    use crate::error::Error;
+    use crate::later::Later;
+    use crate::lock::Level;
+    use crate::objects::object::Parent;
+    use crate::progress::Progress;
+    use std::os::fd::RawFd;
+    use std::sync::Mutex;
+
+    /// Nothing ever happens by itself.
+    struct Still;
+
+    impl Progress for Still {
+        fn progress(&self) {}
+        fn wait_fd(&self) -> RawFd {
+            -1
+        }
+        fn may_block(&self) -> bool {
+            true
+        }
+        fn is_serialized(&self) -> bool {
+            true
+        }
+        fn activity(&self) -> u64 {
+            0
+        }
+    }
+
+    fn domain() -> OnDomain {
+        OnDomain {
+            parent: Parent::new(Arc::new(()), Arc::default()),
+            progress: Arc::new(Still),
+            api_version: crate::info::API_VERSION,
+            level: Level::Shared,
+            on_blocking: Box::new(|_| Ok(())),
+            later: None,
+        }
+    }
+
+    fn cq() -> Arc<Cq> {
+        // SAFETY: neither a peer nor a wait set.
+        unsafe { Cq::open(domain(), None, std::ptr::null_mut()) }.unwrap()
+    }
+
+    fn cntr() -> Arc<Cntr> {
+        // SAFETY: as above.
+        unsafe { Cntr::open(domain(), None, std::ptr::null_mut()) }.unwrap()
+    }
+
+    /// A ledger with a queue and a counter for everything.
+    fn bound() -> Ledger {
+        let mut ledger = Ledger::new();
+        let (tx, rx) = (&mut ledger.tx, &mut ledger.rx);
+        (tx.cq, rx.cq) = (Some(cq()), Some(cq()));
+        (tx.cntr, tx.reads, tx.writes) = (Some(cntr()), Some(cntr()), Some(cntr()));
+        (rx.cntr, rx.peers_reads, rx.peers_writes) = (Some(cntr()), Some(cntr()), Some(cntr()));
+        ledger
+    }
+
+    fn entry(flags: u64) -> Completion {
+        Completion::of(Context::NULL, flags, 5)
+    }
+
+    fn entries(cq: &Option<Arc<Cq>>) -> usize {
+        let cq = cq.as_ref().unwrap();
+        1024 - cq.room()
+    }
+
+    fn sums(ledger: &Ledger) -> Vec<u64> {
+        ledger.cntrs().map(|cntr| cntr.sum()).collect()
+    }
+
+    #[test]
+    fn each_kind_of_operation_has_its_counter_and_its_queue() {
+        let ledger = bound();
+        (0..6).for_each(|_| ledger.tx.tally.posted());
+        ledger.tx.done(entry(FI_SEND | FI_TAGGED), true);
+        ledger.tx.done(entry(FI_READ | FI_RMA), true);
+        ledger.tx.done(entry(FI_WRITE | FI_RMA), false);
+        ledger.tx.failed(CompletionError::new(entry(FI_WRITE | FI_RMA), Error::CANCELED));
+        ledger.tx.failed_unseen(FI_SEND | FI_MSG);
+        ledger.tx.succeeded(entry(FI_SEND | FI_MSG), false);
+        (0..2).for_each(|_| ledger.rx.tally.posted());
+        ledger.rx.done(entry(FI_RECV | FI_MSG), true);
+        ledger.rx.failed(CompletionError::new(entry(FI_RECV | FI_MSG), Error::TRUNC));
+        ledger.rx.peer_accessed(false, 5);
+        ledger.rx.peer_told(FI_RMA, 5, 7, 0);
+        // Sends, receives, reads, writes, peers' reads and peers' writes.
+        assert_eq!(sums(&ledger), [3, 2, 1, 2, 1, 0]);
+        assert_eq!((entries(&ledger.tx.cq), entries(&ledger.rx.cq)), (3, 3));
+        ledger.close();
+    }
+
+    #[test]
+    fn what_no_provider_was_handed_is_reported_as_if_it_had_been() {
+        let ledger = bound();
+        ledger.succeed(entry(FI_SEND | FI_MSG), true);
+        ledger.succeed(entry(FI_SEND | FI_MSG), false);
+        ledger.fail(CompletionError::new(entry(FI_RECV | FI_MSG), Error::CANCELED));
+        assert_eq!(sums(&ledger), [2, 1, 0, 0, 0, 0]);
+        assert_eq!((entries(&ledger.tx.cq), entries(&ledger.rx.cq)), (1, 1));
+        ledger.close();
+    }
+
+    #[test]
+    fn an_operation_of_the_library_s_own_is_told_to_who_posted_it_and_nobody_else() {
+        let mut ledger = bound();
+        let later = Later::new().unwrap();
+        ledger.set_aside(Some(Aside { later: later.clone(), lane: 1 }));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        for fails in [false, true] {
+            let told = told.clone();
+            let context = later.expect(1, move |outcome| {
+                told.lock().unwrap().push(outcome.map(|of| of.len).map_err(|e| e.error));
+            });
+            let of = Completion { context, ..entry(FI_SEND | FI_MSG | ASIDE) };
+            ledger.tx.tally.posted();
+            match fails {
+                false => ledger.tx.done(of, true),
+                true => ledger.tx.failed(CompletionError::new(of, Error::CANCELED)),
+            }
+        }
+        later.run();
+        assert_eq!(*told.lock().unwrap(), [Ok(5), Err(Error::CANCELED)]);
+        assert_eq!((sums(&ledger), entries(&ledger.tx.cq)), (vec![0; 6], 0));
+        ledger.close();
+    }
+
+    #[test]
+    fn a_muted_ledger_tells_nobody_and_still_counts_what_is_over() {
+        let mut ledger = bound();
+        let before = ledger.clone();
+        ledger.tx.tally.posted();
+        ledger.rx.tally.posted();
+        ledger.mute();
+        ledger.tx.failed(CompletionError::new(entry(FI_SEND | FI_MSG), Error::CANCELED));
+        ledger.rx.failed(CompletionError::new(entry(FI_RECV | FI_MSG), Error::CANCELED));
+        assert_eq!((sums(&before), entries(&before.rx.cq)), (vec![0; 6], 0));
+        ledger.close();
+    }
+
+    #[test]
+    fn parts_of_a_multi_receive_buffer_are_over_before_it_is() {
+        let ledger = bound();
+        ledger.rx.tally.posted();
+        for _ in 0..3 {
+            ledger.rx.part();
+            ledger.rx.done(entry(FI_RECV | FI_MSG), true);
+        }
+        ledger.rx.done(entry(FI_RECV | FI_MSG | crate::abi::FI_MULTI_RECV), true);
+        ledger.close();
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "completed more than once")]
+    fn a_second_completion_of_an_operation_is_seen() {
+        let ledger = Ledger::new();
+        ledger.tx.tally.posted();
+        ledger.tx.done(entry(FI_SEND | FI_MSG), true);
+        ledger.tx.failed(CompletionError::new(entry(FI_SEND | FI_MSG), Error::CANCELED));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "1 receives of a closed endpoint have not completed")]
+    fn a_lost_completion_is_seen_when_the_endpoint_closes() {
+        let ledger = Ledger::new();
+        (0..2).for_each(|_| ledger.rx.tally.posted());
+        ledger.rx.done(entry(FI_RECV | FI_MSG), true);
+        ledger.close();
+    }
+
+    #[test]
+    fn an_operation_that_is_refused_is_none() {
+        let ledger = Ledger::new();
+        ledger.tx.tally.posted();
+        ledger.tx.tally.refused();
+        ledger.close();
+    }
+
+    /// Where nothing is counted nothing is kept for it.
+    #[test]
+    #[cfg(not(debug_assertions))]
+    fn counting_takes_no_room_in_a_release() {
+        assert_eq!(size_of::<Tally>(), 0);
+    }
+}

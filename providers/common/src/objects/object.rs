@@ -1,0 +1,290 @@
+//! What every object that a program opens on a fabric or domain has, whatever else it does: a
+//! context, what it was opened on and keeps open, a count of what uses it, and the calls that
+//! all objects answer (fi_close, fi_control). An implementation of [`Object`] says what is
+//! special to its type, and [`fid_ops`] makes its table.
+use crate::abi::{fi_ops, fid};
+use crate::boundary::answer;
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, ops};
+use core::ffi::{c_int, c_void};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Counts who uses an object, so that it cannot be closed under them.
+#[derive(Debug, Default)]
+pub struct Users(AtomicUsize);
+
+impl Users {
+    /// One more uses it.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of them is done with it.
+    pub fn remove(&self) {
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert_ne!(before, 0, "an object has fewer than no users");
+    }
+
+    /// -FI_EBUSY as long as somebody uses it.
+    pub fn check_none(&self) -> Result {
+        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::BUSY) }
+    }
+}
+
+/// What an object was opened on, a fabric or a domain: its memory is kept as long as this is
+/// there, and it cannot be closed before the object is.
+pub struct Parent {
+    kept: Arc<dyn Any + Send + Sync>,
+    users: Arc<Users>,
+    left: AtomicBool,
+}
+
+impl Parent {
+    /// The object to be is a user from now on.
+    pub fn new(kept: Arc<dyn Any + Send + Sync>, users: Arc<Users>) -> Self {
+        users.add();
+        Self { kept, users, left: AtomicBool::new(false) }
+    }
+
+    /// What is kept.
+    pub(crate) fn kept(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.kept
+    }
+
+    /// Whether both were opened on the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.kept), Arc::as_ptr(&other.kept))
+    }
+
+    /// The object is closed. Its memory may be kept by something else for a while.
+    pub(crate) fn leave(&self) {
+        if !self.left.swap(true, Ordering::Relaxed) {
+            self.users.remove();
+        }
+    }
+}
+
+/// Also of an object that could not be opened.
+impl Drop for Parent {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl std::fmt::Debug for Parent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Parent")
+    }
+}
+
+/// What an object has beside what it is for.
+#[derive(Debug)]
+pub struct Base {
+    parent: Parent,
+    users: Users,
+}
+
+impl Base {
+    /// Of an object that nothing uses yet.
+    pub(crate) fn new(parent: Parent) -> Self {
+        Self { parent, users: Users::default() }
+    }
+}
+
+/// An object that programs open on a fabric or domain. `C` is its structure.
+pub trait Object<C: 'static>: Embeds<C> + 'static {
+    /// What the structure's `fclass` is, FI_CLASS_CQ …
+    const CLASS: c_int;
+    /// What a panic in fi_close or fi_control is logged as.
+    const CLOSE: &'static str;
+    /// As above.
+    const CONTROL: &'static str = "fi_control";
+
+    /// Its table of [`fid_ops`], which also tells our objects from those of others.
+    fn table() -> &'static fi_ops;
+
+    /// What it has in common with others.
+    fn base(&self) -> &Base;
+
+    /// -FI_EBUSY if it is used in a way that is not counted.
+    fn may_close(&self) -> Result {
+        Ok(())
+    }
+
+    /// The program has closed it, and its `fid` names nothing any more.
+    fn closed(_this: &mut Arc<Self>, _fid: *mut fid) {}
+
+    /// fi_control.
+    ///
+    /// # Safety
+    /// `arg` is what the command asks for.
+    unsafe fn control(&self, _command: c_int, _arg: *mut c_void) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    /// What its structure begins with.
+    fn fid(context: *mut c_void) -> fid {
+        let ops = std::ptr::from_ref(Self::table()).cast_mut();
+        fid { fclass: Self::CLASS as usize, context, ops }
+    }
+
+    /// The context it was opened with.
+    fn context(&self) -> *mut c_void {
+        // SAFETY: by the contract of `Embeds` the object begins with a `fid`, which changes no
+        // more once the program has the object.
+        unsafe { (*std::ptr::from_ref(self).cast::<fid>()).context }
+    }
+
+    /// The object behind a fid of the program's, if it is one of ours; null is none.
+    ///
+    /// # Safety
+    /// `fid` is null or points to a live fid.
+    unsafe fn from_fid(fid: *mut fid) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract; our table marks our objects of this type.
+        unsafe {
+            if fid.is_null() || !std::ptr::eq((*fid).ops, Self::table()) {
+                return Err(Error::INVAL);
+            }
+            Self::arc_from_c(fid.cast::<C>())
+        }
+    }
+
+    /// Whether it was opened on the same domain, or fabric, as something else.
+    fn is_beside(&self, other: &Parent) -> bool {
+        self.base().parent.is_same(other)
+    }
+
+    /// Something starts to use it; it cannot be closed meanwhile.
+    fn add_user(&self) {
+        self.base().users.add();
+    }
+
+    /// Something is done with it.
+    fn remove_user(&self) {
+        self.base().users.remove();
+    }
+}
+
+/// The table of what every object answers. What it does besides replaces a member.
+pub const fn fid_ops<T: Object<C>, C: 'static>() -> fi_ops {
+    fi_ops { control: Some(control::<T, C>), ..ops(close::<T, C>) }
+}
+
+unsafe extern "C" fn close<T: Object<C>, C: 'static>(fid: *mut fid) -> c_int {
+    answer(T::CLOSE, || {
+        // SAFETY: reachable only through the table of an object of this type that is open, or
+        // with null, which is an error.
+        let object = unsafe { T::from_c(fid.cast::<C>()) }?;
+        object.base().users.check_none()?;
+        object.may_close()?;
+        // SAFETY: as above; nothing of ours uses it any more.
+        let mut object = unsafe { T::take(fid.cast::<C>()) };
+        T::closed(&mut object, fid);
+        object.base().parent.leave();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control<T: Object<C>, C: 'static>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    // SAFETY: as for `close`; the argument is the program's.
+    answer(T::CONTROL, || unsafe { T::from_c(fid.cast::<C>())?.control(command, arg) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FI_CLASS_POLL, FI_CLASS_WAIT, fi_ops_poll, fid_poll};
+
+    /// An object, and how often it was closed.
+    #[repr(C)]
+    struct Thing {
+        c: fid_poll,
+        base: Base,
+        closings: Arc<AtomicUsize>,
+    }
+
+    // SAFETY: nothing of it changes but atomics.
+    unsafe impl Sync for Thing {}
+    // SAFETY: as above.
+    unsafe impl Send for Thing {}
+    // SAFETY: repr(C) with the C struct first; always in an `Arc`.
+    unsafe impl Embeds<fid_poll> for Thing {}
+
+    static TABLE: fi_ops = fid_ops::<Thing, _>();
+
+    impl Object<fid_poll> for Thing {
+        const CLASS: c_int = FI_CLASS_POLL;
+        const CLOSE: &'static str = "fi_close(thing)";
+        fn table() -> &'static fi_ops {
+            &TABLE
+        }
+        fn base(&self) -> &Base {
+            &self.base
+        }
+        fn closed(this: &mut Arc<Self>, _fid: *mut fid) {
+            this.closings.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn open(on: &Arc<Users>, closings: &Arc<AtomicUsize>) -> Arc<Thing> {
+        let ops = std::ptr::null_mut::<fi_ops_poll>();
+        let base = Base::new(Parent::new(Arc::new(()), on.clone()));
+        let context = std::ptr::without_provenance_mut(7);
+        let c = fid_poll { fid: Thing::fid(context), ops };
+        Arc::new(Thing { c, base, closings: closings.clone() })
+    }
+
+    #[test]
+    fn what_is_used_cannot_be_closed_and_what_is_closed_leaves_its_parent_once() {
+        let (on, closings) = (Arc::new(Users::default()), Arc::default());
+        let (thing, other) = (open(&on, &closings), open(&on, &closings));
+        let kept = thing.clone();
+        let fid = thing.into_c().cast::<fid>();
+        let close = TABLE.close.unwrap();
+        kept.add_user();
+        // SAFETY: it is open.
+        assert_eq!(unsafe { close(fid) }, Error::BUSY.to_ret());
+        kept.remove_user();
+        // SAFETY: it is open, and not used after that.
+        assert_eq!(unsafe { close(fid) }, 0);
+        // Its memory is still there, and will leave the parent alone when it goes.
+        assert_eq!((on.check_none(), closings.load(Ordering::Relaxed)), (Err(Error::BUSY), 1));
+        drop(other);
+        assert_eq!(on.check_none(), Ok(()));
+        drop(kept);
+        assert_eq!(on.check_none(), Ok(()));
+    }
+
+    #[test]
+    fn an_object_is_known_by_its_table_and_has_its_context() {
+        let (on, closings) = (Arc::new(Users::default()), Arc::default());
+        let thing = open(&on, &closings);
+        assert_eq!((thing.context() as usize, thing.c.fid.fclass), (7, FI_CLASS_POLL as usize));
+        let fid = thing.as_c().cast::<fid>();
+        // SAFETY: it lives, and nothing of it is closed.
+        let found = unsafe { Thing::from_fid(fid) }.unwrap();
+        assert!(Arc::ptr_eq(&found, &thing));
+        static OTHER: fi_ops = fid_ops::<Thing, _>();
+        let ops = (&raw const OTHER).cast_mut();
+        let mut other = fid { fclass: FI_CLASS_WAIT as usize, context: 7 as *mut _, ops };
+        // SAFETY: it lives.
+        assert_eq!(unsafe { Thing::from_fid(&mut other) }.err(), Some(Error::INVAL));
+        // SAFETY: null is no object.
+        assert_eq!(unsafe { Thing::from_fid(std::ptr::null_mut()) }.err(), Some(Error::INVAL));
+    }
+
+    #[test]
+    fn what_is_no_setting_of_an_object_is_refused() {
+        let thing = open(&Arc::default(), &Arc::default());
+        let control = TABLE.control.unwrap();
+        // SAFETY: it is open; there is no such command.
+        let answer = unsafe { control(thing.as_c().cast(), 12345, std::ptr::null_mut()) };
+        assert_eq!(answer, Error::NOSYS.to_ret());
+    }
+}
