@@ -17,6 +17,7 @@
 #endif
 #include <arpa/inet.h>
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -218,6 +219,33 @@ static inline void ct_nap(int ms)
 {
 	struct timespec t = { ms / 1000, (ms % 1000) * 1000000L };
 	nanosleep(&t, NULL);
+}
+/* Stops a process; when this returns, all of its threads stand. */
+static inline void ct_stop(pid_t pid)
+{
+	char path[64], line[512];
+	int moving = 1;
+
+	OK(kill(pid, SIGSTOP));
+	for (; moving; ct_nap(1)) {
+		DIR *d;
+		struct dirent *e;
+
+		moving = 0;
+		snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+		CHECK((d = opendir(path)));
+		while ((e = readdir(d))) {
+			FILE *f;
+
+			snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", (int)pid, e->d_name);
+			if (e->d_name[0] == '.' || !(f = fopen(path, "r")))
+				continue;
+			if (!fgets(line, sizeof line, f) || !strrchr(line, ')') || strrchr(line, ')')[2] != 'T')
+				moving = 1;
+			fclose(f);
+		}
+		closedir(d);
+	}
 }
 /* Drive progress for a while: "nothing happens" can only be watched. */
 static inline void ct_idle(struct ct *c, int ms)
