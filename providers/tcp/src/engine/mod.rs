@@ -17,14 +17,18 @@
 mod atomic;
 mod batch;
 mod buffered;
+#[allow(unsafe_code)]
 mod cm;
 mod conn;
 mod contexts;
 mod ep;
 mod inbox;
 mod post;
+#[allow(unsafe_code)]
 mod rx;
+#[allow(unsafe_code)]
 mod tx;
+#[allow(unsafe_code)]
 mod uring;
 mod zerocopy;
 
