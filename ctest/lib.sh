@@ -71,7 +71,17 @@ free_port() {
   PP_PORT=$((PP_PORT + 2))
   while ss -Htan "sport = :$PP_PORT or sport = :$((PP_PORT + 1))" 2>/dev/null | grep -q .; do PP_PORT=$((PP_PORT + 2)); done
 }
+# Somebody may take the port before the server does: then it is another one's turn.
 fi_pp() {
+  local _
+  for _ in 1 2 3; do
+    fi_pp_once "$@" && return 0
+    grep -q 'Address already in use' "$WORK/pp.server" || break
+  done
+  tail -n 3 "$WORK/pp.server" "$4" >&2
+  return 1
+}
+fi_pp_once() {
   local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
   free_port; PP_LIBS=	# the data has the next port, which stays taken for a while
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
@@ -86,9 +96,7 @@ fi_pp() {
   PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
   wait $pid; rc2=$?
-  [ $rc = 0 ] && [ $rc2 = 0 ] && return 0
-  tail -n 3 "$WORK/pp.server" "$out" >&2
-  return 1
+  [ $rc = 0 ] && [ $rc2 = 0 ]
 }
 
 # runtime NAME REQUIREMENT: sets V to a Python environment with that package of PyPI, which is
