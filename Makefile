@@ -24,7 +24,7 @@ WITHOUT      = $(shell providers/verbs/available >/dev/null || echo --exclude ve
 PLUGINS      = $(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so)))
 LOCAL       := $(CURDIR)/out/prefix
 
-.PHONY: help build install uninstall local demo check check-verbs bench features fmt lint headers clean
+.PHONY: help build install uninstall local demo check check-long check-verbs bench features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -70,6 +70,9 @@ demo: ## build, then real programs over the library: example, fi_pingpong, Open 
 
 check: ## every check there is; ends with 'N passed, N failed, N skipped'
 	@ctest/check
+
+check-long: ## the same with long soaks: faults, random calls and fuzzing for hours in place of minutes
+	@CHECK_LONG=1 ctest/check
 
 check-verbs: local ## the verbs provider over software RDMA, in a small QEMU guest
 	@ctest/vm/run

@@ -5,7 +5,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 OUT=$ROOT/out
 WORK=$(mktemp -d)
 PIDS=()
-cleanup() { local p; for p in "${PIDS[@]}"; do kill "$p" 2>/dev/null; done; rm -rf "$WORK"; }
+cleanup() { local p; for p in "${PIDS[@]}"; do kill -- "$p" 2>/dev/null; done; rm -rf "$WORK"; }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -23,10 +23,13 @@ need() {
     sudo=(sudo -n)
   fi
   echo "installing once: ${missing[*]}"
+  # one at a time: others wait for it
+  local lock; exec {lock}>"${TMPDIR:-/tmp}/ofi-test-packages.$(id -u)"; flock "$lock"
   # shellcheck disable=SC2024
   { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >"$WORK/apt.log" 2>&1 ||
     { "${sudo[@]}" apt-get update -q </dev/null >>"$WORK/apt.log" 2>&1 &&
-      "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >>"$WORK/apt.log" 2>&1; }; } && return 0
+      "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null >>"$WORK/apt.log" 2>&1; }; } && { exec {lock}>&-; return 0; }
+  exec {lock}>&-
   tail -n 5 "$WORK/apt.log" >&2
   echo "please run as root: apt-get install ${missing[*]}" >&2
   return 1
@@ -62,10 +65,25 @@ with_net() {
 
 # fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback.
 # Sets PP_LIBS to the libfabric files the live server had mapped. Needs ONLY.
-PP_PORT=$((20000 + RANDOM % 12000))	# below those the system gives to others
+: "${PP_PORT:=$((20000 + RANDOM % 12000))}"	# below those the system gives to others
+# free_port: the next port that nobody has, nor the one behind it, not even a connection that is over
+free_port() {
+  PP_PORT=$((PP_PORT + 2))
+  while ss -Htan "sport = :$PP_PORT or sport = :$((PP_PORT + 1))" 2>/dev/null | grep -q .; do PP_PORT=$((PP_PORT + 2)); done
+}
+# Somebody may take the port before the server does: then it is another one's turn.
 fi_pp() {
+  local _
+  for _ in 1 2 3; do
+    fi_pp_once "$@" && return 0
+    grep -q 'Address already in use' "$WORK/pp.server" || break
+  done
+  tail -n 3 "$WORK/pp.server" "$4" >&2
+  return 1
+}
+fi_pp_once() {
   local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
-  PP_PORT=$((PP_PORT + 2)); PP_LIBS=	# the data has the next port, which stays taken for a while
+  free_port; PP_LIBS=	# the data has the next port, which stays taken for a while
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
   pid=$!; PIDS+=("$pid")
   for i in $(seq 100); do
@@ -78,18 +96,24 @@ fi_pp() {
   PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
   wait $pid; rc2=$?
-  [ $rc = 0 ] && [ $rc2 = 0 ] && return 0
-  tail -n 3 "$WORK/pp.server" "$out" >&2
-  return 1
+  [ $rc = 0 ] && [ $rc2 = 0 ]
 }
 
 # runtime NAME REQUIREMENT: sets V to a Python environment with that package of PyPI, which is
 # fetched once and kept in OFI_TEST_CACHE.
 : "${OFI_TEST_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/ofi-test}"
 runtime() {
+  local lock r
   V=$OFI_TEST_CACHE/$1
   [ -e "$V/.complete" ] && return 0
-  mkdir -p "$OFI_TEST_CACHE" && rm -rf "$V" && python3 -m venv "$V" && "$V/bin/pip" install -q --retries 1 --timeout 30 --no-deps "$2" >"$WORK/pip.log" 2>&1 && touch "$V/.complete" && return 0
+  mkdir -p "$OFI_TEST_CACHE" && exec {lock}>"$V.lock" && flock "$lock" || return 1
+  fetch "$2"; r=$?
+  exec {lock}>&-
+  return $r
+}
+fetch() {
+  [ -e "$V/.complete" ] && return 0
+  rm -rf "$V" && python3 -m venv "$V" && "$V/bin/pip" install -q --retries 1 --timeout 30 --no-deps "$1" >"$WORK/pip.log" 2>&1 && touch "$V/.complete" && return 0
   tail -n 3 "$WORK/pip.log" >&2
   return 1
 }

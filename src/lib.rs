@@ -5,9 +5,13 @@
 //! and plug-ins share to watch memory. Dependencies point down only:
 //! info -> {fid, boundary, error} -> abi. What runs inside `libfabric.so.1` only is the
 //! package `ofi-core`, in `core/`.
+#![cfg_attr(not(test), deny(unsafe_code))]
+#[allow(unsafe_code)]
 pub mod abi;
+#[allow(unsafe_code)]
 pub mod boundary;
 pub mod error;
+#[allow(unsafe_code)]
 pub mod fid;
 pub mod info;
 pub mod monitor;

@@ -2,7 +2,7 @@
 # Fails when a committed header is not what the build writes from src/abi.
 set -e
 cd "$(dirname "$0")/../.."
-touch build.rs
+# writes them again when one of them, or what they are made of, has changed
 cargo build --quiet --package ofi
 changed=$(git status --porcelain -- include)
 if [ -n "$changed" ]; then

@@ -17,6 +17,7 @@
 #endif
 #include <arpa/inet.h>
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -218,6 +219,33 @@ static inline void ct_nap(int ms)
 {
 	struct timespec t = { ms / 1000, (ms % 1000) * 1000000L };
 	nanosleep(&t, NULL);
+}
+/* Stops a process; when this returns, all of its threads stand. */
+static inline void ct_stop(pid_t pid)
+{
+	char path[64], line[512];
+	int moving = 1;
+
+	OK(kill(pid, SIGSTOP));
+	for (; moving; ct_nap(1)) {
+		DIR *d;
+		struct dirent *e;
+
+		moving = 0;
+		snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+		CHECK((d = opendir(path)));
+		while ((e = readdir(d))) {
+			FILE *f;
+
+			snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", (int)pid, e->d_name);
+			if (e->d_name[0] == '.' || !(f = fopen(path, "r")))
+				continue;
+			if (!fgets(line, sizeof line, f) || !strrchr(line, ')') || strrchr(line, ')')[2] != 'T')
+				moving = 1;
+			fclose(f);
+		}
+		closedir(d);
+	}
 }
 /* Drive progress for a while: "nothing happens" can only be watched. */
 static inline void ct_idle(struct ct *c, int ms)
@@ -637,6 +665,26 @@ static inline void *ct_desc(const void *b)
 
 /* ---- runner ---------------------------------------------------------- */
 
+/* Processor time of the tests so far. */
+static inline int64_t ct_processor_ms(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_CHILDREN, &u);
+	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000LL + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+}
+/* CT_TIMES names a file: a line for each test, how long it took and how much of a processor's time, in ms. */
+static inline void ct_note_time(const char *type, const char *suite, const char *name, int64_t ms, int64_t processor)
+{
+	const char *path = getenv("CT_TIMES");
+	FILE *f = path && *path ? fopen(path, "a") : NULL;
+
+	if (!f)
+		return;
+	fprintf(f, "%lld\t%lld\t%s/%s %s: %s\n", (long long)ms, (long long)processor, ct_prov, type, suite, name);
+	fclose(f);
+}
+
 static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 {
 	int sp[2], pp[2], n = (t->flags & CT_SOLO) ? 1 : 2, code = 0, left = n;
@@ -746,6 +794,7 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 	for (size_t i = 0; i < n; i++) {
 		char why[2000];
 		int r;
+		int64_t ms, processor;
 		const char *type = ct_type == FI_EP_MSG ? "msg" : ct_type == FI_EP_DGRAM ? "dgram" : "rdm";
 
 		if ((t[i].flags & CT_RDM && ct_type == FI_EP_MSG) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG) ||
@@ -759,7 +808,10 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 			printf("%s: %s\n", suite, t[i].name);
 			continue;
 		}
+		ms = ct_ms();
+		processor = ct_processor_ms();
 		r = ct_run_one(&t[i], why, sizeof why);
+		ct_note_time(type, suite, t[i].name, ct_ms() - ms, ct_processor_ms() - processor);
 		if (r == 0)
 			ok++, printf("ok   %s/%s %s: %s\n", ct_prov, type, suite, t[i].name);
 		else if (r == 77)

@@ -437,10 +437,8 @@ static void not_before_peer(int rank, int tagged, uint64_t level, size_t n)
 		if (rank == 0) {
 			ct_recvd(&c, CTX(i), n);
 		} else {
-			if (i) {
-				OK(kill(peer, SIGSTOP));
-				ct_nap(20);
-			}
+			if (i)
+				ct_stop(peer);
 			smsg(&c, tagged, b, n, 0, 3, CTX(i), level | FI_COMPLETION);
 			if (i) {
 				NOTHING(&c, c.tx, 100);

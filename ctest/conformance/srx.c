@@ -730,13 +730,13 @@ static void *post_all(void *arg)
 		OK(fi_trecv(r->h.srx, r->in[i], 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(i)));
 	return NULL;
 }
-/* What there is to read, of receives that got a message or were taken back. */
-static void read_all(struct race *r, int *n)
+/* What there is to read, of receives that got a message or were taken back; want of them at least. */
+static void read_all(struct race *r, int *n, int want)
 {
 	struct fi_cq_tagged_entry e = { 0 };
 	struct fi_cq_err_entry err = { 0 };
 
-	for (int64_t end = ct_ms() + 60; ct_ms() < end; hall_progress(&r->h))
+	for (int64_t end = ct_ms() + 60; *n < want || ct_ms() < end; hall_progress(&r->h))
 		for (int i = 0; i < N; i++) {
 			ssize_t got = fi_cq_read(r->h.at[i].rx, &e, 1);
 
@@ -780,11 +780,11 @@ static void hall_race(int rank)
 			;
 		leave_hall(&r.h, leaver);
 		OK(pthread_join(poster, NULL));
-		read_all(&r, &n);
+		read_all(&r, &n, 0);
 		for (int i = 0; i < RACERS; i++)
 			if (!r.done[i])
 				OK(fi_cancel(&r.h.srx->fid, CTX(i)));
-		read_all(&r, &n);
+		read_all(&r, &n, RACERS);
 		EQ(n, RACERS);
 		if (leaver)
 			close_hall(&r.h);

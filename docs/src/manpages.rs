@@ -12,6 +12,7 @@
 //! declaration; the two latter come from the tables that the ABI tests use, so
 //! they cannot be out of date. Each call of a page gets a page of its own that
 //! refers to it. It is an error when a call has no page, or two.
+#![forbid(unsafe_code)]
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;

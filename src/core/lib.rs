@@ -10,13 +10,22 @@
 //!
 //! Start-up happens once, at the first call that needs providers. Only `capi` links this
 //! package: in a plug-in it would be a second copy with statics of its own.
+#![cfg_attr(not(test), deny(unsafe_code))]
+#[allow(unsafe_code)]
 pub mod entry;
+#[allow(unsafe_code)]
 pub mod getinfo;
+#[allow(unsafe_code)]
 mod hooks;
+#[allow(unsafe_code)]
 pub mod log;
+#[allow(unsafe_code)]
 mod monitor;
+#[allow(unsafe_code)]
 mod open;
+#[allow(unsafe_code)]
 pub mod params;
+#[allow(unsafe_code)]
 pub mod registry;
 
 use core::cell::Cell;

@@ -15,9 +15,13 @@
 pub mod addr;
 pub mod check;
 pub mod ib;
+#[allow(unsafe_code)]
 pub mod ip;
+#[allow(unsafe_code)]
 pub mod nic;
+#[allow(unsafe_code)]
 mod owned;
+#[allow(unsafe_code)]
 pub mod tostr;
 
 pub use check::{Offer, Refusal, alter, check};

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::mem_monitor::{Monitor, Seen};
 use crate::param;
 use crate::provider::Provider;
+use crate::sys::sysconf;
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,12 +54,8 @@ impl Limits {
 
 /// Half of what there is for each processor.
 fn share_of_memory() -> usize {
-    let ask = |what| {
-        // SAFETY: asks for a number; -1 if there is none.
-        usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
-    };
-    let memory = ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE));
-    memory / ask(libc::_SC_NPROCESSORS_ONLN).max(1) / 2
+    let memory = sysconf(libc::_SC_PHYS_PAGES).saturating_mul(sysconf(libc::_SC_PAGESIZE));
+    memory / sysconf(libc::_SC_NPROCESSORS_ONLN).max(1) / 2
 }
 
 /// What a cache has done, for logs and tests.

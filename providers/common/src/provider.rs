@@ -111,6 +111,20 @@ impl Provider {
     }
 }
 
+/// The entry point of a plug-in, by the name that the core looks for (fi_provider(7)). The
+/// expression gives the [`Provider`]'s pointer.
+#[macro_export]
+macro_rules! plug_in {
+    ($provider:expr) => {
+        /// The entry point of the plug-in (fi_provider(7)).
+        // Programs that fuzz have several providers linked to them.
+        #[cfg_attr(not(fuzzing), unsafe(no_mangle))]
+        pub extern "C" fn fi_prov_ini() -> *mut $crate::abi::fi_provider {
+            $provider
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

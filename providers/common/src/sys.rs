@@ -1,11 +1,65 @@
 //! Safe wrappers for the system calls that the standard library does not have.
+use crate::addr;
 use crate::error::{Error, Result};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Turns a system call's -1 into the error it left in errno.
 pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
+}
+
+/// Makes `fd`, which keeps its number, another name of what `other` is of.
+pub fn replace(fd: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result {
+    // SAFETY: both descriptors are open, and both stay so.
+    check(unsafe { libc::dup3(other.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) })?;
+    Ok(())
+}
+
+/// A UDP socket at an address that others on this host may have as well.
+pub fn shared_udp_socket(at: &SocketAddr) -> Result<UdpSocket> {
+    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no memory is involved; the result is checked, then owned once.
+    let socket = unsafe {
+        let fd = check(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        UdpSocket::from_raw_fd(fd)
+    };
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    let raw = addr::to_raw(at);
+    let (name, len) = addr::as_sockaddr(&raw);
+    // SAFETY: the address outlives the call, which only reads it.
+    check(unsafe { libc::bind(socket.as_raw_fd(), name, len) })?;
+    Ok(socket)
+}
+
+/// Sets an option of a socket that is a number.
+pub fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> Result {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value outlives the call, which only reads it.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// A number from the system that nobody expects; zeros if it has none.
+pub(crate) fn random() -> u64 {
+    let mut random = [0; 8];
+    // SAFETY: the buffer has as many bytes as is said.
+    unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+    u64::from_ne_bytes(random)
+}
+
+/// What the system says of itself (sysconf(3)); 0 if it does not know.
+pub(crate) fn sysconf(what: libc::c_int) -> usize {
+    // SAFETY: asks for a number; -1 if there is none.
+    usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
 }
 
 /// How many descriptors the process may have open (RLIMIT_NOFILE).

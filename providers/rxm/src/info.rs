@@ -383,11 +383,8 @@ pub static RXM: Provider = Provider::new(
     open_fabric::<RxmFabric>,
 );
 
-/// The entry point of the plug-in (fi_provider(7)).
-// Programs that fuzz have several providers linked to them.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
-pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+ofi_provider::plug_in!({
     // Declares the parameters, so that fi_getparams lists them.
     config();
     RXM.as_ptr()
-}
+});

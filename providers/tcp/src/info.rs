@@ -310,15 +310,12 @@ pub static TCP: Provider = Provider::new(
 
 /// What was sent with fi_inject is complete for the application, so it may end
 /// without a further call: what is held back still leaves.
-unsafe extern "C" fn cleanup() {
+extern "C" fn cleanup() {
     // A panic must not leave a destructor of the process.
     let _ = std::panic::catch_unwind(crate::engine::Engine::flush_all);
 }
 
-/// The entry point of the plug-in (fi_provider(7)).
-// Programs that fuzz have several providers linked to them.
-#[cfg_attr(not(fuzzing), unsafe(no_mangle))]
-pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+ofi_provider::plug_in!({
     let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
     let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
     let prov = TCP.hand_out(name);
@@ -326,7 +323,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     Settings::read();
     crate::config::config();
     prov
-}
+});
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 //! [`info`] says what it offers, [`domain`], [`ep`], [`sep`] and [`pep`] are its objects
 //! behind the common glue, [`engine`] does the work, [`wire`] holds the
 //! formats, which are those of the original's tcp provider.
+#![cfg_attr(not(test), deny(unsafe_code))]
 mod admission;
 mod callers;
 mod config;
@@ -12,6 +13,8 @@ mod ep;
 mod guests;
 pub mod info;
 mod pep;
+#[allow(unsafe_code)]
 mod ring;
+#[allow(unsafe_code)]
 mod sock;
 pub mod wire;

@@ -106,13 +106,11 @@ pub static UDP: Provider = Provider::new(
     open_fabric::<UdpFabric>,
 );
 
-/// The entry point of the plug-in (fi_provider(7)).
-#[unsafe(no_mangle)]
-pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+ofi_provider::plug_in!({
     // Declares the parameter, so that fi_getparams lists it.
     iface();
     UDP.as_ptr()
-}
+});
 
 #[cfg(test)]
 mod tests {

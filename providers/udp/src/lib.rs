@@ -4,6 +4,7 @@
 //! complete provider, to start a new one from: [`info`] says what it offers,
 //! `domain` has fabric and domain, `ep` the endpoints behind the common
 //! glue, `socket` their sockets, `group` their multicast groups.
+#![cfg_attr(not(test), forbid(unsafe_code))]
 mod domain;
 mod ep;
 mod group;

@@ -2,9 +2,9 @@
 use core::ffi::c_int;
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::sys;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::ptr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// Of `linux/in6.h`; libc has it for none of the systems.
 const IPV6_MULTICAST_ALL: c_int = 29;
@@ -36,9 +36,7 @@ impl Socket {
     /// Moves to another address, keeping the descriptor.
     pub(crate) fn rebind(&self, to: &SocketAddr) -> Result {
         let other = UdpSocket::bind(to)?;
-        // SAFETY: both descriptors are open and ours, and both stay so.
-        let ret = unsafe { libc::dup3(other.as_raw_fd(), self.fd(), libc::O_CLOEXEC) };
-        if ret < 0 { Err(Error::last_os()) } else { Ok(()) }
+        sys::replace(self.0.as_fd(), other.as_fd())
     }
 
     /// A socket beside others for what comes to this group by the interface that has
@@ -49,23 +47,8 @@ impl Socket {
             // Many groups are another one on each interface.
             group.set_scope_id(interface_for(group, local));
         }
-        let family = if group.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        // SAFETY: makes a descriptor, and touches no memory.
-        let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(Error::last_os());
-        }
-        // SAFETY: just made, and nobody else's.
-        let socket = Self(unsafe { UdpSocket::from_raw_fd(fd) });
         // Others on this host hear the same group.
-        socket.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, &1)?;
-        let to = addr::to_raw(&group);
-        let (name, len) = addr::as_sockaddr(&to);
-        // SAFETY: the address outlives the call, which only reads it.
-        if unsafe { libc::bind(fd, name, len) } < 0 {
-            return Err(Error::last_os());
-        }
-        Ok(socket)
+        Ok(Self(sys::shared_udp_socket(&group)?))
     }
 
     /// The address it is bound to.
@@ -74,11 +57,7 @@ impl Socket {
     }
 
     fn set(&self, level: c_int, name: c_int, value: &c_int) -> Result {
-        let len = size_of::<c_int>() as libc::socklen_t;
-        // SAFETY: the value outlives the call, which only reads it.
-        let ret =
-            unsafe { libc::setsockopt(self.fd(), level, name, ptr::from_ref(value).cast(), len) };
-        if ret < 0 { Err(Error::last_os()) } else { Ok(()) }
+        sys::set_option(self.0.as_fd(), level, name, *value)
     }
 
     /// What it sends to groups leaves by the interface that has this address, its own.

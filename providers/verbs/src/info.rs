@@ -245,10 +245,8 @@ pub static VERBS: Provider = Provider::new(
     open_fabric::<VerbsFabric>,
 );
 
-/// The entry point of the plug-in (fi_provider(7)).
-#[unsafe(no_mangle)]
-pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+ofi_provider::plug_in!({
     // Declares the parameters, so that fi_getparams lists them.
     config();
     VERBS.as_ptr()
-}
+});

@@ -6,15 +6,21 @@
 //! memory, [`hmem`] finds that of accelerators, [`sys`] wraps the two libraries. There is no protocol of our own: what goes over the wire is what
 //! the devices speak, but for one byte before the data of a connection request
 //! or answer, which says how long that is ([`cm`]).
+#![cfg_attr(not(test), deny(unsafe_code))]
+#[allow(unsafe_code)]
 mod affinity;
 mod cm;
 mod config;
 mod device;
 mod domain;
+#[allow(unsafe_code)]
 mod engine;
 mod ep;
+#[allow(unsafe_code)]
 mod hmem;
 pub mod info;
+#[allow(unsafe_code)]
 mod memory;
 mod pep;
+#[allow(unsafe_code)]
 mod sys;

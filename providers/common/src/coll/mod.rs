@@ -44,8 +44,10 @@
 //! that address is of the groups there were. Whoever finds
 //! a group broken tells all its members, since they may wait for him. A member that
 //! hears so of a group which it has not begun to join remembers it until then.
+#[allow(unsafe_code)]
 mod area;
 mod plan;
+#[allow(unsafe_code)]
 mod set;
 
 pub(crate) use area::Area;
@@ -63,6 +65,7 @@ use crate::notices::{Notices, Port};
 use crate::reserved::{
     COLLECTIVE_ADDR, COLLECTIVE_TAG, GROUP_SHIFT, JOINING_TAG, OWN_TAG, RANK_BITS, SEQ_BITS,
 };
+use crate::sys;
 use plan::{Round, Transfer};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -274,12 +277,8 @@ pub(crate) struct Start {
 
 impl Room {
     pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize) -> Arc<Self> {
-        let mut state = State::default();
         // Numbers need not be secret: two groups with the same one are found out.
-        let mut random = [0; 8];
-        // SAFETY: the buffer has as many bytes as is said.
-        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
-        state.seed = u64::from_ne_bytes(random);
+        let state = State { seed: sys::random(), ..State::default() };
         let notices = Notices::new(port.clone(), later.clone(), lane, COLLECTIVE_TAG);
         Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }

@@ -538,6 +538,16 @@ impl Buf {
     fn desc(&self) -> *mut c_void {
         self.region.as_ref().map_or(ptr::null_mut(), |region| region.desc())
     }
+
+    /// Copies what an application sends; that as what is sent in its place. The transfer
+    /// that sends it keeps this until it is complete.
+    pub fn copy_of(&mut self, sent: &SendBuf) -> Result<SendBuf> {
+        let bytes = self.get_mut(..sent.len()).ok_or(Error::MSGSIZE)?;
+        sent.copy_to(0, bytes);
+        // SAFETY: the transfer keeps this until it is complete, and the bytes stay where they
+        // are when this is moved.
+        unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }
+    }
 }
 
 impl Deref for Buf {

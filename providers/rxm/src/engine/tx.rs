@@ -276,11 +276,7 @@ impl Ep {
     #[cold]
     fn copy_of(&mut self, buf: &SendBuf) -> Result<(Buf, SendBuf)> {
         let mut copy = self.buffer()?;
-        let bytes = copy.get_mut(..buf.len()).ok_or(Error::MSGSIZE)?;
-        buf.copy_to(0, bytes);
-        // SAFETY: the transfer keeps the copy until it is complete, and its bytes stay
-        // where they are when it is moved.
-        let sent = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len())? };
+        let sent = copy.copy_of(buf)?;
         Ok((copy, sent))
     }
 

@@ -23,8 +23,11 @@ mod contexts;
 mod ep;
 mod inbox;
 mod post;
+#[allow(unsafe_code)]
 mod rx;
+#[allow(unsafe_code)]
 mod tx;
+#[allow(unsafe_code)]
 mod uring;
 mod zerocopy;
 
