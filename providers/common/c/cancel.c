@@ -100,6 +100,8 @@ OWN int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, st
 	/* answers the error */
 	return syscall(SYS_clock_nanosleep, clock, flags, t, left) ? errno : 0;
 }
+/* a map that is made asks for it, the first one of each thread */
+OWN ssize_t getrandom(void *b, size_t n, unsigned flags) { return syscall(SYS_getrandom, b, n, flags); }
 OWN int nanosleep(const struct timespec *t, struct timespec *left) { return syscall(SYS_nanosleep, t, left); }
 
 /* A blocking call about to sleep: `Sleeper` of wait.rs. */
