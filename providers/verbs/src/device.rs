@@ -1,7 +1,6 @@
 //! What a device can do, and its addresses.
 use crate::affinity::{Place, nearest_first};
 use crate::config::{Config, config};
-use crate::engine::PREFIX;
 use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
@@ -307,6 +306,11 @@ fn of_hmem(mut most: InfoBuf) -> InfoBuf {
     most.edit_domain(|domain| domain.mr_mode |= FI_MR_HMEM);
     most
 }
+
+/// Bytes before a datagram that is received, where the device puts the header of the
+/// network (FI_MSG_PREFIX). Datagrams that are sent have none, as the mode of
+/// `tx_attr` says.
+const PREFIX: usize = 40;
 
 /// What datagram endpoints offer, where connected ones offer `most`.
 fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {

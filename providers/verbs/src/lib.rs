@@ -13,7 +13,6 @@ mod cm;
 mod config;
 mod device;
 mod domain;
-#[allow(unsafe_code)]
 mod engine;
 mod ep;
 #[allow(unsafe_code)]

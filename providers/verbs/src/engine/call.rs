@@ -1,0 +1,131 @@
+//! Calls: connection requests being sent, which may block, and what is left of an endpoint
+//! that was closed meanwhile.
+use super::ep::{Conn, Ep};
+use super::request::Fifo;
+use super::{Engine, State};
+use crate::info::VERBS;
+use crate::sys::CmId;
+use ofi_provider::error::Result;
+use ofi_provider::glue::Bindings;
+use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::worker::Worker;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most calls that are made at the same time where they block.
+const CALLERS: usize = 16;
+
+/// How often a thread looks for answers to the calls of a domain that is closed.
+const LOOK_IN: Duration = Duration::from_millis(100);
+
+/// A connection request that is to be sent, and the data that go along with it.
+pub(super) struct Call {
+    /// The endpoint's index.
+    pub(super) at: u32,
+    pub(super) id: Arc<CmId>,
+    pub(super) data: Vec<u8>,
+}
+
+impl Engine {
+    /// Makes the calls that wait, in threads of their own where calls block: siw calls the
+    /// peer's system and waits for that.
+    pub(super) fn call(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let most = if self.settles { CALLERS } else { 1 };
+        let wanted = state.calls.len().min(most.saturating_sub(state.callers));
+        state.callers += wanted;
+        drop(state);
+        for _ in 0..wanted {
+            let engine = self.clone();
+            let work = move || while engine.make_call() {};
+            let begun = self.settles && Worker::start("ofi-verbs-call", work).is_ok();
+            if !begun {
+                while self.make_call() {}
+            }
+        }
+    }
+
+    /// Makes one of the calls that wait; if there is none, counts one thread less and
+    /// returns false.
+    fn make_call(&self) -> bool {
+        let mut state = self.lock();
+        let Some(Call { at, id, data }) = state.calls.pop_front() else {
+            state.callers -= 1;
+            return false;
+        };
+        if state.eps.get(at).is_some_and(|ep| matches!(ep.conn, Conn::Leaving { .. })) {
+            // The endpoint was closed before its call's turn came.
+            drop(id);
+            state.remove(at);
+            return true;
+        }
+        drop(state);
+        let made = id.connect(&data);
+        // The endpoint keeps another reference and ends the connection with the lock held.
+        drop(id);
+        self.lock().called(at, made, self.settles);
+        true
+    }
+
+    /// Leaves the engine when the domain is closed: if calls of closed endpoints are not
+    /// answered yet, a thread waits for the answers.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let is_left = |engine: &Self| {
+            engine.lock().eps.iter().any(|(_, ep)| matches!(ep.conn, Conn::Leaving { .. }))
+        };
+        if !is_left(self) {
+            return;
+        }
+        let engine = self.clone();
+        let work = move || {
+            let Ok(epoll) = Epoll::new() else { return };
+            let _ = epoll.add(engine.channel.fd(), 0, Interest::READ);
+            while is_left(&engine) {
+                let _ = epoll.wait(Some(LOOK_IN), |_| ());
+                engine.hear();
+            }
+        };
+        if let Err(error) = Worker::start("ofi-verbs-bye", work) {
+            ofi_provider::log!(&VERBS, INFO, EP_CTRL, "waiting for calls to be answered: {error}");
+        }
+    }
+}
+
+impl State {
+    /// Notes that an endpoint's call was made; the answer may have come already. `answer`:
+    /// an endpoint that is closed has to wait for that.
+    fn called(&mut self, at: u32, made: Result, answer: bool) {
+        let Some(ep) = self.eps.get_mut(at) else { return };
+        ep.calling = false;
+        match (&ep.conn, made) {
+            (Conn::Leaving { answered: false }, Ok(())) if answer => {}
+            (Conn::Leaving { .. }, _) => self.remove(at),
+            (Conn::Calling, Ok(())) => ep.conn = Conn::Requested,
+            (Conn::Calling, Err(error)) => ep.fail(error, -error.code(), Vec::new()),
+            // The answer came before the call returned.
+            _ => {}
+        }
+    }
+}
+
+impl Ep {
+    /// Drops all of a closed endpoint but what its call needs until that is answered, and
+    /// returns true; returns false if the endpoint can be removed at once. An endpoint waits
+    /// while its call is being made and, with `answer`, until the call is answered.
+    pub(super) fn leave(&mut self, answer: bool) -> bool {
+        let waits = self.calling || (answer && self.conn == Conn::Requested);
+        if !waits {
+            return false;
+        }
+        // A failed queue pair uses nothing of what is posted any more.
+        if self.qp().and_then(|qp| qp.fail()).is_err() && !self.calling {
+            return false;
+        }
+        let answered = !matches!(self.conn, Conn::Calling | Conn::Requested);
+        self.conn = Conn::Leaving { answered };
+        (self.fid, self.bindings) = (None, Bindings::default());
+        (self.sent, self.posted) = (Fifo::default(), Fifo::default());
+        self.work = Vec::new();
+        true
+    }
+}

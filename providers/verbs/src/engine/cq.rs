@@ -1,0 +1,400 @@
+//! Completions: the device's completion queues, which all queue pairs of a domain share,
+//! are emptied into the queues and counters of the application.
+use super::ep::{Conn, Ep};
+use super::request::{Posted, SEND, Sent};
+use super::{Engine, State};
+use crate::info::VERBS;
+use crate::sys::{HwCq, WorkDone, status, status_text};
+use core::ffi::{CStr, c_int};
+use ofi_provider::abi::{FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
+use ofi_provider::boundary::Uncancelled;
+use ofi_provider::cq::{Completion, CompletionError};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::progress::Progress;
+use ofi_provider::slab::Slab;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
+
+/// Entries of a completion queue of the device, unless one endpoint needs more.
+const CQ_SIZE: usize = 8192;
+
+/// How often one completion queue of the device is read at most before the next one is.
+const POLLS: usize = 8;
+
+/// A completion queue of the device. Room for everything that endpoints can post is reserved
+/// in it.
+pub(super) struct Queue {
+    pub(super) cq: HwCq,
+    /// Entries that are not reserved for an endpoint.
+    pub(super) free: usize,
+}
+
+/// The endpoints that take receives from shared contexts, by the numbers of their queue
+/// pairs.
+pub(super) type Sharers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
+
+/// A hash of numbers that the device gives, which nobody chooses to collide.
+#[derive(Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        // Spreads low bits over all (the golden ratio, as Knuth has it).
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Progress for Engine {
+    fn progress(&self) {
+        // The library of a device may call what is a cancellation point.
+        let _uncancelled = Uncancelled::new();
+        self.activity.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.poll();
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.comp.drain();
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        let mut state = self.lock();
+        self.armed.store(true, Ordering::Relaxed);
+        let armed = state.queues.iter().all(|queue| queue.cq.arm().is_ok());
+        // The device wakes nobody for what completed before the queues were armed.
+        armed && !state.poll()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+
+    fn error_text(&self, prov_errno: c_int) -> Option<&'static CStr> {
+        status_text(prov_errno)
+    }
+}
+
+impl State {
+    /// Reserves room for that many completions in a queue of the device; returns the index
+    /// of the queue.
+    pub(super) fn reserve(&mut self, room: usize, engine: &Engine) -> Result<usize> {
+        let found = self.queues.iter().position(|queue| queue.free >= room);
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let size = CQ_SIZE.min(engine.max_cqe).max(room);
+                let cq = HwCq::new(engine.device, size, &engine.comp)?;
+                if engine.armed.load(Ordering::Relaxed) {
+                    cq.arm()?;
+                }
+                self.queues.push(Queue { cq, free: size });
+                self.queues.len() - 1
+            }
+        };
+        self.queues[at].free -= room;
+        Ok(at)
+    }
+
+    /// Takes completions from the device; returns whether there were any.
+    pub(super) fn poll(&mut self) -> bool {
+        if !self.waiting.is_empty() {
+            self.ring_waiting();
+        }
+        let Self { eps, queues, sharers, bunch, .. } = self;
+        let (mut found, most) = (false, bunch.len());
+        for queue in queues {
+            for _ in 0..POLLS {
+                let came = queue.cq.poll(bunch);
+                for done in came {
+                    take(eps, sharers, done);
+                }
+                found |= !came.is_empty();
+                if came.len() < most {
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// Posts the requests that wait for more: an application that looks for completions has
+    /// no more to post.
+    #[cold]
+    fn ring_waiting(&mut self) {
+        while let Some(at) = self.waiting.pop() {
+            if let Some(ep) = self.eps.get_mut(at) {
+                ep.ring();
+            }
+        }
+    }
+}
+
+/// Gives a completion to the endpoint whose request it completes.
+#[inline(always)]
+fn take(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+    let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
+    let Some(ep) = eps.get_mut(at) else { return };
+    if number & SEND != 0 {
+        ep.sent_is_done(number & !SEND, done);
+    } else if ep.srq.is_some() {
+        take_shared(eps, sharers, done);
+    } else if ep.posted.first == number
+        && let Some(posted) = ep.posted.pop()
+    {
+        ep.received(&posted, done);
+    }
+}
+
+/// Gives the completion of a shared context's receive to the endpoint that took the receive.
+#[inline(never)]
+fn take_shared(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+    let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
+    let Some(posted) = eps.get_mut(at).and_then(|context| context.shared.remove(number)) else {
+        return;
+    };
+    // The endpoint that took the receive reports it.
+    let taker = sharers.get(&done.qp()).copied().unwrap_or(at);
+    if let Some(ep) = eps.get_mut(taker) {
+        ep.received(&posted, done);
+    }
+}
+
+impl Ep {
+    /// Takes in that a send is complete, and with it all before it whose success the device
+    /// does not report. Others before it may not be complete: on siw a message overtakes a
+    /// read. For the application all complete in the order of their posting all the same.
+    pub(super) fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
+        if self.told == 0
+            && number == self.sent.first
+            && done.status() == status::IBV_WC_SUCCESS
+            && let Some(sent) = self.sent.pop()
+        {
+            return self.send_succeeded(&sent);
+        }
+        let count = self.sent.up_to(number);
+        let Some(sent) = count.checked_sub(1).and_then(|at| self.sent.items.get_mut(at)) else {
+            return;
+        };
+        sent.done = Some((done.status(), done.vendor_error()));
+        self.told += 1;
+        while let Some(first) = self.sent.items.front() {
+            if first.done.is_none() && (first.signalled || self.told == 0) {
+                return;
+            }
+            let Some(sent) = self.sent.pop() else { return };
+            match sent.done {
+                Some((status, vendor_error)) if status != status::IBV_WC_SUCCESS => {
+                    self.told -= 1;
+                    self.send_failed(&sent, status, vendor_error);
+                }
+                done => {
+                    self.told -= usize::from(done.is_some());
+                    self.send_succeeded(&sent);
+                }
+            }
+        }
+    }
+
+    /// Completes a send that succeeded, for the application.
+    #[inline]
+    fn send_succeeded(&self, sent: &Sent) {
+        if let Some(rare) = &sent.rare
+            && let (Some((to, place)), Some(scratch)) = (&rare.fetch, &self.scratch)
+        {
+            let value = scratch.words[*place].load(Ordering::Acquire);
+            to.copy_from(0, &value.to_ne_bytes());
+        }
+        if !sent.is_part() {
+            let of = Completion::of(sent.context, sent.flags, sent.len);
+            self.bindings.ledger.tx.succeeded(of, sent.report);
+        }
+    }
+
+    /// Completes a send that failed, for the application.
+    #[cold]
+    fn send_failed(&mut self, sent: &Sent, status: u32, vendor_error: u32) {
+        let ledger = &self.bindings.ledger.tx;
+        if sent.report_error {
+            let of = Completion::of(sent.context, sent.flags, 0);
+            ledger.failed(failure(of, status, vendor_error));
+        } else if !sent.is_part() {
+            ledger.failed_unseen(sent.flags);
+        }
+        if !sent.report_error && status != status::IBV_WC_WR_FLUSH_ERR {
+            let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
+            ofi_provider::log!(
+                &VERBS,
+                WARN,
+                EP_DATA,
+                "an injected message was lost: {text}; its failure is reported nowhere else"
+            );
+        }
+        self.broke(status);
+    }
+
+    /// Completes a receive, for the application.
+    #[inline]
+    fn received(&mut self, posted: &Posted, done: &WorkDone) {
+        if !self.heard && done.status() == status::IBV_WC_SUCCESS {
+            self.heard = true;
+            if matches!(self.conn, Conn::Settling(_)) {
+                self.conn = Conn::Up;
+            }
+        }
+        let kind = if done.is_write() { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
+        let mut of = Completion::of(posted.context, kind, 0);
+        if done.status() != status::IBV_WC_SUCCESS {
+            of.flags = FI_MSG | FI_RECV;
+            self.bindings.ledger.rx.failed(failure(of, done.status(), done.vendor_error()));
+            return self.broke(done.status());
+        }
+        of.len = done.len();
+        of.src = self.source.unwrap_or(of.src);
+        of.buf = if done.is_write() { 0 } else { posted.buf };
+        if let Some(data) = done.data() {
+            of.flags |= FI_REMOTE_CQ_DATA;
+            of.data = u64::from(data);
+        }
+        let wanted = done.is_write() || self.bindings.ledger.rx.wants(posted.flags);
+        self.bindings.ledger.rx.succeeded(of, wanted);
+    }
+
+    /// Ends the connection after a request that failed: its queue pair does not work any
+    /// more, and the peer is to know.
+    fn broke(&self, status: u32) {
+        if status != status::IBV_WC_WR_FLUSH_ERR
+            && self.is_made()
+            && let Some(id) = &self.id
+        {
+            let _ = id.disconnect();
+        }
+    }
+
+    /// Fails all that is under way: the device is gone.
+    pub(super) fn device_failed(&mut self) {
+        let done = WorkDone::dead();
+        while !self.sent.items.is_empty() {
+            let first = self.sent.first;
+            self.sent_is_done(first, &done);
+        }
+        while let Some(posted) = self.posted.pop() {
+            self.received(&posted, &done);
+        }
+        let shared: Vec<u32> = self.shared.iter().map(|(at, _)| at).collect();
+        for at in shared {
+            if let Some(posted) = self.shared.remove(at) {
+                self.received(&posted, &done);
+            }
+        }
+        let was_up = self.is_made() && self.ud.is_none();
+        self.conn = Conn::Down;
+        if was_up {
+            self.tell(FI_SHUTDOWN as u32, Vec::new());
+        }
+    }
+}
+
+/// The error entry of a request that failed.
+fn failure(of: Completion, status: u32, vendor_error: u32) -> CompletionError {
+    use status::*;
+    let receives = of.flags & FI_RECV != 0;
+    let error = match status {
+        IBV_WC_WR_FLUSH_ERR => Error::CANCELED,
+        // rxe reports the second when a buffer is too short.
+        IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR if receives => Error::TRUNC,
+        IBV_WC_LOC_LEN_ERR => Error::MSGSIZE,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR | IBV_WC_REM_ACCESS_ERR => Error::ACCES,
+        IBV_WC_REM_INV_REQ_ERR => Error::REMOTEIO,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Error::TIMEDOUT,
+        IBV_WC_RNR_RETRY_EXC_ERR => Error::NORX,
+        _ => Error::IO,
+    };
+    CompletionError {
+        prov_errno: status as c_int,
+        data: vendor_error.to_ne_bytes().to_vec(),
+        ..CompletionError::new(of, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Limits;
+    use ofi_provider::abi::FI_SEND;
+    use ofi_provider::cq::Context;
+
+    #[test]
+    fn what_completes_before_an_earlier_request_waits_for_it() {
+        let limits = Limits {
+            tx_size: 8,
+            rx_size: 1,
+            tx_iov: 1,
+            rx_iov: 1,
+            inject: 0,
+            atomics: false,
+            datagrams: false,
+            hmem: false,
+        };
+        let mut ep = Ep::new(limits);
+        for signalled in [true, false, true, false] {
+            ep.sent.items.push_back(Sent {
+                context: Context::NULL,
+                flags: 0,
+                len: 0,
+                signalled,
+                done: None,
+                report: false,
+                report_error: false,
+                rare: None,
+            });
+        }
+        let done = WorkDone::failed;
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (4, 1));
+        // The first completes the others as well, but for the last, which may not be complete.
+        ep.sent_is_done(0, &done(status::IBV_WC_SUCCESS));
+        assert_eq!((ep.sent.items.len(), ep.told), (1, 0));
+        // A completion that comes twice, or of no request, does no harm.
+        ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
+        ep.sent_is_done(3, &done(status::IBV_WC_WR_FLUSH_ERR));
+        assert_eq!((ep.sent.items.len(), ep.told), (0, 0));
+    }
+
+    #[test]
+    fn failures_say_what_the_device_said() {
+        let status = status::IBV_WC_LOC_LEN_ERR;
+        let error = failure(Completion::of(Context::NULL, FI_RECV | FI_MSG, 0), status, 7);
+        assert_eq!((error.error, error.prov_errno), (Error::TRUNC, 1));
+        assert_eq!(error.data, 7u32.to_ne_bytes());
+        assert_eq!(
+            failure(Completion::of(Context::NULL, FI_SEND, 0), status, 7).error,
+            Error::MSGSIZE
+        );
+        // No software device reports these: rxe takes seven tries for no end of them, and
+        // tries a peer without a receive for ever.
+        for (status, error, text) in [
+            (status::IBV_WC_RETRY_EXC_ERR, Error::TIMEDOUT, "transport retry counter exceeded"),
+            (status::IBV_WC_RNR_RETRY_EXC_ERR, Error::NORX, "RNR retry counter exceeded"),
+        ] {
+            let entry = failure(Completion::of(Context::NULL, FI_SEND, 0), status, 9);
+            assert_eq!((entry.error, entry.prov_errno), (error, status as c_int));
+            let said = status_text(entry.prov_errno).unwrap().to_str().unwrap();
+            assert_eq!(said, text);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Events: what a domain's connections and its device report, which a thread of the domain
+//! takes in, whatever the application does.
+use super::ep::{Conn, Ep};
+use super::{Engine, State, engines};
+use crate::info::VERBS;
+use crate::sys::{Device, DeviceEvent};
+use ofi_provider::progress::Progress;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long the last messages of a connection that the peer has ended are waited for: the
+/// report of the end takes another way and may overtake them.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// The progress of a domain's connections, which a thread makes: connections are made,
+/// and what is posted is flushed when the peer goes, whatever the application waits for
+/// meanwhile.
+#[derive(Debug)]
+pub(crate) struct Connections(pub(crate) Arc<Engine>);
+
+impl Progress for Connections {
+    fn progress(&self) {
+        while let Some(event) = self.0.device.next_event() {
+            device_told(self.0.device, event);
+        }
+        self.0.hear();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.0.channel.fd()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        Some(self.0.device.events_fd())
+    }
+
+    /// Always 0: no call of the application makes this progress.
+    fn activity(&self) -> u64 {
+        0
+    }
+}
+
+/// Takes in the events of all connections of this process: those that came before a request
+/// to a listener are taken in before it.
+pub(crate) fn hear_all() {
+    let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
+    engines.iter().for_each(Engine::hear);
+}
+
+/// Takes in an event of a device, for all engines that have the device open.
+fn device_told(device: Device, event: DeviceEvent) {
+    let name = device.name().to_string_lossy();
+    let say = |what: &str| ofi_provider::log!(&VERBS, WARN, EP_CTRL, "{name}: {what}");
+    match event {
+        DeviceEvent::PortDown(port) => say(&format!("port {port} is down")),
+        DeviceEvent::PortUp(port) => {
+            ofi_provider::log!(&VERBS, INFO, EP_CTRL, "{name}: port {port} is up");
+        }
+        DeviceEvent::QueueFailed => say("a completion queue lost completions"),
+        DeviceEvent::PairFailed(pair) => say(&format!("queue pair {pair} failed")),
+        DeviceEvent::Failed => say("the device does not work any more; its transfers fail"),
+        DeviceEvent::FirstMessage(_) | DeviceEvent::Other => {}
+    }
+    let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
+    for engine in engines.iter().filter(|engine| engine.device == device) {
+        engine.lock().device_told(event);
+    }
+}
+
+impl Engine {
+    /// Takes in the events of the domain's connections.
+    pub(super) fn hear(self: &Arc<Self>) {
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        while let Some(event) = self.channel.next() {
+            ended.extend(state.hear(event, self));
+        }
+        let calls = !state.calls.is_empty();
+        drop(state);
+        if calls {
+            self.call();
+        }
+        if ended.is_empty() {
+            return;
+        }
+        std::thread::sleep(LINGER);
+        let mut state = self.lock();
+        ended.into_iter().for_each(|at| state.end(at));
+    }
+}
+
+impl State {
+    /// Takes in an event of the device.
+    fn device_told(&mut self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::FirstMessage(pair) => {
+                let of = |ep: &Ep| ep.qp().is_ok_and(|qp| qp.number() == pair);
+                if let Some((_, Ep { conn: Conn::Accepted, id: Some(id), .. })) =
+                    self.eps.iter().find(|(_, ep)| of(ep))
+                {
+                    // A failure means that the handshake came to its end before.
+                    let _ = id.message_came();
+                }
+            }
+            DeviceEvent::Failed => {
+                // Takes the last completions: the device reports none any more.
+                self.poll();
+                self.eps.iter_mut().for_each(|(_, ep)| ep.device_failed());
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The memory of a request, in segments as the device takes them.
+use super::Engine;
+use super::request::Kept;
+use crate::sys::Sge;
+use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment};
+use ofi_provider::error::{Error, Result};
+
+impl Engine {
+    /// Fills `sges` with the segments that are not empty; returns how many those are, and
+    /// the regions that are to be kept until the operation is complete: memory without a
+    /// descriptor is registered with this `right`, unless it goes `inline`.
+    #[inline(always)]
+    pub(super) fn segments(
+        &self,
+        segments: Local<'_>,
+        sges: &mut [Sge; IOV_LIMIT],
+        inline: bool,
+        right: u32,
+    ) -> Result<(usize, Kept)> {
+        if let Some(LocalSegment { addr, len, desc }) = segments.only()
+            && len > 0
+            && (inline || desc != 0)
+        {
+            sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
+            return Ok((1, None));
+        }
+        self.other_segments(segments, sges, inline, right)
+    }
+
+    /// Does what [`Engine::segments`] does, for more than one segment or without a descriptor.
+    #[inline(never)]
+    fn other_segments(
+        &self,
+        segments: Local<'_>,
+        sges: &mut [Sge; IOV_LIMIT],
+        inline: bool,
+        right: u32,
+    ) -> Result<(usize, Kept)> {
+        let (mut count, mut kept) = (0, Vec::new());
+        for segment in segments.filter(|segment| segment.len > 0) {
+            let lkey = match segment.desc {
+                _ if inline => 0,
+                0 => {
+                    let (lkey, region) = self.memory.get(segment.addr, segment.len, right)?;
+                    kept.extend(region);
+                    lkey
+                }
+                desc => desc as u32,
+            };
+            let sge = sges.get_mut(count).ok_or(Error::INVAL)?;
+            *sge = Sge { addr: segment.addr as u64, length: segment.len as u32, lkey };
+            count += 1;
+        }
+        Ok((count, (!kept.is_empty()).then(|| kept.into_boxed_slice())))
+    }
+}

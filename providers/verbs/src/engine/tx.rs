@@ -1,0 +1,302 @@
+//! Sends, reads, writes and atomic operations, from the call to the device.
+use super::Engine;
+use super::ep::{Conn, Ep, Ud};
+use super::request::{Rare, Request, SEND, Sent, post_error};
+use crate::info::VERBS;
+use crate::memory::Memory;
+use crate::sys::{How, Sge, Verb, Way, Work, WorkDone};
+use ofi_provider::abi::{
+    FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::buf::LocalSegment;
+use ofi_provider::cq::Context;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::progress::Progress;
+use std::collections::hash_map::Entry;
+use std::time::Instant;
+
+/// The most requests that are posted together (FI_MORE).
+const TOGETHER: usize = 16;
+
+impl Engine {
+    /// Posts a send, read, write or atomic operation; -FI_EAGAIN when there is no room even
+    /// after progress.
+    #[inline]
+    pub(crate) fn send(&self, at: u32, request: Request<'_>) -> Result {
+        let mut state = self.lock();
+        if !state.eps[at].has_room()? {
+            drop(state);
+            self.progress();
+            state = self.lock();
+            if !state.eps[at].has_room()? {
+                return Err(Error::AGAIN);
+            }
+        }
+        let more = request.flags & FI_MORE != 0;
+        state.eps[at].send(at, request, self)?;
+        if more && state.eps[at].work.len() == 1 {
+            state.waiting.push(at);
+        }
+        Ok(())
+    }
+
+    /// Posts a message of one segment that has nothing special to it, as nearly all are.
+    /// Returns false, having done nothing, for any other message and when there is no room.
+    #[inline]
+    pub(crate) fn send_plain(
+        &self,
+        at: u32,
+        segment: LocalSegment,
+        flags: u64,
+        data: u64,
+        context: Context,
+    ) -> Result<bool> {
+        let mut state = self.lock();
+        let fits = segment.len.wrapping_sub(1) < self.max_msg_size;
+        let special = !fits || flags & (FI_MORE | FI_FENCE) != 0;
+        Ok(!special && state.eps[at].send_plain(at, segment, flags, data, context)?)
+    }
+}
+
+impl Ep {
+    /// Whether the endpoint would take another send; an error if it has no connection.
+    #[inline]
+    fn has_room(&mut self) -> Result<bool> {
+        if !self.is_made() {
+            return Err(Error::NOTCONN);
+        }
+        if let Conn::Settling(end) = self.conn {
+            if Instant::now() < end {
+                return Ok(false);
+            }
+            self.conn = Conn::Up;
+        }
+        Ok(self.has_queue_room())
+    }
+
+    /// Whether the queues of the endpoint and of the application have room for another send.
+    #[inline]
+    fn has_queue_room(&self) -> bool {
+        self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
+    }
+
+    /// Posts a message as [`Engine::send_plain`] does.
+    #[inline]
+    fn send_plain(
+        &mut self,
+        at: u32,
+        segment: LocalSegment,
+        flags: u64,
+        data: u64,
+        context: Context,
+    ) -> Result<bool> {
+        let LocalSegment { addr, len, desc } = segment;
+        let inline = len <= self.inline;
+        let is_plain = matches!(self.conn, Conn::Up)
+            && !self.limits.datagrams
+            && self.work.is_empty()
+            && match flags & FI_INJECT {
+                0 => inline || desc != 0,
+                _ => inline && len <= self.limits.inject,
+            };
+        if !is_plain || !self.has_queue_room() {
+            return Ok(false);
+        }
+        let report = flags & FI_COMPLETION != 0;
+        let signalled = self.is_signalled(report || self.bindings.ledger.tx.counts(FI_SEND));
+        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32);
+        let mut work = Work::default();
+        work.sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
+        work.is(wr_id, Verb::Send, 1, How { data, inline, signalled, fence: false });
+        self.post(&mut work)?;
+        self.is_sent(Sent {
+            context,
+            flags: FI_SEND | FI_MSG,
+            len,
+            signalled,
+            done: None,
+            report,
+            report_error: report || flags & FI_INJECT == 0,
+            rare: None,
+        });
+        Ok(true)
+    }
+
+    /// Whether the device is to report the success of the next send: if that is `wanted`, and
+    /// for one send in so many that those it does not report never fill its queue.
+    #[inline]
+    fn is_signalled(&self, wanted: bool) -> bool {
+        wanted || self.silent + 1 >= self.limits.tx_size.div_ceil(2)
+    }
+
+    /// Notes a request that is posted or waits to be.
+    #[inline]
+    fn is_sent(&mut self, sent: Sent) {
+        self.silent = if sent.signalled { 0 } else { self.silent + 1 };
+        self.sent.items.push_back(sent);
+    }
+
+    /// Posts a request as [`Engine::send`] does.
+    #[inline]
+    fn send(&mut self, at: u32, request: Request<'_>, engine: &Engine) -> Result {
+        let Request { verb, segments, len, kind, flags, data, context, dest, fetch } = request;
+        let atomic = matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. });
+        let read = matches!(verb, Verb::Read { .. });
+        let most = if self.limits.datagrams { engine.max_datagram } else { engine.max_msg_size };
+        if len > most || (flags & FI_INJECT != 0 && len > self.limits.inject) {
+            return Err(Error::MSGSIZE);
+        }
+        let mut work = Work::default();
+        let sges = &mut work.sges;
+        let inline = !read && !atomic && len <= self.inline;
+        let (mut count, mut kept) = (0, None);
+        let mut fetch = fetch.map(|to| (to, 0));
+        if atomic {
+            let scratch = self.scratch.as_ref().ok_or(Error::OPNOTSUPP)?;
+            let place = self.sent.next() as usize % scratch.words.len();
+            sges[0] = scratch.sge(place);
+            count = 1;
+            if let Some(fetch) = &mut fetch {
+                fetch.1 = place;
+            }
+        } else {
+            let right = if read { Memory::WRITABLE } else { 0 };
+            (count, kept) = engine
+                .segments(segments, sges, inline, right)
+                .map(|found| (count + found.0, found.1))?;
+            if count > self.limits.tx_iov {
+                return Err(Error::INVAL);
+            }
+        }
+        let (mut verb, mut first) = (verb, 0);
+        if let Verb::Read { addr, key } = &mut verb
+            && count > engine.read_segments
+        {
+            // Each segment becomes a read of its own; the last one completes the operation.
+            if self.sent.items.len() + count > self.limits.tx_size {
+                return Err(Error::AGAIN);
+            }
+            while first + 1 < count {
+                self.read_part(at, Verb::Read { addr: *addr, key: *key }, sges[first])?;
+                *addr += u64::from(sges[first].length);
+                first += 1;
+            }
+        }
+        let number = self.sent.next();
+        if flags & FI_INJECT != 0 && !inline && !atomic && len > 0 {
+            // The device copies less into a request than it offered.
+            return Err(Error::MSGSIZE);
+        }
+        let report = flags & FI_COMPLETION != 0;
+        let counted = self.bindings.ledger.tx.counts(kind);
+        let rare =
+            (kept.is_some() || fetch.is_some()).then(|| Box::new(Rare { _kept: kept, fetch }));
+        let signalled = self.is_signalled(report || counted || rare.is_some());
+        let how = How {
+            data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32),
+            inline,
+            signalled,
+            fence: flags & FI_FENCE != 0,
+        };
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | number);
+        if first > 0 {
+            sges.copy_within(first..count, 0);
+        }
+        work.is(wr_id, verb, count - first, how);
+        if self.limits.datagrams {
+            work.goes(self.way_to(dest)?);
+        }
+        // A message that is to be copied now (FI_INJECT) cannot wait for more.
+        let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < TOGETHER;
+        if more || !self.work.is_empty() {
+            self.work.push(work);
+        } else {
+            self.post(&mut work)?;
+        }
+        let report_error = report || flags & FI_INJECT == 0;
+        self.is_sent(Sent {
+            context,
+            flags: kind,
+            len,
+            signalled,
+            done: None,
+            report,
+            report_error,
+            rare,
+        });
+        if !more && !self.work.is_empty() {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    /// The way from a datagram endpoint to a peer.
+    fn way_to(&mut self, dest: fi_addr_t) -> Result<&Way> {
+        let Addr::Ud(to) = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)? else {
+            return Err(Error::INVAL);
+        };
+        let Ud { ways, pair } = self.ud.as_mut().ok_or(Error::OPBADSTATE)?;
+        match ways.entry(to) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => Ok(new.insert(pair.way_to(&to)?)),
+        }
+    }
+
+    /// Posts one request.
+    #[inline]
+    fn post(&self, work: &mut Work) -> Result {
+        let qp = self.qp()?;
+        // SAFETY: the application lends the memory until the completion, which is
+        // when `Sent` goes and with it what keeps the memory registered; an
+        // inlined message is copied.
+        let posted = unsafe { qp.post(std::slice::from_mut(work)) };
+        posted.map_err(|(error, _)| post_error(error))
+    }
+
+    /// Posts the requests that wait for more, together. What the device does not take fails.
+    pub(super) fn ring(&mut self) {
+        if self.work.is_empty() {
+            return;
+        }
+        // The requests that wait are the last of those in `sent`, in the same order.
+        let count = self.work.len();
+        let mut work = std::mem::take(&mut self.work);
+        let posted = match self.qp() {
+            // SAFETY: as in `post`.
+            Ok(qp) => unsafe { qp.post(&mut work) },
+            Err(error) => Err((error, 0)),
+        };
+        work.clear();
+        self.work = work;
+        let Err((error, posted)) = posted else { return };
+        ofi_provider::log!(&VERBS, WARN, EP_DATA, "{} sends not posted: {error}", count - posted);
+        let end = self.sent.next();
+        for back in (1..=count - posted).rev() {
+            let number = end.wrapping_sub(back as u32) & !SEND;
+            self.sent_is_done(number, &WorkDone::lost());
+        }
+    }
+
+    /// Posts a part of a read, of which the device reports only failure.
+    fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
+        self.ring();
+        let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
+        let mut work = Work::default();
+        work.sges[0] = to;
+        work.is(wr_id, verb, 1, How::default());
+        self.post(&mut work)?;
+        self.is_sent(Sent {
+            context: Context::NULL,
+            flags: 0,
+            len: 0,
+            signalled: false,
+            done: None,
+            report: false,
+            report_error: false,
+            rare: None,
+        });
+        Ok(())
+    }
+}
