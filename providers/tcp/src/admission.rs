@@ -1,4 +1,4 @@
-//! Who may call (FI_TCP_PEERS, fi_tcp(7)).
+//! Which peers may connect to us (FI_TCP_PEERS, fi_tcp(7)).
 use ipnet::IpNet;
 use ofi_provider::error::{Error, Result};
 use std::net::IpAddr;
@@ -6,16 +6,17 @@ use std::net::IpAddr;
 /// The peers from whom calls are taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Only from these networks; none: from everywhere.
+    /// The networks calls are taken from; if empty, from everywhere.
     networks: Vec<IpNet>,
-    /// Only those that the address vector of the endpoint holds.
+    /// Only peers that the endpoint's address vector holds may call (`av`).
     only_known: bool,
-    /// What the user wrote cannot be understood: nobody may call, and no domain is opened.
+    /// The part of the user's text that cannot be parsed: then nobody may call, and no domain is
+    /// opened.
     wrong: Option<String>,
 }
 
 impl Admission {
-    /// What FI_TCP_PEERS says: `any`, or a list of `av`, addresses and networks.
+    /// Parses FI_TCP_PEERS: `any`, or a comma-separated list of `av`, addresses and networks.
     pub(crate) fn parse(text: &str) -> Self {
         let mut admission = Self::default();
         let words: Vec<_> =
@@ -36,8 +37,8 @@ impl Admission {
         admission
     }
 
-    /// -FI_EINVAL with a line in the log: the user meant to keep somebody out, and it is not
-    /// known whom.
+    /// -FI_EINVAL with a line in the log if the user's text could not be parsed: it is meant to
+    /// keep peers out, and it is not known which.
     pub(crate) fn check(&self) -> Result {
         let Some(word) = &self.wrong else { return Ok(()) };
         ofi_provider::log!(
@@ -50,7 +51,7 @@ impl Admission {
         Err(Error::INVAL)
     }
 
-    /// Whether a call from there is taken.
+    /// Whether a call from this address is taken; if not, the log has a line.
     pub(crate) fn admits(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         let open = self.networks.is_empty() || self.networks.iter().any(|n| n.contains(&source));

@@ -1,5 +1,5 @@
-//! Callers: connections that were accepted and have not said completely what they want, at the
-//! passive endpoint or the endpoints of an engine that they called.
+//! Callers: accepted connections whose connection request is not complete, or not answered, at a
+//! passive endpoint or at the endpoints of an engine.
 //!
 //! A stranger gets no further than here without a well-formed request, holds one of a bounded
 //! number of places for half a minute at most, and no other part of the provider knows of it.
@@ -16,35 +16,36 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a caller may take to say what he wants.
+/// How long a caller may take to send its connection request.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Somebody who has called.
+/// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) socket: Socket,
-    /// Where the call comes from.
+    /// The address the call comes from.
     pub(crate) from: SocketAddr,
     pub(crate) guest: Guest,
-    /// Whom he called, of those who share the list.
+    /// The endpoint's number that was called, of those that share the list.
     pub(crate) called: u32,
-    /// As much of the request as has come.
+    /// The part of the connection request that has come.
     bytes: Vec<u8>,
     request: Option<CmMessage>,
-    /// He has to wait until the address vector holds this name.
+    /// Set while the caller has to wait until the address vector holds this address
+    /// (FI_TCP_PEERS=av).
     held: Option<Addr>,
     serial: u64,
     since: Instant,
 }
 
-/// What a caller has come to.
+/// How far a caller is with its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Call {
-    /// He has not said everything yet.
+    /// A part of the request is missing.
     Incomplete,
-    /// He has: [`Callers::take`] has his request.
+    /// The request is complete: [`Callers::take`] gives it.
     Complete,
-    /// He is gone, or was refused.
+    /// The caller has hung up, or was refused.
     Over,
 }
 
@@ -52,28 +53,30 @@ pub(crate) enum Call {
 #[derive(Debug)]
 pub(crate) struct Callers {
     waiting: Slab<Caller>,
-    /// In the order in which they came, with their serial numbers; some may have left.
+    /// Callers in the order in which they came, as index and serial number; some may be gone.
     order: VecDeque<(u32, u64)>,
     came: u64,
-    /// What epoll tells of them: this, and their number.
+    /// The epoll token of a caller is this plus its index.
     token: u64,
-    /// How many there may be, also where there are descriptors for more.
+    /// Most callers at a time, even where descriptors would allow more.
     most: usize,
 }
 
 impl Callers {
-    /// Nobody yet. Epoll reports them by `token` plus their number.
+    /// An empty list, of at most `most` callers. Epoll reports a caller by `token` plus its
+    /// index.
     pub(crate) fn new(token: u64, most: usize) -> Self {
         Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
     }
 
-    /// How many there are.
+    /// How many callers there are.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Somebody called: what he says first is often there already. Who came first leaves when
-    /// there are too many: strangers leave the program half of its descriptors.
+    /// Adds an accepted connection and reads what it has sent, often all of the request. The
+    /// oldest callers are dropped when there are too many: callers leave the program half of its
+    /// descriptors.
     pub(crate) fn admit(
         &mut self,
         epoll: &Epoll,
@@ -110,7 +113,7 @@ impl Callers {
         (id, call)
     }
 
-    /// Reads what a caller says.
+    /// Reads from a caller's connection, and drops a caller that hung up or broke the protocol.
     pub(crate) fn hear(&mut self, id: u32) -> Call {
         let Some(caller) = self.waiting.get_mut(id) else { return Call::Over };
         match caller.read() {
@@ -126,18 +129,18 @@ impl Callers {
         }
     }
 
-    /// The request of a caller who has said everything, and where it comes from.
+    /// The complete request of a caller, and the address it comes from.
     pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, SocketAddr)> {
         let caller = self.waiting.get(id)?;
         Some((caller.request.as_ref()?, caller.from))
     }
 
-    /// Whom a caller called.
+    /// The number of the endpoint that a caller called.
     pub(crate) fn called_by(&self, id: u32) -> Option<u32> {
         Some(self.waiting.get(id)?.called)
     }
 
-    /// A caller who has said everything goes on to whom he called.
+    /// Takes a caller whose request is complete out of the list and out of epoll.
     pub(crate) fn take(&mut self, epoll: &Epoll, id: u32) -> Option<(Caller, CmMessage)> {
         let mut caller = self.waiting.remove(id)?;
         epoll.remove(caller.socket.fd());
@@ -145,13 +148,14 @@ impl Callers {
         Some((caller, request))
     }
 
-    /// He has to wait until the address vector holds this name.
+    /// Makes a caller wait until the address vector holds this address.
     pub(crate) fn hold(&mut self, epoll: &Epoll, id: u32, name: Addr) {
         let Some(caller) = self.waiting.get_mut(id) else { return };
         caller.held = Some(name);
         let (fd, known) = (caller.socket.fd(), (id, caller.serial));
         if !self.order.contains(&known) {
-            // He had said everything when he was let in.
+            // The request was complete when the caller was admitted, so it was never put in the
+            // list and epoll.
             self.order.push_back(known);
             if epoll.add(fd, self.token | u64::from(id), Interest::READ).is_err() {
                 self.drop(id);
@@ -159,14 +163,14 @@ impl Callers {
         }
     }
 
-    /// Those who called somebody and wait for this name.
+    /// The callers of an endpoint that wait until the address vector holds this address.
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
         let is_meant =
             |caller: &Caller| caller.called == called && caller.held.as_ref() == Some(name);
         self.waiting.iter().filter(|(_, caller)| is_meant(caller)).map(|(id, _)| id).collect()
     }
 
-    /// Ends the call of whoever came first. Whether there was one.
+    /// Drops the caller that came first; false if there is none.
     pub(crate) fn drop_oldest(&mut self) -> bool {
         while let Some((id, serial)) = self.order.pop_front() {
             if self.is_here(id, serial) {
@@ -177,8 +181,9 @@ impl Callers {
         false
     }
 
-    /// Ends the calls of those who said for long not all they want. Those who have said it now
-    /// (it may be us who did not listen), and when the next one is to be looked at.
+    /// Drops callers whose request was not complete within [`HANDSHAKE_TIMEOUT`]. Returns those
+    /// whose request turns out to be complete (it may be us who did not read it), and when to
+    /// look again.
     pub(crate) fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
         let mut complete = Vec::new();
         while let Some(&(id, serial)) = self.order.front() {
@@ -210,7 +215,7 @@ impl Callers {
         (complete, None)
     }
 
-    /// Whom they called listens no longer.
+    /// Drops all callers of an endpoint that is closed.
     pub(crate) fn drop_all_of(&mut self, called: u32) {
         let theirs = self.waiting.iter().filter(|(_, caller)| caller.called == called);
         for id in theirs.map(|(id, _)| id).collect::<Vec<_>>() {
@@ -218,7 +223,7 @@ impl Callers {
         }
     }
 
-    /// Ends a call.
+    /// Drops a caller and closes its connection.
     pub(crate) fn drop(&mut self, id: u32) {
         self.waiting.remove(id);
     }
@@ -234,7 +239,7 @@ impl Callers {
     }
 }
 
-/// Tells of somebody who does not speak our protocol.
+/// Logs that a caller is refused because it does not speak the provider's protocol.
 pub(crate) fn refuse(from: &SocketAddr, why: Malformed) {
     ofi_provider::log_sparsely!(&TCP, WARN, EP_CTRL, "refusing the connection of {from}: {why}");
 }
@@ -269,7 +274,7 @@ impl Caller {
                 Err(_) => return Err(None),
             }
         }
-        // Who waits for the answer says nothing before it comes.
+        // A caller whose request is complete must send nothing before it is answered.
         match self.socket.recv(&mut room[..1]) {
             Err(Error::AGAIN | Error::INTR) => Ok(true),
             Ok(0) | Err(_) => Err(None),

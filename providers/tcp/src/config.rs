@@ -5,43 +5,46 @@ use crate::info::TCP;
 use ofi_provider::param;
 use std::sync::OnceLock;
 
-/// Less would not hold a header and a copied message.
+/// Smallest FI_TCP_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied
+/// message.
 const MIN_PREFETCH: usize = 2048;
 
-/// Less would not hold some messages of each of a few peers.
+/// Smallest FI_TCP_MAX_UNEXPECTED, in bytes: less would not hold some messages of each of a few
+/// peers.
 const MIN_UNEXPECTED: usize = 1 << 20;
 
-/// What the environment says, read once.
+/// The provider's parameters as the environment sets them, read once.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Ports to listen on, when the application leaves the port open.
+    /// Lowest and highest port to listen on, where the application leaves the port open.
     pub(crate) ports: Option<(u16, u16)>,
-    /// Small segments go out at once; default yes.
+    /// Whether small segments are sent at once (TCP_NODELAY); default yes.
     pub(crate) nodelay: bool,
-    /// Unexpected messages kept per peer, when the user sets a bound.
+    /// Most unexpected messages kept per peer, if the user sets a bound.
     pub(crate) max_saved: Option<usize>,
-    /// Bytes that unexpected messages of an endpoint take at most.
+    /// Most bytes that unexpected messages of an endpoint take.
     pub(crate) max_unexpected: usize,
     /// Tagged messages that are larger wait at their sender until a receive is
     /// posted for them.
     pub(crate) max_saved_size: usize,
-    /// Bytes of small messages that leave together; 0: each leaves by itself.
+    /// Bytes of small messages that are collected to leave together; 0: each leaves by itself.
     pub(crate) batch: usize,
     /// Bytes read ahead of what is known to be there.
     pub(crate) prefetch: usize,
     /// Messages from this size on are sent without being copied.
     pub(crate) zerocopy_size: usize,
-    /// Tells of every message that leaves or comes, at FI_LOG_TRACE.
+    /// Whether every header that leaves or comes is logged, at FI_LOG_TRACE.
     pub(crate) trace: bool,
-    /// Data goes through an io_uring, where the system lets us have one.
+    /// Whether data goes through an io_uring, where the system lets us have one.
     pub(crate) io_uring: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
-    /// This machine cannot be called, it calls.
+    /// Whether this machine is behind a firewall: peers cannot connect to it, it connects to
+    /// them.
     pub(crate) firewall_addr: bool,
-    /// Who may call.
+    /// Which peers may connect to us.
     pub(crate) peers: Admission,
-    /// No progress thread, whatever the application asks for.
+    /// Whether no progress thread is started, whatever the application asks for.
     pub(crate) no_auto_progress: bool,
 }
 

@@ -56,13 +56,14 @@ pub(crate) struct TcpDomain {
 }
 
 impl TcpDomain {
-    /// The progress thread, for a domain that promises automatic progress.
+    /// Starts the progress thread of a domain that promises automatic progress.
     fn start_thread(&self) -> Result {
         let engine: Weak<Engine> = Arc::downgrade(&self.engine);
         self.settings.start_thread("ofi-tcp", engine)
     }
 
-    /// What an endpoint is to be, at the address of a passive one if that is given.
+    /// The identity of an endpoint to open with `info`; `passive` is the address of the passive
+    /// endpoint that it takes over, if any.
     fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<Identity> {
         let kind = match info.ep_type() {
             t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
@@ -119,14 +120,14 @@ impl Domain for TcpDomain {
             Kind::Msg => Some(take_request::<Request>(handle)?),
             Kind::Rdm | Kind::Srx => return Err(Error::INVAL),
         };
-        // Calls that are being made, sends that wait for room and peers that use
-        // our memory go on by themselves, with or without something to wait for.
+        // Connecting, sends that wait for room and peers' accesses to our memory must go on
+        // without calls of the application, whether or not it opens something to wait on.
         self.start_thread()?;
         Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        // Contexts are in no groups.
+        // Contexts of scalable endpoints are in no multicast groups.
         let identity = Identity { multicast: false, ..self.identity(info, None)? };
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);

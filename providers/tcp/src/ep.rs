@@ -24,23 +24,23 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// An endpoint; what it does happens in the engine.
+/// An endpoint as the glue sees it; all work is done by the engine.
 #[derive(Debug)]
 pub(crate) struct TcpEp {
     engine: Arc<Engine>,
     id: u32,
     kind: Kind,
-    /// Where fi_connect goes without an address.
+    /// The address fi_connect connects to if it is given none.
     dest: Option<SocketAddr>,
     /// The request the endpoint was opened with, until fi_accept.
     request: Mutex<Option<Request>>,
-    /// Hears of insertions into the address vector.
+    /// Passes changes of the address vector to the engine.
     names: OnceLock<Arc<Names>>,
-    /// What it is of a scalable endpoint.
+    /// Whether this is an endpoint, a scalable one, or a context of one.
     part: Part,
 }
 
-/// Passes news of the address vector to the engine.
+/// Passes changes of an address vector to an endpoint of the engine.
 #[derive(Debug)]
 pub(crate) struct Names {
     engine: Weak<Engine>,
@@ -48,8 +48,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Tells this endpoint of the engine's about the vector from now on, for as
-    /// long as the result lives.
+    /// Tells the engine's endpoint about changes of the vector from now on, as long as the
+    /// result lives.
     fn listen(engine: &Arc<Engine>, ep: u32, av: &Av) -> Arc<Self> {
         let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
         let weak: Weak<Self> = Arc::downgrade(&names);
@@ -90,7 +90,7 @@ impl TcpEp {
         Self { dest, request: Mutex::new(request), ..Self::part(engine, id, kind, Part::Whole) }
     }
 
-    /// A scalable endpoint with so many transmit and receive contexts.
+    /// Makes a scalable endpoint with this many transmit and receive contexts.
     pub(crate) fn scalable(
         engine: Arc<Engine>,
         identity: &Identity,
@@ -107,7 +107,7 @@ impl TcpEp {
         Self { engine, id, kind, dest: None, request, names, part }
     }
 
-    /// A scalable endpoint is reachable from now on.
+    /// Enables a scalable endpoint: it listens, and hears of changes of its address vector.
     fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
         let mut state = self.engine.lock();
         for id in group.ids() {
@@ -207,7 +207,7 @@ impl Endpoint for TcpEp {
             FI_OPT_CM_DATA_SIZE if self.kind == Kind::Msg => CM_DATA_MAX,
             FI_OPT_MAX_ATOMIC_SIZE if self.kind != Kind::Srx => MAX_ATOMIC,
             FI_OPT_FIREWALL_ADDR if self.kind == Kind::Rdm => {
-                // As large as the original's.
+                // FI_OPT_FIREWALL_ADDR is an int, as in the original.
                 let bytes = c_int::from(*self.engine.lock().firewalled(self.id)).to_ne_bytes();
                 value[..bytes.len()].copy_from_slice(&bytes);
                 return Ok(bytes.len());
@@ -227,7 +227,7 @@ impl Endpoint for TcpEp {
                 Ok(())
             }
             FI_OPT_FIREWALL_ADDR if self.kind == Kind::Rdm => {
-                // A bool, or the int that fi_getopt gives.
+                // The value may be a bool, or the int that fi_getopt gives.
                 let behind = match value.len() {
                     1 | 4 => value.iter().any(|byte| *byte != 0),
                     _ => return Err(Error::INVAL),
@@ -255,7 +255,7 @@ impl Endpoint for TcpEp {
 
     fn close(&self) {
         if self.engine.is_copy() {
-            // Its descriptors are closed with the domain.
+            // In a forked child only the domain's closing closes the descriptors.
             return;
         }
         match &self.part {

@@ -1,21 +1,21 @@
 //! Connections of strangers: peers that called and are in no address vector, and callers
 //! whose request the application has not answered.
 //!
-//! They leave the program a part of its descriptors, whatever listens in the process and
-//! wherever they come from: the count is the process's. Who has to go when there are too
-//! many is up to those who have the connections.
+//! All of them together leave the program a part of its descriptors: they are counted for the
+//! whole process, over all listeners and sources. Which connections end when there are too many
+//! is decided by the listeners that have them.
 use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What there is of them.
+/// The process's account of strangers' connections.
 #[derive(Debug, Default)]
 struct Book {
     total: usize,
     by_source: HashMap<IpAddr, usize>,
-    /// Who listens for them.
+    /// Listening sockets of the provider in this process.
     doors: usize,
 }
 
@@ -24,7 +24,8 @@ fn book() -> MutexGuard<'static, Book> {
     BOOK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// How many there may be: a quarter of the descriptors is the program's own.
+/// Most connections of strangers in the process: three quarters of the descriptors it may have
+/// (RLIMIT_NOFILE); the rest is the program's own.
 pub(crate) fn most() -> usize {
     most_of(max_descriptors())
 }
@@ -33,20 +34,20 @@ fn most_of(descriptors: usize) -> usize {
     descriptors - descriptors / 4
 }
 
-/// How long a stranger may stay for sure, from when the connection is made: what it called
-/// for is on its way, and counts as sent on its side.
+/// How long a stranger's connection is safe after it is made: its first messages are on their
+/// way, and count as sent on its side.
 const STAY: Duration = Duration::from_secs(1);
 
-/// A stranger's connection, as long as it is one.
+/// Counts a stranger's connection as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Guest {
     source: IpAddr,
-    /// When it was made.
+    /// When the connection was made; none while it is being made.
     connected: Option<Instant>,
 }
 
 impl Guest {
-    /// Somebody called from there.
+    /// Counts a connection that came from this address.
     pub(crate) fn new(source: IpAddr) -> Self {
         let mut book = book();
         book.total += 1;
@@ -54,17 +55,17 @@ impl Guest {
         Self { source, connected: None }
     }
 
-    /// Where it is from.
+    /// The address the connection came from.
     pub(crate) fn source(&self) -> IpAddr {
         self.source
     }
 
-    /// The connection is made: messages may come.
+    /// Notes that the connection is made, so that messages may come.
     pub(crate) fn connected(&mut self) {
         self.connected = Some(Instant::now());
     }
 
-    /// Whether it may be sent away now, if nothing is under way with it.
+    /// Whether the connection may be ended now if nothing is under way on it ([`STAY`]).
     pub(crate) fn may_go(&self, now: Instant) -> bool {
         self.connected.is_none_or(|at| now.saturating_duration_since(at) >= STAY)
     }
@@ -83,7 +84,7 @@ impl Drop for Guest {
     }
 }
 
-/// Somebody who listens, as long as he does.
+/// Counts a listening socket as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Door;
 
@@ -100,11 +101,11 @@ impl Drop for Door {
     }
 }
 
-/// Of several listeners none may have more than so many times what is left, so that others
-/// always find some.
+/// Of several listeners none may have more strangers' connections than so many times what is
+/// left of [`most`], so that others always find some.
 const GREED: usize = 4;
 
-/// Whether a listener with so many of them has one too many.
+/// Whether a listener that has `own` strangers' connections has one too many.
 pub(crate) fn are_too_many(own: usize) -> bool {
     book().are_too_many(own, most())
 }
@@ -116,13 +117,13 @@ impl Book {
     }
 }
 
-/// Sources with more connections than this have the most: half as many as whoever has
-/// most of all.
+/// Sources with more connections than this count as crowds: half as many as the source with most
+/// has.
 pub(crate) fn many() -> usize {
     book().by_source.values().max().map_or(0, |most| most / 2)
 }
 
-/// How many there are from one source.
+/// How many strangers' connections are from one source.
 pub(crate) fn count_from(source: IpAddr) -> usize {
     book().by_source.get(&source).copied().unwrap_or(0)
 }

@@ -30,10 +30,10 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_TRIGGER;
-/// What connectionless endpoints can do besides.
+/// Capabilities that FI_EP_RDM endpoints have beside [`MSG_CAPS`].
 const RDM_CAPS: u64 =
     FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE | FI_MULTICAST;
-/// Whom endpoints reach; loopback addresses lose the remote half.
+/// Which peers endpoints reach; loopback addresses lose FI_REMOTE_COMM.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
 const TX_CAPS: u64 = FI_MSG
@@ -90,7 +90,7 @@ const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// What of the answer users set by environment variables.
+/// The parts of fi_getinfo's answer that users set by environment variables.
 #[derive(Clone, Debug)]
 struct Settings {
     tx_size: usize,
@@ -106,7 +106,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the environment says, read once.
+    /// The settings of the environment, read once.
     fn read() -> &'static Self {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| {
@@ -140,8 +140,8 @@ impl Settings {
 
 /// The offers for an application with these hints, in the order of the answer.
 ///
-/// Shared contexts and contexts of scalable endpoints change how an endpoint is
-/// used; who does not ask for them does not see them.
+/// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
+/// are offered only to applications that ask for them.
 fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
     let asked = hints.and_then(|hints| hints.ep());
     let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
@@ -152,14 +152,15 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
         true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
         false => (1, 0),
     };
-    // Messages that are reported as they come belong to one endpoint.
+    // Buffered receives (FI_BUFFERED_RECV) are not offered with shared receive contexts.
     let (buffers, variable) = if shared[1] { (0, 0) } else { buffered::bits(version) };
     let caps = hints.map_or(0, InfoRef::caps) & variable;
-    // Who can do with every mode asks for none. The prefix has no bytes.
+    // An application that can do with every mode asks for none. The prefix of FI_MSG_PREFIX has
+    // no bytes.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
-    // What is done later takes receives as they always are, and what several do
-    // together also an endpoint that both sends and receives, for itself.
+    // Triggered operations and collectives take ordinary receives; collectives also take an
+    // endpoint that both sends and receives, with contexts of its own.
     let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
         false => FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST,
         true if contexts > 1 || shared[1] => FI_COLLECTIVE | FI_MULTICAST,
@@ -201,15 +202,15 @@ struct Kind {
     mode: u64,
     protocol: u32,
     protocol_version: u32,
-    /// The largest queues.
+    /// Largest transmit and receive queues (tx_attr.size, rx_attr.size).
     max_tx_size: usize,
     max_rx_size: usize,
-    /// Transmit, and receive, contexts are shared ones.
+    /// Whether the transmit and the receive contexts are shared ones.
     shared: [bool; 2],
-    /// Contexts of a scalable endpoint, of either kind.
+    /// Most contexts of a scalable endpoint, of either kind.
     contexts: usize,
     ep_cnt: usize,
-    /// Shared receive contexts of a domain.
+    /// Most shared receive contexts of a domain.
     max_ep_srx_ctx: usize,
 }
 
@@ -308,8 +309,8 @@ pub static TCP: Provider = Provider::new(
 )
 .with_cleanup(cleanup);
 
-/// What was sent with fi_inject is complete for the application, so it may end
-/// without a further call: what is held back still leaves.
+/// Sends what is held back when the process ends: injected messages are complete for the
+/// application, which may end without a further call.
 extern "C" fn cleanup() {
     // A panic must not leave a destructor of the process.
     let _ = std::panic::catch_unwind(crate::engine::Engine::flush_all);
@@ -319,7 +320,7 @@ ofi_provider::plug_in!({
     let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
     let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
     let prov = TCP.hand_out(name);
-    // Declares the parameters, so that fi_getparams lists them: under that name.
+    // Declares the parameters under the provider's name, so that fi_getparams lists them.
     Settings::read();
     crate::config::config();
     prov

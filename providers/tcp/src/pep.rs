@@ -23,22 +23,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Token of the listening socket; callers have their index.
+/// Epoll token of the listening socket; a caller's token is its index.
 const LISTENER: u64 = u64::MAX;
 
-/// Token of the timer.
+/// Epoll token of the timer.
 const TIMER: u64 = u64::MAX - 1;
 
-/// Whom all callers of a passive endpoint call.
+/// The number that all callers of a passive endpoint call: there is only one endpoint.
 const ALL: u32 = 0;
 
-/// Callers that may be connected without having said what they want.
+/// Most callers whose connection request is not complete.
 const MAX_SILENT: usize = 1024;
 
-/// When there is no room for another request, and so long after that.
+/// How often it is checked whether there is room for another request while there is none.
 const ROOM_DELAY: Duration = Duration::from_millis(10);
 
-/// Requests that wait for an answer for longer are refused when others want their place.
+/// A request that the application has not answered for so long may be refused when another
+/// caller needs its place.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
@@ -62,7 +63,7 @@ impl std::fmt::Debug for Shared {
 /// A request that the application knows of, by its handle.
 struct Unanswered {
     handle: usize,
-    /// It is gone when it was answered.
+    /// Dead once the request was answered or rejected.
     request: Weak<()>,
     since: Instant,
 }
@@ -70,18 +71,18 @@ struct Unanswered {
 struct State {
     local: SocketAddr,
     backlog: c_int,
-    /// Bound by fi_setname, and not listening yet.
+    /// The socket bound by fi_setname, until the endpoint listens.
     bound: Option<Socket>,
     socket: Option<(Socket, Door)>,
-    /// Requests, oldest first; answered ones may be among them.
+    /// Requests that the application knows of, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
-    /// Connected, and their request is not complete.
+    /// Accepted connections whose request is not complete.
     callers: Callers,
     to: Option<(Arc<Eq>, FidPtr)>,
-    /// What the application gets with a request, but for the addresses.
+    /// The fi_info that the application gets with a request, but for the addresses.
     info: InfoBuf,
-    /// Accepting failed for want of descriptors or memory; epoll would report
-    /// the callers for ever, so the timer makes us ask.
+    /// The listener is out of epoll, because callers cannot be accepted now and epoll would
+    /// report them again and again; the timer makes it try again.
     deaf: bool,
     timer: Timer,
 }
@@ -112,7 +113,7 @@ impl TcpPep {
     }
 }
 
-/// A socket that has this address; any free port if it leaves the port open.
+/// A socket bound to this address, to any free port if the address leaves the port open.
 fn bound(addr: &SocketAddr) -> Result<Socket> {
     let socket = Socket::new(addr)?;
     socket.bind_listener(addr, config().ports)?;
@@ -264,8 +265,8 @@ impl State {
         }
     }
 
-    /// Callers stay in the system's queue. Epoll would report them for ever, so it must
-    /// not; the timer makes us ask.
+    /// Leaves callers in the system's queue for `delay`: takes the listener out of epoll, which
+    /// would report them again and again, and sets the timer.
     fn wait(&mut self, epoll: &Epoll, delay: Duration) {
         if let Some((listener, _)) = self.socket.as_ref().filter(|_| !self.deaf) {
             self.deaf = true;
@@ -274,8 +275,8 @@ impl State {
         self.timer.set(delay);
     }
 
-    /// Ends connections on which nobody said for long what he wants. When the next one is to
-    /// be looked at.
+    /// Ends connections whose request was not complete in time ([`HANDSHAKE_TIMEOUT`]). Returns
+    /// when to look at the next one.
     fn end_silence(&mut self, epoll: &Epoll) -> Option<Instant> {
         let (complete, next) = self.callers.end_silence(Instant::now());
         complete.into_iter().for_each(|id| self.called(id, epoll));
@@ -287,21 +288,23 @@ impl State {
         self.unanswered.len() >= usize::try_from(self.backlog).unwrap_or(0).max(1)
     }
 
-    /// Whether one more neither exceeds the backlog nor leaves the program too few descriptors.
+    /// Whether one more caller neither exceeds the backlog nor leaves the program too few
+    /// descriptors.
     fn has_room(&self) -> bool {
         let own = self.unanswered.len() + self.callers.len() + 1;
         !self.is_full() && !guests::are_too_many(own)
     }
 
-    /// Whether another caller may be accepted: while the application has as many requests
-    /// to answer as its backlog says, or strangers have as many descriptors as they may, the
-    /// system keeps the callers. Who says nothing, or gets no answer for long, goes first.
+    /// Whether another caller may be accepted: while the application has as many requests to
+    /// answer as its backlog says, or strangers have as many descriptors as they may, the system
+    /// keeps the callers. Silent callers, and requests unanswered for [`ANSWER_TIME`], are
+    /// dropped to make room.
     fn makes_room(&mut self) -> bool {
         loop {
             if self.has_room() {
                 return true;
             }
-            // Some of them may have been answered.
+            // Requests that were answered meanwhile take no place.
             self.unanswered.retain(|request| request.request.strong_count() > 0);
             if self.has_room() {
                 return true;
@@ -325,9 +328,10 @@ impl State {
         }
     }
 
-    /// A caller has said everything: the application hears of it.
+    /// A caller's request is complete: reports FI_CONNREQ to the application.
     fn called(&mut self, id: u32, epoll: &Epoll) {
-        // What comes next is for an endpoint: it must not wake the event queue.
+        // What comes on the connection from now on is for an endpoint, and must not wake the
+        // event queue.
         let Some((caller, request)) = self.callers.take(epoll, id) else { return };
         let from = caller.from;
         if request.kind != CmType::Request {

@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Operations that one call takes at most.
+/// Most operations in one call.
 pub(crate) const BATCH: usize = 16;
 
 /// A send or a receive, and what became of it.
@@ -22,7 +22,7 @@ pub(crate) struct Op<'a> {
     entry: squeue::Entry,
     /// Bytes that were sent or have come; -FI_EAGAIN until it is run.
     pub(crate) result: Result<usize>,
-    /// The socket and the memory.
+    /// The operation borrows its socket and memory.
     uses: PhantomData<&'a mut [u8]>,
 }
 
@@ -31,24 +31,24 @@ impl<'a> Op<'a> {
         Self { entry, result: Err(Error::AGAIN), uses: PhantomData }
     }
 
-    /// Places for operations, which do nothing yet.
+    /// An array of operations that do nothing, to be replaced.
     pub(crate) fn nothing() -> [Self; BATCH] {
         std::array::from_fn(|_| Self::new(opcode::Nop::new().build()))
     }
 
-    /// As [`Socket::send`].
+    /// An operation that does what [`Socket::send`] does.
     pub(crate) fn send(socket: &'a Socket, bytes: &'a [u8]) -> Self {
         let send = opcode::Send::new(Fd(socket.fd()), bytes.as_ptr(), short(bytes.len()));
         Self::new(send.flags(Way::Copied.flags()).build())
     }
 
-    /// As [`Socket::recv`].
+    /// An operation that does what [`Socket::recv`] does.
     pub(crate) fn receive(socket: &'a Socket, room: &'a mut [u8]) -> Self {
         let recv = opcode::Recv::new(Fd(socket.fd()), room.as_mut_ptr(), short(room.len()));
         Self::new(recv.flags(libc::MSG_DONTWAIT).build())
     }
 
-    /// Sends what a list names.
+    /// An operation that sends the bytes a gather list names.
     ///
     /// # Safety
     /// The memory that `list` names is alive when the operation is run, and as
@@ -58,7 +58,7 @@ impl<'a> Op<'a> {
         Self::new(send.flags(way.flags() as u32).build())
     }
 
-    /// Receives to where a list says.
+    /// An operation that receives into the memory a list names.
     ///
     /// # Safety
     /// The memory that `list` names is alive, and nobody else uses it, when the
@@ -69,7 +69,8 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Part of what is asked for is as good as all of it on a stream.
+/// A length as the ring takes it; longer ones are cut, since a stream may move fewer bytes
+/// anyway.
 fn short(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(1 << 30)
 }
@@ -84,14 +85,13 @@ extern "C" fn forked() {
 /// A ring for up to [`BATCH`] operations at a time.
 pub(crate) struct Ring {
     uring: IoUring,
-    /// [`FORKS`] in the process that made it. A fork shares its memory, and has no
-    /// share in the connections.
+    /// The value of [`FORKS`] in the process that made the ring. A forked child shares the
+    /// ring's memory, but must not use the connections.
     forks: u32,
 }
 
 impl Ring {
-    /// A new ring; an error where the system has none for us, or one that lacks
-    /// what we need.
+    /// A new ring; an error where the system refuses one or lacks an operation that we need.
     pub(crate) fn new() -> Result<Self> {
         let uring = IoUring::new(BATCH as u32)?;
         let mut probe = Probe::new();
@@ -139,7 +139,8 @@ impl Ring {
             if missing == 0 {
                 return Ok(());
             }
-            // By what is said above all is done at once, unless it was not taken.
+            // All operations that the kernel takes are done at once (MSG_DONTWAIT); it may take
+            // fewer.
             wait = 1;
             match entered.map_err(Error::from) {
                 Ok(_) | Err(Error::INTR | Error::AGAIN | Error::BUSY) => {}
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(ops[2].result, Ok(0), "the end of the stream");
         assert_eq!(ops[3].result, Err(Error::CONNRESET));
         assert_eq!(ops[4].result, Err(Error::from_code(libc::EPIPE)), "and no signal");
-        // The system makes more room for a while.
+        // The system enlarges the socket's buffer for a while.
         loop {
             let mut again = [Op::send(&a, &full)];
             ring.run(&mut again).unwrap();

@@ -12,16 +12,17 @@ fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
 }
 
-/// linux/errqueue.h: what the news is about, and that it was copied after all.
+/// linux/errqueue.h: the origin of a zero-copy notice, and its code for bytes that were copied
+/// after all.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// Calls that the system is done with, by their numbers.
+/// A notice that the system is done with the zero-copy calls numbered `low` to `high`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZerocopyDone {
     pub(crate) low: u32,
     pub(crate) high: u32,
-    /// It copied their bytes.
+    /// The system copied the calls' bytes after all.
     pub(crate) copied: bool,
 }
 
@@ -56,7 +57,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends small segments at once.
+    /// Makes small segments leave at once (TCP_NODELAY).
     pub(crate) fn set_nodelay(&self) {
         let _ = self.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
@@ -84,14 +85,14 @@ impl Socket {
         };
     }
 
-    /// A caller or listener that answers nothing for so many seconds is gone.
+    /// Ends connecting if the other side's system answers nothing for so many seconds.
     pub(crate) fn set_connect_timeout(&self, seconds: u32) {
         let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(seconds));
         self.set_keepalive(seconds);
     }
 
-    /// A peer that answers nothing for so many seconds is gone; 0: the system
-    /// decides. The peer's system answers, whatever its program does.
+    /// Ends the connection if the peer's system answers nothing for so many seconds; 0: when the
+    /// system gives up. The peer's system answers whatever its program does.
     ///
     /// For what is sent this means about so many seconds, 15 at least, and takes
     /// Linux 6.15. TCP_USER_TIMEOUT would be older and exact, but it also ends
@@ -110,7 +111,8 @@ impl Socket {
     fn set_keepalive(&self, seconds: u32) {
         let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
         if seconds > 0 {
-            // Asked three times before: after a third, and then two more times.
+            // The peer's system is asked three times before: after a third of the time, and then
+            // twice more.
             let third = (seconds / 3).clamp(1, 32_767) as libc::c_int;
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
             let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
@@ -137,7 +139,7 @@ impl Socket {
     /// one that connections to other peers have: what the system gives away is not
     /// used up by so many peers, and the search for a free one stays short.
     pub(crate) fn bind_source(&self, mut addr: SocketAddr) -> Result {
-        // Without it (Linux before 4.2) the port is taken now.
+        // Without this option (Linux before 4.2) the port is taken now.
         let _ = self.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         addr.set_port(0);
         self.bind(&addr)
@@ -177,7 +179,7 @@ impl Socket {
         }
     }
 
-    /// How the connecting went.
+    /// The socket's pending error: how connecting went.
     pub(crate) fn take_error(&self) -> Result {
         let mut code: libc::c_int = 0;
         let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -194,7 +196,7 @@ impl Socket {
         if code == 0 { Ok(()) } else { Err(Error::from_code(code)) }
     }
 
-    /// A connection that waits, with its peer's address; -FI_EAGAIN if none does.
+    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does.
     pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
         let mut raw = [0u8; addr::MAX_LEN];
         let mut len = raw.len() as libc::socklen_t;
@@ -249,7 +251,7 @@ impl Socket {
         usize::try_from(n).map_err(|_| Error::last_os())
     }
 
-    /// Sends without blocking or SIGPIPE; the bytes taken.
+    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took.
     #[inline(always)]
     pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -266,8 +268,7 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
     }
 
-    /// Calls that sent without copying and that the system is done with now;
-    /// -FI_EAGAIN if it has no news.
+    /// The next zero-copy notice on the socket's error queue; -FI_EAGAIN if there is none.
     pub(crate) fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         let mut room = [0u64; 32];
         // SAFETY: all zeros is a valid msghdr: no name, no data.
@@ -305,7 +306,7 @@ impl Socket {
         Err(Error::AGAIN)
     }
 
-    /// Whatever has not left when the socket is closed never does.
+    /// Makes closing reset the connection: what the system has not sent by then never leaves.
     pub(crate) fn reset_when_closed(&self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the kernel reads `linger`, which outlives the call.
@@ -322,12 +323,12 @@ impl Socket {
 
     /// Ends both directions; the peer sees the end of the stream.
     pub(crate) fn shutdown(&self) {
-        // SAFETY: no memory is involved. It fails only when there is nothing to end.
+        // SAFETY: no memory is involved. The call fails only when there is nothing to end.
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
     }
 }
 
-/// An address as applications pass it around.
+/// An address as bytes of a `sockaddr`, as applications pass it around.
 pub(crate) fn to_bytes(addr: &SocketAddr) -> Vec<u8> {
     let raw: RawAddr = addr::to_raw(addr);
     raw.as_bytes().to_vec()
@@ -363,7 +364,7 @@ mod tests {
         listener.listen(1).unwrap();
         let caller = Socket::new(&any).unwrap();
         let before = congestion_control(&caller);
-        // Not connected: nothing is known of the way yet.
+        // A socket that is not connected: nothing is known of its network yet.
         caller.set_no_network();
         assert_eq!(congestion_control(&caller), before);
         caller.connect(&listener.local_addr().unwrap()).unwrap();

@@ -25,18 +25,17 @@ pub const MAX_SEGMENTS: usize = 4;
 /// Bytes of a header before its optional fields.
 pub const BASE_LEN: usize = 16;
 
-/// No header is longer: base, CQ data, what an atomic does, and four remote
-/// segments.
+/// Longest header in bytes: base, CQ data, an atomic operation's word, and four remote segments.
 pub const MAX_HEADER_LEN: usize = 128;
 
-/// Most bytes of elements that one atomic operation changes.
+/// Most bytes of memory that one atomic operation changes.
 pub const MAX_ATOMIC: usize = 16384;
 
 /// Why bytes from a peer are not a message. The text is for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
-/// What reading bytes from a peer comes to.
+/// The result of parsing bytes from a peer.
 pub type Parsed<T = ()> = Result<T, Malformed>;
 
 impl fmt::Display for Malformed {
@@ -49,9 +48,9 @@ impl fmt::Display for Malformed {
 /// in network order in both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ByteOrder {
-    /// Both sides have the same.
+    /// Both sides have the same byte order.
     Native,
-    /// They differ.
+    /// The byte orders differ: numbers are in network order.
     Network,
 }
 
@@ -85,7 +84,7 @@ impl ByteOrder {
         }
     }
 
-    /// Whether numbers are stored as ours.
+    /// Whether the peer's numbers are stored as ours.
     #[inline]
     pub fn is_native(self) -> bool {
         self == Self::Native
@@ -100,7 +99,7 @@ pub enum Op {
     Msg = 0,
     /// A tagged message.
     Tag = 1,
-    /// Asks for bytes of the receiver's memory.
+    /// A request to read bytes of the receiver's memory.
     ReadReq = 2,
     /// The bytes asked for by the oldest request that is not answered.
     ReadRsp = 3,
@@ -108,28 +107,28 @@ pub enum Op {
     Write = 4,
     /// A tagged message that waits at its sender.
     TagRts = 5,
-    /// Its receiver is ready.
+    /// The request for a message that was announced with [`Op::TagRts`]: its receiver is ready.
     Cts = 6,
-    /// Its bytes.
+    /// The bytes of a message that was asked for with [`Op::Cts`].
     Data = 7,
     /// An atomic operation on the receiver's memory, followed by its operands.
     Atomic = 64,
-    /// How it went, and the former values if the operation fetches them. Answers
-    /// to these and to [`Op::ReadReq`] come in the order of the requests.
+    /// The result of an atomic operation, and the former values if it fetches them. Answers to
+    /// these and to [`Op::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
     /// A message with a tag, as connected endpoints of the original's 1.17 send
     /// it: on the wire it is [`Op::Msg`] with a flag. We never send it.
     TaggedMsg = 255,
 }
 
-/// The flag of [`Op::TaggedMsg`].
+/// The header flag that makes an [`Op::Msg`] an [`Op::TaggedMsg`].
 const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
 pub const REMOTE_CQ_DATA: u16 = 1;
 /// The sender waits for an acknowledgement.
 pub const DELIVERY_COMPLETE: u16 = 4;
-/// The same, after the bytes are persistent.
+/// The sender waits for an acknowledgement, which may come only when the bytes are persistent.
 pub const COMMIT_COMPLETE: u16 = 8;
 
 /// `op_data` of an acknowledgement.
@@ -138,12 +137,12 @@ pub const ACK: u8 = 2;
 /// A transfer header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What it announces.
+    /// What the header announces.
     pub op: Op,
     /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
     pub flags: u16,
-    /// ACK, or the number of a waiting message; of [`Op::AtomicRsp`] the error,
-    /// or 0.
+    /// [`ACK`], or the number of a message that waits at its sender; in [`Op::AtomicRsp`] the
+    /// error code, 0 for success.
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
@@ -155,7 +154,7 @@ pub struct Header {
     /// The tag of a tagged message; what an atomic operation does
     /// ([`AtomicWord`]).
     pub tag: u64,
-    /// Bytes that follow the header; for [`Op::TagRts`] those that wait.
+    /// Bytes that follow the header; in [`Op::TagRts`] the bytes of the message that waits.
     pub len: u64,
 }
 
@@ -163,16 +162,16 @@ pub struct Header {
 /// byte on the data type, the operation, and the kind of call; the rest is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicWord {
-    /// Who is answered what.
+    /// The kind of call: what the operation takes and answers.
     pub kind: Kind,
     /// A number of `enum fi_datatype`, which may be none of ours.
     pub datatype: u8,
-    /// A number of `enum fi_op`, likewise.
+    /// A number of `enum fi_op`, which may be none of ours.
     pub op: u8,
 }
 
 impl AtomicWord {
-    /// As the header has it.
+    /// The operation as the header's `tag`.
     pub fn to_word(self) -> u64 {
         u64::from_le_bytes([self.datatype, self.op, self.kind as u8, 0, 0, 0, 0, 0])
     }
@@ -198,15 +197,16 @@ const PLAIN_UNTAGGED: u64 =
 const PLAIN_TAGGED: u64 =
     u64::from_ne_bytes([VERSION, Op::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
 
-/// What counts of it on the other side.
+/// The bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] that a receiver compares: not the
+/// version, the number of places and the header's number.
 const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
-/// A message with nothing special to it.
+/// A plain message: tagged or not, without flags, CQ data or places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plain<'a> {
     /// The tag of a tagged message.
     pub tag: Option<u64>,
-    /// Its bytes.
+    /// The message's bytes.
     pub body: &'a [u8],
 }
 
@@ -253,7 +253,7 @@ impl Header {
     /// start of `out`; its length.
     #[inline]
     pub fn write(&self, order: ByteOrder, out: &mut [u8; 40]) -> usize {
-        // One question instead of one for each number.
+        // The byte order is tested once instead of for each number.
         if order.is_native() {
             self.write_in(ByteOrder::Native, out)
         } else {
@@ -298,7 +298,8 @@ impl Header {
         bytes
     }
 
-    /// Writes the same to `out`, which has room for just them.
+    /// Writes the bytes of places in the receiver's memory to `out`, which has room for just
+    /// these.
     #[inline]
     pub fn put_segments(order: ByteOrder, segments: &[RemoteSegment], out: &mut [u8]) {
         let words = segments.iter().flat_map(|s| [s.addr, s.len, s.key]);
@@ -335,9 +336,8 @@ impl Header {
         }
     }
 
-    /// What the header at the start of `bytes`, of a peer whose numbers are as
-    /// ours, says if it is that of a plain message, with all of it behind the
-    /// header; none if it is anything else.
+    /// The plain message at the start of `bytes`, from a peer with our byte order, if all of it
+    /// is there; none if anything else is.
     #[inline(always)]
     pub fn plain(bytes: &[u8]) -> Option<Plain<'_>> {
         let (start, rest) = bytes.split_first_chunk::<8>()?;
@@ -407,11 +407,11 @@ impl Header {
         if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }
-        // The original leaves whatever was there in headers that name no place.
+        // In headers that name no place the original does not clear the number of places.
         let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
-        // A transfer of no bytes may name no place, unless it is to be told of: that takes
-        // the right to some place.
+        // A transfer of no bytes may name no place, unless it carries CQ data: reporting data
+        // takes the right to some place.
         let told = op == Op::Write && flags & REMOTE_CQ_DATA != 0;
         let least = usize::from(op == Op::Atomic || told);
         if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
@@ -489,52 +489,52 @@ impl Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CmType {
-    /// Please.
+    /// A request for a connection.
     Request = 0,
-    /// Yes.
+    /// The connection is accepted.
     Response = 1,
-    /// No.
+    /// The connection is refused.
     Nack = 6,
-    /// Please, for contexts of scalable endpoints. The original does not know
-    /// this kind and so takes such a connection for none of its own.
+    /// A request for a connection between contexts of scalable endpoints. The original does not
+    /// know this kind and refuses such a connection.
     ContextRequest = 64,
 }
 
 /// Bytes of a connection message before the user's data.
 pub const CM_LEN: usize = 32;
 
-/// Where in it the sender's byte order shows: a 1, as the sender stores it.
+/// Offset in a connection message where the sender's byte order shows: a 1, as the sender stores
+/// it.
 const CM_PROBE: usize = 24;
 
-/// Where in it peers of this library tell each other what they know beyond the
-/// original's protocol, which has zeros there and looks at nothing. Who answers
-/// says it only to one that said it first, and in other bytes, so that nobody
-/// takes an echo for an answer.
+/// Offset in a connection message where peers of this library tell each other what they know
+/// beyond the original's protocol, which has zeros there and ignores them. An answer has it only
+/// if the request had it, and in other bytes, so that an echo is not taken for an answer.
 const CM_EXTENSIONS: usize = 16;
 
-/// What is there: a mark, then what the sender knows.
+/// The marks at [`CM_EXTENSIONS`] in a request and in an answer, followed by one byte of what
+/// the sender knows.
 const REQUEST_MARK: [u8; 7] = *b"ofi-rs?";
 const RESPONSE_MARK: [u8; 7] = *b"ofi-rs!";
 
-/// It knows atomic operations.
+/// The sender knows atomic operations.
 const KNOWS_ATOMICS: u8 = 1;
 
 /// The answer is to a [`CmType::ContextRequest`].
 const NAMES_CONTEXTS: u8 = 2;
 
-/// It has multicast groups, of which it takes notices.
+/// The sender has multicast groups, and takes notices of them.
 const KNOWS_MULTICAST: u8 = 4;
 
-/// Where a [`CmType::ContextRequest`], and the answer to it, names contexts, in
-/// network order: the caller's transmit context, the called endpoint's receive
-/// context.
+/// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
+/// order: the caller's transmit context, then the called endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
 
-/// Where a sender that says what it knows names its process beyond its number, which the
-/// next one may have again: at random.
+/// Offset of a random number that tells the sender's process from others that have, or had, its
+/// process id; only in messages that say what the sender knows.
 const CM_INSTANCE: usize = 12;
 
-/// The random number of this process, which is not 0.
+/// The random number of this process for [`CM_INSTANCE`], which is not 0.
 fn instance() -> u32 {
     static INSTANCE: OnceLock<u32> = OnceLock::new();
     *INSTANCE.get_or_init(|| {
@@ -549,9 +549,9 @@ pub const CM_DATA_MAX: usize = 256;
 /// What a side says that it knows beyond the protocol of the original.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Knows {
-    /// [`Op::Atomic`], and it stores numbers as we do.
+    /// The sender knows [`Op::Atomic`], and has our byte order.
     pub atomics: bool,
-    /// Notices of multicast groups, which it takes.
+    /// The sender takes notices of multicast groups.
     pub multicast: bool,
 }
 
@@ -562,26 +562,28 @@ impl Knows {
     }
 }
 
-/// What opens a connection, in each direction.
+/// A connection message: what opens a connection, in each direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CmMessage {
-    /// What it says.
+    /// Whether it requests, accepts or refuses a connection.
     pub kind: CmType,
-    /// How the sender stores numbers, seen from here.
+    /// The sender's byte order, relative to ours.
     pub order: ByteOrder,
-    /// What the sender knows.
+    /// What the sender knows beyond the protocol of the original.
     pub knows: Knows,
     /// The contexts that the connection is between.
     pub contexts: Contexts,
-    /// The sender's process, if it says so; else 0.
+    /// The random number of the sender's process; 0 if the message has none.
     pub instance: u32,
-    /// What the sender's user gave along.
+    /// The user data: what the application passed to fi_connect, fi_accept or fi_reject, or an
+    /// [`RdmHello`].
     pub data: Vec<u8>,
 }
 
 impl CmMessage {
-    /// The bytes to send; data beyond [`CM_DATA_MAX`] is the caller's mistake
-    /// and cut. A request says all that we know, the answer only what the request says.
+    /// The bytes of a connection message; data beyond [`CM_DATA_MAX`] are cut, which is the
+    /// caller's mistake. A request says all that we know, an answer only what the request said,
+    /// too.
     pub fn encode(kind: CmType, knows: Knows, data: &[u8]) -> Vec<u8> {
         Self::write(kind, knows.bits(), data)
     }
@@ -691,7 +693,7 @@ impl CmMessage {
 pub struct RdmHello {
     /// Protocol version: 0 or 1; bit 7 marks an answer.
     pub version: u8,
-    /// Bits for what its sender is: [`BEHIND_FIREWALL`]; others are ignored.
+    /// Feature bits of the sender: [`BEHIND_FIREWALL`]; others are ignored.
     pub features: u8,
     /// The port the caller listens on, which with its address names it.
     pub port: u16,
@@ -710,14 +712,14 @@ pub const BEHIND_FIREWALL: u8 = 1;
 pub const RDM_ANSWER: u8 = 0x80;
 
 impl RdmHello {
-    /// Its bytes.
+    /// The hello as connection data.
     pub fn encode(&self) -> [u8; 8] {
         let [p0, p1] = self.port.to_be_bytes();
         let [i0, i1, i2, i3] = self.pid.to_be_bytes();
         [self.version, self.features, p0, p1, i0, i1, i2, i3]
     }
 
-    /// Reads it from connection data, which may be longer one day.
+    /// Reads a hello from connection data, which may be longer in later versions.
     pub fn parse(data: &[u8]) -> Parsed<Self> {
         match *data {
             [version, features, p0, p1, i0, i1, i2, i3, ..] => Ok(Self {
@@ -789,7 +791,7 @@ mod tests {
         let response = CmMessage::encode_for(CmType::Response, NOTHING, contexts, b"");
         let response = CmMessage::parse(&response).unwrap();
         assert_eq!((response.contexts, response.knows.atomics), (contexts, false));
-        // Only a request of this kind names contexts, and it always does.
+        // Only a ContextRequest names contexts, and it always does.
         let mut other = CmMessage::encode_for(CmType::Request, ATOMICS, contexts, b"x");
         other[1] = CmType::Request as u8;
         assert!(CmMessage::parse(&other).unwrap().contexts.are_first());
@@ -929,7 +931,7 @@ mod tests {
             let message = CmMessage::encode(kind, both, b"x");
             assert_eq!(CmMessage::parse(&message).unwrap().knows, both);
         }
-        // Who only sends back what came says nothing by it.
+        // A peer that only echoes the request does not say that it knows anything.
         let both = Knows { multicast: true, ..ATOMICS };
         let mut echo = CmMessage::encode(CmType::Request, both, b"");
         echo[1] = CmType::Response as u8;
@@ -949,7 +951,7 @@ mod tests {
         let plain = CmMessage::encode(CmType::Response, NOTHING, b"");
         assert_eq!(plain[16..24], [0; 8]);
         assert!(!known(&plain));
-        // What we said, sent back to us, is no answer.
+        // Our own request, sent back to us, is no answer.
         let mut echo = response.clone();
         echo[16..24].copy_from_slice(&request[16..24]);
         assert!(!known(&echo));

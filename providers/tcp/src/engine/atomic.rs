@@ -19,17 +19,17 @@ use ofi_provider::glue::{AtomicOp, RemoteSegments};
 use ofi_provider::later::is_group_notice;
 use ofi_provider::reserved::ASIDE;
 
-/// Former values that wait for a peer to take them, in bytes. More than any
-/// peer asks for that listens to the answers.
+/// Most bytes of fetched values in answers that wait for a peer, beyond which its connection
+/// ends. A peer that reads its answers never has as many.
 const MAX_FETCHED: usize = 64 << 20;
 
-/// What a peer asks for.
+/// A peer's atomic operation on our memory.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// An error for what we do not have.
+    /// The operation, or the error to answer if it is not supported or not allowed.
     operation: Result<Operation>,
     places: RemoteSegments,
-    /// As many bytes as `places` has, for each operand; arriving.
+    /// The operands, as far as they have arrived: for each as many bytes as `places` has.
     pub(super) operands: Box<[u8]>,
 }
 
@@ -43,7 +43,8 @@ impl State {
         let report = op.flags & FI_COMPLETION != 0;
         let (flags, acked) = level(op.flags);
         let inject = kind == Kind::Base && op.flags & FI_INJECT != 0 && !report;
-        // Nobody would hear how it went.
+        // An injected operation without an acknowledgement takes no answer: nothing would report
+        // it.
         let silent = inject && !acked;
         let word =
             AtomicWord { kind, datatype: op.operation.datatype(), op: op.operation.op() }.to_word();
@@ -111,7 +112,8 @@ impl State {
         }
     }
 
-    /// A peer wants an atomic operation done. An error is a protocol violation.
+    /// Begins a peer's atomic operation, and carries it out if all operands are here. An error
+    /// ends the connection.
     pub(super) fn begin_atomic(
         &mut self,
         id: u32,
@@ -136,7 +138,8 @@ impl State {
                 return Err(Error::PROTO);
             }
         }
-        // The answer says so; a peer that is wrong about us need not be an enemy.
+        // The answer says that the operation is not allowed: unlike a read or write, it need not
+        // end the connection.
         if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
             operation = Err(Error::ACCES);
         }
@@ -159,7 +162,7 @@ impl State {
         Ok(Begun::Taken(here))
     }
 
-    /// Does what a peer asked for, and answers.
+    /// Carries out a peer's atomic operation, reports it, and answers.
     pub(super) fn carry_out(&mut self, id: u32, about: &About, request: &Request, operands: &[u8]) {
         let places = &request.places;
         let mut fetched = Vec::new();
@@ -184,7 +187,7 @@ impl State {
         }
         match result {
             Ok(operation) if operation.fetches() => {
-                // Counted when the answer has left, like a read.
+                // A fetching operation is counted when the answer has left, like a read.
                 (finish.flags, finish.len) = (FI_REMOTE_READ, fetched.len());
                 ep.accessed(about, FI_ATOMIC | FI_REMOTE_READ);
             }

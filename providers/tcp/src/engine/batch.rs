@@ -18,44 +18,45 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Messages that leave together at most.
+/// Most messages in a batch.
 const MAX_MESSAGES: usize = 16;
 
-/// Messages that follow each other faster are a burst.
+/// Messages that follow each other within this time are a burst.
 const BURST: Duration = Duration::from_micros(20);
 
-/// How long a message waits for company if the application does not call.
+/// How long a message is held back at most if the application makes no call.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Messages written, but not sent; they go before all that is queued.
+/// A connection's batch: encoded transfers that are not sent, or only in part. They go before
+/// all that is queued in [`Conn::tx`](super::conn::Conn::tx).
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
     sent: usize,
-    /// How many they are.
+    /// Transfers in the batch.
     count: usize,
-    /// How many of them are requests to read the peer's memory: the last of those that
-    /// await an answer ([`Conn::reads`](super::conn::Conn::reads)).
+    /// Requests to read the peer's memory among them, which are the last in
+    /// [`Conn::reads`](super::conn::Conn::reads).
     reads: usize,
-    /// What is over when they have left.
+    /// What to complete, or to wait for the acknowledgement of, when the batch has left.
     finishes: Vec<Finish>,
-    /// Some are held because the application announced more (FI_MORE).
+    /// The batch is held because the application announced more messages (FI_MORE).
     pub(super) more: bool,
-    /// The last message that others had left shortly before.
+    /// When a message left last shortly after others.
     left: Burst,
 }
 
-/// Whether messages follow each other closely.
+/// Tells a burst: when the last message left, to see whether the next follows within [`BURST`].
 #[derive(Debug, Default)]
 pub(super) struct Burst(Option<Instant>);
 
 impl Burst {
-    /// A message has left.
+    /// Notes that a message has left now.
     pub(super) fn has_left(&mut self) {
         self.0 = Some(Instant::now());
     }
 
-    /// Whether a message that comes now belongs to it.
+    /// Whether a message that is sent now belongs to the burst.
     pub(super) fn is_on(&self) -> bool {
         self.0.is_some_and(|left| left.elapsed() < BURST)
     }
@@ -66,30 +67,31 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// Whether a message that comes now, and before which others have left since
-    /// the last progress, belongs to a burst.
+    /// Whether a message that is sent now, after others since the last progress, belongs to a
+    /// burst.
     pub(super) fn is_burst(&self) -> bool {
         self.left.is_on()
     }
 
-    /// A message that others left shortly before, or the batch, has left.
+    /// Notes that the batch has left, or a message shortly after others.
     pub(super) fn has_left(&mut self) {
         self.left.has_left();
     }
 
-    /// Enough to be worth a call.
+    /// Whether the batch has enough transfers or bytes (FI_TCP_STAGING_SBUF_SIZE) to be sent at
+    /// once.
     pub(super) fn is_full(&self) -> bool {
         self.count >= MAX_MESSAGES || self.bytes.len() >= config().batch
     }
 
-    /// Adds a message of `len` bytes; gives the room to copy them to.
+    /// Adds a message of `len` bytes; returns the room to copy them to.
     pub(super) fn push(&mut self, header: &[u8], len: usize, finish: Finish) -> &mut [u8] {
         self.finishes.push(finish);
         self.append(header, len)
     }
 
-    /// Adds a request with `len` bytes behind its header, which is not over before it is
-    /// answered; gives the room for them.
+    /// Adds a request with `len` bytes behind its header, which is complete only when it is
+    /// answered; returns the room for these bytes.
     pub(super) fn push_read(&mut self, header: &[u8], len: usize) -> &mut [u8] {
         self.reads += 1;
         self.append(header, len)
@@ -103,13 +105,13 @@ impl Batch {
         &mut self.bytes[at..]
     }
 
-    /// What is still to be sent.
+    /// The bytes of the batch that are not sent yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// Takes what was sent off; true when nothing is left, and then
-    /// [`finished`](Self::finished) has those that are over.
+    /// Takes `sent` bytes off the batch, or what it has. True when nothing is left, and then
+    /// [`finished`](Self::finished) gives the transfers that have left.
     pub(super) fn account(&mut self, sent: &mut usize) -> bool {
         let part = (*sent).min(self.bytes.len() - self.sent);
         self.sent += part;
@@ -122,13 +124,12 @@ impl Batch {
         true
     }
 
-    /// The messages of the batch; empty afterwards.
+    /// Takes out the finishes of the batch's messages.
     pub(super) fn finished(&mut self) -> std::vec::Drain<'_, Finish> {
         self.finishes.drain(..)
     }
 
-    /// The messages of a batch that does not leave any more, and how many requests to
-    /// read it has.
+    /// The finishes of a batch that will never leave, and how many requests to read it has.
     pub(super) fn into_finishes(self) -> (Vec<Finish>, usize) {
         (self.finishes, self.reads)
     }
@@ -142,7 +143,7 @@ pub(super) struct Courier {
     shared: Arc<Shared>,
     engine: Weak<Engine>,
     worker: Option<Worker>,
-    /// What the application had done when the visit that is next was ordered.
+    /// The application's count of progress and batches when the next visit was ordered.
     seen: u64,
 }
 
@@ -160,8 +161,8 @@ impl Courier {
         Ok(Self { shared, engine, worker: None, seen: 0 })
     }
 
-    /// Orders a visit within [`PATIENCE`]; false when nobody can come. `done` counts
-    /// what the application does for what is held back.
+    /// Orders a visit of the courier after [`PATIENCE`]; false if its thread cannot be started.
+    /// `done` counts what the application itself does to send held messages.
     pub(super) fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
@@ -180,7 +181,7 @@ impl Courier {
 }
 
 impl Shared {
-    /// Whether there was no order yet.
+    /// Orders a visit if none is ordered; whether none was.
     fn order(&self) -> bool {
         let first = !self.ordered.swap(true, Ordering::Relaxed);
         if first {
@@ -199,7 +200,8 @@ impl Shared {
             self.ordered.store(false, Ordering::Relaxed);
             let Some(engine) = engine.upgrade() else { return };
             if unharmed(|| engine.flush()) == Some(false) {
-                // Somebody is at it; if that is no progress, we come again.
+                // Another thread holds the engine's lock; in case it does not send what is held,
+                // we come again.
                 self.order();
             }
         }
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!((sent, rest), (0, 3));
         assert_eq!(batch.finished().count(), MAX_MESSAGES / 2);
         assert!(batch.is_empty() && !batch.is_full());
-        // What does not leave any more names the requests that wait for no answer.
+        // A batch that will never leave tells how many requests in it were never sent.
         batch.push_read(b"asks", 0);
         assert_eq!(batch.into_finishes().1, 1);
     }

@@ -21,31 +21,33 @@ use ofi_provider::glue::RecvOp;
 use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
 
-/// The largest limit.
+/// Largest value of FI_OPT_BUFFERED_LIMIT, in bytes.
 const MAX_LIMIT: usize = MAX_UNEXPECTED / 4;
 
-/// The longest start of a message: what surely fits behind a header in the
-/// engine's room for reading.
+/// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start: what surely fits behind
+/// a header in the staging buffer.
 pub(super) const MAX_START: usize = 1024;
 
-/// How an endpoint buffers whose application has set nothing.
+/// The state of an endpoint with buffered receives whose application has set no option.
 pub(super) fn buffering() -> Box<Buffering> {
     Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
 }
 
 impl Ep {
-    /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    /// Reads FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
     pub(crate) fn buffering(&self, name: c_int) -> Result<usize> {
         self.buffering.as_ref().ok_or(Error::NOPROTOOPT)?.option(name)
     }
 
-    /// Sets one of them.
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
     pub(crate) fn set_buffering(&mut self, name: c_int, value: usize) -> Result {
         self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
     }
 
-    /// Reports a kept message, of which there is all or this start; `posted`: of the
-    /// tag it met, if it waited for one.
+    /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is
+    /// the context of the tag it met, if it waited for one.
     fn announce(
         &mut self,
         inbox: &mut Inbox,
@@ -63,13 +65,14 @@ impl Ep {
         };
         let Some(buffering) = &mut self.buffering else { return };
         let context = buffering.tell((queue, id), self.fid, posted, start);
-        // No receive finds it any more.
+        // From now on no receive or peek finds the message.
         inbox.unexpected[queue].claim(id);
         let entry = self.entry(&about, context, at as usize, more);
         self.ledger.rx.announced(entry, posted.is_some());
     }
 
-    /// All of a kept message is here: reports it, if nothing else is waited for.
+    /// All of a kept message is here: reports it, unless the endpoint waits for a tag that
+    /// matches it.
     pub(super) fn is_whole(&mut self, inbox: &mut Inbox, queue: usize, id: u32) {
         let Some(buffering) = &mut self.buffering else { return };
         match buffering.take_owed(queue, id) {
@@ -78,7 +81,7 @@ impl Ep {
         }
     }
 
-    /// A kept message that had met a tag does not come after all.
+    /// A kept message that had met a tag will never be complete: fails the tag's operation.
     pub(super) fn fail_owed(
         &mut self,
         inbox: &mut Inbox,
@@ -95,7 +98,8 @@ impl Ep {
 }
 
 impl State {
-    /// A message came to an endpoint that buffers; `met`: the tag for it.
+    /// Begins a message on an endpoint with buffered receives; `met` is the posted tag that
+    /// matches it.
     #[cold]
     pub(super) fn begin_buffered(
         &mut self,
@@ -107,7 +111,7 @@ impl State {
         let posted = met.map(|recv| recv.context);
         let begun = self.keep_buffered(id, about, behind, posted);
         if let (Err(error), Some(posted)) = (&begun, posted) {
-            // Without memory for it the connection ends, and with it what met it.
+            // Without memory for the message the connection ends, and the tag's operation fails.
             let ep = &self.eps[about.ep];
             let recv = Recv::new(RecvBuf::none(), posted, 0);
             ep.receive_failed(&mut self.inboxes[ep.inbox], &recv, &about, *error);
@@ -139,7 +143,7 @@ impl State {
         let ep = &mut self.eps[about.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         if let (Some(posted), Some(buffering)) = (posted, &mut ep.buffering) {
-            // No other tag is for it.
+            // No other tag may match the message.
             inbox.unexpected[queue].claim(message);
             buffering.owe(queue, message, posted);
         }
@@ -149,7 +153,7 @@ impl State {
         Ok(begun)
     }
 
-    /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
+    /// Posts a tag whose messages are to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(super) fn post_tag(&mut self, ep_id: u32, op: &RecvOp, pattern: Pattern) {
         let ep = &mut self.eps[ep_id];
         if let Some(buffering) = &mut ep.buffering {
@@ -172,7 +176,7 @@ impl State {
             return;
         };
         let about = &message.about;
-        // What there is of it: its start came with the header.
+        // The bytes that are here: at least the start, which came with the header.
         let here = match &message.body {
             Body::Whole(bytes) | Body::Arriving(bytes) => &bytes[..],
             Body::Blocking => {
@@ -204,7 +208,8 @@ impl State {
         }
         let inbox = &self.inboxes[ep.inbox];
         if let Some(message) = inbox.unexpected[queue].get(id) {
-            // Counted, as is what is claimed; its entry was the announcement.
+            // A discarded message is counted like a claimed one; the announcement was its
+            // completion entry.
             ep.ledger.rx.done(ep.entry(&message.about, op.context, 0, 0), false);
         }
         self.take_message(ep_id, queue, id, None);

@@ -29,33 +29,35 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections the system may queue for a listener, as the original's.
+/// Connections the system may queue for a listener (listen(2)), the same as the original's.
 pub(crate) const BACKLOG: libc::c_int = 4096;
 
 /// Seconds after which a peer that says nothing while a connection is made is
 /// given up.
 pub(crate) const CONNECT_TIMEOUT: u32 = 9;
 
-/// How long a refused call waits before the first try again; doubled each time
-/// up to [`MAX_RETRY_DELAY`].
+/// How long a refused call waits before it is tried again; doubled after each refusal up to
+/// [`MAX_RETRY_DELAY`].
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Refusals after which a peer is believed.
+/// Refusals in a row after which a call fails with -FI_ECONNREFUSED: `MAX_REFUSALS` between
+/// endpoints, `MAX_HANG_UPS` where contexts of scalable endpoints are called.
 const MAX_REFUSALS: u32 = 100;
 const MAX_HANG_UPS: u32 = 10;
 
-/// How long a listener that lacked descriptors or memory waits.
+/// How long a listener that could not accept for want of descriptors or memory waits before it
+/// tries again.
 pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
 
-/// Callers accepted in one turn: others have to get theirs.
+/// Most callers accepted at a listener in one turn, so that connections get their turns.
 pub(crate) const ACCEPTS: usize = 64;
 
-/// Of so many strangers one has to go at a time, when there are too many: they are not
-/// looked through for every caller.
+/// One in so many strangers is disconnected at a time when there are too many, so that the list
+/// of strangers is not searched for every single caller.
 const GUESTS_PER_LEAVER: usize = 64;
 
-/// Whether accepting failed for want of what may be there later.
+/// Whether accepting failed for want of descriptors or memory, which may be there later.
 pub(crate) fn is_shortage(error: Error) -> bool {
     matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
 }
@@ -65,11 +67,12 @@ pub(crate) fn is_shortage(error: Error) -> bool {
 pub(crate) struct Request {
     pub(crate) socket: Socket,
     pub(crate) order: ByteOrder,
-    /// The caller knows atomic operations.
+    /// The caller supports this library's atomic operations.
     pub(crate) atomics: bool,
-    /// As long as nobody has answered.
+    /// Counts the connection among those of strangers until the application answers.
     pub(crate) _guest: Guest,
-    /// The same, for the passive endpoint alone.
+    /// Counts the request among the unanswered ones of its passive endpoint, which holds a weak
+    /// reference.
     pub(crate) _pending: Arc<()>,
 }
 
@@ -80,7 +83,7 @@ impl ofi_provider::glue::Reject for Request {
     }
 }
 
-/// A connection message once all of it is in `bytes`.
+/// The connection message at the start of `bytes`; `None` while only a part of it is there.
 pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
     match CmMessage::len_at(bytes)? {
         Some(len) if bytes.len() >= len => CmMessage::parse(&bytes[..len]).map(Some),
@@ -89,13 +92,15 @@ pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
 }
 
 impl Ep {
-    /// The version of the protocol that we speak. Of a message that waits at its
-    /// sender there is nothing an endpoint with buffered receives could report.
+    /// The version of the RDM protocol that this endpoint offers. With buffered receives it is
+    /// 0, without messages that wait at their sender: of such a message there is no start to
+    /// report.
     fn rdm_version(&self) -> u8 {
         if self.buffering.is_some() { 0 } else { RDM_VERSION }
     }
 
-    /// What we say to an RDM peer that called.
+    /// The endpoint's answer to an RDM peer that called: the smaller protocol version, and who
+    /// we are.
     pub(super) fn answer_to(&self, hello: &RdmHello) -> RdmHello {
         RdmHello {
             version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
@@ -117,7 +122,8 @@ impl State {
         Ok(id)
     }
 
-    /// Starts a connection from an endpoint to an address.
+    /// Starts a TCP connection from an endpoint to an address; `param` is the data of the
+    /// connection request. Returns the connection's number.
     fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
         let local = self.eps[ep_id].identity.local;
         let socket = Socket::new(to)?;
@@ -126,7 +132,7 @@ impl State {
         }
         socket.set_connect_timeout(CONNECT_TIMEOUT);
         if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
-            // Peers know us by this address.
+            // Peers know the endpoint by its own address, so the connection comes from there.
             if self.eps[ep_id].identity.keep_port {
                 socket.bind_listener(&local, None)?;
             } else {
@@ -139,7 +145,8 @@ impl State {
         self.add_conn(conn)
     }
 
-    /// Calls an RDM peer.
+    /// Starts a connection to an RDM peer, which takes the transfers that wait for the peer.
+    /// -FI_EFIREWALLADDR if the peer cannot be called.
     pub(super) fn call(&mut self, ep_id: u32, peer: u32) -> Result<u32> {
         let ep = &self.eps[ep_id];
         if ep.is_out_of_reach(peer) {
@@ -168,7 +175,8 @@ impl State {
             return Err(Error::ISCONN);
         }
         if self.eps[ep_id].ended {
-            // Its receives are flushed; a new endpoint makes a new connection.
+            // The receives of an ended endpoint are cancelled; a new connection takes a new
+            // endpoint.
             return Err(Error::OPBADSTATE);
         }
         let id = self.dial(ep_id, to, param.to_vec())?;
@@ -203,9 +211,9 @@ impl State {
     /// fi_shutdown of a MSG endpoint.
     pub(crate) fn shutdown(&mut self, ep_id: u32) -> Result {
         let id = self.eps[ep_id].conn;
-        // The peer may have been quicker; then there is nothing left to end.
+        // The peer may have ended the connection already; then there is nothing left to end.
         if self.conns.get(id).is_some_and(Conn::is_connected) {
-            // What was injected is complete for the application.
+            // Injected messages are complete for the application, so they must leave.
             self.flush(id);
         }
         if let Some(conn) = self.conns.get(id) {
@@ -229,7 +237,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes what waits at an endpoint's listener, or some of it if that is much.
+    /// Accepts the callers that wait at an endpoint's listener, at most [`ACCEPTS`] of them.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
             if !self.bound_guests() {
@@ -261,12 +269,12 @@ impl State {
                 }
                 Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
                 Err(_) => {
-                    // Nobody waits.
+                    // No caller waits at the listener.
                     break;
                 }
             }
         }
-        // If it could not hear for a while, it can again.
+        // If the listener was deaf for want of descriptors, it is watched by epoll again.
         if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
             && let Some((listener, _)) = &self.eps[ep_id].listener
         {
@@ -276,8 +284,9 @@ impl State {
         }
     }
 
-    /// Callers cannot be accepted now and stay in the system's queue. Epoll would report
-    /// them for ever, so it must not; the timer makes us ask.
+    /// Callers cannot be accepted now and stay in the system's queue. Epoll would report them
+    /// again and again, so the listener is taken out of it until the timer expires
+    /// ([`DEAF_DELAY`]).
     fn be_deaf(&mut self, ep_id: u32) {
         let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref()) else {
             return;
@@ -296,7 +305,7 @@ impl State {
         self.wake_in(DEAF_DELAY);
     }
 
-    /// Makes the timer go off then, if it does not before.
+    /// Makes the engine's timer expire at this time, unless it expires earlier anyway.
     fn wake_at(&mut self, at: Instant) {
         if self.wakes.is_none_or(|wakes| at < wakes) {
             self.wakes = Some(at);
@@ -309,7 +318,8 @@ impl State {
         self.wake_at(Instant::now() + delay);
     }
 
-    /// A caller was let in, and may be a stranger.
+    /// Notes a new connection in the list of strangers' connections, if the peer is in no
+    /// address vector.
     fn note_guest(&mut self, new: u32) {
         let is_guest = |conn: &&Conn| conn.guest.is_some();
         let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
@@ -321,11 +331,11 @@ impl State {
         }
     }
 
-    /// Strangers must not use up the program's descriptors by their number either: if there
-    /// are too many in the process some have to go, or else who calls has to wait. Whether
-    /// there are not too many now.
+    /// Keeps strangers from using up the program's descriptors: if the process has too many of
+    /// their connections some are ended. Returns whether another caller may be accepted; if not,
+    /// callers wait.
     fn bound_guests(&mut self) -> bool {
-        // As many as there are at least, which saves to look at each.
+        // An upper bound of their number, which saves looking at each.
         if !guests::are_too_many(self.guests.len() + self.callers.len()) {
             return true;
         }
@@ -335,7 +345,8 @@ impl State {
             || self.drop_guests()
     }
 
-    /// Takes those off the list who have left or have a name now.
+    /// Takes connections off the list of strangers' that have ended or whose peer has a name
+    /// now.
     fn forget_guests(&mut self) {
         let conns = &self.conns;
         self.guests.retain(|(id, serial)| {
@@ -343,8 +354,9 @@ impl State {
         });
     }
 
-    /// Ends connections of strangers with whom nothing of the application's is under way:
-    /// those that came first, of the sources that have most. Whether there was one.
+    /// Ends connections of strangers on which no transfer of the application is under way: the
+    /// oldest of the sources with most connections, then the oldest of all. False if there was
+    /// none.
     fn drop_guests(&mut self) -> bool {
         self.forget_guests();
         let now = Instant::now();
@@ -363,7 +375,8 @@ impl State {
                 if !guest.may_go(now) || (crowds && guests::count_from(guest.source()) <= many) {
                     continue;
                 }
-                // It may have said something that it takes for said.
+                // Messages may have arrived that the peer takes for delivered: they are read
+                // first.
                 if self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.blocked) {
                     self.read(id);
                 }
@@ -379,7 +392,8 @@ impl State {
         left < before
     }
 
-    /// Goes on with making a connection. Whether anything moved.
+    /// Goes on with making a connection: sends our request, or reads the peer's answer. Returns
+    /// whether anything moved.
     pub(super) fn handshake(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         match conn.stage {
@@ -389,7 +403,7 @@ impl State {
                     return true;
                 }
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
-                // Contexts are in no groups.
+                // Contexts of scalable endpoints are in no multicast groups.
                 let multicast = self.eps[conn.ep].identity.multicast && contexts.are_first();
                 let knows = Knows { atomics: true, multicast };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
@@ -399,7 +413,7 @@ impl State {
                         conn.param = Vec::new();
                         self.watch(id);
                     }
-                    // Epoll reports the end of connecting; not yet is not wrong.
+                    // TCP is still connecting, which is no error: epoll reports the end.
                     Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
                     // A fresh socket that takes less than 300 bytes is broken.
                     Ok(_) => self.fail(id, Error::IO),
@@ -412,7 +426,7 @@ impl State {
         }
     }
 
-    /// Reads the peer's answer.
+    /// Reads the peer's answer to our connection request. Returns whether anything was decided.
     fn hear(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let mut bytes = [0u8; CM_LEN];
@@ -462,15 +476,15 @@ impl State {
         true
     }
 
-    /// What a caller whose connection can be heard of says.
+    /// Reads from a caller's connection that epoll reported; a complete request is answered.
     pub(super) fn hear_caller(&mut self, id: u32) {
         if self.callers.hear(id) == Call::Complete {
             self.called(id);
         }
     }
 
-    /// A caller has said everything: he becomes a peer, waits until the address vector holds
-    /// him (FI_TCP_PEERS), or goes.
+    /// A caller's request is complete: the caller becomes a peer, waits until the address vector
+    /// holds its address (FI_TCP_PEERS=av), or is refused.
     fn called(&mut self, id: u32) {
         let Some((request, from)) = self.callers.request(id) else { return };
         let hello = match RdmHello::parse(&request.data) {
@@ -496,8 +510,8 @@ impl State {
         }
     }
 
-    /// Whether a caller of this name has to wait until the address vector holds it. His time is
-    /// that of callers who say nothing.
+    /// Whether a caller with this address has to wait until the address vector holds it. It
+    /// waits at most [`HANDSHAKE_TIMEOUT`], like callers whose request is not complete.
     fn holds(&mut self, id: u32, addr: &Addr) -> bool {
         if !config().peers.only_known() {
             return false;
@@ -518,7 +532,7 @@ impl State {
         true
     }
 
-    /// The address vector holds this peer from now on: if it has called already, it is
+    /// The address vector holds this address from now on: a call from there that was held is
     /// answered.
     pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
         if config().peers.only_known() {
@@ -528,8 +542,8 @@ impl State {
         }
     }
 
-    /// These peers are in the address vector no longer: where only those may call that are,
-    /// their connections end.
+    /// Ends the connections of peers that were removed from the address vector, if only peers in
+    /// it may call (FI_TCP_PEERS=av).
     pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
         if !config().peers.only_known() {
             return;
@@ -541,8 +555,8 @@ impl State {
         }
     }
 
-    /// The peer ended the connection before it said anything. An RDM peer whose
-    /// refusal was overtaken by the end of the connection looks like this.
+    /// The peer ended the connection before it answered. From an RDM peer this counts as a
+    /// refusal, which the end of the connection may have overtaken.
     fn hung_up(&mut self, id: u32) {
         let conn = &self.conns[id];
         let rdm = self.eps[conn.ep].identity.kind == Kind::Rdm;
@@ -553,7 +567,8 @@ impl State {
         }
     }
 
-    /// Somebody who does not speak our protocol.
+    /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
+    /// log.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
         ofi_provider::log_sparsely!(
@@ -566,7 +581,7 @@ impl State {
         self.fail(id, Error::NOPROTOOPT);
     }
 
-    /// Messages may flow; those that waited go first.
+    /// The connection is made: what waited for it is sent first, and reading begins.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         let buffers = self.eps[conn.ep].is_buffered();
@@ -575,7 +590,7 @@ impl State {
             guest.connected();
         }
         if conn.order == ByteOrder::Network {
-            // What waits was written before anybody knew.
+            // The places in what waits were written before the peer's byte order was known.
             conn.tx.iter_mut().for_each(Outgoing::turn_places);
         }
         self.refuse_unknown(id);
@@ -655,7 +670,8 @@ impl State {
                 }
             };
             if keep && known.is_connected() {
-                // Or the peer's host went without a word, and it has the same number again.
+                // The peer may also be a restarted process with the same number, whose old
+                // connection was never ended: probing finds that out.
                 known.socket.probe();
             }
             if keep {
@@ -672,7 +688,8 @@ impl State {
                 // predecessor is lost.
                 self.fail(other, Error::CONNRESET);
             } else {
-                // Its call counts, ours does not; what waits goes over to it.
+                // Both sides called, and the peer's call counts: what waits on ours goes over to
+                // it.
                 let waiting = std::mem::take(&mut self.conns[other].tx);
                 self.eps[ep_id].peers[peer].parked.extend(waiting);
                 self.eps[ep_id].peers[peer].conn = NONE;
@@ -709,7 +726,8 @@ impl State {
         self.established(id);
     }
 
-    /// The peer said no.
+    /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
+    /// again after a delay, up to a number of refusals.
     fn refused(&mut self, id: u32, data: Vec<u8>) {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
@@ -720,7 +738,7 @@ impl State {
         }
         let between_endpoints = ep.contexts_to(peer).are_first();
         if !between_endpoints && !data.is_empty() {
-            // It has no such context, and never will.
+            // The peer has no receive context of this index, and never will.
             self.fail(id, Error::CONNREFUSED);
             return;
         }
@@ -733,7 +751,8 @@ impl State {
             entry.conn = NONE;
         }
         entry.refusals += 1;
-        // Who knows nothing of contexts only hangs up.
+        // A peer that does not know contexts of scalable endpoints only hangs up, so fewer
+        // refusals do.
         let most = if between_endpoints { MAX_REFUSALS } else { MAX_HANG_UPS };
         if let Some(conn) = self.conns.get_mut(entry.conn) {
             conn.take_over(waiting);
@@ -756,10 +775,10 @@ impl State {
         self.wake_in(delay);
     }
 
-    /// Calls a peer after a while if something waits for it and nothing else
-    /// would send it.
+    /// Has a peer called after `delay` if transfers wait for it and nothing else would send
+    /// them.
     fn call_later(&mut self, ep_id: u32, peer: u32, delay: Duration) {
-        // Who waits for nothing may be forgotten.
+        // A peer for which nothing waits may have been forgotten.
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
         if entry.conn == NONE && entry.retry.is_none() && !entry.parked.is_empty() {
             entry.retry = Some(Instant::now() + delay);
@@ -767,7 +786,9 @@ impl State {
         }
     }
 
-    /// Calls those again whose refusal was a while ago.
+    /// The engine's timer has expired: ends silent callers, calls refusing peers again whose
+    /// time has come, lets deaf listeners accept again, and sets the timer for the next of
+    /// these.
     pub(super) fn retry_refused(&mut self) {
         self.timer.set(Duration::ZERO);
         self.wakes = None;
@@ -810,14 +831,15 @@ impl State {
         }
     }
 
-    /// A connection is this peer's from now on.
+    /// Makes a connection the peer's.
     pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.conns[id];
         conn.peer = peer;
         self.eps[conn.ep].peers[peer].conns += 1;
     }
 
-    /// Takes a connection away without saying anything to anybody.
+    /// Takes a connection out of the engine without reporting anything; its transfers are the
+    /// caller's to end.
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
         let conn = self.conns.remove(id)?;
         self.owed -= conn.owed;
@@ -831,8 +853,8 @@ impl State {
         Some(conn)
     }
 
-    /// A connection is over: everything under way on it fails, and nothing
-    /// else. The process and all other connections go on.
+    /// Ends a connection: everything under way on it fails with `error`. All other connections
+    /// go on.
     pub(super) fn fail(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
         match self.eps[conn.ep].identity.kind {
@@ -859,14 +881,14 @@ impl State {
         }
     }
 
-    /// Nothing leaves on a connection any more, which is still read to its end: what
-    /// was to leave fails, and what is sent to the peer from now on needs another one.
+    /// Ends sending on a connection that is still read to its end: transfers that wait on it
+    /// fail with `error`, and what is sent to the peer from now on takes another connection.
     pub(super) fn end_sending(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
         conn.fetched = 0;
         self.owed -= std::mem::take(&mut conn.owed);
-        // The system sends nothing of what it has, nor says that it is done with it.
+        // The system neither sends nor releases what it still has of zero-copy messages.
         let uncopied: Vec<_> =
             conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());
         for finish in uncopied.into_iter().chain(conn.unsent()) {
@@ -889,7 +911,8 @@ impl State {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
         if conn.is_lending() {
-            // What the application gets back must not leave any more.
+            // The application gets its buffers back, so the system must not send from them any
+            // more.
             conn.socket.reset_when_closed();
         }
         let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
@@ -917,7 +940,7 @@ impl State {
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };
         if was_connected {
-            // Whoever calls fi_shutdown is told as well, as by the original.
+            // The side that called fi_shutdown gets FI_SHUTDOWN as well, as from the original.
             let event = FI_SHUTDOWN as u32;
             eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
         } else {
@@ -932,13 +955,15 @@ impl State {
         }
     }
 
-    /// The endpoint is closed: ends its connections and posted operations.
+    /// Closes an endpoint: ends its connections, cancels its operations, and forgets its
+    /// callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
         let shares = self.inboxes[ep.inbox].shared;
         let is_its = |(id, conn): (u32, &Conn)| (conn.ep == ep_id).then_some(id);
         let ids: Vec<u32> = match ep.identity.kind {
-            // One, which is not looked for: there may be as many endpoints as connections.
+            // A MSG endpoint's only connection is not searched for: there may be as many
+            // endpoints as connections.
             Kind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
             _ => self.conns.iter().filter_map(is_its).collect(),
         };
@@ -946,7 +971,7 @@ impl State {
         self.eps[ep_id].eq = None;
         for id in ids {
             if self.conns.get(id).is_some_and(Conn::is_connected) {
-                // What was injected is complete for the application.
+                // Injected messages are complete for the application, so they must leave.
                 self.flush(id);
             }
             if let Some(mut conn) = self.drop_conn(id) {

@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) enum Stage {
     /// TCP is connecting.
     Connecting,
-    /// Our request is sent; the answer is awaited.
+    /// Our connection request is sent; the peer's answer is awaited.
     AwaitResponse,
-    /// The peer called, and is to be answered.
+    /// The peer's connection request has come, and is to be answered.
     Called,
     /// Messages flow.
     Connected,
 }
 
-/// A set of the numbers a byte can have.
+/// A set of message numbers, which are one byte.
 #[derive(Debug, Default)]
 pub(super) struct Numbers([u64; 4]);
 
@@ -35,7 +35,7 @@ impl Numbers {
         (usize::from(number / 64), 1 << (number % 64))
     }
 
-    /// Whether the number was not in the set.
+    /// Adds a number; false if it was in the set already.
     pub(super) fn insert(&mut self, number: u8) -> bool {
         let (word, bit) = Self::place(number);
         let new = self.0[word] & bit == 0;
@@ -56,54 +56,58 @@ pub(crate) struct Conn {
     pub(super) stage: Stage,
     /// Tells this connection from others that had or will have its index.
     pub(super) serial: u64,
-    /// Its endpoint.
+    /// The engine's number of its endpoint.
     pub(super) ep: u32,
-    /// Its peer in the endpoint's table, or none yet (always none for
-    /// connected endpoints).
+    /// The peer's number in the endpoint's table; `NONE` if it is not known yet, and always on
+    /// connected endpoints.
     pub(super) peer: u32,
     pub(super) order: ByteOrder,
-    /// Messages with nothing special to them may take the short ways from the socket
-    /// and, if they are smaller than this, to it; 0 for none.
+    /// Plain messages smaller than this are sent by the short way (`send_plain`), and reads may
+    /// try the short way (`read_plain`); 0 if neither is allowed.
     pub(super) plain_below: usize,
-    /// Those that were read another way may take the short one from there.
+    /// Plain messages may be parsed by the short way (`plain_message`) even where they were read
+    /// by another.
     pub(super) hears_plain: bool,
     /// What epoll watches for.
     pub(super) interest: Interest,
     /// Reading stopped: a message has nowhere to go.
     pub(super) blocked: bool,
-    /// Turns without anything moving.
+    /// How often, since the connection moved last, it was read in vain or another one moved.
     pub(super) misses: u32,
-    /// The peer knows messages that wait at their sender.
+    /// The peer's protocol has tagged messages that wait at their sender until they are asked
+    /// for ([`Op::TagRts`](crate::wire::Op::TagRts)).
     pub(super) rendezvous: bool,
-    /// What the peer knows.
+    /// What the peer knows beyond the protocol of the original.
     pub(super) knows: Knows,
 
     /// Small transfers that leave together, before those in `tx`.
     pub(super) batch: Batch,
-    /// Answers were put down in `batch` or `tx` that leave when all that came with their
-    /// requests is understood.
+    /// `batch` or `tx` holds answers that are sent when all that came with their requests is
+    /// parsed.
     pub(super) answers: bool,
     /// The turn in which a message of the application left last.
     pub(super) sent_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
-    /// One of them may stand behind a fence.
+    /// A transfer in `tx` may be fenced (FI_FENCE).
     pub(super) fenced: bool,
-    /// The next header's number.
+    /// The number of the next header to send (`Header::id`).
     pub(super) tx_id: u8,
     /// Messages sent that are complete when the peer says so, in order.
     pub(super) unacked: VecDeque<Finish>,
-    /// What left without being copied, if anything may.
+    /// Messages sent without being copied (MSG_ZEROCOPY); none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
-    /// Messages announced that wait here, by their number.
+    /// Messages of ours that were announced to the peer and wait here until it asks for them, by
+    /// number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
-    /// Requests sent to read the peer's memory, or for atomic operations: where
-    /// the answers go, in order.
+    /// Where the answers go to reads of the peer's memory and atomic operations that were sent,
+    /// in the order of the requests.
     pub(super) reads: VecDeque<(RecvBuf, Finish)>,
-    /// Bytes of former values that the peer fetched and has not taken yet.
+    /// Bytes of fetched values in answers to the peer's atomic operations that are not sent yet.
     pub(super) fetched: usize,
-    /// What answers and acknowledgements that wait for the peer take of memory.
+    /// Bytes of memory that answers and acknowledgements take which wait for the peer to read
+    /// them.
     pub(super) owed: usize,
 
     /// The last message was large, and so will be the next: its beginning is enough
@@ -111,9 +115,10 @@ pub(crate) struct Conn {
     pub(super) large: bool,
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
-    /// Numbers of messages that wait, or waited until asked for, at the peer.
+    /// Numbers of the peer's announced messages that have not begun to arrive, asked for or not.
     pub(super) announced: Numbers,
-    /// Those of them that are not asked for yet: where they are noted.
+    /// Announced messages that are not asked for yet, by number: the queue and id under which
+    /// the inbox keeps a note of each.
     pub(super) at_sender: HashMap<u8, (usize, u32)>,
     /// Messages asked for that waited at the peer, by their number.
     pub(super) expected: HashMap<u8, Incoming>,
@@ -122,7 +127,7 @@ pub(crate) struct Conn {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
-    /// It called, and is in no address vector.
+    /// Set while the peer counts as a stranger: it called, and is in no address vector.
     pub(super) guest: Option<Guest>,
 }
 
@@ -167,8 +172,8 @@ impl Conn {
         }
     }
 
-    /// Messages may flow, `by_ring` or by a call for each, to an endpoint that
-    /// `buffers` them or not; the peer's byte order is known.
+    /// The connection is made: messages may flow. `by_ring`: through an io_uring; `buffers`: the
+    /// endpoint has buffered receives. The peer's byte order is known by now.
     pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
         self.stage = Stage::Connected;
         self.socket.set_peer_timeout(config().peer_timeout);
@@ -193,13 +198,14 @@ impl Conn {
             || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
     }
 
-    /// Whether the peer has done all it was asked to, as far as it answers.
+    /// Whether nothing is outstanding at the peer: no acknowledgement, no answer and no
+    /// announced message, so that a fenced transfer may leave.
     pub(super) fn is_settled(&self) -> bool {
         let answering = matches!(&self.incoming, Some(incoming) if incoming.is_answer());
         self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty() && !answering
     }
 
-    /// Bytes to come of the message that is being received.
+    /// Bytes still to come of the message that is being received; 0 if there is none.
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.incoming.as_ref().map_or(0, Incoming::left)
@@ -211,8 +217,8 @@ impl Conn {
         self.left() >= DIRECT_MIN
     }
 
-    /// Copies the stash to the start of `staging`; the room behind it for what is
-    /// read next, as much of it as is worth reading.
+    /// Copies the stash to the start of `staging`. Returns the room behind it for the next read,
+    /// as much as is worth reading.
     #[inline]
     pub(super) fn room_in<'r>(&self, staging: &'r mut [u8]) -> &'r mut [u8] {
         let (stash, room) = staging.split_at_mut(self.stash.len());
@@ -221,7 +227,7 @@ impl Conn {
         &mut room[..worth]
     }
 
-    /// Takes out what waits to be sent, in order.
+    /// Takes out all transfers that are not sent completely, in order.
     pub(super) fn unsent(&mut self) -> impl Iterator<Item = Finish> {
         let (batch, reads) = std::mem::take(&mut self.batch).into_finishes();
         let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
@@ -233,8 +239,8 @@ impl Conn {
         self.stage == Stage::Connecting
     }
 
-    /// Queues what the peer waits for: before a fence, which may wait for what
-    /// the peer sends behind it.
+    /// Queues an answer the peer waits for. It goes before a fenced transfer, whose fence may
+    /// wait for what the peer sends only after the answer.
     pub(super) fn push_answer(&mut self, answer: Outgoing) {
         if self.fenced {
             if let Some(fence) = self.tx.iter().position(Outgoing::is_fenced) {
@@ -245,14 +251,15 @@ impl Conn {
         self.tx.push_back(answer);
     }
 
-    /// Whether an answer of `len` bytes may leave with others: none waits in the queue, and
-    /// not so many are there already that the socket does not take.
+    /// Whether an answer of `len` bytes may join the batch: it is small, nothing waits in `tx`,
+    /// and the batch is not full.
     #[inline]
     pub(super) fn answers_together(&self, len: usize) -> bool {
         len <= COPY_MAX && self.is_clear() && !self.batch.is_full()
     }
 
-    /// Puts such an answer down; gives the room for its bytes.
+    /// Adds an answer to the batch ([`Conn::answers_together`]); returns the room for its `len`
+    /// bytes.
     #[inline]
     pub(super) fn join_answer(
         &mut self,
@@ -265,14 +272,14 @@ impl Conn {
         self.batch.push(&wire[..wire_len], len, finish)
     }
 
-    /// Queues what waited without this connection.
+    /// Queues transfers that waited for a connection to the peer while there was none.
     pub(super) fn take_over(&mut self, waiting: VecDeque<Outgoing>) {
         self.fenced = true;
         self.tx.extend(waiting);
     }
 
-    /// Numbers a header that leaves now or with the batch, and writes it to the
-    /// start of `wire`; how many bytes it is.
+    /// Numbers a header that leaves now or with the batch, and writes it to the start of `wire`.
+    /// Returns its length in bytes.
     #[inline(always)]
     pub(super) fn write_header(&mut self, header: &mut Header, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;

@@ -1,12 +1,11 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! Transmit and receive context of the same index are one [`Ep`], so that what
-//! they do passes the ways of any endpoint. The first is in all an endpoint that
-//! is not scalable: it listens, and peers that know nothing of contexts talk with
-//! it. Any other pair of contexts, of a sender and of a receiver, gets a
-//! connection of its own, on which only the one sends messages to the other. It
-//! is made like all others, from the sender to the listener; what opens it names
-//! both, and the sender as everybody knows it, by the endpoint's address.
+//! The transmit and the receive context of the same index are one [`Ep`], so that their
+//! operations take the same code as those of any endpoint. Context 0 behaves like an endpoint
+//! that is not scalable: it listens, and peers that know nothing of contexts talk with it. Any
+//! other pair of a sender's and a receiver's context gets a connection of its own, on which
+//! messages go one way only. It is made like all others, from the sender to the receiver's
+//! listener; the request names both contexts, and the sender by its endpoint's address.
 use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
@@ -19,18 +18,18 @@ use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
 
-/// Said with a refusal that is for good.
+/// The data of a refusal that is final, because the called endpoint has no such receive context.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
 
 impl Ep {
-    /// What a connection to this peer is between.
+    /// The contexts that a connection to this peer is between.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
-        // A connected endpoint has none, and no peers.
+        // A connected endpoint has no peers, and no contexts but 0.
         Contexts { tx: self.index, rx }
     }
 
-    /// Half of it is opened as a context like this.
+    /// Sets the attributes of a transmit or receive context that is opened.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
         match attr {
             ContextAttr::Tx(tx) => self.limit_sends(tx.size, tx.inject_size),
@@ -40,8 +39,9 @@ impl Ep {
         }
     }
 
-    /// The peer that a destination names which is not in the first table: one
-    /// not sent to yet, or a receive context of one (fi_rx_addr).
+    /// The peer that a destination names if `names.first` does not know it: one that nothing was
+    /// sent to yet, or a peer's receive context (fi_rx_addr). -FI_ENOAV without an address
+    /// vector.
     pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
         let av = self.av.as_ref().ok_or(Error::NOAV)?;
         match self.names.look_up(av, dest)? {
@@ -52,12 +52,12 @@ impl Ep {
 }
 
 impl Conn {
-    /// Something of the application's is under way.
+    /// Whether a transfer or receive of the application is under way on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
     }
 
-    /// Something that the application sent is not complete.
+    /// Whether a transfer of the application is not complete.
     fn is_sending(&self) -> bool {
         !self.is_settled()
             || self.is_lending()
@@ -65,7 +65,7 @@ impl Conn {
             || self.tx.iter().any(|outgoing| !outgoing.finish.internal)
     }
 
-    /// A posted receive is being filled.
+    /// Whether a posted receive is being filled.
     fn is_filling(&self) -> bool {
         let posted = |incoming: &Incoming| matches!(incoming.target, Target::Posted(_));
         self.incoming.as_ref().is_some_and(posted) || self.expected.values().any(posted)
@@ -73,8 +73,8 @@ impl Conn {
 }
 
 impl State {
-    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
-    /// receive. The first one's number names the whole.
+    /// Adds `count` contexts of a scalable endpoint, of which the first `receivers` have a
+    /// receive context. Returns their numbers; the first names the scalable endpoint as a whole.
     pub(crate) fn add_contexts(
         &mut self,
         identity: &Identity,
@@ -92,8 +92,7 @@ impl State {
         ids
     }
 
-    /// The scalable endpoint can be called from now on, and its contexts name
-    /// themselves by its address.
+    /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
         let Identity { local, firewalled, .. } = self.eps[ids[0]].identity;
@@ -104,7 +103,7 @@ impl State {
         Ok(())
     }
 
-    /// A context is enabled.
+    /// Binds queues and counters to a transmit or receive context that is enabled.
     pub(crate) fn bind_half(&mut self, ep_id: u32, half: Half, bindings: &Bindings) {
         match half {
             Half::Transmit => self.eps[ep_id].bind_tx(bindings),
@@ -112,8 +111,8 @@ impl State {
         }
     }
 
-    /// A context is closed: what was posted to it is dropped silently, and with
-    /// it the connections where some of that is under way.
+    /// Closes a transmit or receive context: drops its operations without reporting them, and
+    /// ends the connections on which some of them are under way.
     pub(crate) fn close_half(&mut self, ep_id: u32, half: Half) {
         let ledger = &mut self.eps[ep_id].ledger;
         match half {
@@ -124,7 +123,7 @@ impl State {
             self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
         for id in ids {
             if half == Half::Transmit && self.conns.get(id).is_some_and(Conn::is_connected) {
-                // What was injected is complete for the application.
+                // Injected messages are complete for the application, so they must leave.
                 self.flush(id);
             }
             let concerned = self.conns.get(id).is_some_and(|conn| match half {
@@ -153,7 +152,8 @@ impl State {
         }
     }
 
-    /// A transmit context of a peer calls, for one of our receive contexts.
+    /// Answers a connection request of a peer's transmit context for one of our receive
+    /// contexts; refuses it if there is no such context.
     pub(super) fn context_request(
         &mut self,
         id: u32,
@@ -164,7 +164,7 @@ impl State {
         let listener = self.conns[id].ep;
         let ep = &self.eps[listener];
         let receiver = match contexts.rx {
-            // Also of an endpoint that is not scalable.
+            // Receive context 0, which endpoints that are not scalable have as well.
             0 => Some(listener),
             rx => ep.receivers.get(usize::from(rx)).copied(),
         };
@@ -184,7 +184,7 @@ impl State {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
-        // Contexts are in no groups.
+        // Contexts of scalable endpoints are in no multicast groups.
         let knows = Knows { multicast: false, ..conn.knows };
         let answer = CmMessage::encode_for(CmType::Response, knows, contexts, &answer.encode());
         match conn.socket.send(&answer) {

@@ -41,18 +41,19 @@ pub(crate) enum Kind {
 /// them: FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TargetOf {
-    /// By reads and writes (FI_RMA).
+    /// Rights of a peer's fi_read and fi_write (FI_RMA).
     pub(crate) rma: u64,
-    /// By atomic operations (FI_ATOMIC).
+    /// Rights of a peer's atomic operations (FI_ATOMIC).
     pub(crate) atomics: u64,
 }
 
 impl TargetOf {
-    /// It is no target.
+    /// An endpoint whose peers may not access memory at all.
     pub(crate) const NOTHING: Self = Self { rma: 0, atomics: 0 };
 
-    /// Of an endpoint with these capabilities: FI_RMA and FI_ATOMIC alone mean access in
-    /// every direction, with a direction what is named (fi_getinfo(3)).
+    /// What an endpoint with these capabilities lets peers do: FI_RMA and FI_ATOMIC without a
+    /// direction mean access in every direction, with a direction only what is named
+    /// (fi_getinfo(3)).
     pub(crate) fn new(caps: u64) -> Self {
         let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
         let rights = match caps & (FI_READ | FI_WRITE | both) {
@@ -64,62 +65,66 @@ impl TargetOf {
     }
 }
 
-/// What an endpoint is from its opening on.
+/// What an endpoint is from its opening on: its kind, its address, and what it was asked to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) kind: Kind,
-    /// Peers cannot call it, as it tells them (FI_OPT_FIREWALL_ADDR).
+    /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
     pub(crate) firewalled: bool,
-    /// Its own address; the port is 0 until it listens.
+    /// The endpoint's own address; the port is 0 until it listens.
     pub(crate) local: SocketAddr,
-    /// Connects from the port in `local`, which is a passive endpoint's.
+    /// The endpoint connects from the port in `local`, which is that of the passive endpoint it
+    /// was opened with.
     pub(crate) keep_port: bool,
-    /// A receive's source counts (FI_DIRECTED_RECV).
+    /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
     pub(crate) directed: bool,
-    /// A message from a stranger is reported with the stranger's address
+    /// A message from a peer that is in no address vector is reported with that peer's address
     /// (FI_SOURCE_ERR).
     pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
+    /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
+    /// FI_MULTICAST).
     pub(crate) collective: bool,
-    /// It takes notices of multicast groups (FI_MULTICAST).
+    /// The endpoint takes notices of multicast groups (FI_MULTICAST).
     pub(crate) multicast: bool,
-    /// Messages are reported as they come (FI_BUFFERED_RECV).
+    /// Messages are reported as they come, and claimed then (FI_BUFFERED_RECV).
     pub(crate) buffered: bool,
-    /// What peers may do to our memory.
+    /// What peers may do to registered memory through this endpoint.
     pub(crate) target: TargetOf,
     /// tx_attr.size: sends under way before -FI_EAGAIN.
     pub(crate) tx_size: usize,
-    /// tx_attr.inject_size.
+    /// tx_attr.inject_size: most bytes of an injected message.
     pub(crate) inject_size: usize,
 }
 
-/// Somebody an RDM endpoint talks with.
+/// A peer of an RDM endpoint, connected or not.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: Addr,
-    /// Which of its receive contexts; 0 if it is not scalable.
+    /// Which of the peer's receive contexts this is; 0 if the peer is not scalable.
     pub(super) rx: u16,
-    /// Its name in the address vector, FI_ADDR_NOTAVAIL if it has none.
+    /// The peer's fi_addr_t in the address vector, FI_ADDR_NOTAVAIL if it has none.
     pub(super) name: fi_addr_t,
-    /// What completions call it: its name, or what the application chose.
+    /// What completions report as the source: `name`, or what the application chose
+    /// (FI_AV_USER_ID).
     pub(super) id: fi_addr_t,
-    /// The connection to send on.
+    /// The connection to send on, `NONE` if there is none.
     pub(super) conn: u32,
-    /// All its connections; more than one only for an endpoint's talk with itself.
+    /// How many connections the peer has; more than one only where an endpoint sends to itself.
     pub(super) conns: usize,
-    /// Its process, as it said; 0 if not known.
+    /// The peer's process id, as its connection message said; 0 if not known.
     pub(super) pid: u32,
-    /// Which of those that have, or had, this number: at random; 0 if not known.
+    /// A random number of the peer's process, which tells it from others that had its process
+    /// id; 0 if not known.
     pub(super) instance: u32,
-    /// Unexpected messages that came from it.
+    /// How many unexpected messages of this peer are kept.
     pub(super) messages: usize,
-    /// What waits for a connection while there is none.
+    /// Transfers that wait for a connection to this peer while there is none.
     pub(super) parked: VecDeque<Outgoing>,
-    /// It refused us, most likely because it is calling us itself: when to call
-    /// again, and how often we did.
+    /// Set when the peer refused our call, most likely because it is calling us itself: when to
+    /// call again, and how often it has refused (`refusals`).
     pub(super) retry: Option<Instant>,
     pub(super) refusals: u32,
-    /// It said that it cannot be called.
+    /// The peer said that it cannot be called.
     pub(super) firewalled: bool,
 }
 
@@ -127,35 +132,37 @@ pub(super) struct Peer {
 pub(crate) struct Ep {
     pub(super) identity: Identity,
     pub(super) fid: FidPtr,
-    /// Where its operations are reported.
+    /// Where the endpoint's operations are reported: completion queues and counters.
     pub(super) ledger: Ledger,
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
     /// What receives report as their source (`OPT_SOURCE`).
     pub(super) source: Option<fi_addr_t>,
 
-    /// Sends that are not complete.
+    /// Transfers of the application that are not complete; at most tx_attr.size.
     pub(super) tx_pending: usize,
 
-    /// Its receives and the messages that wait, or those it shares.
+    /// The inbox with its receives and unexpected messages: its own, or that of a shared receive
+    /// context.
     pub(super) inbox: u32,
-    /// Messages are reported as they come.
+    /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them.
     pub(super) buffering: Option<Box<Buffering>>,
 
-    /// RDM: where peers connect to.
+    /// RDM: the listening socket that peers connect to.
     pub(super) listener: Option<(Socket, Door)>,
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
-    /// Which of a scalable endpoint's contexts this is; 0 is also its listener
-    /// and its talk with endpoints that are not scalable.
+    /// Index of this context in a scalable endpoint. Context 0 also listens, and talks with
+    /// endpoints that are not scalable.
     pub(super) index: u16,
-    /// The first one knows all that receive.
+    /// In context 0 of a scalable endpoint: the engine's numbers of all receive contexts, by
+    /// index.
     pub(super) receivers: Vec<u32>,
 
     /// MSG: the connection.
     pub(super) conn: u32,
-    /// MSG: it was connected and is so no more, for good.
+    /// MSG: the endpoint was connected and its connection has ended, for good.
     pub(super) ended: bool,
 }
 
@@ -181,7 +188,8 @@ impl Ep {
         }
     }
 
-    /// The connection to whom an operation names, if it is known and has one.
+    /// The connection to the destination of an operation, if that is a known peer; `NONE` if the
+    /// peer has no connection.
     #[inline(always)]
     pub(super) fn conn_to(&self, dest: fi_addr_t) -> Option<u32> {
         if self.identity.kind == Kind::Msg {
@@ -190,29 +198,31 @@ impl Ep {
         Some(self.peers.get(self.names.first(dest)?)?.conn)
     }
 
-    /// The peer's name, by which receives choose.
+    /// The peer's fi_addr_t, with which a receive's source is matched; FI_ADDR_NOTAVAIL if it
+    /// has none.
     #[inline]
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
-        // A connected endpoint has no peers, and a stranger may be forgotten by now.
+        // A connected endpoint has no peers, and a peer without a name may be forgotten by now.
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
 
-    /// The peer as completions report it.
+    /// The source address that completions report for the peer.
     #[inline]
     pub(super) fn id_of(&self, peer: u32) -> fi_addr_t {
-        // A connected endpoint has no peers, and a stranger may be forgotten by now.
+        // A connected endpoint has no peers, and a peer without a name may be forgotten by now.
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
     }
 
-    /// The source a receive is restricted to, if any. One of the library's own always is, if
-    /// it names one: nothing that a message says of it is to be believed.
+    /// The source a receive is restricted to, if any. A receive of the library's own is always
+    /// restricted to the source it names: what a message says of its sender is not to be
+    /// believed.
     #[inline]
     pub(super) fn wanted_source(&self, src: fi_addr_t, own: bool) -> Option<u64> {
         ((self.identity.directed || own) && src != FI_ADDR_UNSPEC).then_some(src)
     }
 
-    /// Whether a message that no receive waits for is not to be kept: one of the library's
-    /// own whose sender is not in the address vector.
+    /// Whether a message that no receive waits for is dropped instead of kept: a message of the
+    /// library's own whose sender is not in the address vector.
     pub(super) fn drops(&self, about: &About) -> bool {
         about.collective
             && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
@@ -223,8 +233,9 @@ impl Ep {
             )
     }
 
-    /// Whether a peer is in no address vector. Whom a connected endpoint talks with, the
-    /// application chose; who has buffered receives asked to be told of all.
+    /// Whether a peer counts as a stranger: it is in no address vector. Not on a connected
+    /// endpoint, whose peer the application chose, nor with buffered receives, which ask to be
+    /// told of all.
     #[inline]
     pub(super) fn is_stranger(&self, peer: u32) -> bool {
         self.identity.kind == Kind::Rdm
@@ -232,19 +243,20 @@ impl Ep {
             && self.name_of(peer) == FI_ADDR_NOTAVAIL
     }
 
-    /// Whether a tag is one of the library's own (fi_collective(3)).
+    /// Whether a tag belongs to the library itself on this endpoint, not to the application
+    /// (fi_collective(3)).
     #[inline]
     pub(super) fn takes_aside(&self, tag: u64) -> bool {
         tag & OWN_TAG != 0 && self.identity.collective
     }
 
-    /// The peer with this address, made if it is new. `addr` is without an IPv6
-    /// flow label, which does not tell peers apart.
+    /// The peer with this address, added if it is new. `addr` is without an IPv6 flow label,
+    /// which does not tell peers apart.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
         self.context_at(addr, 0)
     }
 
-    /// The same for a receive context of a peer's.
+    /// The peer with this address and receive context `rx`, added if it is new.
     pub(super) fn context_at(&mut self, addr: Addr, rx: u16) -> u32 {
         if let Some(peer) = self.names.at(addr.clone(), rx) {
             return peer;
@@ -270,8 +282,8 @@ impl Ep {
         peer
     }
 
-    /// Forgets a peer nobody refers to: not connected, not in the address
-    /// vector, no message from it waiting.
+    /// Removes a peer that nothing refers to: not connected, not in the address vector, without
+    /// kept messages and waiting transfers.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         let Some(entry) = self.peers.get(peer) else { return };
         if entry.conn == NONE
@@ -287,12 +299,14 @@ impl Ep {
 }
 
 impl Ep {
-    /// What it tells peers about itself when a connection is made.
+    /// The feature bits ([`RdmHello`](crate::wire::RdmHello)) that the endpoint tells peers when
+    /// a connection is made.
     pub(super) fn features(&self) -> u8 {
         if self.identity.firewalled { BEHIND_FIREWALL } else { 0 }
     }
 
-    /// Whether a peer cannot be called, as it said or the application did.
+    /// Whether a peer cannot be called, as the peer itself said or the application
+    /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
         let peer = &self.peers[peer];
         peer.firewalled || self.av.as_ref().is_some_and(|av| av.is_firewalled(peer.name))
@@ -300,7 +314,7 @@ impl Ep {
 }
 
 impl State {
-    /// FI_OPT_FIREWALL_ADDR.
+    /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
     pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled
     }
@@ -311,7 +325,7 @@ impl State {
         self.eps.insert(Ep::new(identity, inbox))
     }
 
-    /// FI_OPT_MIN_MULTI_RECV.
+    /// Sets what completions of receives report as their source (`OPT_SOURCE`).
     pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
         self.eps[ep].source = Some(source);
     }
@@ -320,15 +334,16 @@ impl State {
         &mut self.inboxes[self.eps[ep].inbox].min_multi_recv
     }
 
-    /// The endpoint, to set up or ask.
+    /// The endpoint with this number, to set it up or ask it.
     pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
         &mut self.eps[id]
     }
 
-    /// An address got a name.
+    /// The address vector gave `addr` a name: the peer and the messages kept of it take the
+    /// name, and a call that waited for it is answered.
     pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        // Only peers that exist; others are looked up when they are sent to.
+        // Only peers that the endpoint has; others are looked up when they are sent to.
         for peer in ep.names.all_at(addr) {
             let entry = &mut ep.peers[peer];
             entry.name = name;
@@ -345,7 +360,7 @@ impl State {
         self.admit_held(ep_id, addr);
     }
 
-    /// The application chose what completions report for a name.
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
         for peer in ep.names.named(name) {
@@ -355,7 +370,8 @@ impl State {
         }
     }
 
-    /// A name is gone. The connection stays; the peer is a stranger again.
+    /// A name was removed from the address vector. The peer becomes a stranger; its connection
+    /// stays unless only known peers may call (FI_TCP_PEERS).
     pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         let peers = ep.names.take(name);
@@ -376,12 +392,13 @@ impl State {
 }
 
 impl Ep {
-    /// Its inbox is its own, or it is what others share.
+    /// Whether this is a shared receive context, to which the inbox belongs that other endpoints
+    /// share.
     pub(super) fn owns_inbox(&self) -> bool {
         self.identity.kind == Kind::Srx
     }
 
-    /// Remembers what is bound, when the endpoint is enabled.
+    /// Takes over the objects bound to the endpoint, when it is enabled.
     pub(crate) fn bind(&mut self, bindings: &Bindings) {
         self.bind_tx(bindings);
         self.bind_rx(bindings);
@@ -389,12 +406,13 @@ impl Ep {
         self.av.clone_from(&bindings.av);
     }
 
-    /// What is bound for sending.
+    /// Takes over the completion queue and counters bound for transmits.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
         self.ledger.tx.clone_from(&bindings.ledger.tx);
     }
 
-    /// What is bound for receiving, and for what peers do to our memory.
+    /// Takes over the completion queue and counters bound for receives and for peers' accesses
+    /// to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
         self.ledger.rx.clone_from(&bindings.ledger.rx);
         if let Some(buffering) = &mut self.buffering {
@@ -402,27 +420,28 @@ impl Ep {
         }
     }
 
-    /// How many sends may be under way, and how large injected ones are.
+    /// Sets how many transfers may be under way, and how many bytes may be injected.
     pub(super) fn limit_sends(&mut self, size: usize, inject_size: usize) {
         (self.identity.tx_size, self.identity.inject_size) = (size.max(1), inject_size);
     }
 
-    /// Whether messages are reported as they come.
+    /// Whether the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
         self.buffering.is_some()
     }
 
-    /// Whether messages of the library's own come to it.
+    /// Whether the endpoint takes messages of the library's own (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) fn is_collective(&self) -> bool {
         self.identity.collective
     }
 
-    /// FI_DIRECTED_RECV and FI_SOURCE_ERR.
+    /// Sets whether a receive's source is matched (FI_DIRECTED_RECV) and unknown sources are
+    /// reported (FI_SOURCE_ERR).
     pub(super) fn choose_sources(&mut self, directed: bool, source_err: bool) {
         (self.identity.directed, self.identity.source_err) = (directed, source_err);
     }
 
-    /// Events name the endpoint by this.
+    /// Sets the fid by which events name the endpoint.
     pub(crate) fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
     }
@@ -432,12 +451,12 @@ impl Ep {
         self.identity.local
     }
 
-    /// Chooses the own address.
+    /// Sets the endpoint's own address, before it listens.
     pub(crate) fn set_local(&mut self, local: SocketAddr) {
         self.identity.local = local;
     }
 
-    /// tx_attr.size and inject size, and sends under way.
+    /// How many more transfers may be started: tx_attr.size less those under way.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.tx_size.saturating_sub(self.tx_pending)
     }

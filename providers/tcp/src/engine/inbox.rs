@@ -14,66 +14,68 @@ use std::collections::{HashMap, VecDeque};
 /// senders stops, if the user says nothing else (FI_TCP_MAX_UNEXPECTED).
 pub(crate) const MAX_UNEXPECTED: usize = 256 << 20;
 
-/// Receives that several connections share and that messages of which only a part is
-/// here leave to whole ones.
+/// While no more receives than this are posted to a shared receive context, a message of which
+/// only a part is here does not take one, so that complete messages find some.
 const SPARE_RECEIVES: usize = 8;
 
-/// What an unexpected message costs beside its bytes: its place in tables that grow by
-/// doubling, and what the allocator adds to its bytes.
+/// Bytes of memory that an unexpected message costs beside its own: its place in tables that
+/// grow by doubling, and what the allocator adds.
 pub(super) const MESSAGE_COST: usize = Unexpected::<Message>::COST + 32;
 
-/// A peer may fill so many times what it leaves free: alone most of the room, with others
-/// as much as each of them.
+/// A peer's kept messages may take up to so many times the bytes that are free beside all of
+/// them: a peer alone gets most of the room, several get equal shares.
 const GREED: usize = 4;
 
-/// So much every peer with a name may have, whatever others have.
+/// Bytes of kept messages that every peer with a name may have, whatever others have.
 const SURE: usize = 32 << 10;
 
-/// What strangers may fill of the room, in sum and each.
+/// Strangers may take this fraction of the room for kept messages: a quarter in sum
+/// (`ALL_STRANGERS`), a 256th each (`ONE_STRANGER`).
 const ALL_STRANGERS: usize = 4;
 const ONE_STRANGER: usize = 256;
 
-/// Strangers without a connection whose messages are kept.
+/// Most strangers without a connection whose messages are kept.
 const MAX_LEFT: usize = 4096;
 
-/// So much of a message is allocated before any of it is here.
+/// Most bytes that are allocated for an unexpected message before any of it is here.
 const FIRST_ROOM: usize = 1 << 20;
 
-/// So many times what is here then, when more comes.
+/// When more of an unexpected message comes, its room grows to so many times what is here.
 const MORE_ROOM: usize = 4;
 
-/// Room below which a multi-receive buffer is given back, if not set
-/// (FI_OPT_MIN_MULTI_RECV).
+/// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is given back when less than this is
+/// left of it, in bytes.
 const MIN_MULTI_RECV: usize = 16384;
 
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     pub(super) tagged: bool,
-    /// The tag of a message that is received as what has none (`Op::TaggedMsg`).
+    /// The tag of a message that is received as an untagged one although it has a tag
+    /// (`Op::TaggedMsg`).
     pub(super) msg_tag: Option<u64>,
-    /// It belongs to a collective operation.
+    /// The message belongs to a collective operation, or is another of the library's own.
     pub(super) collective: bool,
     pub(super) tag: u64,
-    /// Its bytes in all.
+    /// Bytes of the message, whether they are here or not.
     pub(super) len: usize,
     pub(super) cq_data: Option<u64>,
-    /// Its sender waits for an acknowledgement.
+    /// The sender waits for an acknowledgement.
     pub(super) ack: bool,
-    /// It wants what was written to be durable first.
+    /// The acknowledgement may come only when what was written is durable (FI_COMMIT_COMPLETE).
     pub(super) commit: bool,
-    /// The endpoint it came to, which reports it.
+    /// The endpoint the message came to, which reports it.
     pub(super) ep: u32,
-    /// Who sent it.
+    /// The sender's number among that endpoint's peers; `NONE` on a connected endpoint.
     pub(super) peer: u32,
-    /// The connection it came on, and that connection's serial number, because
-    /// its index may be another's by now.
+    /// The connection the message came on, and its serial number, because another connection may
+    /// have its index by now.
     pub(super) conn: u32,
     pub(super) serial: u64,
 }
 
 impl About {
-    /// Of a message with nothing special to it, which came on connection `id`.
+    /// Describes a plain message that came on connection `id`.
     pub(super) fn plain(tagged: bool, tag: u64, len: usize, conn: &Conn, id: u32) -> Self {
         Self {
             tagged,
@@ -91,46 +93,47 @@ impl About {
         }
     }
 
-    /// Whose it is.
+    /// The message's sender, by which kept messages are counted.
     pub(super) fn sender(&self) -> Sender {
         (self.ep, self.peer)
     }
 
-    /// Which of the inbox's pairs it belongs to.
+    /// Which of the inbox's pairs of queues the message belongs to: 0 untagged, 1 tagged, 2 of
+    /// collective operations.
     #[inline]
     pub(super) fn queue(&self) -> usize {
         usize::from(self.tagged) + usize::from(self.collective)
     }
 }
 
-/// How many pairs of posted receives and unexpected messages an inbox has.
+/// Pairs of queues, of posted receives and of unexpected messages, that an inbox has.
 pub(super) const QUEUES: usize = 3;
 
 /// How much of a message that came unexpectedly is here.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// All of it.
+    /// All bytes of the message.
     Whole(Box<[u8]>),
-    /// It is arriving.
+    /// The bytes that have arrived, with room for more.
     Arriving(Box<[u8]>),
-    /// It blocks its connection.
+    /// None: the message blocks its connection, and its bytes wait there.
     Blocking,
-    /// It waits at its sender, under this number.
+    /// None: the message waits at its sender, under this number.
     AtSender(u8),
-    /// Its connection ended before it was complete.
+    /// The connection ended before the message was complete.
     Lost,
 }
 
 impl Body {
-    /// Room for a message of `len` bytes of which these are here. A peer that announces
-    /// much gets memory as it sends it. -FI_ENOMEM if there is none.
+    /// Room for a message of `len` bytes of which `here` has come. Memory is allocated as a peer
+    /// sends, not as it announces. -FI_ENOMEM if there is none.
     pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
         let mut room = zeroed(len.min(FIRST_ROOM.max(here.len())))?;
         room[..here.len()].copy_from_slice(here);
         Ok(Self::Arriving(room))
     }
 
-    /// Bytes kept here, now or when all of a message is.
+    /// Bytes that the message of `len` bytes takes here, counted in full while it arrives.
     fn kept(&self, len: usize) -> usize {
         match self {
             Self::Whole(_) | Self::Arriving(_) => len,
@@ -139,8 +142,8 @@ impl Body {
     }
 }
 
-/// The room of a message of `len` bytes that has bytes up to `done`, behind these: all of
-/// the rest, or as much as there is by now.
+/// The room behind the first `done` bytes of a message of `len`: for all of the rest, or for as
+/// much as is allocated by now, which is more than nothing. -FI_ENOMEM if there is no memory.
 pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
     if done == room.len() && done < len {
         let mut more = zeroed(len.min(room.len() * MORE_ROOM).max(done + 1))?;
@@ -155,15 +158,15 @@ pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Resu
 pub(super) struct Message {
     pub(super) about: About,
     pub(super) body: Body,
-    /// Among those of the same sender and queue.
+    /// Neighbours in the list of messages of the same sender and queue.
     prev: u32,
     next: u32,
 }
 
-/// Who sent messages that are kept: an endpoint's number and its peer's.
+/// The sender of kept messages: the endpoint's number, and the peer's number there.
 type Sender = (u32, u32);
 
-/// What is kept of one sender.
+/// The account of one sender's kept messages.
 #[derive(Debug)]
 struct Share {
     /// The youngest message in each queue.
@@ -173,19 +176,19 @@ struct Share {
     stranger: bool,
 }
 
-/// Receives that wait for messages, and messages that wait for receives. All
-/// pairs are untagged, tagged, and those of collective operations.
+/// Receives that wait for messages, and messages that wait for receives, in three pairs of
+/// queues: untagged, tagged, and of collective operations.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    /// More than one endpoint may use it.
+    /// Several endpoints may share the inbox (it is a shared receive context's).
     pub(super) shared: bool,
     pub(super) posted: [Posted<Recv>; QUEUES],
     pub(super) unexpected: [Unexpected<Message>; QUEUES],
     /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     pub(super) claimed: HashMap<usize, u32>,
     pub(super) min_multi_recv: usize,
-    /// What the kept messages take, and those that are collected; of these those of
-    /// strangers; and the most.
+    /// Bytes of memory that kept and collected messages take; those of strangers among them
+    /// (`strangers`); and the bound (`most`, FI_TCP_MAX_UNEXPECTED).
     bytes: usize,
     strangers: usize,
     most: usize,
@@ -222,15 +225,15 @@ impl Inbox {
         Some(self.part_of(taken, about))
     }
 
-    /// What a message needs of the receive that was taken for it: all, or a part
-    /// if it is a multi-receive buffer, of which the rest is put back.
+    /// What a message needs of the receive that was taken for it: all of it, or a part of a
+    /// multi-receive buffer, whose rest is put back.
     pub(super) fn part_of(&mut self, taken: Taken<Recv>, about: &About) -> Recv {
         let posted = &mut self.posted[about.queue()];
         self.multi.part_of(posted, taken, about.len, self.min_multi_recv)
     }
 
-    /// Whether another message of `len` bytes of this sender's may be kept. Who is in no
-    /// address vector gets little: his messages wait in his connection.
+    /// Whether another message of `len` bytes of this sender may be kept. A stranger gets little
+    /// room: its further messages wait in its connection.
     pub(super) fn may_keep(&self, sender: Sender, stranger: bool, len: usize) -> bool {
         let cost = len.saturating_add(MESSAGE_COST);
         let free = self.most.saturating_sub(self.bytes);
@@ -250,9 +253,9 @@ impl Inbox {
     }
 
     /// Whether a message of which only a part is here is to be collected until it is whole,
-    /// before it takes a receive: others, whose messages are whole, must not wait for its
-    /// rest, which may never come. Nothing is collected while receives are plenty. An error
-    /// if no receive is as long, so that it is none of those that are wanted.
+    /// before it takes a receive: complete messages must not wait for its rest, which may never
+    /// come. Nothing is collected while receives are plenty. -FI_EPROTO if the message is longer
+    /// than any receive was.
     pub(super) fn collects(&mut self, len: usize) -> Result<bool> {
         let posted = &self.posted[0];
         if posted.len() > SPARE_RECEIVES {
@@ -271,24 +274,24 @@ impl Inbox {
         Ok(collects)
     }
 
-    /// A message that was collected is whole, or will never be.
+    /// Gives back the room of a collected message of `len` bytes, which is complete or lost.
     pub(super) fn collected(&mut self, len: usize) {
         self.bytes -= MESSAGE_COST + len;
     }
 
-    /// Whether there is room for a message of `len` bytes, whoever sends it.
+    /// Whether the inbox has room for a message of `len` bytes, whoever sends it.
     fn has_room(&self, len: usize) -> bool {
         self.most.saturating_sub(self.bytes) >= len.saturating_add(MESSAGE_COST)
     }
 
-    /// Whether another message that waits at its sender may be noted: each connection has
-    /// 255 at most.
+    /// Whether another message that waits at its sender may be noted. Each connection has at
+    /// most 255 of them.
     pub(super) fn may_note(&self) -> bool {
         self.has_room(0)
     }
 
-    /// Keeps a message until a receive takes it; its number. `src`: its sender, as receives
-    /// name him.
+    /// Keeps a message until a receive takes it; returns its number. `src` is its sender as
+    /// receives name it. -FI_ENOMEM if there is no memory.
     pub(super) fn keep(
         &mut self,
         about: About,
@@ -320,7 +323,7 @@ impl Inbox {
         Ok(id)
     }
 
-    /// Replaces the body of a kept message.
+    /// Replaces the body of a kept message, and accounts for the difference in size.
     pub(super) fn set_body(&mut self, queue: usize, id: u32, body: Body) {
         let Some(message) = self.unexpected[queue].get_mut(id) else { return };
         let (sender, len) = (message.about.sender(), message.about.len);
@@ -335,7 +338,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a kept message out for good.
+    /// Removes a kept message and takes it off its sender's account.
     pub(super) fn remove(&mut self, queue: usize, id: u32) -> Option<Message> {
         let unexpected = &mut self.unexpected[queue];
         let message = unexpected.remove(id)?;
@@ -363,12 +366,12 @@ impl Inbox {
         Some(message)
     }
 
-    /// Whether somebody claimed this message by a peek.
+    /// Whether the application claimed this message by FI_PEEK with FI_CLAIM.
     pub(super) fn is_claimed(&self, queue: usize, id: u32) -> bool {
         queue == 1 && self.claimed.values().any(|claimed| *claimed == id)
     }
 
-    /// What is kept of a sender, by queue and number, youngest first.
+    /// The kept messages of a sender, as queue and number, youngest first in each queue.
     pub(super) fn kept_of(&self, sender: Sender) -> Vec<(usize, u32)> {
         let Some(share) = self.shares.get(&sender) else { return Vec::new() };
         let mut kept = Vec::new();
@@ -382,7 +385,8 @@ impl Inbox {
         kept
     }
 
-    /// A sender of whom messages may be kept has another name, or is a stranger now.
+    /// A sender's fi_addr_t has changed, or it has become a stranger: its kept messages take
+    /// that over.
     pub(super) fn rename(&mut self, sender: Sender, src: fi_addr_t, stranger: bool) {
         let Some(share) = self.shares.get_mut(&sender) else { return };
         match (share.stranger, stranger) {
@@ -396,16 +400,16 @@ impl Inbox {
         }
     }
 
-    /// A stranger has no connection any more. What he said stays for a while: he may
-    /// have gone because all was said.
+    /// A stranger has no connection any more. Its messages stay for a while: it may have ended
+    /// because it had sent all.
     pub(super) fn leaves(&mut self, sender: Sender) {
         if self.shares.get(&sender).is_some_and(|share| share.stranger) {
             self.left.push_back(sender);
         }
     }
 
-    /// The stranger whose messages are to make room: who left first of those that `gone`
-    /// knows to be without a connection still.
+    /// The stranger whose messages are to make room: the first that lost its connection, of
+    /// those that `gone` says have none still.
     pub(super) fn oldest_left(&mut self, gone: impl Fn(Sender) -> bool) -> Option<Sender> {
         while let Some(sender) = self.left.pop_front() {
             if self.shares.get(&sender).is_some_and(|share| share.stranger) && gone(sender) {
@@ -415,7 +419,7 @@ impl Inbox {
         None
     }
 
-    /// Whether more strangers left messages than are kept.
+    /// Whether more than [`MAX_LEFT`] strangers without a connection have left messages.
     pub(super) fn too_many_left(&self) -> bool {
         self.left.len() > MAX_LEFT
     }
@@ -442,7 +446,7 @@ mod tests {
         }
     }
 
-    /// Fills an inbox with messages of a peer; how many it took.
+    /// Fills an inbox with messages of a peer; returns how many it took.
     fn fill(inbox: &mut Inbox, peer: u32, stranger: bool, len: usize) -> usize {
         let mut count = 0;
         while inbox.may_keep((0, peer), stranger, len) {

@@ -58,24 +58,25 @@ use std::time::{Duration, Instant};
 use tx::Packet;
 use uring::Transport;
 
-/// How many connections may be hot at a time: more than one are not read directly, so
-/// that two are as good as many.
+/// Most connections on the hot list (`State::hot`). Only a single hot connection is read without
+/// asking epoll; from two on epoll is asked, so a longer list would gain nothing.
 const MAX_HOT: usize = 2;
 
-/// Looks in vain after which a connection is hot no more.
+/// Reads in a row that find nothing after which a connection leaves the hot list.
 const COLD_AFTER: u32 = 4096;
 
-/// At most so many turns pass without asking epoll.
+/// Most turns of progress that may pass before epoll is asked again.
 const MAX_EPOLL_GAP: u32 = 64;
 
-/// Looks in vain, since something moved last, in which a caller is expected to find
-/// something, whatever it did between the looks before.
+/// Turns without a result, since something moved last, in which the hot connection is read
+/// directly even if the application does not poll in quick succession (`Looks::are_at_once`).
 const FEW: u32 = 2;
 
-/// Times that others moved after which a connection is hot no more.
+/// A connection leaves the hot list after others moved so many times while it did not.
 const LEFT_BEHIND: u32 = 16;
 
-/// What an epoll token names.
+/// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
+/// endpoint whose listener it is, the engine's timer, or a caller ([`Callers`]).
 const TOKEN_CONN: u64 = 0;
 const TOKEN_LISTENER: u64 = 1 << 32;
 const TOKEN_TIMER: u64 = 2 << 32;
@@ -86,7 +87,8 @@ pub(crate) struct Engine {
     state: Lock<State>,
     epoll: Arc<Epoll>,
     activity: AtomicU64,
-    /// The process that made it; a fork of that has a copy, but the same sockets.
+    /// The process that made the engine. A forked child has a copy of the engine, but shares its
+    /// sockets and its epoll with the parent ([`Engine::is_copy`]).
     pid: u32,
 }
 
@@ -112,9 +114,10 @@ pub(crate) struct State {
     inboxes: Slab<Inbox>,
     /// Connections that moved lately; one alone is looked at in every turn.
     hot: Vec<u32>,
-    /// Room to read into; taken out while it is used.
+    /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
+    /// is lent ([`State::lend_staging`]).
     staging: Box<[u8]>,
-    /// Room to write a message to that leaves at once.
+    /// The buffer in which a header and a small message are put together that are sent at once.
     packet: Box<Packet>,
     /// Connections that wait for room in a completion queue, or for their peers to take
     /// what waits for them.
@@ -123,49 +126,54 @@ pub(crate) struct State {
     crowded: Vec<(u32, u64)>,
     /// Connections with messages that are held back to leave together.
     held: Vec<u32>,
-    /// Takes them if the application does not come; nobody does if it serializes
-    /// its calls or wants no thread of ours, and then none are held back.
+    /// The thread that sends held messages if the application makes no call. None if the
+    /// application serializes its calls or wants no thread of the library; then no message is
+    /// held back without FI_MORE.
     courier: Option<Courier>,
-    /// Turns so far.
+    /// Turns of progress since the engine was made.
     turns: u64,
-    /// So many there were when the courier last came and was needed: nobody has looked
-    /// since then if there are no more, and what is held back now would wait for it
-    /// again.
+    /// The value of `turns` when the courier last had to send held messages. If `turns` is still
+    /// the same, the application has not driven progress since, and a message held back now
+    /// would wait for the courier again.
     forsaken: u64,
-    /// Batches that left without it.
+    /// Batches that were sent from the application's thread, without the courier.
     batches: u64,
-    /// Turns since anything moved.
+    /// Turns since any connection moved.
     idle: u32,
-    /// How the application looks when there is nothing.
+    /// How the application polls while nothing moves ([`courtesy`]).
     looks: Looks,
-    /// Turns since epoll was asked, and how many may pass.
+    /// Turns since epoll was asked, and how many may pass before it is asked again (`epoll_gap`,
+    /// 1 to [`MAX_EPOLL_GAP`]).
     since_epoll: u32,
     epoll_gap: u32,
     events: Vec<Event>,
-    /// Wakes for refused connections that are to be tried again.
+    /// Expires when refused connections are to be tried again, silent callers to be ended, or
+    /// deaf listeners to accept again; `epoll` watches it.
     timer: Timer,
-    /// Endpoints whose listener could not accept for want of descriptors.
+    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
+    /// of epoll until the timer expires.
     deaf: Vec<u32>,
-    /// When it goes off, if it does.
+    /// When `timer` expires; none if it is not set.
     wakes: Option<Instant>,
-    /// Who called and has not said yet what he wants.
+    /// Accepted connections whose request is not complete yet.
     callers: Callers,
-    /// Peers that called and are in no address vector, or were in none, with their serial
-    /// numbers.
+    /// Connections of peers that called and were in no address vector then, with the
+    /// connections' serial numbers, oldest first.
     guests: VecDeque<(u32, u64)>,
-    /// The connection of which bytes are being understood: its answers leave when that
-    /// is done.
+    /// The connection whose bytes are being parsed, or `NONE`: its answers are sent when that is
+    /// done.
     hearing: u32,
-    /// What answers and acknowledgements that wait for peers take of memory.
+    /// Bytes of memory that answers and acknowledgements take which wait, on all connections,
+    /// for peers to read them.
     owed: usize,
-    /// Memory that peers may read and write.
+    /// The domain's registered memory regions, which peers may read and write.
     regions: Arc<MrTable>,
 }
 
 impl Engine {
-    /// A new engine for a domain with these registered regions. Its lock costs
-    /// nothing if the application serializes its calls. Without `threads` it
-    /// starts none.
+    /// A new engine for a domain with these registered regions. `level` says whether the
+    /// engine's lock is needed at all (it costs nothing if the application serializes its
+    /// calls); without `threads` the engine starts no thread.
     pub(crate) fn new(level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let epoll = Arc::new(Epoll::new()?);
         let timer = Timer::new()?;
@@ -220,7 +228,8 @@ impl Engine {
     /// take it now.
     pub(crate) fn flush_all() {
         let pid = std::process::id();
-        // Its lock may have been held by another thread when a process was forked.
+        // In a forked child the lock of the list may be held for ever, by a thread that only the
+        // parent has.
         let Ok(live) = LIVE.try_lock() else { return };
         for engine in live.iter().filter_map(Weak::upgrade) {
             if engine.pid == pid {
@@ -229,19 +238,20 @@ impl Engine {
         }
     }
 
-    /// Sends what is held back, on a thread of ours; false if that is left to
-    /// somebody else, who is at it.
+    /// Sends held messages from a thread of the library; false if another thread holds the
+    /// engine's lock and so makes progress itself.
     fn flush(&self) -> bool {
         self.state.visit(State::flush_forsaken).is_some()
     }
 
-    /// Whether this is a forked process's copy of an engine, of which closing must
-    /// leave alone what both processes share: connections, and what epoll watches.
+    /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not
+    /// touch what both processes share: the connections, and what epoll watches.
     pub(crate) fn is_copy(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// A turn was in vain: others may want the processor.
+    /// Called after a turn that moved nothing: offers the processor to other threads, or sleeps,
+    /// as [`courtesy`] advises.
     #[inline(always)]
     fn give_way(&self, mut state: Guard<'_, State>) {
         let first = state.idle == 1;
@@ -256,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// Waits for the lock.
+    /// Takes the engine's lock, waiting for it if need be.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
@@ -274,7 +284,7 @@ impl Lender for Engine {
 impl Progress for Engine {
     #[inline]
     fn progress(&self) {
-        // Only read by the progress thread, which needs to see it move, not an
+        // `activity` is only read by the progress thread, which needs to see it change, not an
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Whoever holds the lock is making progress, or about to let go of it.
@@ -311,12 +321,13 @@ impl Progress for Engine {
 }
 
 impl State {
-    /// One turn of progress.
+    /// One turn of progress: feeds starved connections, sends held messages, and reads what
+    /// epoll or the hot connection has.
     pub(crate) fn turn(&mut self) {
         self.look_around();
     }
 
-    /// The same, in the place of its caller.
+    /// [`State::turn`], inlined into its caller.
     #[inline(always)]
     fn look_around(&mut self) {
         self.turns += 1;
@@ -421,8 +432,8 @@ impl State {
         self.epoll_gap = if news { 1 } else { (self.epoll_gap * 2).min(MAX_EPOLL_GAP) };
     }
 
-    /// Gives one connection a turn: connecting, writing what waits, reading.
-    /// Whether anything moved.
+    /// Gives one connection a turn: goes on connecting, sends what waits, reads. Returns whether
+    /// anything moved.
     #[inline(always)]
     fn service(&mut self, id: u32) -> bool {
         self.read_plain(id).unwrap_or_else(|| self.service_any(id))
@@ -441,7 +452,8 @@ impl State {
         moved
     }
 
-    /// All of a turn but reading. Whether anything moved.
+    /// A connection's turn but for reading: handshake, zero-copy notices, sending what waits.
+    /// Returns whether anything moved.
     fn advance(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get(id) else { return false };
         if !conn.is_connected() {
@@ -457,8 +469,9 @@ impl State {
         moved
     }
 
-    /// The connection moved: from now on it is looked at in every turn, if no other
-    /// moves. With a ring none is: in one call epoll tells of all, in another all are read.
+    /// Puts a connection that moved on the hot list: it is read in every turn while no other
+    /// moves. With an io_uring no connection is hot: one call asks epoll about all, another
+    /// reads all of them.
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
@@ -475,7 +488,8 @@ impl State {
         }
     }
 
-    /// One of several connections moved: those that did not for long are hot no more.
+    /// Of several hot connections `moved` did: those that moved too long ago ([`LEFT_BEHIND`])
+    /// leave the hot list.
     fn leave_behind(&mut self, moved: u32) {
         let mut index = 0;
         while let Some(&id) = self.hot.get(index) {
@@ -507,7 +521,8 @@ impl State {
         // report its end, which nobody looks at before it is read again.
         let _ = match (before, wanted) {
             _ if before == wanted => Ok(()),
-            // It tells what it is done with, whatever it is watched for.
+            // Epoll reports zero-copy notices on the error queue whatever the socket is watched
+            // for.
             (_, Interest::NONE) if conn.is_lending() => self.epoll.modify(fd, token, wanted),
             (_, Interest::NONE) => {
                 self.epoll.remove(fd);
@@ -519,8 +534,8 @@ impl State {
         };
     }
 
-    /// Before a caller sleeps on the engine's descriptor: true if everything
-    /// that waits will make it readable.
+    /// Called before a thread sleeps on the engine's epoll descriptor: true if every event that
+    /// the engine waits for will make that descriptor readable.
     fn prepare_to_block(&mut self) -> bool {
         if !self.crowded.is_empty() {
             self.keep_crowded();
@@ -560,13 +575,15 @@ impl State {
         self.starved.push(id);
     }
 
-    /// Whether nothing may be held back, since nobody would see to it soon.
+    /// Whether no message may be held back, because neither the application nor a courier would
+    /// send it soon.
     #[inline(always)]
     fn nobody_looks(&self) -> bool {
         self.forsaken == self.turns || self.courier.is_none()
     }
 
-    /// Sends what the application left.
+    /// Sends held messages for the courier, and notes whether the application has done nothing
+    /// since the courier was ordered (`forsaken`).
     fn flush_forsaken(&mut self) {
         if self.held.is_empty() {
             return;

@@ -15,20 +15,20 @@ use ofi_provider::multi_recv::Recv;
 use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::NONE;
 
-/// Only tagged messages can be looked at and claimed (fi_tagged(3)).
+/// The queue of tagged messages, the only ones that can be peeked at and claimed (fi_tagged(3)).
 pub(super) const TAGGED: usize = 1;
 
-/// What a receive that is nothing but that does not ask for.
+/// Flags of a receive that keep it from being posted by the short way.
 const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
 
 impl State {
-    /// fi_recv and its kin.
+    /// fi_recv and fi_trecv, in all their forms.
     #[inline(always)]
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
         let ep = &self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
         let queue = usize::from(tagged);
-        // By far the commonest case: no message waits, and there may be some to come.
+        // The commonest case: no message waits, and some may still come.
         if op.flags & SPECIAL == 0 && inbox.unexpected[queue].is_empty() && !ep.ended {
             let src = ep.wanted_source(op.src, false);
             let pattern = Pattern { src, tag: op.tag, ignore: op.ignore };
@@ -55,7 +55,7 @@ impl State {
             return Ok(());
         }
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
-            // Its parts are given out front to back of one piece.
+            // A multi-receive buffer must be contiguous: messages get its parts front to back.
             return Err(Error::INVAL);
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
@@ -106,16 +106,16 @@ impl State {
         }
     }
 
-    /// A kept message goes to a receive, or to nobody.
+    /// Gives a kept message to a receive, or drops it if there is none.
     pub(super) fn take_message(&mut self, ep_id: u32, queue: usize, id: u32, recv: Option<Recv>) {
         let inbox = &mut self.inboxes[self.eps[ep_id].inbox];
         let Some(message) = inbox.unexpected[queue].get(id) else { return };
-        // The one it came to, if several share the inbox.
+        // The endpoint the message came to, if several share the inbox.
         let ep = &mut self.eps[message.about.ep];
         let Some(mut message) = inbox.remove(queue, id) else { return };
         let about = message.about;
         let conn = about.conn;
-        // What is over is reported before its sender may be forgotten.
+        // A message that is whole or lost is reported before its sender may be forgotten.
         match (&message.body, &recv) {
             (Body::Whole(bytes), Some(recv)) => {
                 recv.buf.copy_from(0, bytes);
@@ -192,7 +192,8 @@ impl State {
         let claimed = if queue == TAGGED { &mut inbox.claimed } else { return Err(Error::INVAL) };
         let id = claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            // Its entry is that of any receive: only what was buffered is marked.
+            // The completion is that of any receive: only buffered messages are marked with
+            // FI_CLAIM.
             let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.take_message(ep_id, TAGGED, id, Some(recv));
             return Ok(());
@@ -263,7 +264,7 @@ impl State {
         let ep = &self.eps[ep_id];
         let gives_back = self.inboxes[ep.inbox].multi.cancelled(recv);
         if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
-            // Its last part, which is being filled, does.
+            // The buffer is given back by its last part, which is being filled.
             ep.ledger.rx.part();
         }
         let extra = gives_back | (recv.flags & ASIDE);
@@ -280,7 +281,8 @@ impl State {
                 self.cancelled(ep_id, queue, &recv);
             }
         }
-        // What met a tag and is not all here is as good as posted still.
+        // A buffered message that met a tag and is not complete counts as a posted receive
+        // still.
         let Some(buffering) = &mut self.eps[ep_id].buffering else { return };
         for (queue, id, posted) in buffering.take_all_owed() {
             self.cancelled(ep_id, queue, &Recv::new(RecvBuf::none(), posted, 0));
@@ -308,8 +310,7 @@ impl State {
         self.inboxes.remove(own);
     }
 
-    /// The endpoint goes: its inbox as well, or what came for it to one that
-    /// others use.
+    /// The endpoint is closed: removes its inbox, or its messages from the inbox that it shares.
     pub(super) fn leave_inbox(&mut self, ep_id: u32) {
         let ep = &mut self.eps[ep_id];
         let inbox = &mut self.inboxes[ep.inbox];
@@ -332,7 +333,7 @@ impl State {
 }
 
 impl Ep {
-    /// A peek found nothing.
+    /// Reports a peek that found no message: an error entry with -FI_ENOMSG.
     fn no_message(&self, op: &RecvOp) {
         let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
         self.ledger.rx.found_none(CompletionError::new(of, Error::NOMSG));

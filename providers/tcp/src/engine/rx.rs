@@ -30,34 +30,35 @@ use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// From how much on the rest of a message is read straight to its place.
+/// The rest of a message is read straight into its place if it has so many bytes or more.
 pub(super) const DIRECT_MIN: usize = 4096;
 
-/// From how much on it costs less to read a message in two calls than to copy it.
+/// Bytes from which on reading a message in two calls costs less than copying it.
 const LARGE: usize = 16 << 10;
 
-/// Bytes read of what comes behind a large message: enough for the next header.
+/// Bytes read beyond the end of a large message: enough for the next header.
 pub(super) const AHEAD_OF_LARGE: usize = 256;
 
-/// Reads of one connection in one turn, so that others get theirs.
+/// Most reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
 
 /// Where the bytes of a message go.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// To a receive.
+    /// To the buffer of a posted receive.
     Posted(Recv),
-    /// To the message kept under this number.
+    /// To the unexpected message kept under this number.
     Kept(u32),
-    /// Here, until all are there and it takes a receive ([`Inbox::collects`]).
+    /// Into this vector until the message is complete, and only then takes a receive
+    /// ([`Inbox::collects`]).
     Collected(Vec<u8>),
-    /// To registered memory, which a peer writes.
+    /// To registered memory, for a peer's write.
     Region(RemoteSegments),
-    /// Operands of an atomic operation, until all are there.
+    /// To the operands of a peer's atomic operation, which is carried out when all are there.
     Atomic(Box<Request>),
-    /// Where a read of a peer's memory, or an atomic operation, wants them.
+    /// To the buffer of our own read of a peer's memory, or of our atomic operation.
     Answer(RecvBuf, Finish),
-    /// Nowhere.
+    /// Nowhere: they are read and dropped.
     Discard,
 }
 
@@ -71,25 +72,27 @@ pub(super) struct Incoming {
 
 /// What became of a message's beginning.
 pub(super) enum Begun {
-    /// So many bytes behind the header belonged to it.
+    /// The message has begun, and so many bytes behind the header belonged to it.
     Taken(usize),
-    /// It blocks the connection; nothing behind the header was taken.
+    /// The message blocks its connection until a receive or room is there; nothing behind the
+    /// header was taken.
     Blocked,
-    /// It cannot even begin: the header is to be looked at again later.
+    /// The message cannot begin for want of room in a completion queue, or of memory for
+    /// answers: the header is to be parsed again later.
     Starved,
-    /// The header is to be looked at again when more is there.
+    /// The header is to be parsed again when more of the message has come.
     Short,
-    /// The connection is gone.
+    /// The connection has ended meanwhile.
     Gone,
 }
 
 /// What came of reading.
 pub(super) enum Got {
-    /// There was nothing.
+    /// The socket had nothing.
     Nothing,
-    /// Something, and there may be more.
+    /// Bytes came, and there may be more.
     More,
-    /// All there is, or the connection is gone or blocked.
+    /// All bytes came that the socket had, or the connection has ended or is blocked.
     Last,
 }
 
@@ -117,7 +120,8 @@ impl Ep {
         }
     }
 
-    /// A peer's write is complete. One to no place needed no key: nobody hears of it.
+    /// Counts a peer's write that is complete, and reports its data. A write that names no place
+    /// needed no key: it is neither counted nor reported.
     fn written(&mut self, about: &About, places: &RemoteSegments) {
         if places.as_slice().is_empty() {
             return;
@@ -126,14 +130,15 @@ impl Ep {
         self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
     }
 
-    /// A peer's access to our memory is reported, if it sent data along.
+    /// Reports a peer's access to our memory if it carries remote CQ data.
     pub(super) fn accessed(&mut self, about: &About, flags: u64) {
         if let Some(data) = about.cq_data {
             self.ledger.rx.peer_told(flags, about.len, data, self.id_of(about.peer));
         }
     }
 
-    /// FI_MULTI_RECV for the entry of a receive that gives a multi-receive buffer back.
+    /// A receive is filled: returns FI_MULTI_RECV if its completion gives a multi-receive buffer
+    /// back, 0 otherwise.
     fn filled(&self, inbox: &mut Inbox, recv: &Recv) -> u64 {
         let gives_back = inbox.multi.filled(recv);
         if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
@@ -142,7 +147,9 @@ impl Ep {
         gives_back
     }
 
-    /// A receive has its message: reports it.
+    /// Reports a receive whose message is complete: as a success, or as an error for a message
+    /// that was truncated (-FI_ETRUNC) or, with FI_SOURCE_ERR, of an unknown source
+    /// (-FI_EADDRNOTAVAIL).
     pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
         let extra = self.filled(inbox, recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
@@ -156,19 +163,20 @@ impl Ep {
             && self.identity.source_err
             && entry.src == FI_ADDR_NOTAVAIL
         {
-            // The message is there; its sender's name is not, but its address.
+            // The message is received, but its sender has no fi_addr_t: the error entry has its
+            // address.
             let addr = self.peers.get(about.peer).map(|peer| peer.addr.to_bytes());
             let data = addr.unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.ledger.rx.failed(CompletionError { data, ..error });
         } else {
-            // That a buffer is given back is always said.
+            // The entry that gives a multi-receive buffer back is always written.
             let wanted = self.ledger.rx.wants(recv.flags) || extra & FI_MULTI_RECV != 0;
             self.ledger.rx.done(entry, wanted);
         }
     }
 
-    /// A receive gets no message any more.
+    /// Reports a receive whose message fails with `error`.
     pub(super) fn receive_failed(
         &self,
         inbox: &mut Inbox,
@@ -181,7 +189,8 @@ impl Ep {
         self.ledger.rx.failed(CompletionError::new(entry, error));
     }
 
-    /// The posted receive for a message.
+    /// Takes out the posted receive that matches a message, or the part of it that the message
+    /// needs.
     pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
         let src = match about.collective {
             true => self.name_of(about.peer),
@@ -190,14 +199,14 @@ impl Ep {
         inbox.take_posted(src, about)
     }
 
-    /// What receives that choose their source see as a peer's.
+    /// The source by which posted receives are matched with a peer's messages.
     #[inline]
     fn matched_source(&self, peer: u32) -> fi_addr_t {
-        // Nobody asks for it otherwise.
+        // Without FI_DIRECTED_RECV no receive names a source, so the look-up is spared.
         if self.identity.directed { self.name_of(peer) } else { 0 }
     }
 
-    /// Takes a kept message out for good.
+    /// Removes a kept message from the inbox and from its sender's count.
     pub(super) fn drop_message(
         &mut self,
         inbox: &mut Inbox,
@@ -209,7 +218,7 @@ impl Ep {
         Some(message)
     }
 
-    /// A kept message of a peer's is kept no more.
+    /// Takes a message off its sender's count of kept messages.
     pub(super) fn message_left(&mut self, peer: u32) {
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.messages -= 1;
@@ -227,16 +236,16 @@ impl Ep {
         Ok(id)
     }
 
-    /// Whether a peer's next unexpected message is one too many for the bound
-    /// the user set (FI_TCP_MAX_SAVED).
+    /// Whether as many unexpected messages of a peer are kept as the user's bound allows
+    /// (FI_TCP_MAX_SAVED).
     pub(super) fn peer_is_over_bound(&self, peer: u32) -> bool {
         let bound = config().max_saved;
         bound.is_some_and(|max| self.peers.get(peer).is_some_and(|peer| peer.messages >= max))
     }
 }
 
-/// A message of which nothing is missing goes to the receive that waits for it. How
-/// many bytes it took; none if it is any other case, and then nothing has happened
+/// The short way of a message: if it is plain, complete and a receive waits for it, it goes
+/// there. Returns how many bytes it took; none in any other case, and then nothing has been done
 /// yet.
 #[inline(always)]
 fn plain_message(
@@ -282,15 +291,15 @@ fn plain_message(
 }
 
 impl State {
-    /// Reads a connection until it has nothing more, or had its share. Whether
-    /// anything came.
+    /// Reads a connection until it has nothing more, or has had [`MAX_READS`] reads. Returns
+    /// whether anything came.
     pub(super) fn read(&mut self, id: u32) -> bool {
         self.lend_staging(&[id], |state, staging| state.read_with(id, staging))
     }
 
-    /// Lends the room for reading to what uses all the rest as well. It comes back even
-    /// if that panics: without it each later read would look like the end of a stream.
-    /// Of these connections bytes are lost then, so that they end.
+    /// Lends the staging buffer to `work`, which uses the rest of the state as well. The buffer
+    /// comes back even if `work` panics: without it each later read would look like the end of a
+    /// stream. In that case the connections `ids` end, since bytes of theirs are lost.
     pub(super) fn lend_staging<R>(
         &mut self,
         ids: &[u32],
@@ -306,9 +315,10 @@ impl State {
         })
     }
 
-    /// By far the commonest case, in short: one call brings all there is, and that
-    /// is messages for which receives wait. None if a message is under way,
-    /// blocked, or waits to be sent; then nothing was read.
+    /// The short way for the commonest case: one call reads all there is, and that is plain
+    /// messages for which receives wait. Returns whether anything came; none if the connection
+    /// is in another state (a message is under way, blocks it, or waits to be sent), and then
+    /// nothing was read.
     #[inline(always)]
     pub(super) fn read_plain(&mut self, id: u32) -> Option<bool> {
         let Self { conns, eps, inboxes, staging, .. } = self;
@@ -375,9 +385,8 @@ impl State {
         moved
     }
 
-    /// Understands what one read of at most `wanted` bytes brought: the rest of a
-    /// large message, which is in its place, and else what is in `staging`, behind
-    /// the stash.
+    /// Handles the `result` of one read of at most `wanted` bytes: the rest of a large message,
+    /// which is in its place already, and what is in `staging`, behind the stash.
     #[inline(always)]
     pub(super) fn take_in(
         &mut self,
@@ -401,7 +410,7 @@ impl State {
         let conn = &mut self.conns[id];
         let left = conn.left();
         let ahead = if left >= DIRECT_MIN {
-            // What went to the message itself is not looked at again.
+            // Bytes that were read straight into the message's place are not parsed again.
             let direct = n.min(left);
             if let Some(incoming) = &mut conn.incoming {
                 incoming.done += direct;
@@ -418,15 +427,18 @@ impl State {
         if ahead > 0 && !self.parse(id, &staging[..ahead]) {
             return Got::Last;
         }
-        // The socket is empty if it gave less: asking again would only say so.
+        // The socket is empty if it gave less than was asked for: another read would only say
+        // so.
         if n < wanted { Got::Last } else { Got::More }
     }
 
-    /// One read whose first bytes are the rest of the message under way.
+    /// One read whose first bytes go straight to the place of the message under way. Returns its
+    /// result, and how many bytes were asked for.
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
         let mut list = IoVecs::default();
-        // Open until the call is made, if a peer writes to our memory.
+        // The table of memory regions, opened if a peer writes to one, and kept open until the
+        // call is made.
         let mut opened = None;
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
         let left = incoming.left();
@@ -449,7 +461,7 @@ impl State {
                     _ => 0,
                 }
             }
-            // Not all of it at once: its sender may never send it.
+            // Room for a part only: the sender may never send the rest.
             Target::Collected(bytes) => match room_for(bytes, incoming.done, left.min(LARGE)) {
                 Ok(room) => {
                     let placed = room.len();
@@ -473,7 +485,7 @@ impl State {
             Target::Discard => 0,
         };
         if placed < left {
-            // Bytes that fit nowhere: read to be forgotten, and nothing behind
+            // Bytes that do not fit in the receive are read to be dropped, and nothing behind
             // them in the same call.
             if placed == 0 {
                 let n = left.min(staging.len());
@@ -492,9 +504,8 @@ impl State {
         (result, wanted)
     }
 
-    /// Understands bytes that came on a connection, and sends what it answers to them.
-    /// False when the connection is gone or blocked; what was not understood is in its
-    /// stash.
+    /// Parses bytes that came on a connection, and sends the answers to them. False when the
+    /// connection is gone or blocked; bytes that were not parsed are in its stash.
     fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
         self.hearing = id;
         let goes_on = self.understand(id, bytes);
@@ -512,7 +523,8 @@ impl State {
                 match self.feed(id, rest) {
                     Ok(n) => at += n,
                     Err(error) => {
-                        // The region was closed under the peer that writes it.
+                        // There is no memory for the bytes, or the region was closed that the
+                        // peer writes.
                         self.fail(id, error);
                         return false;
                     }
@@ -583,8 +595,8 @@ impl State {
         true
     }
 
-    /// Keeps bytes that are to be looked at later. False when the connection is gone, for
-    /// want of memory.
+    /// Keeps bytes that are to be parsed later. False when there is no memory for them, which
+    /// ends the connection.
     fn stash(&mut self, id: u32, bytes: &[u8]) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         if conn.stash.try_reserve(bytes.len()).is_err() {
@@ -608,7 +620,7 @@ impl State {
         self.fail(id, Error::PROTO);
     }
 
-    /// Copies bytes to the message under way; how many belonged to it.
+    /// Copies bytes to the message under way. Returns how many of them belonged to it.
     fn feed(&mut self, id: u32, bytes: &[u8]) -> Result<usize> {
         let conn = &mut self.conns[id];
         let Some(incoming) = &mut conn.incoming else { return Ok(0) };
@@ -650,8 +662,8 @@ impl State {
         Ok(n)
     }
 
-    /// A header came; `behind` is what came with it. An error is a protocol
-    /// violation.
+    /// Begins what a header announces; `bytes` are the header's own, `behind` what came behind
+    /// it. An error ends the connection; -FI_EPROTO is a violation of the protocol.
     #[inline]
     fn begin(&mut self, id: u32, header: &Header, bytes: &[u8], behind: &[u8]) -> Result<Begun> {
         let asks = matches!(header.op, Op::ReadReq | Op::Atomic) || wants_ack(header);
@@ -663,7 +675,8 @@ impl State {
                 self.acknowledged(id)?;
                 Ok(Begun::Taken(0))
             }
-            // Only who knows what to make of it gets such a message.
+            // Such a message is taken only on endpoints that report a source of their own
+            // (`OPT_SOURCE`), whose user can make something of it.
             Op::TaggedMsg if self.eps[self.conns[id].ep].source.is_none() => Err(Error::PROTO),
             Op::Msg | Op::Tag | Op::TaggedMsg => self.begin_message(id, header, behind),
             Op::TagRts => self.announced(id, header),
@@ -730,13 +743,14 @@ impl State {
         }
     }
 
-    /// What became of a message of which `n` bytes came with its header.
+    /// [`Begun::Taken`] with `n` bytes, or [`Begun::Gone`] if the connection has ended
+    /// meanwhile.
     pub(super) fn begun(&self, id: u32, n: usize) -> Begun {
         if self.conns.get(id).is_some() { Begun::Taken(n) } else { Begun::Gone }
     }
 
-    /// The places in our memory that a header names, which must be as long as
-    /// what is to be written there.
+    /// The places in our memory that a header names. Those of a write must have as many bytes as
+    /// the header announces; else -FI_EPROTO.
     fn places(&self, id: u32, header: &Header, bytes: &[u8]) -> Result<RemoteSegments> {
         let places = header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
         let total = places.total()?;
@@ -747,9 +761,8 @@ impl State {
         }
     }
 
-    /// Whether the peer may use our memory in this way; writes what there is of its bytes.
-    /// If not, it learns it by the end of the connection, since the protocol has no other
-    /// answer.
+    /// Checks that a peer has this right to the places, and writes `bytes` there. An error, of
+    /// which the log has a line, ends the connection, since the protocol has no other answer.
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
         let opened = self.regions.open();
         let checked = opened.check(places, right);
@@ -770,8 +783,8 @@ impl State {
         })
     }
 
-    /// Whether peers may read, or write, memory by this endpoint at all, whatever they
-    /// name. If not, the connection ends.
+    /// Checks that the endpoint lets peers read, or write, memory at all (FI_REMOTE_READ,
+    /// FI_REMOTE_WRITE); -FI_EACCES, which ends the connection, if not.
     fn admit_access(&self, id: u32, right: u64) -> Result {
         let conn = &self.conns[id];
         if self.eps[conn.ep].identity.target.rma & right != 0 {
@@ -789,7 +802,8 @@ impl State {
         Err(Error::ACCES)
     }
 
-    /// A peer writes to our memory.
+    /// Begins a peer's write to our memory: checks its right, and takes the bytes that are
+    /// there.
     fn begin_write(
         &mut self,
         id: u32,
@@ -819,10 +833,11 @@ impl State {
         Ok(Begun::Taken(here))
     }
 
-    /// All bytes of a peer's write are in their places.
+    /// Finishes a peer's write whose bytes are all in their places: makes them durable if asked
+    /// to, counts and reports it.
     fn written(&mut self, about: &About, places: &RemoteSegments) {
         if about.commit {
-            // A region that is closed by now needs it no more.
+            // A region that is closed by now need not be made durable.
             let _ = self.regions.open().commit(places, FI_REMOTE_WRITE);
         }
         self.regions.written(places);
@@ -876,7 +891,8 @@ impl State {
         self.begin_unexpected(id, about, behind)
     }
 
-    /// A message came that no receive waits for.
+    /// Begins a message that no posted receive matches: keeps it, reports it (buffered
+    /// receives), or drops it.
     fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Result<Begun> {
         if self.eps[about.ep].buffering.is_some() {
             return self.begin_buffered(id, about, behind, None);
@@ -892,7 +908,8 @@ impl State {
         Ok(self.begin_kept(id, about, behind)?.1)
     }
 
-    /// Keeps a message, whose number comes back, or as much of it as there is room for.
+    /// Keeps an unexpected message, of which `behind` has the first bytes; without room for it,
+    /// it blocks its connection. Returns its number in the inbox.
     pub(super) fn begin_kept(
         &mut self,
         id: u32,
@@ -919,8 +936,8 @@ impl State {
         Ok((message, Begun::Taken(here)))
     }
 
-    /// Whether a message may be kept, in the place of what strangers left who are gone if
-    /// need be.
+    /// Whether there is room to keep a message; if need be, drops messages of strangers that
+    /// have no connection any more.
     fn makes_room(&mut self, about: &About) -> bool {
         let ep = &self.eps[about.ep];
         let (inbox, stranger) = (ep.inbox, ep.is_stranger(about.peer));
@@ -934,7 +951,8 @@ impl State {
         }
     }
 
-    /// Forgets what a stranger said who has no connection any more. False if there is none.
+    /// Drops the kept messages of the stranger that lost its connection first. False if there is
+    /// none.
     fn drop_oldest_left(&mut self, inbox: u32) -> bool {
         let Self { eps, inboxes, .. } = self;
         let gone = |(ep, peer): (u32, u32)| {
@@ -950,7 +968,8 @@ impl State {
         true
     }
 
-    /// A peer of this endpoint's has no connection any more.
+    /// A connection of this peer ended: if it was a stranger's last, its kept messages may be
+    /// dropped from now on.
     pub(super) fn peer_left(&mut self, ep_id: u32, peer: u32) {
         let ep = &self.eps[ep_id];
         let Some(entry) = ep.peers.get(peer) else { return };
@@ -964,7 +983,8 @@ impl State {
         }
     }
 
-    /// A message was announced that waits at its sender.
+    /// Begins a message that waits at its sender ([`Op::TagRts`]): asks for it if a receive
+    /// matches, or notes it in the inbox.
     fn announced(&mut self, id: u32, header: &Header) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -973,11 +993,12 @@ impl State {
             return Ok(Begun::Starved);
         }
         if ep.buffering.is_some() {
-            // We said that we know nothing of this.
+            // An endpoint with buffered receives offered protocol version 0, which has no such
+            // messages.
             return Err(Error::PROTO);
         }
         let about = about(header, id, conn, ep)?;
-        // Whether it is asked for yet or not.
+        // The number is taken until the message arrives, whether it is asked for yet or not.
         if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
@@ -999,7 +1020,7 @@ impl State {
                 conn.at_sender.insert(header.op_data, (about.queue(), message));
                 Ok(Begun::Taken(0))
             }
-            // So many announcements that even they are too much to keep.
+            // There is no room even for notes of announced messages.
             None => Err(Error::PROTO),
         }
     }
@@ -1009,7 +1030,8 @@ impl State {
         self.send_internal(id, header);
     }
 
-    /// The message under way is here. False when the connection is gone.
+    /// Finishes the message under way, all of whose bytes are here: reports it, and acknowledges
+    /// it if that is wanted. False when the connection is gone.
     pub(super) fn complete_incoming(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
@@ -1027,7 +1049,7 @@ impl State {
                     recv.buf.copy_from(0, &bytes);
                     ep.received(inbox, &recv, &about);
                 } else {
-                    // Acknowledged when a receive takes it.
+                    // A kept message is acknowledged when a receive takes it.
                     ack = false;
                     if let Err(error) = ep.keep(inbox, about, Body::Whole(bytes.into())) {
                         self.fail(id, error);
@@ -1045,7 +1067,7 @@ impl State {
                 self.lift_fence(id);
             }
             Target::Kept(message) => {
-                // Acknowledged when a receive takes it.
+                // A kept message is acknowledged when a receive takes it.
                 ack = false;
                 let queue = incoming.about.queue();
                 if let Some(kept) = inbox.unexpected[queue].get_mut(message)
@@ -1062,7 +1084,7 @@ impl State {
         self.conns.get(id).is_some()
     }
 
-    /// A connection can be read again: first what came already.
+    /// Goes on with a connection that was blocked: parses its stash, then lets it be read again.
     pub(super) fn unblock(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.blocked = false;
@@ -1076,14 +1098,14 @@ impl State {
         }
     }
 
-    /// Goes on with connections that a message blocked which had no room, if it
-    /// has by now: what is wanted next may be behind it.
+    /// Goes on with connections blocked by a message for which there was no room, if there is
+    /// now: a message that a receive waits for may be behind it.
     pub(super) fn keep_crowded(&mut self) {
         for (id, serial) in std::mem::take(&mut self.crowded) {
             let Some(conn) = self.conns.get(id).filter(|conn| conn.serial == serial) else {
                 continue;
             };
-            // If a receive took it, nothing is left to do.
+            // If a receive took the message meanwhile, nothing is left to do.
             let Some(Incoming { about, target: Target::Kept(number), .. }) = &conn.incoming else {
                 continue;
             };
@@ -1095,7 +1117,7 @@ impl State {
                 continue;
             }
             let max = config().max_saved.unwrap_or(usize::MAX);
-            // It is counted itself.
+            // The blocking message is counted itself, hence more than `max`.
             let over = ep.peers.get(about.peer).is_some_and(|peer| peer.messages > max);
             if over || !inbox.may_keep(about.sender(), ep.is_stranger(about.peer), about.len) {
                 self.crowded.push((id, serial));
@@ -1114,7 +1136,8 @@ impl State {
         }
     }
 
-    /// A connection ended: what was arriving on it is lost.
+    /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
+    /// fail, unexpected messages that are not complete are dropped.
     pub(super) fn lose_incoming(&mut self, conn: &mut Conn, error: Error) {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
@@ -1136,7 +1159,8 @@ impl State {
             let about = message.about;
             let told = |buffering: &Buffering| buffering.has_told(queue, number);
             if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
-                // Somebody counts on it: the claim fails when it is used.
+                // The application has claimed it or was told of it: the claim fails when it is
+                // used.
                 inbox.set_body(queue, number, Body::Lost);
             } else {
                 ep.fail_owed(inbox, queue, number, &about, error);
@@ -1152,13 +1176,13 @@ impl Incoming {
         self.about.len - self.done
     }
 
-    /// What we read of the peer's memory.
+    /// Whether the bytes are the answer to a read or an atomic operation of ours.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.target, Target::Answer(..))
     }
 }
 
-/// Room for the next bytes of a message that is collected, behind those that are there.
+/// Room for `wanted` more bytes of a collected message, behind the `done` ones that are there.
 fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
     let end = done + wanted;
     if bytes.len() < end {
@@ -1174,7 +1198,7 @@ fn wants_ack(header: &Header) -> bool {
 
 #[inline]
 pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<About> {
-    // A length that no buffer can have is a lie.
+    // A length that no buffer can have violates the protocol.
     let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
     if len > isize::MAX as usize {
         return Err(Error::PROTO);
@@ -1231,7 +1255,7 @@ mod tests {
         });
         assert!(catch_unwind(panics).is_err());
         assert_eq!(state.staging.len(), len);
-        // What it is lent for by the usual way: there is no such connection.
+        // Reading lends the buffer, too, and gives it back: connection 7 does not exist.
         assert!(state.read(7));
         assert_eq!(state.staging.len(), len);
     }

@@ -1,4 +1,4 @@
-//! Sending.
+//! Sending: from the application's calls and peers' requests to bytes for a socket.
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
 use super::zerocopy::Zerocopy;
@@ -27,41 +27,44 @@ use ofi_provider::sys::Interest;
 /// send takes both; larger ones are gathered where they are.
 pub(super) const COPY_MAX: usize = 1024;
 
-/// What a message cannot ask for and still take the short way.
+/// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
 const SPECIAL: u64 = FI_MORE | FI_FENCE | FI_REMOTE_CQ_DATA | ACKED | ASIDE;
 
-/// What an operation asks for that is complete when the peer says so.
+/// Flags of an operation that is complete only when the peer acknowledges it.
 const ACKED: u64 =
     FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 /// Room for a header and a message that is copied behind it.
 pub(super) type Packet = [u8; 40 + COPY_MAX];
 
-/// Answers and acknowledgements that may wait for a peer to take them.
+/// Most answers and acknowledgements that may wait for a peer to read them, beside the transfers
+/// of our own (`tx_size`).
 const MAX_ANSWERS: usize = 1 << 16;
 
-/// Memory that these may take for any connection. Beyond it peers with names that ask for
-/// more are not read, if all connections take [`MAX_OWED`], and strangers in any case:
-/// with them no transfers of ours can be under way that would wait for us as well.
+/// Bytes of memory that answers and acknowledgements may take on any connection. Requests for
+/// more are not read beyond it: of strangers in any case, since no transfers of ours to them can
+/// be under way that would wait in turn; of peers with names once all connections together take
+/// [`MAX_OWED`].
 const FAIR_OWED: usize = 512 << 10;
 
-/// Memory that answers and acknowledgements of all connections take before those with much
-/// of it are not read any more.
+/// Bytes of memory that answers and acknowledgements of all connections may take before
+/// connections beyond [`FAIR_OWED`] are not read any more.
 const MAX_OWED: usize = 128 << 20;
 
-/// What is to be done when a message is sent or acknowledged.
+/// What to report, and where, when a transfer is complete: sent, or acknowledged by the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish {
     pub(super) context: Context,
-    /// What the completion entry says it was.
+    /// The flags of the completion entry: FI_SEND, FI_TAGGED, FI_RMA …
     pub(super) flags: u64,
-    /// A success gives an entry.
+    /// A successful completion writes an entry (FI_COMPLETION).
     pub(super) report: bool,
     /// Complete only when the peer acknowledges it.
     pub(super) acked: bool,
-    /// The message's size, for counters.
+    /// The message's size in bytes, for the completion and for counters.
     pub(super) len: usize,
-    /// Ours: an acknowledgement, say. Nobody waits for it.
+    /// The transfer is the provider's own, such as an acknowledgement: it is neither reported
+    /// nor counted as the application's.
     pub(super) internal: bool,
     /// Injected: its failure is not reported either (fi_msg(3)).
     pub(super) inject: bool,
@@ -91,15 +94,15 @@ impl Finish {
 /// A message's bytes while it waits to be sent.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// None.
+    /// No bytes.
     Empty,
-    /// Where the application has them.
+    /// In the application's buffer, which is lent until completion.
     Lent(SendBuf),
-    /// Copied, because the application has its buffer back.
+    /// In a copy, because the application has its buffer back (FI_INJECT).
     Copied(Box<[u8]>),
-    /// In registered memory, which a peer reads.
+    /// In registered memory that a peer reads; how many bytes.
     Region(RemoteSegments, usize),
-    /// None; this is where the answer to a request goes.
+    /// No bytes, in a request: the buffer is where the answer goes.
     Answer(RecvBuf),
 }
 
@@ -122,12 +125,12 @@ pub(super) struct Outgoing {
     /// operation, ready for the wire.
     pub(super) segments: Box<[u8]>,
     pub(super) body: Body,
-    /// The header's bytes, made when the message's turn comes.
+    /// The encoded header, written when the message's turn comes; its length is 0 until then.
     wire: [u8; 40],
     wire_len: usize,
     /// Bytes of header, places and body that are sent.
     sent: usize,
-    /// It waits until all before it is complete (FI_FENCE).
+    /// The transfer waits until all before it are complete (FI_FENCE).
     fence: bool,
     pub(super) finish: Finish,
 }
@@ -138,21 +141,22 @@ impl Outgoing {
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
     }
 
-    /// What it takes of memory while it waits, if a peer makes us have it: a place in a
-    /// queue that grows by doubling, and what that points to.
+    /// Bytes of memory that an answer takes while it waits: a place in a queue that grows by
+    /// doubling, and a copy of its bytes. 0 for transfers of the application.
     pub(super) fn owed(&self) -> usize {
         let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
         if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
     }
 
-    /// Whether it is made of bytes of the region with this key.
+    /// Whether the transfer's bytes are in the memory region with this key.
     fn reads(&self, key: u64) -> bool {
         let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
         matches!(&self.body, Body::Region(places, _) if named(places))
     }
 
-    /// Copies what is left of it, `most` bytes at most, before a region is closed that it is
-    /// made of; how many bytes more it takes.
+    /// Copies what is not sent yet of an answer before the memory region that has its bytes is
+    /// closed. Returns how many bytes of memory that took; -FI_ENOBUFS if they were more than
+    /// `most`.
     fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
         let Body::Region(places, len) = &self.body else { return Ok(0) };
         let len = *len;
@@ -166,13 +170,13 @@ impl Outgoing {
         Ok(len)
     }
 
-    /// Whether it still stands behind its fence.
+    /// Whether the transfer is fenced (FI_FENCE) and has not begun to leave.
     pub(super) fn is_fenced(&self) -> bool {
         self.fence && self.wire_len == 0
     }
 
-    /// Puts places that were written for a peer like us into the order of one
-    /// that is not. Nothing of the message was sent yet.
+    /// Turns places written in our byte order into network order, for a peer whose byte order
+    /// differs. Nothing of the message is sent yet.
     pub(super) fn turn_places(&mut self) {
         if cfg!(target_endian = "little") && self.wire_len == 0 {
             self.segments.chunks_exact_mut(8).for_each(<[u8]>::reverse);
@@ -184,18 +188,18 @@ impl Outgoing {
         self.wire_len + self.segments.len() + body
     }
 
-    /// Whether its body is to leave without being copied.
+    /// Whether the message's body is sent without being copied (MSG_ZEROCOPY).
     fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
         let lent = matches!(self.body, Body::Lent(_)) && self.header.op != Op::TagRts;
         lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
     }
 
-    /// Whether all before the body is sent.
+    /// Whether the header and places are sent, so that the body is next.
     fn is_at_body(&self) -> bool {
         self.wire_len > 0 && self.sent >= self.wire_len + self.segments.len()
     }
 
-    /// Appends what is before the body.
+    /// Appends what is not sent yet of header and places to a gather list.
     fn gather_head(&self, list: &mut IoVecs) {
         let header = self.sent.min(self.wire_len);
         list.push_bytes(&self.wire[header..self.wire_len]);
@@ -203,8 +207,9 @@ impl Outgoing {
         list.push_bytes(&self.segments[places..]);
     }
 
-    /// Appends what is not sent yet to a gather list. `opened` is the table of
-    /// regions once a message needs it, and stays open until the list is sent.
+    /// Appends what is not sent yet of the message to a gather list. `opened` is the table of
+    /// memory regions, opened by the first message that needs it and kept open until the list is
+    /// sent.
     fn gather<'r>(
         &self,
         list: &mut IoVecs,
@@ -214,7 +219,7 @@ impl Outgoing {
         self.gather_head(list);
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
         if self.header.op == Op::TagRts {
-            // Only the announcement goes now.
+            // Of a message that waits at its sender only the announcement is sent now.
             return Ok(());
         }
         match &self.body {
@@ -235,7 +240,7 @@ impl Outgoing {
 }
 
 impl Ep {
-    /// A send is over, well or not.
+    /// Reports and counts a transfer that is complete or has failed.
     pub(super) fn finish_tx(&mut self, finish: &Finish, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
@@ -261,8 +266,9 @@ impl Ep {
 }
 
 impl State {
-    /// Whether another transfer of this kind may start now; if not, makes room
-    /// for the next try.
+    /// Checks whether another transfer with these flags may start: -FI_EINVAL if too much is
+    /// injected; -FI_EAGAIN, after a turn of progress, if tx_attr.size or the completion queue
+    /// leaves no room.
     #[inline(always)]
     pub(super) fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
@@ -278,8 +284,8 @@ impl State {
         Ok(())
     }
 
-    /// Where a transfer to `dest` goes: a connection, made if need be, or a peer
-    /// that will be called again after a while.
+    /// Where a transfer to `dest` goes: a connection, made if need be, or the queue of a peer
+    /// that will be called again after a delay. -FI_ENOTCONN if a MSG endpoint is not connected.
     #[inline(always)]
     pub(super) fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
         let ep = &mut self.eps[ep_id];
@@ -296,7 +302,7 @@ impl State {
         }
     }
 
-    /// Queues a transfer and sends what the socket takes.
+    /// Queues a transfer and, unless FI_MORE announces others, sends what the socket takes.
     pub(super) fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
         outgoing.fence = flags & FI_FENCE != 0;
         let more = flags & FI_MORE != 0;
@@ -319,22 +325,22 @@ impl State {
         }
     }
 
-    /// Sends what waits, and sees to it that the rest follows.
+    /// Sends what waits on a connection; what the socket does not take now, epoll will tell of.
     fn send_off(&mut self, id: u32) {
         self.flush(id);
         self.heat(id);
         self.watch_unsent(id);
     }
 
-    /// Makes epoll tell when what waits on a connection can be sent: another
-    /// thread may be asleep on it, and this one may not call again.
+    /// Makes epoll report when what waits on a connection can be sent: another thread may sleep
+    /// on epoll, and this one may not call again.
     pub(super) fn watch_unsent(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
             self.watch(id);
         }
     }
 
-    /// The connection's messages wait for company.
+    /// Puts a connection on the list of those whose messages are held back to leave with others.
     fn hold(&mut self, id: u32) {
         if !self.held.contains(&id) {
             self.held.push(id);
@@ -350,9 +356,9 @@ impl State {
         }
     }
 
-    /// By far the commonest case, in short: a small message with nothing special
-    /// to it leaves at once, since nothing waits before it. False if it is any
-    /// other case, and then nothing has happened yet.
+    /// The short way for the commonest case: a small message without special flags, before which
+    /// nothing waits, is sent at once. False in any other case, and then nothing has been done
+    /// yet.
     #[inline(always)]
     fn send_plain(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> bool {
         let nobody_looks = self.nobody_looks();
@@ -369,7 +375,8 @@ impl State {
             return false;
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
-        // Nothing left just before, or the application knows already that it did.
+        // True if no message left in this turn before, nobody would see to a held one, or the
+        // application has read already that those before have left.
         let alone =
             conn.sent_in != *turns || nobody_looks || (report && ep.ledger.tx.all_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
@@ -427,8 +434,8 @@ impl State {
         Ok(())
     }
 
-    /// How a transfer of `len` bytes that goes this way is to leave; `known` if the
-    /// application knows already that those before it have left.
+    /// How a transfer of `len` bytes on this route is to leave; `known`: the application has
+    /// read already that the transfers before it have left.
     #[inline]
     fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
         let nobody_looks = self.nobody_looks();
@@ -456,7 +463,8 @@ impl State {
     /// fi_write, in all its forms.
     pub(crate) fn write(&mut self, ep_id: u32, op: WriteOp) -> Result {
         if op.flags & FI_REMOTE_CQ_DATA != 0 && op.remote.as_slice().is_empty() {
-            // Data need a place: who may write there may have it told.
+            // Remote CQ data need a place to write to: only the right to write there lets a peer
+            // report data.
             return Err(Error::INVAL);
         }
         self.admit(ep_id, op.flags, op.buf.len())?;
@@ -541,10 +549,11 @@ impl State {
         Header::write_segments(order, places.as_slice())
     }
 
-    /// Answers a peer that reads our memory, and may. Few bytes are copied now.
+    /// Answers a peer's read of our memory, whose right is checked already. Few bytes are copied
+    /// into the batch now; more are gathered from the region when the socket takes them.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
         let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
-        // A read of no place needed no key, and does not count.
+        // A read that names no place needed no key, and does not count as an access.
         let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
         let finish = Finish { flags, len, ..Finish::INTERNAL };
         let Self { conns, regions, .. } = self;
@@ -557,9 +566,9 @@ impl State {
         Ok(())
     }
 
-    /// A region is about to be closed: what peers are being answered of it is copied, so that
-    /// they get what they asked for in time. Without memory for that, or beyond what all
-    /// answers may take, their connections end: the protocol has no other word for it.
+    /// A memory region is about to be closed: answers that still read from it are copied, so
+    /// that peers get what they asked for in time. Without memory for the copies, or beyond
+    /// [`MAX_OWED`], the peers' connections end, because the protocol has no refusal.
     pub(super) fn save_answers(&mut self, key: u64) {
         if self.owed == 0 {
             return;
@@ -587,7 +596,7 @@ impl State {
         }
     }
 
-    /// The peer of this name, with or without a connection.
+    /// The peer that a destination address names, with or without a connection.
     fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
         let ep = &mut self.eps[ep_id];
         match ep.names.first(dest) {
@@ -623,7 +632,8 @@ impl State {
         (header, finish)
     }
 
-    /// A message that cannot go at once, or `waits` until it is asked for.
+    /// Queues a message that cannot leave at once, or that `waits` here until the peer asks for
+    /// it.
     fn send_later(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool, waits: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         if waits {
@@ -633,8 +643,8 @@ impl State {
         self.enqueue(ep_id, route, outgoing, op.flags);
     }
 
-    /// A small message that others have just gone before, or are to follow: they
-    /// leave together, `at_once` or when there is reason to.
+    /// Adds a small message to the connection's batch, which leaves now or later as `leaves`
+    /// says.
     fn send_together(
         &mut self,
         ep_id: u32,
@@ -649,8 +659,9 @@ impl State {
         self.joined(ep_id, conn_id, op.flags, leaves);
     }
 
-    /// Puts a transfer down in a connection's batch, which it will be over with, or that of
-    /// the answer to it; gives the room for its `len` bytes.
+    /// Adds a transfer to a connection's batch and returns the room for its `len` bytes. With
+    /// `finish` it is complete when the batch has left (or is acknowledged), without when it is
+    /// answered.
     #[inline]
     fn join(
         &mut self,
@@ -674,7 +685,8 @@ impl State {
         room
     }
 
-    /// A transfer is in the batch, complete: it leaves at once or when there is reason to.
+    /// Called when all bytes of a transfer are in the batch: sends the batch, or holds it until
+    /// it is full, the application drives progress, or the courier comes.
     #[inline]
     fn joined(&mut self, ep_id: u32, conn_id: u32, flags: u64, leaves: Leaves) {
         self.eps[ep_id].tx_pending += 1;
@@ -701,15 +713,15 @@ impl State {
         }
     }
 
-    /// A batch has left, or a message that others left just before.
+    /// Notes that a batch has left, or a message right after others, for telling a burst.
     fn batch_has_left(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.batch.has_left();
         }
     }
 
-    /// The short way: nothing waits before this message, so header and bytes go
-    /// to the socket from here.
+    /// Sends a message before which nothing waits, of any size: header and bytes go to the
+    /// socket from here.
     #[inline(always)]
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
@@ -743,7 +755,8 @@ impl State {
         }
     }
 
-    /// The socket did not take all of a message.
+    /// Queues the rest of a message that the socket did not take completely, or fails it with
+    /// the connection if the socket has failed.
     #[cold]
     fn sent_in_part(
         &mut self,
@@ -760,7 +773,7 @@ impl State {
             Ok(sent) => sent,
             Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
             Err(error) => {
-                // The message shares the fate of all on this connection.
+                // The message fails with all others on this connection.
                 conn.tx.push_back(Outgoing::new(header, Body::Empty, finish));
                 return self.sent_in_vain(conn_id, error);
             }
@@ -773,24 +786,24 @@ impl State {
         self.watch_unsent(conn_id);
     }
 
-    /// The socket takes nothing any more: the connection is over, but not before
-    /// what the peer sent on it is received.
+    /// Sending has failed with `error`, so the connection ends; but what the peer sent on it
+    /// before is received first.
     #[cold]
     pub(super) fn sent_in_vain(&mut self, id: u32, error: Error) {
         if self.staging.is_empty() {
-            // It is being read just now, and that comes to the end by itself.
+            // The connection is being read just now, and reading finds its end by itself.
             return;
         }
         while self.conns.get(id).is_some_and(|conn| !conn.blocked) && self.read(id) {}
         match self.conns.get(id) {
-            // The end is read behind what waits for a receive.
+            // A message on it waits for a receive: the end of the stream is read behind that.
             Some(conn) if conn.blocked => self.end_sending(id, error),
             _ => self.fail(id, error),
         }
     }
 
-    /// Sends what waits on a connection, several messages in a call, until the
-    /// socket takes no more. Whether anything moved.
+    /// Sends what waits on a connection, several messages in a call, until the socket takes no
+    /// more. Returns whether anything was sent or the connection ended.
     pub(super) fn flush(&mut self, id: u32) -> bool {
         let mut moved = false;
         if config().max_saved_size != usize::MAX {
@@ -804,8 +817,8 @@ impl State {
             let (order, mut tx_id) = (conn.order, conn.tx_id);
             let mut list = IoVecs::default();
             list.push_bytes(conn.batch.unsent());
-            // Opened by answers to peers' reads only: registering memory must not
-            // wait for what else is sent.
+            // The table of memory regions is opened only for answers to peers' reads:
+            // registering memory must not wait for other sends.
             let mut opened = None;
             let mut gathered = Ok(());
             let mut way = Way::Copied;
@@ -821,7 +834,8 @@ impl State {
                     trace("to", &conn.socket, &outgoing.header);
                 }
                 if outgoing.leaves_uncopied(&conn.zerocopy) {
-                    // Its head goes with what is before it, and then it alone.
+                    // The head of a zero-copy message goes with what is before it, then its body
+                    // alone.
                     if !outgoing.is_at_body() {
                         outgoing.gather_head(&mut list);
                         way = Way::MoreFollows;
@@ -847,9 +861,10 @@ impl State {
                 Err(error) => Err(error),
             };
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
-                // The system keeps no more accounts of that kind just now.
+                // The system has no memory for more zero-copy notices just now (optmem_max).
                 way = Way::Copied;
-                // SAFETY: as above.
+                // SAFETY: as for the call before: the queue, lent buffers and regions outlive
+                // the call.
                 result = unsafe { self.transport.send_list(&conn.socket, &mut list, way) };
             }
             drop(opened);
@@ -883,7 +898,8 @@ impl State {
         }
     }
 
-    /// Takes what was sent off the queue.
+    /// Takes `sent` bytes off the batch and the queue, and completes the transfers whose last
+    /// byte was among them, or has them wait for their acknowledgement or answer.
     pub(super) fn account(&mut self, id: u32, sent: &mut usize) {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -934,7 +950,8 @@ impl State {
         }
     }
 
-    /// Sends something of ours behind what waits already.
+    /// Sends a header of the provider's own, such as an acknowledgement, in turn with other
+    /// answers. Ends the connection if too many wait for the peer.
     pub(super) fn send_internal(&mut self, id: u32, header: Header) {
         if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.answers_together(0)) {
             conn.join_answer(header, 0, Finish::INTERNAL);
@@ -946,7 +963,7 @@ impl State {
         self.answer(id, Outgoing::new(header, Body::Empty, Finish::INTERNAL));
     }
 
-    /// Sends what a peer waits for.
+    /// Queues an answer that a peer waits for, and sends it now or with others.
     pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let owed = answer.owed();
@@ -956,8 +973,8 @@ impl State {
         self.answered(id);
     }
 
-    /// Something is to leave that a peer waits for: now, or when all is understood that
-    /// came with its request.
+    /// Sends an answer that was just queued: now, or, while bytes of this connection are being
+    /// parsed, when that is done.
     fn answered(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         let enough = conn.batch.is_full() && conn.tx.is_empty();
@@ -968,7 +985,7 @@ impl State {
         }
     }
 
-    /// Sends the answers to what was just understood.
+    /// Sends the answers to the requests that were just parsed.
     #[inline]
     pub(super) fn send_answers(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id)
@@ -979,7 +996,7 @@ impl State {
         }
     }
 
-    /// What the socket did not take now leaves later.
+    /// Makes what the socket did not take leave later.
     fn see_to_rest(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(Conn::has_unsent) {
             self.heat(id);
@@ -987,7 +1004,8 @@ impl State {
         }
     }
 
-    /// Whether so much waits for a peer to take it that nothing is done for it before.
+    /// Whether answers that wait for a peer take so much memory that its requests are not read
+    /// until it reads some of them.
     #[inline]
     pub(super) fn owes_much(&self, id: u32) -> bool {
         let much = |conn: &Conn| {
@@ -997,14 +1015,15 @@ impl State {
         self.conns.get(id).is_some_and(much)
     }
 
-    /// Whether a peer asks for so much more than it listens to that it must be
-    /// cut off: own transfers are bounded by themselves.
+    /// Whether so many answers wait for a peer that its connection must end. The application's
+    /// own transfers in the queue are bounded by tx_attr.size.
     pub(super) fn is_overrun(&self, id: u32) -> bool {
         let own = |conn: &Conn| self.eps[conn.ep].identity.tx_size;
         self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
-    /// Sends what was just queued, if it is alone, and sees to the rest later.
+    /// Sends what was just queued if it is alone in the queue or before a fence; the rest leaves
+    /// later.
     pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
         if tx.len() <= 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
@@ -1013,7 +1032,8 @@ impl State {
         self.see_to_rest(id);
     }
 
-    /// The peer acknowledged the oldest message that waits for it.
+    /// The peer acknowledged the oldest message that waits for an acknowledgement; -FI_EPROTO if
+    /// none does.
     pub(super) fn acknowledged(&mut self, id: u32) -> Result {
         let conn = &mut self.conns[id];
         let finish = conn.unacked.pop_front().ok_or(Error::PROTO)?;
@@ -1028,14 +1048,15 @@ impl State {
         Ok(())
     }
 
-    /// Sends what waited for the operation that was just completed.
+    /// Sends fenced transfers that waited for the operation that was just completed.
     pub(super) fn lift_fence(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty() && conn.has_unsent()) {
             self.push_on(id);
         }
     }
 
-    /// The peer is ready for a message that waits here.
+    /// The peer asks for the announced message of this number: sends it. -FI_EPROTO if there is
+    /// none.
     pub(super) fn clear_to_send(&mut self, id: u32, number: u8) -> Result {
         let conn = &mut self.conns[id];
         let waiting = conn.waiting.remove(&number).ok_or(Error::PROTO)?;
@@ -1053,15 +1074,15 @@ impl State {
         Ok(())
     }
 
-    /// Numbers the announcements that are about to be sent; without a free
-    /// number a message is sent whole.
+    /// Numbers the announced messages (1 to 255) whose announcements are about to be sent;
+    /// without a free number a message is sent whole.
     fn number_announcements(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let mut used: Vec<u8> = conn.waiting.keys().copied().collect();
         used.extend(
             conn.tx
                 .iter()
-                // Announced already, or asked for and not sent yet.
+                // Numbers of messages that are announced already, or asked for and not sent yet.
                 .filter(|o| matches!(o.header.op, Op::TagRts | Op::Data) && o.header.op_data != 0)
                 .map(|o| o.header.op_data),
         );
@@ -1080,7 +1101,7 @@ impl State {
     }
 }
 
-/// Tells of a message, if the user wants that (FI_TCP_TRACE_MSG).
+/// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
 #[inline]
 pub(super) fn trace(direction: &str, socket: &Socket, header: &Header) {
     if config().trace {
@@ -1095,25 +1116,25 @@ fn tell(direction: &str, socket: &Socket, header: &Header) {
     ofi_provider::log!(&crate::info::TCP, TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }
 
-/// How a transfer leaves.
+/// When a transfer is sent, relative to others on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leaves {
-    /// At once, since nothing is before it; none of the application's left just before.
+    /// At once: nothing waits before it, and it does not follow others closely.
     First,
-    /// At once, likewise, but some did.
+    /// At once: nothing waits before it, though others left just before.
     Next,
-    /// With others, which are before it or may follow.
+    /// In a batch, with transfers before it or that may follow.
     Together,
-    /// In its turn in the queue.
+    /// From the connection's queue, when its turn comes.
     InTurn,
 }
 
-/// Where a transfer goes.
+/// Where a transfer is queued or sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
-    /// To this connection's queue.
+    /// On this connection.
     Conn(u32),
-    /// To what waits for this peer to be called again.
+    /// With what waits for this peer until it is called again.
     Later(u32),
 }
 

@@ -16,22 +16,24 @@ use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::error::{Error, Result};
 use std::sync::Once;
 
-/// How bytes get to sockets and from them: by calls, unless there is a ring.
+/// How bytes get to sockets and from them: through an io_uring if there is one, else by a system
+/// call each.
 #[derive(Debug)]
 pub(super) struct Transport(Option<Box<Uring>>);
 
 #[derive(Debug)]
 struct Uring {
     ring: Ring,
-    /// Room for what is read from many connections at once.
+    /// Buffers for what is read from many connections at once, one for each read.
     rooms: Vec<Box<[u8]>>,
-    /// The turn in which a message left last that waited for no other, and when.
+    /// The turn in which a message last left at once, and when that was (`left`).
     left_in: u64,
     left: Burst,
 }
 
 impl Transport {
-    /// What the user wants, as far as the system has it.
+    /// The transport the user chose (FI_TCP_IO_URING); system calls if the system has no
+    /// io_uring for us.
     pub(super) fn new() -> Self {
         if !config().io_uring {
             return Self(None);
@@ -56,7 +58,8 @@ impl Transport {
         self.0.is_some()
     }
 
-    /// Runs operations; if the ring breaks, it was the last time.
+    /// Runs operations on the ring. If the ring fails, it is dropped and system calls are used
+    /// from then on.
     fn run(&mut self, ops: &mut [Op<'_>]) {
         if let Some(uring) = &mut self.0
             && let Err(error) = uring.ring.run(ops)
@@ -77,8 +80,8 @@ impl Transport {
         ops[0].result
     }
 
-    /// How a small transfer leaves before which nothing waits on its connection, with a
-    /// ring: at once, or together with those to other peers.
+    /// With a ring: whether a small transfer, before which nothing waits on its connection,
+    /// leaves at once or together with those to other peers.
     pub(super) fn leaves(&mut self, more: bool, turn: u64, nobody_looks: bool) -> Leaves {
         let Some(uring) = &mut self.0 else { return Leaves::First };
         let follows = uring.left_in == turn && !nobody_looks;
@@ -90,7 +93,7 @@ impl Transport {
         if follows { Leaves::Next } else { Leaves::First }
     }
 
-    /// As [`Socket::recv`].
+    /// [`Socket::recv`], through the ring if there is one.
     #[inline(always)]
     pub(super) fn receive(&mut self, socket: &Socket, room: &mut [u8]) -> Result<usize> {
         if self.is_ring() {
@@ -99,10 +102,9 @@ impl Transport {
         socket.recv(room)
     }
 
-    /// As [`IoVecs::receive`].
+    /// [`IoVecs::receive`], through the ring if there is one.
     ///
-    /// # Safety
-    /// The same as there.
+    /// # Safety The contract of [`IoVecs::receive`].
     pub(super) unsafe fn receive_list(
         &mut self,
         socket: &Socket,
@@ -117,10 +119,9 @@ impl Transport {
         unsafe { list.receive(socket.fd()) }
     }
 
-    /// As [`IoVecs::send_by`].
+    /// [`IoVecs::send_by`], through the ring if there is one.
     ///
-    /// # Safety
-    /// The same as there.
+    /// # Safety The contract of [`IoVecs::send_by`].
     pub(super) unsafe fn send_list(
         &mut self,
         socket: &Socket,
@@ -138,8 +139,8 @@ impl Transport {
 }
 
 impl State {
-    /// Sends what is held back on these connections, as far as sockets take it now,
-    /// with one call.
+    /// Sends the batches of these connections, as far as sockets take them now, with one call
+    /// for up to [`BATCH`] connections.
     pub(super) fn send_batches(&mut self, ids: &[u32]) {
         for ids in ids.chunks(BATCH) {
             let (mut ops, mut count) = (Op::nothing(), 0);
@@ -163,8 +164,8 @@ impl State {
         }
     }
 
-    /// Gives connections that epoll told of a turn, as [`service`](State::service) does
-    /// one; they are read with one call.
+    /// Gives each of these connections a turn, as [`service`](State::service) does; they are
+    /// read with one call for up to [`BATCH`] of them.
     pub(super) fn serve_together(&mut self, ids: &[u32]) {
         for ids in ids.chunks(BATCH) {
             for &id in ids {
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    /// Reads connections with one call.
+    /// Reads up to [`BATCH`] connections with one call, and parses what came on each.
     fn read_together(&mut self, ids: &[u32]) {
         let Some(uring) = &mut self.transport.0 else { return };
         let mut rooms = std::mem::take(&mut uring.rooms);
@@ -198,7 +199,8 @@ impl State {
         }
         self.transport.run(&mut ops[..count]);
         let results = ops.map(|op| op.result);
-        // Nobody reads what comes behind what is being understood.
+        // While bytes are parsed the staging buffer is lent, so that nothing reads a connection
+        // out of turn.
         let mut more = [true; BATCH];
         self.lend_staging(ids, |state, _| {
             for (index, &id) in ids.iter().enumerate() {

@@ -13,29 +13,29 @@ use crate::sock::{Socket, ZerocopyDone};
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
 
-/// Calls whose bytes the system copied after all before that is believed to go
-/// on. A single one may have had another reason, such as somebody who looks at
-/// packets.
+/// Calls in a row whose bytes the system copied after all, beyond which a connection gives up
+/// zero-copy. A few copies may have another reason, such as a packet capture.
 const MAX_COPIED: u32 = 16;
 
 /// A message that left, or is leaving, without being copied.
 #[derive(Debug)]
 struct Leaving {
-    /// The number of its first call, how many it had, and how many of them the
+    /// The number of the message's first call, how many calls it took, and how many of these the
     /// system is not done with.
     first: u32,
     calls: u32,
     pending: u32,
-    /// Once all of it is with the system; nobody's, while the peer is to acknowledge it.
+    /// What to complete, set once the system has all of the message; [`Finish::INTERNAL`] while
+    /// the peer is still to acknowledge it.
     finish: Option<Finish>,
-    /// Names it for its acknowledgement.
+    /// Names the message until it is acknowledged; 0 if no acknowledgement is awaited.
     number: u32,
 }
 
-/// What a connection has under way of this kind.
+/// A connection's zero-copy messages under way.
 #[derive(Debug)]
 pub(super) struct Zerocopy {
-    /// Messages below this size are copied.
+    /// Messages of fewer bytes are copied; usize::MAX once zero-copy was given up.
     from: usize,
     /// The number of the next call, as the system counts.
     next: u32,
@@ -43,12 +43,12 @@ pub(super) struct Zerocopy {
     copied: u32,
     /// The last number that names a message.
     named: u32,
-    /// In the order they left; only the last may be incomplete.
+    /// Messages under way, in the order they left; only the last may have bytes left to send.
     leaving: VecDeque<Leaving>,
 }
 
 impl Zerocopy {
-    /// For a new connection; none if the user does not want it
+    /// The state for a new connection; none if the user does not want zero-copy
     /// (FI_TCP_ZEROCOPY_SIZE) or the system does not have it.
     pub(super) fn new(socket: &Socket) -> Option<Box<Self>> {
         let from = config().zerocopy_size;
@@ -57,12 +57,12 @@ impl Zerocopy {
         wanted.then(|| Box::new(new()))
     }
 
-    /// Whether a message of this size is to leave without being copied.
+    /// Whether a message of `len` bytes is to leave without being copied.
     pub(super) fn takes(&self, len: usize) -> bool {
         len >= self.from
     }
 
-    /// A call took bytes of the message that is leaving.
+    /// Notes that a zero-copy call took bytes of the message that is leaving.
     pub(super) fn called(&mut self) {
         match self.leaving.back_mut().filter(|last| last.finish.is_none()) {
             Some(last) => {
@@ -123,7 +123,7 @@ impl Zerocopy {
         }
     }
 
-    /// The system is done with calls `low` to `high`. It need not say so in order.
+    /// Notes that the system is done with calls `low` to `high`, which it may say in any order.
     fn released(&mut self, low: u32, high: u32) {
         for message in &mut self.leaving {
             let of_it = (0..message.calls)
@@ -134,32 +134,34 @@ impl Zerocopy {
         }
     }
 
-    /// The oldest message, if it is over.
+    /// Takes out the oldest message if it is over.
     fn take_finished(&mut self) -> Option<Finish> {
         let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
         self.leaving.pop_front_if(over)?.finish
     }
 
-    /// Whether the system has memory of the application's.
+    /// Whether the system still uses memory that the application lent.
     pub(super) fn is_busy(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// All messages the system has completely, over or not; the connection ends.
+    /// Takes out all messages the system has completely, over or not, because the connection
+    /// ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Finish> + '_ {
         self.leaving.drain(..).filter_map(|message| message.finish)
     }
 }
 
 impl Conn {
-    /// Whether a message of this size has to take the way of those that leave
-    /// without being copied: it is one, or comes behind one.
+    /// Whether a message of `len` bytes has to go through the queue for zero-copy: it is to be
+    /// sent without being copied, or follows one that is.
     #[inline]
     pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
     }
 
-    /// Whether the system has memory of the application's.
+    /// Whether the system still uses memory that the application lent for messages on this
+    /// connection.
     #[inline]
     pub(super) fn is_lending(&self) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
@@ -167,7 +169,8 @@ impl Conn {
 }
 
 impl State {
-    /// Reads what the system is done with. Whether anything moved.
+    /// Reads the system's notices on the socket's error queue, and completes the messages it is
+    /// done with. Returns whether there were any.
     #[cold]
     pub(super) fn reclaim(&mut self, id: u32) -> bool {
         let mut moved = false;
@@ -179,7 +182,8 @@ impl State {
             let calls = high.wrapping_sub(low).saturating_add(1);
             zerocopy.copied = if copied { zerocopy.copied.saturating_add(calls) } else { 0 };
             if zerocopy.copied > MAX_COPIED && zerocopy.from != usize::MAX {
-                // As on one host: it would cost more than it spares.
+                // The system copies anyway, as between processes of one host: zero-copy costs
+                // more than it spares.
                 zerocopy.from = usize::MAX;
                 ofi_provider::log!(
                     &crate::info::TCP,
@@ -249,7 +253,7 @@ mod tests {
         z.called();
         let first = z.sent_for_ack();
         assert_ne!(first, 0);
-        // Acknowledged, and not read yet.
+        // The message is acknowledged, but the system still uses its bytes.
         assert!(z.acknowledged(first, finish(1)).is_none());
         assert!(finished(&mut z).is_empty());
         z.called();
@@ -258,7 +262,8 @@ mod tests {
         assert_eq!(finished(&mut z), [1, 0], "the other one is nobody's before it is acknowledged");
         assert!(z.acknowledged(second, finish(2)).is_some());
         assert!(!z.is_busy());
-        // One that was copied after all, or released before the last of it left.
+        // No number for a message that was copied after all, or released before the last of it
+        // left.
         assert_eq!(z.sent_for_ack(), 0);
         z.called();
         z.released(2, 2);
