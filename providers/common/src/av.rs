@@ -1,8 +1,8 @@
 //! Address vectors (fi_av(3)), of addresses of any format.
 //!
-//! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting
-//! an address again gives the index it has and counts; it goes when it was
-//! removed as often.
+//! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting an address again
+//! gives the index it has and counts the insertions; the address goes when it was removed as
+//! often.
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
@@ -21,11 +21,11 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Who wants to know what is put into a vector: its endpoints.
+/// What hears of changes of a vector: its endpoints.
 pub trait Listener: Send + Sync {
     /// `addr` is now known by `index`.
     fn inserted(&self, index: fi_addr_t, addr: &Addr);
-    /// `index` names nobody any more.
+    /// `index`, which named `addr`, names nobody any more.
     fn removed(&self, index: fi_addr_t, addr: &Addr);
     /// Completions are to report `id` for what `index` names (FI_AV_USER_ID).
     fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}
@@ -35,9 +35,9 @@ pub trait Listener: Send + Sync {
 struct Entry {
     addr: Addr,
     uses: usize,
-    /// What completions report.
+    /// The fi_addr_t that completions report (FI_AV_USER_ID).
     id: fi_addr_t,
-    /// Cannot be connected to (FI_FIREWALL_ADDR).
+    /// The application said that the address cannot be connected to (FI_FIREWALL_ADDR).
     firewalled: bool,
 }
 
@@ -54,24 +54,23 @@ pub struct Av {
     c: fid_av,
     format: u32,
     table: Mutex<Table>,
-    /// Held while an address comes or goes and listeners hear of it: they hear in the
-    /// order in which it happened. Taken before all other locks.
+    /// Held while an address is inserted or removed and listeners hear of it, so that they hear
+    /// of changes in order. Taken before all other locks.
     news: Mutex<()>,
     eq: OnceLock<Arc<Eq>>,
     events: bool,
     /// The application chooses what completions report (FI_AV_USER_ID).
     user_ids: bool,
-    /// The highest bits of an fi_addr_t that name a peer's receive context
-    /// (fi_rx_addr).
+    /// How many of the highest bits of an fi_addr_t name a peer's receive context (fi_rx_addr).
     rx_ctx_bits: u32,
-    /// The vector of another provider's that this one stands beside (fi_peer(3)).
+    /// The other provider's vector beside which this one was opened with FI_PEER (fi_peer(3)).
     owner: Option<AvOwner>,
     base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for Av {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Av {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_av> for Av {}
@@ -83,7 +82,7 @@ impl std::fmt::Debug for Av {
 }
 
 impl Av {
-    /// The format of its addresses: FI_SOCKADDR_IN, FI_ADDR_STR …
+    /// The format of the vector's addresses: FI_SOCKADDR_IN, FI_ADDR_STR …
     pub(crate) fn format(&self) -> u32 {
         self.format
     }
@@ -120,7 +119,7 @@ impl Av {
                 if attr.r#type == fi_av_type::FI_AV_UNSPEC {
                     attr.r#type = of.query()?.r#type;
                 }
-                // The context was only for opening.
+                // With FI_PEER the context was only for opening.
                 context = std::ptr::null_mut();
                 owner = Some(of);
             }
@@ -159,21 +158,21 @@ impl Av {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The address of an endpoint of this process in the vector of the owner,
-    /// FI_ADDR_NOTAVAIL without one (fi_peer(3)).
+    /// The address that an endpoint of this process has in the owner's vector, FI_ADDR_NOTAVAIL
+    /// without an owner (fi_peer(3)).
     pub fn owner_addr(&self, ep: FidPtr) -> fi_addr_t {
         self.owner.map_or(FI_ADDR_NOTAVAIL, |owner| owner.ep_addr(ep.0.cast()))
     }
 
-    /// An endpoint wants to hear of insertions and removals from now on.
+    /// Adds a listener that hears of insertions and removals.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         let mut table = self.table();
         table.listeners.retain(|known| known.strong_count() != 0);
         table.listeners.push(listener);
     }
 
-    /// The parts of a destination: the index of a peer, and that of the receive
-    /// context there (fi_rx_addr).
+    /// Splits a destination into the index of a peer, and the index of a receive context there
+    /// (fi_rx_addr).
     pub fn split(&self, dest: fi_addr_t) -> (fi_addr_t, usize) {
         match self.rx_ctx_bits {
             0 => (dest, 0),
@@ -181,8 +180,8 @@ impl Av {
         }
     }
 
-    /// The address `index` names. None while it is being taken out: who believed it then
-    /// would go on doing so when the index is another's.
+    /// The address that `index` names; -FI_EINVAL if it names none, or is being removed: a
+    /// caller that used it then would go on doing so when the index is another address's.
     pub fn get(&self, index: fi_addr_t) -> Result<Addr> {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let table = self.table();
@@ -222,7 +221,7 @@ impl Av {
         slot.and_then(|slot| table.entries.get(slot)).is_some_and(|entry| entry.firewalled)
     }
 
-    /// `index` is behind a firewall, as long as it is in the vector.
+    /// Notes that `index` is behind a firewall, as long as it is in the vector.
     fn set_firewalled(&self, index: fi_addr_t) {
         let mut table = self.table();
         if let Some(entry) = u32::try_from(index).ok().and_then(|n| table.entries.get_mut(n)) {
@@ -242,7 +241,7 @@ impl Av {
         Ok(())
     }
 
-    /// Puts an address in; its index.
+    /// Inserts an address; returns its index.
     pub fn insert(&self, addr: Addr) -> Result<fi_addr_t> {
         if !addr.is_reachable() {
             return Err(Error::INVAL);
@@ -261,20 +260,21 @@ impl Av {
         let listeners = table.listeners.clone();
         drop(table);
         let index = u64::from(index);
-        // Without the table's lock: endpoints look addresses up under their own.
+        // Listeners are called without the table's lock, because endpoints look addresses up
+        // under their own locks.
         for listener in listeners.iter().filter_map(Weak::upgrade) {
             listener.inserted(index, &addr);
         }
         Ok(index)
     }
 
-    /// Takes an index out once.
+    /// Removes an index once; its address goes when it was removed as often as it was inserted.
     fn remove(&self, index: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let _news = self.news();
         let mut table = self.table();
         let entry = table.entries.get_mut(slot).ok_or(Error::INVAL)?;
-        // Zero: another thread is taking it out already.
+        // Zero uses: another thread is removing the index already.
         entry.uses = entry.uses.checked_sub(1).ok_or(Error::INVAL)?;
         if entry.uses > 0 {
             return Ok(());
@@ -286,13 +286,14 @@ impl Av {
         for listener in listeners.iter().filter_map(Weak::upgrade) {
             listener.removed(index, &addr);
         }
-        // Last, so that the index is not given away while endpoints still use it.
+        // The slot is freed last, so that the index is not given away while endpoints still use
+        // it.
         self.table().entries.remove(slot);
         Ok(())
     }
 
-    /// What an insertion call reports: per address to `out`, in all by the
-    /// count, and as an event when the vector was opened with FI_EVENT.
+    /// Inserts `addrs` and reports as the call wants: each index in `out`, the number of
+    /// successes as the result, or as an event if the vector was opened with FI_EVENT.
     ///
     /// # Safety
     /// `out` is null or has room for all of `addrs`; with FI_SYNC_ERR `context`
@@ -518,7 +519,7 @@ unsafe extern "C" fn insertsym(
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
-            // As above.
+            // No name service knows queue pairs, ports of theirs, or names of endpoints.
             return Err(Error::NOSYS);
         }
         let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
@@ -647,7 +648,7 @@ unsafe extern "C" fn set_user_id(
         }
         // SAFETY: see above.
         let av = unsafe { Av::from_c(av) }?;
-        // Only a vector that was opened for it has ids.
+        // Only a vector opened with FI_AV_USER_ID has ids.
         if av.user_ids { av.set_id(addr, id) } else { Err(Error::NOSYS) }
     })
 }

@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// What a counter counts.
 #[derive(Clone, Copy, Debug)]
 enum Counts {
-    /// Operations.
+    /// Operations that completed.
     Operations,
-    /// Their bytes.
+    /// Bytes of operations that completed (FI_CNTR_EVENTS_BYTES).
     Bytes,
-    /// Operations, in the counter of another provider's.
+    /// Operations, counted in another provider's counter (FI_PEER).
     Elsewhere(CntrOwner),
 }
 
@@ -34,22 +34,22 @@ pub struct Cntr {
     c: fid_cntr,
     value: AtomicU64,
     errors: AtomicU64,
-    /// Changed since a poll set last looked.
+    /// The counter changed since a poll set last looked at it.
     changed: AtomicBool,
     counts: Counts,
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
-    /// Knows what waits for the counter, in a domain where something may.
+    /// What requests wait for the counter in, if the domain may have such.
     later: Option<Arc<Later>>,
-    /// The smallest threshold that something waits for.
+    /// The smallest threshold that a request waits for.
     next: AtomicU64,
     base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for Cntr {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Cntr {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_cntr> for Cntr {}
@@ -168,19 +168,19 @@ impl Cntr {
         own && self.later.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, later))
     }
 
-    /// fi_cntr_add, without running what that sets off.
+    /// fi_cntr_add, without running the tasks that become ready by it.
     pub(crate) fn add(&self, value: u64) {
         self.value.fetch_add(value, Ordering::SeqCst);
         self.written();
     }
 
-    /// fi_cntr_set, without running what that sets off.
+    /// fi_cntr_set, without running the tasks that become ready by it.
     pub(crate) fn set(&self, value: u64) {
         self.value.store(value, Ordering::SeqCst);
         self.written();
     }
 
-    /// An operation of `len` bytes succeeded.
+    /// Counts an operation of `len` bytes that succeeded.
     #[inline]
     pub fn completed(&self, len: usize) {
         let by = match &self.counts {
@@ -192,7 +192,7 @@ impl Cntr {
         self.written();
     }
 
-    /// An operation failed.
+    /// Counts an operation that failed.
     pub fn failed(&self) {
         if let Counts::Elsewhere(owner) = &self.counts {
             return owner.failed();
@@ -209,7 +209,7 @@ impl Cntr {
         }
         self.changed.store(true, Ordering::SeqCst);
         if self.wait.kind() != Kind::None {
-            // Whoever is about to sleep either sees the count or is seen.
+            // A thread that is about to sleep either sees the new count, or is seen and woken.
             fence(Ordering::SeqCst);
             self.wait.entry_written();
         }
@@ -256,7 +256,7 @@ impl Cntr {
         if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
-    /// What a caller blocks on, if that is possible at all.
+    /// The wait object that a caller blocks on; none if the counter cannot be blocked on.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&*self.progress))
     }
@@ -266,13 +266,13 @@ impl Cntr {
         self.changed.load(Ordering::SeqCst)
     }
 
-    /// Progresses, then says whether the counter changed since the last poll.
+    /// Makes progress, then tells whether the counter changed since the last poll.
     pub fn poll(&self) -> bool {
         self.progress.progress();
         self.changed.swap(false, Ordering::SeqCst)
     }
 
-    /// What drives the counter.
+    /// The source of progress that drives the counter.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
     }
@@ -320,8 +320,8 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     export_xpu: Some(stubs::no_cntr_export_xpu),
 };
 
-/// Of a counter that is read elsewhere: reading is how its owner progresses it,
-/// and all else is not for it (fi_peer(3)).
+/// Calls on a counter of FI_PEER, whose count is in its owner's counter: reading it only makes
+/// progress, and all else fails (fi_peer(3)).
 static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: cancellable!(read: fn(*mut fid_cntr) -> u64),
@@ -345,7 +345,8 @@ unsafe extern "C-unwind" fn read(cntr: *mut fid_cntr) -> u64 {
             cntr.value.load(Ordering::SeqCst)
         })
     });
-    // Whether that was in vain only the caller knows.
+    // Every read is a cancellation point: only the caller knows whether the count was what it
+    // wanted.
     // SAFETY: nothing here is cleaned up, nor in what the program calls us by.
     unsafe { end_if_cancelled() };
     value

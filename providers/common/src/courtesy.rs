@@ -23,27 +23,27 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Nanoseconds between two looks of a caller that does nothing else, at most.
+/// Most nanoseconds between two looks of a caller that does nothing but look.
 const AT_ONCE: u64 = 3_000;
 
-/// An offer that takes less, in nanoseconds, was taken by nobody.
+/// An offer of the processor that returns in fewer nanoseconds was taken by nobody.
 const DECLINED: u64 = 2_000;
 
-/// An offer that takes longer, in nanoseconds, was taken by somebody who computes.
+/// An offer of the processor that takes more nanoseconds was taken by a thread that computes.
 const SLICE: u64 = 500_000;
 
-/// Looks in vain before the first offer, while nobody is known to want one.
+/// Looks in vain before the first offer, while no other thread is known to want the processor.
 const FIRST_OFFER: u32 = 16;
 
-/// Looks in vain before any offer: some look at several queues, one after the other, and
+/// Looks in vain before any offer: some callers look at several queues, one after the other, and
 /// then give way by themselves.
 const FEW: u32 = 4;
 
-/// Offers in a row that nobody takes before nobody is thought to want one.
+/// Offers in a row that nobody takes before the processor is thought to be wanted by nobody.
 const DECLINED_OFTEN: u8 = 2;
 
-/// How long nothing is offered to those who compute, in nanoseconds: at first, and
-/// when they are still there each time.
+/// How long, in nanoseconds, the processor is not offered again after a thread that computes
+/// took it: at first, and at most, since the time grows while such threads are there.
 const PAUSE: u64 = 10_000_000;
 const PAUSE_MOST: u64 = 160_000_000;
 
@@ -51,14 +51,14 @@ const PAUSE_MOST: u64 = 160_000_000;
 /// that ends in vain is followed by one twice as long.
 const SLEEP: u64 = 50_000;
 
-/// How often the sleep is doubled.
+/// How often the sleep is doubled at most.
 const DOUBLED: u32 = 4;
 
-/// Who has found nothing for so long, in nanoseconds, expects something else to happen,
-/// which would not end a sleep.
+/// A caller that has found nothing for so many nanoseconds does not sleep: it may wait for
+/// something else, which would not end a sleep.
 const QUIET: u64 = 1_000_000_000;
 
-/// Who else wants the processor.
+/// Which other threads want the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Others {
@@ -67,15 +67,15 @@ enum Others {
     Compute,
 }
 
-/// What the threads of a process found out about others.
+/// What the threads of this process found out about others that want the processor.
 #[derive(Debug)]
 struct Neighbours {
-    /// An [`Others`].
+    /// An [`Others`], as a number.
     others: AtomicU8,
     /// Offers in a row that nobody took.
     declined: AtomicU8,
-    /// When those who compute are offered the processor again, and how long after the
-    /// last offer that is.
+    /// When threads that compute are offered the processor again, in nanoseconds of [`now`], and
+    /// how long after the last offer that is.
     again_at: AtomicU64,
     pause: AtomicU64,
 }
@@ -101,7 +101,8 @@ impl Neighbours {
         }
     }
 
-    /// An offer that began at `start` has ended at `end`.
+    /// Learns from an offer of the processor that began at `start` and ended at `end`
+    /// (nanoseconds).
     fn offered(&self, start: u64, end: u64) {
         let others = match end.saturating_sub(start) {
             taken if taken < DECLINED => {
@@ -130,7 +131,7 @@ impl Neighbours {
     }
 }
 
-/// Whether others wanted the processor when they were last asked.
+/// Whether other threads wanted the processor when it was last offered.
 #[inline]
 pub fn is_shared() -> bool {
     NEIGHBOURS.others() != Others::None
@@ -142,12 +143,12 @@ fn now() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// What is done after a look in vain.
+/// How a caller gives way after looking in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
-    /// The processor is offered to whoever waits for it.
+    /// It offers the processor to other threads (sched_yield(2)).
     Processor,
-    /// The caller sleeps so many nanoseconds, or until there is something to do.
+    /// It sleeps so many nanoseconds, or until there is something to do.
     Sleep(u64),
 }
 
@@ -166,16 +167,17 @@ impl Offer {
     }
 }
 
-/// How one caller, or all callers of one engine, looked lately.
+/// How one caller, or all callers of one engine, polled lately.
 #[derive(Debug, Default)]
 pub struct Looks {
-    /// When the last look in vain ended.
+    /// When the last look in vain ended, in nanoseconds of [`now`].
     last: u64,
     /// Looks in vain, one right after the other.
     vain: u32,
-    /// So many lead to the next offer.
+    /// Looks in vain that lead to the next offer.
     next: u32,
-    /// When something was found last, and sleeps since then.
+    /// When something was found last, in nanoseconds of [`now`], and how often the caller slept
+    /// since.
     found: u64,
     slept: u32,
     /// Something was found since the last look in vain but one.
@@ -184,18 +186,18 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Whether the caller looked again and again lately and did nothing else.
+    /// Whether the caller lately looked again and again and did nothing else.
     #[inline]
     pub fn are_at_once(&self) -> bool {
         self.at_once
     }
 
-    /// A look found nothing; it is the first of its kind if the one before it did.
-    /// What to do about it, without a lock.
+    /// Notes that a look found nothing; `first` if the look before it did find something.
+    /// Returns how to give way, which is to be done without holding a lock.
     #[inline(always)]
     pub fn in_vain(&mut self, first: bool) -> Option<Offer> {
         if first {
-            // So it often is, and what comes of it is seen the next time.
+            // A first look in vain is common; whether more follow is seen the next time.
             self.fresh = true;
             return None;
         }
@@ -233,7 +235,8 @@ impl Looks {
         }
     }
 
-    /// The offer was made: the time it took is not the caller's.
+    /// Notes that the offer was made, so that the time it took is not taken for the caller's
+    /// own.
     pub fn offered(&mut self) {
         self.last = now();
     }

@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Entries of a queue whose size the application leaves open.
+/// Size in entries of a queue whose size the application leaves open.
 const DEFAULT_SIZE: usize = 1024;
 
 /// The application's pointer that comes back with a completion.
@@ -39,7 +39,7 @@ pub struct Context(pub *mut c_void);
 
 // SAFETY: only handed back, never followed.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the pointer is only handed back, never followed.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -50,19 +50,19 @@ impl Context {
 /// One successful completion, with everything any format reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// The operation's context.
+    /// The context that the application gave to the operation.
     pub context: Context,
-    /// What it was: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
+    /// What the operation was: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
     pub flags: u64,
     /// Bytes received.
     pub len: usize,
-    /// Where they are.
+    /// The address of the buffer that holds the received bytes.
     pub buf: usize,
     /// Remote CQ data.
     pub data: u64,
     /// The message's tag.
     pub tag: u64,
-    /// Who sent it, FI_ADDR_NOTAVAIL if not known.
+    /// The sender's address, FI_ADDR_NOTAVAIL if it is not known.
     pub src: fi_addr_t,
 }
 
@@ -73,16 +73,16 @@ pub struct CompletionError {
     pub of: Completion,
     /// Bytes that did not fit (FI_ETRUNC).
     pub olen: usize,
-    /// Why, for the application.
+    /// The error that the application sees.
     pub error: Error,
-    /// Why, in the provider's terms: an errno here.
+    /// The error in the provider's terms (prov_errno): an errno here.
     pub prov_errno: c_int,
-    /// More, in a form of the provider's own.
+    /// Further data in a form of the provider's own (err_data).
     pub data: Vec<u8>,
 }
 
 impl Completion {
-    /// Of an operation that reports nothing but what it was and its bytes.
+    /// The completion of an operation that reports nothing but its kind and its bytes.
     #[inline]
     pub const fn of(context: Context, flags: u64, len: usize) -> Self {
         Self { context, flags, len, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
@@ -99,20 +99,20 @@ impl CompletionError {
 #[derive(Debug)]
 struct Ring {
     slots: Box<[Completion]>,
-    /// Slots read and written so far; the low bits are the place.
+    /// Slots read and written so far; the low bits are the place in the ring.
     read: usize,
     written: usize,
-    /// An entry waits for room.
+    /// A provider waits for room in the ring ([`Cq::wait_for_room`]).
     awaited: bool,
-    /// What came when the ring was full, in order.
+    /// Entries that came when the ring was full, in order.
     behind: VecDeque<Completion>,
     errors: VecDeque<CompletionError>,
     /// The extra data of the error read last, valid until the next read.
     error_data: Vec<u8>,
 }
 
-/// So many slots, zeroed and not filled: memory that no entry has come to yet is not taken.
-/// -FI_ENOMEM if there is none for so many.
+/// Allocates `size` zeroed slots without touching them: the system gives memory only to those
+/// that entries come to. -FI_ENOMEM if there is none for so many.
 fn zeroed(size: usize) -> Result<Box<[Completion]>> {
     let layout = Layout::array::<Completion>(size).map_err(|_| Error::NOMEM)?;
     if size == 0 {
@@ -130,7 +130,8 @@ fn zeroed(size: usize) -> Result<Box<[Completion]>> {
 }
 
 impl Ring {
-    /// As many slots as a power of two, or none for a ring that is always full.
+    /// A ring of these slots, whose number is a power of two, or 0 for a ring that is always
+    /// full.
     fn new(slots: Box<[Completion]>) -> Self {
         Self {
             slots,
@@ -176,7 +177,7 @@ impl Ring {
         }
     }
 
-    /// There is room for the next of those behind.
+    /// Moves the next entry that waits behind the ring into the ring, which has room for it.
     #[cold]
     fn move_up(&mut self) {
         if let Some(entry) = self.behind.pop_front() {
@@ -196,19 +197,19 @@ pub struct Cq {
     format: Format,
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
-    /// Who gets the entries of a queue that was opened with FI_PEER. Its ring is
-    /// always full and its size without bounds, so that nothing else asks.
+    /// The owner that gets the entries of a queue opened with FI_PEER. The ring of such a queue
+    /// is always full, so that entries take the way past it, and its size has no bound.
     owner: Option<CqOwner>,
     progress: Arc<dyn Progress>,
     api_version: u32,
-    /// Reading it never ends a cancelled thread: see [`SPARES_CALLERS`].
+    /// Reading the queue is no cancellation point: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
     base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for Cq {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Cq {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_cq> for Cq {}
@@ -229,16 +230,16 @@ enum Format {
 
 /// What a queue or counter needs of the domain it is opened on.
 pub struct OnDomain {
-    /// The domain itself.
+    /// The domain itself, which cannot be closed while the object is open.
     pub parent: Parent,
-    /// What drives the domain.
+    /// The source of progress that drives the domain.
     pub progress: Arc<dyn Progress>,
     /// The version the application asked `fi_getinfo` for.
     pub api_version: u32,
-    /// What keeps calls for the domain's objects apart.
+    /// The level of the locks of the domain's objects (FI_THREAD_DOMAIN or not).
     pub level: Level,
-    /// Somebody can block on the new object: the domain starts its progress
-    /// thread if it promised automatic progress.
+    /// Called if the application can block on the new object: the domain then starts its
+    /// progress thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
     /// What the domain does later, if anything may wait for a counter.
     pub later: Option<Arc<Later>>,
@@ -319,8 +320,8 @@ impl Cq {
         Ok(cq)
     }
 
-    /// A queue whose entries go to the queue of another provider's. Its context
-    /// was only for opening.
+    /// A queue whose entries go to another provider's queue. The context it was opened with was
+    /// only for opening.
     fn of_peer(domain: OnDomain, format: Format, owner: CqOwner) -> Arc<Self> {
         Arc::new(Self {
             c: fid_cq {
@@ -347,8 +348,8 @@ impl Cq {
         self.count.load(Ordering::Relaxed) < self.size
     }
 
-    /// Somebody has an entry that does not fit: the read that makes room for it
-    /// progresses the domain once more.
+    /// Notes that a provider has an entry that does not fit: the read that makes room for it
+    /// makes progress once more.
     pub fn wait_for_room(&self) {
         self.ring.lock_within().awaited = true;
     }
@@ -365,7 +366,7 @@ impl Cq {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Writes a success.
+    /// Writes the entry of a success, and wakes who waits for it.
     #[inline(always)]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
@@ -380,14 +381,14 @@ impl Cq {
         self.written();
     }
 
-    /// Tells those who only want to know how many entries there are.
+    /// Publishes the number of entries for threads that read it without the lock.
     #[inline]
     fn publish(&self, ring: &Ring) {
         self.count.store(ring.len(), Ordering::Release);
     }
 
-    /// Writes where there is no room in the ring: to the owner, who has made
-    /// room or lost the entry (fi_peer(3)), or behind the ring.
+    /// Writes an entry that does not go into the ring: to the owner, which has room or loses the
+    /// entry (fi_peer(3)), or to the list behind the ring.
     #[cold]
     fn write_past_ring(&self, entry: Completion) {
         if let Some(owner) = &self.owner {
@@ -401,7 +402,7 @@ impl Cq {
         self.written();
     }
 
-    /// Writes a failure.
+    /// Writes the entry of a failure, in its place among the others.
     #[cold]
     pub fn write_error(&self, error: CompletionError) {
         if let Some(owner) = &self.owner {
@@ -425,7 +426,7 @@ impl Cq {
 
     #[inline(never)]
     fn wake(&self) {
-        // Whoever is about to sleep either sees the entry or is seen.
+        // A thread that is about to sleep either sees the entry, or is seen and woken.
         fence(Ordering::SeqCst);
         self.wait.entry_written();
         if let Some(set) = &self.wait_set {
@@ -473,7 +474,7 @@ impl Cq {
             ring.pop();
             n += 1;
         }
-        // Another thread may have been quicker.
+        // Another thread may have read the entries meanwhile.
         if n == 0 {
             return Err(Error::AGAIN);
         }
@@ -486,10 +487,9 @@ impl Cq {
         Ok(n)
     }
 
-    /// As [`read`](Self::read), in one look of a blocking call.
+    /// One look of a blocking read, with [`read`](Self::read).
     ///
-    /// # Safety
-    /// As [`read`](Self::read).
+    /// # Safety The contract of [`read`](Self::read).
     unsafe fn sread(
         &self,
         buf: *mut c_void,
@@ -579,12 +579,12 @@ impl Cq {
         if self.has_entries() || !self.progress.may_block() { Err(Error::AGAIN) } else { Ok(()) }
     }
 
-    /// What a caller blocks on, if that is possible at all.
+    /// The wait object that a caller blocks on; none if the queue cannot be blocked on.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&*self.progress))
     }
 
-    /// Progresses, then says whether there is something to read: for poll sets.
+    /// Makes progress, then tells whether there is something to read, for poll sets.
     pub fn poll(&self) -> bool {
         if !self.has_entries() {
             self.progress.progress();
@@ -592,7 +592,7 @@ impl Cq {
         self.has_entries()
     }
 
-    /// What drives the queue.
+    /// The source of progress that drives the queue.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
     }
@@ -700,8 +700,8 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
     export_xpu: Some(stubs::no_cq_export_xpu),
 };
 
-/// Of a queue whose entries are read elsewhere: reading no entries is how its
-/// owner progresses it, and all else is not for it (fi_peer(3)).
+/// Calls on a queue of FI_PEER, whose entries are in its owner's queue: a read of no entries
+/// makes progress, and all else fails (fi_peer(3)).
 static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(progress_only),
@@ -739,7 +739,8 @@ unsafe extern "C-unwind" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize
         // SAFETY: see above; the buffer is the caller's.
         unsafe { Cq::from_c(cq)?.read(buf, count, std::ptr::null_mut()) }
     });
-    // SAFETY: as above; nothing here is cleaned up, nor in what the program calls us by.
+    // SAFETY: the queue is open or null; no frame here, nor in what the program calls us by, has
+    // anything to clean up.
     unsafe { end_if_cancelled_in_vain(cq, answer) };
     answer
 }
@@ -838,7 +839,7 @@ unsafe extern "C" fn cq_strerror(
     }
 }
 
-/// A text, cut to the caller's buffer.
+/// Copies a text to the caller's buffer, cut to its length, with a NUL behind it.
 ///
 /// # Safety
 /// `buf` has `len` bytes, which is not 0.
@@ -852,7 +853,7 @@ unsafe fn copy_text(text: &[u8], buf: *mut c_char, len: usize) -> *const c_char 
     buf
 }
 
-/// The text of an errno, in the caller's buffer when there is one.
+/// The text of an errno, in the caller's buffer if there is one.
 ///
 /// # Safety
 /// `buf` is null or has `len` bytes.

@@ -27,7 +27,7 @@ pub struct FidPtr(pub *mut fid);
 
 // SAFETY: only handed back to the application, never followed.
 unsafe impl Send for FidPtr {}
-// SAFETY: as above.
+// SAFETY: the pointer is only handed back to the application, never followed.
 unsafe impl Sync for FidPtr {}
 
 /// One event.
@@ -35,31 +35,31 @@ unsafe impl Sync for FidPtr {}
 pub enum Event {
     /// FI_CONNREQ, FI_CONNECTED, FI_SHUTDOWN, with the peer's data.
     Cm {
-        /// Which of them.
+        /// FI_CONNREQ, FI_CONNECTED or FI_SHUTDOWN.
         event: u32,
-        /// The endpoint or passive endpoint.
+        /// The endpoint or passive endpoint that the event is about.
         fid: FidPtr,
         /// For FI_CONNREQ: the request, which the application frees.
         info: Option<InfoBuf>,
-        /// What the peer sent along.
+        /// The user data that the peer sent along.
         data: Vec<u8>,
     },
     /// FI_AV_COMPLETE, FI_MR_COMPLETE, FI_JOIN_COMPLETE.
     Done {
         /// Which of them.
         event: u32,
-        /// The address vector, region or group.
+        /// The address vector, region or group that the event is about.
         fid: FidPtr,
-        /// The operation's context.
+        /// The context that the application gave to the operation.
         context: crate::cq::Context,
         /// A count or other result.
         data: u64,
     },
     /// Something the application wrote (fi_eq_write).
     Written {
-        /// Its event number.
+        /// The event number the application wrote.
         event: u32,
-        /// Its bytes.
+        /// The event's bytes.
         bytes: Vec<u8>,
     },
     /// An asynchronous failure.
@@ -67,7 +67,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What it is about.
+    /// The object that the event is about; none for what the application wrote.
     fn object(&mut self) -> Option<&mut FidPtr> {
         match self {
             Self::Cm { fid, .. } | Self::Done { fid, .. } => Some(fid),
@@ -86,11 +86,11 @@ pub struct EventError {
     pub context: crate::cq::Context,
     /// Event-specific.
     pub data: u64,
-    /// Why.
+    /// The error that the application sees.
     pub error: Error,
-    /// Why, in the provider's terms.
+    /// The error in the provider's terms.
     pub prov_errno: c_int,
-    /// More, such as the data of a rejection.
+    /// Further data, such as the user data of a rejection.
     pub err_data: Vec<u8>,
 }
 
@@ -111,15 +111,15 @@ pub struct Eq {
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     sources: RwLock<Vec<Weak<dyn Progress>>>,
-    /// Who gets the events of a queue that was opened with FI_PEER, as far as
-    /// fi_eq_write can carry them: failures are read here (fi_peer(3)).
+    /// The owner that gets the events of a queue opened with FI_PEER, as far as fi_eq_write can
+    /// carry them; failures are read from this queue (fi_peer(3)).
     owner: Option<EqOwner>,
     base: Base,
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for Eq {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Eq {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_eq> for Eq {}
@@ -149,7 +149,7 @@ impl Eq {
             return Err(Error::BADFLAGS);
         }
         let (owner, context) = if flags & abi::FI_PEER != 0 {
-            // It is only for opening.
+            // With FI_PEER the context is only for opening.
             // SAFETY: by this function's contract.
             (Some(unsafe { EqOwner::new(context) }?), std::ptr::null_mut())
         } else {
@@ -175,7 +175,7 @@ impl Eq {
         Ok(eq)
     }
 
-    /// From now on reading the queue also drives `source`.
+    /// Adds a source of progress that reading the queue drives.
     pub fn add_source(&self, source: &Arc<dyn Progress>) -> Result {
         let mut sources = self.sources.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         sources.retain(|known| known.strong_count() != 0);
@@ -199,7 +199,7 @@ impl Eq {
         self.wait.kind() != Kind::None
     }
 
-    /// Adds an event.
+    /// Adds an event, and wakes who waits for it.
     pub fn write(&self, event: Event) {
         let event = match &self.owner {
             None => event,
@@ -213,7 +213,7 @@ impl Eq {
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(queue);
         if self.can_block() {
-            // Whoever is about to sleep either sees the event or is seen.
+            // A thread that is about to sleep either sees the event, or is seen and woken.
             fence(Ordering::SeqCst);
             self.wait.entry_written();
             if let Some(set) = &self.wait_set {
@@ -229,7 +229,7 @@ impl Eq {
         self.count.store(queue.events.len(), Ordering::SeqCst);
     }
 
-    /// Events of an object name another handle of it, because this one is being closed.
+    /// Makes an object's events name another handle of it, because this one is being closed.
     pub(crate) fn rename(&self, fid: FidPtr, heir: FidPtr) {
         let mut queue = self.queue.lock();
         let objects = queue.events.iter_mut().filter_map(Event::object);
@@ -237,7 +237,7 @@ impl Eq {
     }
 
     fn each_source(&self, each: &mut dyn FnMut(&Arc<dyn Progress>)) {
-        // Collected first: progress may add sources to this very queue.
+        // The sources are collected first: making progress may add sources to this very queue.
         let sources: Vec<_> = {
             let sources = self.sources.read().unwrap_or_else(|poisoned| poisoned.into_inner());
             sources.iter().filter_map(Weak::upgrade).collect()
@@ -245,10 +245,10 @@ impl Eq {
         sources.iter().for_each(each);
     }
 
-    /// What a caller blocks on, if that is possible at all.
+    /// The wait object that a caller blocks on; none if the queue cannot be blocked on.
     fn wait(&self) -> Result<Option<&Wait>> {
-        // Held until the object is there: a source that comes meanwhile is added
-        // to it afterwards.
+        // Held until the wait object is there: a source that comes meanwhile is added to it
+        // afterwards.
         let sources = self.sources.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.wait.get(|wait| {
             let mut sources = sources.iter().filter_map(Weak::upgrade);
@@ -397,7 +397,8 @@ impl Eq {
         Ok(size_of::<fi_eq_err_entry>())
     }
 
-    /// For `fi_trywait`, as [`crate::cq::Cq::try_wait`].
+    /// For `fi_trywait`: prepares the wait object for blocking; -FI_EAGAIN when there is
+    /// something to do or to read first.
     pub fn try_wait(&self) -> Result {
         self.wait()?.ok_or(Error::INVAL)?.arm()?;
         if !self.has_events() {
@@ -406,7 +407,7 @@ impl Eq {
         if !self.has_events() && self.sources_may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
-    /// Progresses, then says whether there is something to read.
+    /// Makes progress, then tells whether there is something to read.
     pub fn poll(&self) -> bool {
         if !self.has_events() {
             self.progress();

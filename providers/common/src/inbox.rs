@@ -1,9 +1,9 @@
 //! What an endpoint receives: posted receives, messages that came before one,
 //! multi-receive buffers, peeks and claims (fi_msg(3), fi_tagged(3)).
 //!
-//! The inbox knows what belongs together and reports it; how the bytes of a
-//! message get to a buffer, and in which form a message waits, is its user's
-//! business, who is told of every [`Meeting`] of a message and a receive.
+//! The inbox matches messages with receives and reports them. How the bytes of a message get to
+//! a buffer, and in which form a message waits, is the provider's business, which is told of
+//! every [`Meeting`] of a message and a receive.
 //!
 //! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
 //! each, which reports what that endpoint receives, and one lot of [`Queues`].
@@ -29,22 +29,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// Whether it has a tag.
+    /// Whether the message has a tag.
     pub tagged: bool,
-    /// Whether it belongs to a collective operation.
+    /// Whether the message belongs to a collective operation, or is another of the library's
+    /// own.
     pub collective: bool,
-    /// The tag.
+    /// The message's tag; 0 for an untagged one.
     pub tag: u64,
-    /// Its bytes in all.
+    /// Bytes of the message.
     pub len: usize,
-    /// Its remote CQ data.
+    /// The message's remote CQ data, if it has any.
     pub cq_data: Option<u64>,
-    /// Who sent it: a number of the user's, named by [`Inbox::set_name`].
+    /// The sender: a number that the provider chose, named by [`Inbox::set_name`].
     pub peer: u32,
 }
 
 impl About {
-    /// Which of the inbox's pairs of receives and messages it belongs to.
+    /// Which of the inbox's pairs of queues the message belongs to: 0 untagged, 1 tagged, 2 of
+    /// collective operations.
     #[inline]
     pub fn queue(&self) -> usize {
         usize::from(self.tagged) + usize::from(self.collective)
@@ -53,39 +55,39 @@ impl About {
 
 /// How a message waits for a receive.
 pub trait Body {
-    /// All of its bytes, if they are here.
+    /// All bytes of the message, if they are here.
     fn bytes(&self) -> Option<&[u8]>;
-    /// What it takes of memory.
+    /// Bytes of memory that the waiting message takes.
     fn cost(&self) -> usize;
 }
 
 /// A message that came before a receive for it.
 #[derive(Debug)]
 pub struct Message<B> {
-    /// What it is.
+    /// The message's description for completions.
     pub about: About,
-    /// How it waits.
+    /// The form in which the message waits.
     pub body: B,
-    /// The endpoint it came to ([`Inbox::new`]).
+    /// The number of the endpoint the message came to ([`Inbox::new`]).
     owner: u32,
-    /// Its sender's name there.
+    /// The sender's fi_addr_t at that endpoint.
     source: fi_addr_t,
 }
 
-/// A message that waits has its receive, or is not wanted.
+/// A waiting message has met its receive, or is to be discarded.
 #[derive(Debug)]
 pub struct Meeting {
-    /// Which messages: see [`About::queue`].
+    /// The queue the message is in ([`About::queue`]).
     pub queue: usize,
     /// The message's number.
     pub message: u32,
-    /// Its receive; nothing when it is to be discarded.
+    /// The receive it met; none when the message is to be discarded.
     pub recv: Option<Recv>,
     /// The endpoint the message came to, whose inbox reports it.
     pub owner: u32,
 }
 
-/// A message that was looked at, for [`Inbox::report_seen`].
+/// A message that was peeked at, claimed or discarded, for [`Inbox::report_seen`].
 #[derive(Debug)]
 pub struct Seen {
     /// The endpoint the message came to, whose inbox reports it.
@@ -93,31 +95,31 @@ pub struct Seen {
     about: About,
     context: Context,
     buf: usize,
-    /// Of the call, which say whether there is an entry, and whether it counts as
+    /// Flags of the call: whether it writes an entry, and whether the message counts as
     /// received.
     flags: u64,
     counts: bool,
 }
 
-/// What a message costs beside its bytes.
+/// Bytes of memory that a waiting message costs beside its own.
 const MESSAGE_COST: usize = 128;
 
-/// Untagged, tagged, and those of collective operations.
+/// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
 pub const QUEUES: usize = 3;
 
-/// The index of the tagged messages and receives; untagged ones have 0.
+/// Index of the queues of tagged messages and receives; the untagged ones have 0.
 const TAGGED: usize = 1;
 
-/// Those of collective operations.
+/// Index of the queues of collective operations.
 const COLLECTIVE: usize = 2;
 
 /// What an inbox knows of a peer.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Its name, as receives choose it, and what completions call it.
+    /// The peer's fi_addr_t by which receives choose it, and the one that completions report.
     name: fi_addr_t,
     id: fi_addr_t,
-    /// Messages of its that wait, and the memory they take.
+    /// Messages of the peer that wait, and the bytes of memory they take.
     kept: u32,
     bytes: usize,
 }
@@ -130,7 +132,7 @@ impl Known {
     }
 }
 
-/// Receives that wait for messages, and messages that wait for receives.
+/// Receives that wait for messages, and messages that wait for receives, in [`QUEUES`] pairs.
 #[derive(Debug)]
 pub struct Queues<B> {
     posted: [Posted<Recv>; QUEUES],
@@ -163,26 +165,30 @@ fn locked<B>(queues: &Mutex<Queues<B>>) -> MutexGuard<'_, Queues<B>> {
     queues.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What an endpoint receives.
+/// The receiving side of an endpoint: its queues, what it knows of peers, and where it reports.
 #[derive(Debug)]
 pub struct Inbox<B> {
     /// The endpoint's number.
     owner: u32,
     /// Where receives are reported.
     pub ledger: RxLedger,
-    /// A receive's source counts (FI_DIRECTED_RECV).
+    /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
     directed: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
+    /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
+    /// FI_MULTICAST).
     collective: bool,
     own: Queues<B>,
-    /// What it has instead of its own but for collective operations.
+    /// The shared receive context's queues, used instead of the endpoint's own but for
+    /// collective operations.
     shared: Option<SharedQueues<B>>,
-    /// Messages are reported as they come (FI_BUFFERED_RECV), and by which endpoint.
+    /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them, and the
+    /// endpoint's fid.
     buffering: Option<Box<Buffering>>,
     fid: FidPtr,
-    /// What it had ([`leave`](Self::leave)): receives of them may still be filled.
+    /// The shared queues that the endpoint has left ([`leave`](Self::leave)): receives of theirs
+    /// may still be filled.
     left: Option<SharedQueues<B>>,
-    /// It is a shared receive context's, and not an endpoint's that has one.
+    /// The inbox is a shared receive context's own, and not an endpoint's that uses one.
     hosts: bool,
     /// What is known of peers, by their numbers.
     peers: Vec<Known>,
@@ -193,9 +199,10 @@ pub struct Inbox<B> {
 }
 
 impl<B: Body> Inbox<B> {
-    /// An inbox of the endpoint with this number, which is not enabled yet:
-    /// whether a receive's source counts (FI_DIRECTED_RECV), whether a stranger's
-    /// messages are reported as errors (FI_SOURCE_ERR), and FI_OPT_MIN_MULTI_RECV.
+    /// The inbox of the endpoint with this number, which is not enabled yet. `directed`: a
+    /// receive's source takes part in matching (FI_DIRECTED_RECV); `source_err`: strangers'
+    /// messages are reported as errors (FI_SOURCE_ERR); `min_multi_recv`: FI_OPT_MIN_MULTI_RECV,
+    /// in bytes.
     pub fn new(owner: u32, directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
             owner,
@@ -214,7 +221,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Does something with the queues of this kind.
+    /// Calls `act` with the queues that hold `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn with<R>(&mut self, queue: usize, act: impl FnOnce(&mut Queues<B>) -> R) -> R {
         match &self.shared {
@@ -223,7 +230,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Looks at the queues of this kind.
+    /// Calls `look` with the queues that hold `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn look<R>(&self, queue: usize, look: impl FnOnce(&Queues<B>) -> R) -> R {
         match &self.shared {
@@ -232,12 +239,12 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// The number the endpoint has from now on.
+    /// Changes the endpoint's number.
     pub fn set_owner(&mut self, owner: u32) {
         self.owner = owner;
     }
 
-    /// A shared receive context lends its queues.
+    /// The queues of a shared receive context, for endpoints to [`join`](Self::join).
     pub fn lend(&mut self) -> SharedQueues<B> {
         self.hosts = true;
         let own = &mut self.own;
@@ -248,19 +255,21 @@ impl<B: Body> Inbox<B> {
         shared.clone()
     }
 
-    /// Whether receives are posted to, or for, others as well.
+    /// Whether the inbox shares queues, or did: it is a shared receive context's, or of an
+    /// endpoint that uses or has left one.
     pub fn is_shared(&self) -> bool {
         self.hosts || self.shared.is_some() || self.left.is_some()
     }
 
-    /// The endpoint, of which nothing was posted, receives what is posted there.
+    /// Makes the endpoint, to which no receive was posted yet, take its receives from these
+    /// queues.
     pub fn join(&mut self, queues: SharedQueues<B>) {
         self.shared = Some(queues);
     }
 
-    /// The endpoint goes: nothing that came for it stays in queues it shares, and what comes
-    /// from now on takes none of their receives. To be called with the lock held under which
-    /// others post to them, so that no receive meets a message of an endpoint that is gone.
+    /// Called when the endpoint is closed: its messages leave the queues it shares, and what
+    /// comes from now on takes none of their receives. To be called with the lock held under
+    /// which others post there, so that no receive meets a message of a closed endpoint.
     pub fn leave(&mut self) {
         let owner = self.owner;
         let Some(shared) = self.shared.take_if(|_| !self.hosts) else { return };
@@ -287,14 +296,14 @@ impl<B: Body> Inbox<B> {
         self.with(0, |queues| queues.min_multi_recv = size);
     }
 
-    /// Whether a receive's source counts (FI_DIRECTED_RECV), and whether a
-    /// stranger's messages are reported as errors (FI_SOURCE_ERR).
+    /// Sets whether a receive's source takes part in matching (FI_DIRECTED_RECV), and whether
+    /// strangers' messages are reported as errors (FI_SOURCE_ERR).
     pub fn choose_sources(&mut self, directed: bool, source_err: bool) {
         self.directed = directed;
         self.addrs = source_err.then(|| self.addrs.take().unwrap_or_default());
     }
 
-    /// From now on receives are reported there.
+    /// Has receives reported to this ledger.
     pub fn bind(&mut self, ledger: &RxLedger) {
         self.ledger.clone_from(ledger);
         if let Some(buffering) = &mut self.buffering {
@@ -302,12 +311,13 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// From now on tags of the library's own are not the application's.
+    /// Reserves tags with `OWN_TAG` for the library (FI_COLLECTIVE, FI_MULTICAST).
     pub fn set_collective(&mut self) {
         self.collective = true;
     }
 
-    /// Whether a tag is one of the library's own (fi_collective(3)).
+    /// Whether a tag belongs to the library itself on this endpoint, not to the application
+    /// (fi_collective(3)).
     #[inline]
     pub fn takes_aside(&self, tag: u64) -> bool {
         tag & OWN_TAG != 0 && self.collective
@@ -339,14 +349,14 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Tells a peer's address, which FI_SOURCE_ERR reports of strangers.
+    /// Notes a peer's address, which FI_SOURCE_ERR reports of strangers.
     pub fn set_addr(&mut self, peer: u32, addr: impl FnOnce() -> Vec<u8>) {
         if let Some(addrs) = &mut self.addrs {
             addrs.insert(peer, addr());
         }
     }
 
-    /// The number is to be another peer's.
+    /// Forgets what is known of a peer, whose number is to be another peer's.
     pub fn forget(&mut self, peer: u32) {
         self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         if let Some(addrs) = &mut self.addrs {
@@ -354,19 +364,19 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// A peer's name.
+    /// A peer's fi_addr_t by which receives choose it; FI_ADDR_NOTAVAIL if it has none.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
         self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.name)
     }
 
-    /// What completions call a peer.
+    /// The source address that completions report for a peer.
     #[inline]
     fn id_of(&self, peer: u32) -> fi_addr_t {
         self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.id)
     }
 
-    /// Bytes that waiting messages take.
+    /// Bytes of memory that waiting messages take.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
         self.own.kept_bytes + self.shared.as_ref().map_or(0, |shared| locked(shared).kept_bytes)
@@ -388,8 +398,8 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// FI_MULTI_RECV for the entry of a receive that gives a multi-receive buffer
-    /// back. Other receives are parts of none.
+    /// A receive is filled: returns FI_MULTI_RECV if its completion gives a multi-receive buffer
+    /// back, 0 otherwise.
     #[inline]
     fn part_filled(&mut self, recv: &Recv) -> u64 {
         if recv.flags & FI_MULTI_RECV == 0 {
@@ -405,7 +415,9 @@ impl<B: Body> Inbox<B> {
         gives_back
     }
 
-    /// A receive has its message: reports it.
+    /// Reports a receive whose message is complete: as a success, or as an error for a message
+    /// that was truncated (-FI_ETRUNC) or, with FI_SOURCE_ERR, of an unknown source
+    /// (-FI_EADDRNOTAVAIL).
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
         let extra = self.part_filled(recv) | (recv.flags & KEPT);
@@ -418,19 +430,20 @@ impl<B: Body> Inbox<B> {
             && entry.flags & ASIDE == 0
             && let Some(addrs) = &self.addrs
         {
-            // The message is there; its sender's name is not, but its address.
+            // The message is received, but its sender has no fi_addr_t: the error entry has its
+            // address.
             let data = addrs.get(&about.peer).cloned().unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.ledger.failed(CompletionError { data, ..error });
         } else {
-            // That a buffer is given back is always said.
+            // The entry that gives a multi-receive buffer back is always written.
             self.ledger.done(entry, self.ledger.wants(recv.flags) || extra & FI_MULTI_RECV != 0);
         }
     }
 
-    /// By far the commonest case, in short: all of a message is here, and the oldest
-    /// receive waits for it. False if it is any other case, and then nothing has happened
-    /// yet. `tag`: that of a tagged message.
+    /// The short way for the commonest case: all of a message is here, and the oldest receive
+    /// matches it. `tag` is that of a tagged message. False in any other case, and then nothing
+    /// has been done yet.
     #[inline(always)]
     pub fn receive_plain(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
         let tagged = tag.is_some();
@@ -459,23 +472,23 @@ impl<B: Body> Inbox<B> {
         true
     }
 
-    /// A receive gets its message no more.
+    /// Reports a receive whose message fails with `error`.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
         let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.ledger.failed(CompletionError::new(entry, error));
     }
 
-    /// The posted receive for a message, oldest first. Of a multi-receive
-    /// buffer it gives the part the message needs.
+    /// Takes out the oldest posted receive that matches a message. Of a multi-receive buffer it
+    /// gives the part the message needs.
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
         let (queue, source) = (about.queue(), self.name_of(about.peer));
         self.with(queue, |queues| queues.take_posted(queue, source, about))
     }
 
-    /// Whether a message that no receive waits for is not to be kept: one of the library's
-    /// own whose sender is not in the address vector.
+    /// Whether a message that no receive waits for is dropped instead of kept: a message of the
+    /// library's own whose sender is not in the address vector.
     pub fn drops(&self, about: &About) -> bool {
         about.collective
             && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
@@ -486,15 +499,15 @@ impl<B: Body> Inbox<B> {
             )
     }
 
-    /// Whether a stranger's message that no receive waits for is one too many, of `most`
-    /// bytes that strangers may leave here in all: one of them may have half of what the
-    /// others left over.
+    /// Whether a stranger's message that no receive waits for is too much to keep. All strangers
+    /// together may have `most` bytes here, and one of them up to half of what all of them leave
+    /// free.
     pub fn is_too_much(&self, about: &About, most: usize) -> bool {
         let known = self.peers.get(about.peer as usize).copied().unwrap_or(Known::STRANGER);
         known.is_stranger() && known.bytes > most.saturating_sub(self.of_strangers) / 2
     }
 
-    /// The messages of a peer's that wait, as their queues and numbers.
+    /// The waiting messages of a peer, as their queues and numbers.
     pub fn kept_from(&self, peer: u32) -> Vec<(usize, u32)> {
         let of = |queue| {
             let from = |kept: &Message<B>| kept.about.peer == peer;
@@ -503,7 +516,8 @@ impl<B: Body> Inbox<B> {
         (0..QUEUES).flat_map(|queue| of(queue).into_iter().map(move |id| (queue, id))).collect()
     }
 
-    /// What messages of a peer's take of memory has changed.
+    /// Accounts for a change, from `before` to `after` bytes, of the memory a peer's messages
+    /// take.
     fn recount(&mut self, peer: u32, before: usize, after: usize) {
         let known = self.known(peer);
         known.bytes = known.bytes + after - before;
@@ -512,7 +526,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Keeps a message for a receive that is still to come; its number.
+    /// Keeps a message for a receive that is still to come; returns its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         self.known(about.peer).kept += 1;
         self.recount(about.peer, 0, body.cost() + MESSAGE_COST);
@@ -524,7 +538,7 @@ impl<B: Body> Inbox<B> {
         })
     }
 
-    /// Changes how a message waits, and what it takes of memory.
+    /// Changes the form in which a message waits, and accounts for the memory it takes then.
     pub fn change(&mut self, queue: usize, message: u32, change: impl FnOnce(&mut B)) {
         let changed = self.with(queue, |queues| {
             let kept = queues.unexpected[queue].get_mut(message)?;
@@ -539,7 +553,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Takes a waiting message that came to this endpoint out for good.
+    /// Removes a waiting message that came to this endpoint.
     pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
         let message = self.with(queue, |queues| queues.take_kept(queue, message))?;
         self.known(message.about.peer).kept -= 1;
@@ -547,8 +561,8 @@ impl<B: Body> Inbox<B> {
         Some(message)
     }
 
-    /// The messages of one queue that came to this endpoint and wait in such a
-    /// form, claimed ones too.
+    /// The numbers of the messages in one queue that came to this endpoint and wait in a form
+    /// for which `form` is true, claimed ones included.
     pub fn kept_as(&self, queue: usize, form: impl Fn(&B) -> bool) -> Vec<u32> {
         self.look(queue, |queues| queues.kept_of(queue, self.owner, |kept| form(&kept.body)))
     }
@@ -558,52 +572,53 @@ impl<B: Body> Inbox<B> {
         self.peers.get(peer as usize).is_some_and(|known| known.kept > 0)
     }
 
-    /// Whether somebody counts on this message: it was claimed by a peek, or reported
-    /// where receives are buffered.
+    /// Whether the application counts on this message: it was claimed by a peek, or reported by
+    /// buffered receives.
     pub fn is_claimed(&self, queue: usize, message: u32) -> bool {
         let claimed = |queues: &Queues<B>| queues.claimed.values().any(|of| *of == message);
         (queue == TAGGED && self.look(TAGGED, claimed))
             || self.buffering.as_ref().is_some_and(|buffering| buffering.has_told(queue, message))
     }
 
-    /// From now on messages are reported as they come; nobody shares the receives.
+    /// Makes the endpoint one with buffered receives (FI_BUFFERED_RECV), whose queues are not
+    /// shared.
     pub fn buffer(&mut self, buffering: Box<Buffering>) {
         self.buffering = Some(buffering);
     }
 
-    /// How messages are reported as they come, if they are.
+    /// The state of buffered receives, if the endpoint has them.
     #[inline]
     pub fn buffering(&self) -> Option<&Buffering> {
         self.buffering.as_deref()
     }
 
-    /// The same, to change.
+    /// The state of buffered receives, to change, if the endpoint has them.
     pub fn buffering_mut(&mut self) -> Option<&mut Buffering> {
         self.buffering.as_deref_mut()
     }
 
-    /// The contexts of reported messages name the endpoint by this.
+    /// Sets the fid by which the contexts of reported messages name the endpoint.
     pub fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
     }
 
-    /// What a message is that waits.
+    /// The description of a waiting message.
     pub fn kept_about(&self, queue: usize, message: u32) -> Option<About> {
         self.look(queue, |queues| queues.unexpected[queue].get(message).map(|kept| kept.about))
     }
 
-    /// How a message of this endpoint's own queues waits.
+    /// The form in which a message of this endpoint's own queues waits.
     pub fn kept_body(&self, queue: usize, message: u32) -> Option<&B> {
         self.own.unexpected[queue].get(message).map(|kept| &kept.body)
     }
 
-    /// No receive finds this message any more.
+    /// Makes a message one that no receive or peek finds any more.
     pub fn hide(&mut self, queue: usize, message: u32) {
         self.own.unexpected[queue].claim(message);
     }
 
-    /// Reports a message that is kept, of which there is all or this start; `posted`:
-    /// of the tag it met, if it waited for one.
+    /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is
+    /// the context of the tag it met, if it waited for one.
     pub fn announce(
         &mut self,
         queue: usize,
@@ -623,8 +638,8 @@ impl<B: Body> Inbox<B> {
         self.ledger.announced(self.entry(&about, context, at as usize, more), posted.is_some());
     }
 
-    /// A tag was posted where receives are buffered: the message that it meets, if one
-    /// waits.
+    /// Posts a tag on an endpoint with buffered receives; returns the message that it meets, if
+    /// one waits.
     pub fn post_tag(&mut self, op: RecvOp) -> Option<(u32, About)> {
         if let Some(buffering) = &mut self.buffering {
             buffering.post_tags();
@@ -638,8 +653,8 @@ impl<B: Body> Inbox<B> {
         Some((message, self.kept_about(TAGGED, message)?))
     }
 
-    /// FI_CLAIM or FI_DISCARD with the context that a message was reported with; nothing
-    /// if there is none.
+    /// FI_CLAIM or FI_DISCARD with the context by which a message was reported; none if there is
+    /// no such message.
     fn settle_told(
         &mut self,
         op: &RecvOp,
@@ -651,7 +666,8 @@ impl<B: Body> Inbox<B> {
         let recv = (!discard).then(|| Recv::new(op.buf.clone(), context, op.flags));
         self.own.meet(queue, message, recv, meetings);
         let kept = self.own.unexpected[queue].get(message).filter(|_| discard);
-        // Counted, as is what is claimed; its entry was the announcement.
+        // A discarded message is counted like a claimed one; the announcement was its completion
+        // entry.
         Some(kept.map(|kept| Seen {
             owner: kept.owner,
             about: kept.about,
@@ -662,23 +678,23 @@ impl<B: Body> Inbox<B> {
         }))
     }
 
-    /// What a receive is for. One of the library's own always chooses its source, if it has
-    /// one, as nothing that a message says of it is to be believed.
+    /// Which messages a receive matches. A receive of the library's own is always restricted to
+    /// the source it names: what a message says of its sender is not to be believed.
     fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
         let chooses = self.directed || own;
         let src = (chooses && op.src != FI_ADDR_UNSPEC).then_some(op.src);
         Pattern { src, tag: op.tag, ignore: op.ignore }
     }
 
-    /// fi_recv and its kin. What waits for the receive goes to `meetings`, to
-    /// be taken with [`take_kept`](Self::take_kept) before anything else is done.
+    /// fi_recv and fi_trecv, in all their forms. Waiting messages that match go to `meetings`,
+    /// and are to be taken with [`take_kept`](Self::take_kept) before anything else is done.
     #[inline]
     pub fn post(&mut self, op: RecvOp, tagged: bool, meetings: &mut Vec<Meeting>) -> Result {
         let collective = op.flags & ASIDE != 0 && tagged && self.takes_aside(op.tag);
         let queue = usize::from(tagged) + usize::from(collective);
         let pattern = self.pattern(&op, collective);
         if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
-            // Its parts are given out front to back of one piece.
+            // A multi-receive buffer must be contiguous: messages get its parts front to back.
             return Err(Error::INVAL);
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
@@ -694,10 +710,10 @@ impl<B: Body> Inbox<B> {
         Ok(())
     }
 
-    /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives, and the last two of any where
-    /// receives are buffered; for a peek the caller makes progress first. As
-    /// [`post`](Self::post) otherwise; what was seen is to be reported by the inbox of its
-    /// owner, before the meetings.
+    /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives; with buffered receives FI_CLAIM and
+    /// FI_DISCARD of untagged ones, too. For a peek the caller makes progress first. `meetings`
+    /// is as in [`post`](Self::post); the inbox of its owner is to report what was seen before
+    /// the meetings.
     pub fn special(
         &mut self,
         op: RecvOp,
@@ -724,7 +740,7 @@ impl<B: Body> Inbox<B> {
         Ok(seen)
     }
 
-    /// Reports a message that came to this endpoint and was looked at.
+    /// Reports a message of this endpoint that was peeked at, claimed or discarded.
     pub fn report_seen(&self, seen: &Seen) {
         let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
         let wanted = self.ledger.wants(seen.flags);
@@ -735,7 +751,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// A peek found nothing.
+    /// Reports a peek that found no message: an error entry with -FI_ENOMSG.
     fn report_no_message(&self, op: &RecvOp) {
         let of = nothing(op.context, FI_RECV | FI_TAGGED, 0, op.tag);
         self.ledger.found_none(CompletionError::new(of, Error::NOMSG));
@@ -752,8 +768,8 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Takes all receives back, as when the endpoint is closed; those of a shared
-    /// receive context stay until that is.
+    /// Cancels all posted receives, as when the endpoint is closed. Receives of a shared receive
+    /// context stay until that one is closed.
     pub fn cancel_all(&mut self) {
         if self.shared.is_some() && !self.hosts {
             return;
@@ -763,7 +779,8 @@ impl<B: Body> Inbox<B> {
                 self.cancelled(queue, &recv);
             }
         }
-        // What met a tag and is not all here is as good as posted still.
+        // A buffered message that met a tag and is not complete counts as a posted receive
+        // still.
         let Some(buffering) = &mut self.buffering else { return };
         for (queue, message, posted) in buffering.take_all_owed() {
             self.cancelled(queue, &Recv::new(RecvBuf::none(), posted, 0));
@@ -771,7 +788,7 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// What was claimed, or reported, is to be discarded.
+    /// Discards all messages that were claimed by a peek, or reported by buffered receives.
     pub fn discard_claimed(&mut self, meetings: &mut Vec<Meeting>) {
         self.with(TAGGED, |queues| {
             for (_, message) in std::mem::take(&mut queues.claimed) {
@@ -789,7 +806,7 @@ impl<B: Body> Inbox<B> {
         flags |= recv.flags & ASIDE;
         let gives_back = self.with(0, |queues| queues.multi.cancelled(recv));
         if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
-            // Its last part, which is being filled, does.
+            // The buffer is given back by its last part, which is being filled.
             self.ledger.part();
         }
         flags |= gives_back;
@@ -812,14 +829,14 @@ impl<B: Body> Queues<B> {
         Some(message)
     }
 
-    /// The messages of one endpoint that are like this.
+    /// The numbers of an endpoint's messages for which the condition is true.
     fn kept_of(&self, queue: usize, owner: u32, like: impl Fn(&Message<B>) -> bool) -> Vec<u32> {
         let unexpected = &self.unexpected[queue];
         let is = |id: &u32| unexpected.get(*id).is_some_and(|m| m.owner == owner && like(m));
         unexpected.ids().into_iter().filter(is).collect()
     }
 
-    /// A peer of one endpoint has another name.
+    /// Changes the name by which receives find the messages of an endpoint's peer.
     fn rename(&mut self, queue: usize, owner: u32, peer: u32, name: fi_addr_t) {
         if self.unexpected[queue].is_empty() {
             return;
@@ -855,8 +872,8 @@ impl<B: Body> Queues<B> {
             return;
         }
         if recv.flags & FI_MULTI_RECV != 0 {
-            // It may take many of the messages that wait. It is the oldest receive
-            // for all of them: what an older one fits is not waiting.
+            // A multi-receive buffer may take many waiting messages. It is the oldest matching
+            // receive for all of them: what an older one matches is not waiting.
             self.posted[queue].push(pattern, recv);
             while !self.posted[queue].is_empty()
                 && let Some(number) = self.find(queue, pattern)
@@ -916,7 +933,8 @@ impl<B: Body> Queues<B> {
         }
         let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
-            // Its entry is that of any receive: only what was buffered is marked.
+            // The completion is that of any receive: only buffered messages are marked with
+            // FI_CLAIM.
             let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
             self.meet(TAGGED, number, Some(recv), meetings);
             return Ok(None);

@@ -26,13 +26,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// What a domain was opened for that takes a [`Later`].
+/// The capabilities for which a domain has a [`Later`].
 pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
 pub use crate::notices::is_strangers;
 
-/// Whether a tagged message with these flags of its operation is a notice of multicast
-/// groups, which goes only to peers that know of those; -FI_EOPNOTSUPP for any other.
+/// Whether a message with this tag, of an operation with these flags, is a notice of multicast
+/// groups. Such a notice goes only to peers that know them; sending it to another gives
+/// -FI_EOPNOTSUPP.
 pub fn is_group_notice(flags: u64, tag: u64) -> bool {
     flags & ASIDE != 0 && tag == MULTICAST_TAG
 }
@@ -40,29 +41,29 @@ pub fn is_group_notice(flags: u64, tag: u64) -> bool {
 /// How an operation ended.
 pub type Outcome = std::result::Result<Completion, CompletionError>;
 
-/// What is done when no lock is held; -FI_EAGAIN to be called again.
+/// What a task does when no lock is held; it answers -FI_EAGAIN to be called again.
 type Run = Box<dyn FnMut() -> Result + Send>;
 
 /// What is done with the outcome of an operation, when no lock is held.
 type Then = Box<dyn FnOnce(Outcome) + Send>;
 
-/// What hears that the connection to a peer ended, and why.
+/// A callback that hears that the connection to a peer ended, and why.
 type Listener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
 
-/// Something to do. Tasks of one lane keep their order.
+/// Something to do when no lock is held. Tasks of one lane keep their order.
 pub(crate) struct Task {
     lane: usize,
     run: Run,
 }
 
 impl Task {
-    /// Something to do for the endpoint that `lane` stands for.
+    /// A task for the endpoint that `lane` stands for.
     pub(crate) fn new(lane: usize, run: impl FnMut() -> Result + Send + 'static) -> Self {
         Self { lane, run: Box::new(run) }
     }
 }
 
-/// What a request that waits for a counter is known by when it is taken back.
+/// The name by which a request that waits for a counter is taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Name {
     /// Deferred work, by the address of its structure.
@@ -75,15 +76,15 @@ pub(crate) enum Name {
 pub(crate) struct Request {
     pub(crate) name: Name,
     pub(crate) task: Task,
-    /// The counters it needs, which cannot be closed meanwhile.
+    /// The counters that the request needs, which cannot be closed meanwhile.
     pub(crate) counters: Vec<InUse>,
-    /// Called when the application takes it back.
+    /// Called when the application takes the request back.
     pub(crate) cancelled: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Request {
-    /// Failures count as well for deferred work, for triggered operations they
-    /// do not (fi_trigger(3)).
+    /// Whether the counter has reached the threshold. For deferred work failures count as well,
+    /// for triggered operations they do not (fi_trigger(3)).
     fn is_due(&self, cntr: &Cntr, threshold: u64) -> bool {
         match self.name {
             Name::Work(_) => cntr.sum() >= threshold,
@@ -116,8 +117,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Takes out what is to go; the others stay in their order. The counters of
-    /// which something was taken have an older `next` then, which is harmless.
+    /// Takes out the requests for which `goes` is true; the others stay in their order. The
+    /// counters of requests that were taken keep a `next` that is too low, which is harmless.
     fn take(&mut self, goes: impl Fn(usize, &Request) -> bool) -> Vec<Request> {
         let mut taken = Vec::new();
         for (cntr, requests) in &mut self.by_cntr {
@@ -130,26 +131,28 @@ impl Waiting {
     }
 }
 
-/// What a domain does later.
+/// What a domain does when no lock is held: tasks, requests that wait for counters, and
+/// operations of the library's own under way.
 pub struct Later {
     ready: Mutex<VecDeque<Task>>,
-    /// Something came since the tasks were looked at.
+    /// A task was added since the tasks were last run.
     fresh: AtomicBool,
-    /// Something is to be tried again.
+    /// A task answered -FI_EAGAIN and is to be tried again.
     stalled: AtomicBool,
-    /// Held while tasks run.
+    /// Held by the thread that runs tasks.
     gate: Mutex<()>,
-    /// Threads that are making progress, and run what becomes ready.
+    /// How many threads are making progress, and will run what becomes ready.
     attended: AtomicUsize,
-    /// Tells sleepers that something is ready that nobody attends to.
+    /// Wakes sleepers when a task is ready and no thread is making progress.
     wake: EventFd,
     woken: AtomicBool,
-    /// Operations under way, by the number that is their context.
+    /// Operations with [`ASIDE`] under way, by the number that is their context: the lane and
+    /// what to do with the outcome.
     under_way: Mutex<Slab<(usize, Then)>>,
     waiting: Mutex<Waiting>,
-    /// What hears of ended connections, by lane.
+    /// Callbacks that hear of ended connections, by lane.
     listeners: Mutex<HashMap<usize, Vec<Listener>>>,
-    /// Open endpoints of the domain, by their address in C.
+    /// Open endpoints of the domain, by the address of their fid.
     endpoints: Mutex<Vec<usize>>,
 }
 
@@ -159,14 +162,14 @@ impl std::fmt::Debug for Later {
     }
 }
 
-/// The value, also after a panic elsewhere: all changes made under these locks
-/// are complete in themselves.
+/// Takes a lock, also after a panic of another holder: all changes made under these locks are
+/// complete in themselves.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Later {
-    /// Nothing to do yet.
+    /// A `Later` with nothing to do yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             ready: Mutex::default(),
@@ -183,7 +186,7 @@ impl Later {
         }))
     }
 
-    /// An operation with [`ASIDE`] is over. Any lock may be held.
+    /// Takes the outcome of an operation with [`ASIDE`]. Any lock may be held.
     pub(crate) fn done(&self, outcome: Outcome) {
         let of = match &outcome {
             Ok(of) => of,
@@ -200,8 +203,8 @@ impl Later {
         })]);
     }
 
-    /// The context for an operation with [`ASIDE`]; `then` is called once when it
-    /// is over, unless its endpoint is closed before.
+    /// Makes the context for an operation with [`ASIDE`]. `then` is called once when the
+    /// operation is over, unless its endpoint is closed before.
     pub(crate) fn expect(
         &self,
         lane: usize,
@@ -211,25 +214,25 @@ impl Later {
         Context(number as usize as *mut _)
     }
 
-    /// An operation that was to have this context was not started after all.
+    /// Forgets a context of [`expect`](Self::expect) whose operation was not started after all.
     pub(crate) fn unexpect(&self, context: Context) {
         let Ok(number) = u32::try_from(context.0 as usize) else { return };
         let gone = lock(&self.under_way).remove(number);
         drop(gone);
     }
 
-    /// Has tasks run soon. Any lock may be held.
+    /// Adds tasks to be run soon. Any lock may be held.
     pub(crate) fn add(&self, tasks: impl IntoIterator<Item = Task>) {
         lock(&self.ready).extend(tasks);
         self.fresh.store(true, Ordering::SeqCst);
-        // Whoever attends looks again after it stopped being counted.
+        // A thread that makes progress looks for tasks again after it has left the count.
         if self.attended.load(Ordering::SeqCst) == 0 {
             self.wake.signal();
             self.woken.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Runs what is ready. No lock may be held.
+    /// Runs tasks until none is ready. No lock may be held.
     #[inline]
     pub(crate) fn run(&self) {
         if self.fresh.load(Ordering::SeqCst)
@@ -247,8 +250,8 @@ impl Later {
         let mut retry = self.stalled.load(Ordering::SeqCst);
         while retry || self.fresh.load(Ordering::SeqCst) {
             retry = false;
-            // Whoever is at it, perhaps further up in this very call, goes on
-            // until nothing is left.
+            // The thread that holds the gate, perhaps this one further up its stack, goes on
+            // until no task is left.
             let gate = match self.gate.try_lock() {
                 Ok(gate) => gate,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -262,8 +265,8 @@ impl Later {
         }
     }
 
-    /// Runs until nothing is left but what has to be tried again later: whether
-    /// there is such.
+    /// Runs tasks until only such are left as have to be tried again later; whether there are
+    /// any.
     fn run_once(&self) -> bool {
         let mut again = VecDeque::new();
         let mut stalled: Vec<usize> = Vec::new();
@@ -278,13 +281,13 @@ impl Later {
             }
         }
         let mut ready = lock(&self.ready);
-        // What came since then comes after them.
+        // Tasks that were added since then come after these.
         again.append(&mut ready);
         *ready = again;
         !stalled.is_empty()
     }
 
-    /// A request waits for `cntr` to reach `threshold`. Nothing is run by this.
+    /// Has a request wait for `cntr` to reach `threshold`. Runs nothing itself.
     pub(crate) fn defer(&self, cntr: &Arc<Cntr>, threshold: u64, mut request: Request) {
         request.counters.push(InUse::new(cntr.clone()));
         let mut waiting = lock(&self.waiting);
@@ -300,7 +303,8 @@ impl Later {
         }
     }
 
-    /// A counter has perhaps reached a threshold. Any lock may be held.
+    /// Makes tasks of the requests whose threshold a counter may have reached. Any lock may be
+    /// held.
     #[cold]
     pub(crate) fn reached(&self, cntr: &Cntr) {
         let mut waiting = lock(&self.waiting);
@@ -321,7 +325,8 @@ impl Later {
             waiting.by_cntr.remove(&key);
         }
         cntr.set_next(first);
-        // Before the lock is let go of, so that the order is that of the thresholds.
+        // Tasks are added before the lock is let go of, so that they keep the order of the
+        // thresholds.
         if !tasks.is_empty() {
             self.add(tasks);
         }
@@ -341,7 +346,7 @@ impl Later {
         Ok(())
     }
 
-    /// Takes back all deferred work, or what waits for one counter.
+    /// Takes back all deferred work, or only that which waits for one counter.
     pub(crate) fn flush(&self, cntr: Option<&Cntr>) {
         let only = cntr.map(|cntr| std::ptr::from_ref(cntr) as usize);
         let goes = |cntr: usize, request: &Request| {
@@ -351,22 +356,22 @@ impl Later {
         drop(taken);
     }
 
-    /// An endpoint is open from now on under this address.
+    /// Notes that an endpoint is open whose fid is at this address.
     pub(crate) fn opened(&self, ep: usize) {
         lock(&self.endpoints).push(ep);
     }
 
-    /// It is not any more.
+    /// Notes that the endpoint at this address is closed.
     pub(crate) fn closed(&self, ep: usize) {
         lock(&self.endpoints).retain(|open| *open != ep);
     }
 
-    /// Whether an endpoint of the domain is open under this address.
+    /// Whether an open endpoint of the domain has its fid at this address.
     pub(crate) fn knows(&self, ep: usize) -> bool {
         lock(&self.endpoints).contains(&ep)
     }
 
-    /// From now on `listener` hears as well of ended connections of the lane's endpoint.
+    /// Has `listener` called when connections of the lane's endpoint end.
     pub(crate) fn listen(
         &self,
         lane: usize,
@@ -375,8 +380,8 @@ impl Later {
         lock(&self.listeners).entry(lane).or_default().push(Arc::new(listener));
     }
 
-    /// Drops everything of a lane that was not begun. When this returns none of its tasks runs, and
-    /// none of those that were there will. Not to be called by a task.
+    /// Drops all tasks and requests of a lane that were not begun. When this returns no task of
+    /// the lane runs, and none of those that were there will. Not to be called by a task.
     pub(crate) fn stop(&self, lane: usize) {
         let gate = lock(&self.gate);
         let taken = lock(&self.waiting).take(|_, request| request.task.lane == lane);
@@ -389,11 +394,12 @@ impl Later {
         };
         drop(tasks);
         drop(gate);
-        // Who found the tasks being taken away left them to us.
+        // Threads that found the gate held meanwhile left their tasks to us.
         self.run();
     }
 
-    /// The endpoint of a lane completes nothing any more.
+    /// Forgets the operations and listeners of a lane, whose endpoint completes nothing any
+    /// more.
     pub(crate) fn leave(&self, lane: usize) {
         self.stop(lane);
         let listener = lock(&self.listeners).remove(&lane);
@@ -409,7 +415,7 @@ impl Later {
     }
 }
 
-/// An endpoint's way to what its domain does later.
+/// An endpoint's access to its domain's [`Later`].
 #[derive(Clone, Debug)]
 pub struct Aside {
     pub(crate) later: Arc<Later>,
@@ -417,14 +423,14 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// An operation with [`ASIDE`] is over. Any lock may be held.
+    /// Hands over the outcome of an operation with [`ASIDE`]. Any lock may be held.
     #[cold]
     pub fn done(&self, outcome: Outcome) {
         self.later.done(outcome);
     }
 
-    /// A connection that messages may have come from ended, and this peer has none
-    /// any more. Any lock may be held.
+    /// Tells that the last connection ended on which messages of this peer may have come. Any
+    /// lock may be held.
     pub fn lost(&self, peer: fi_addr_t, error: Error) {
         let listeners = lock(&self.later.listeners).get(&self.lane).cloned().unwrap_or_default();
         if listeners.is_empty() {
@@ -437,8 +443,8 @@ impl Aside {
     }
 }
 
-/// The task of a request whose time has come. Its counters are in use until it
-/// runs and no longer: whoever sees what it did may close them.
+/// The task of a request whose threshold is reached. Its counters are in use until the task runs
+/// and no longer: who sees its effect may close them.
 fn fire(request: Request) -> Task {
     let Request { task: Task { lane, mut run }, mut counters, .. } = request;
     Task::new(lane, move || {
@@ -447,7 +453,7 @@ fn fire(request: Request) -> Task {
     })
 }
 
-/// A domain's source of progress that also does what was put off.
+/// A domain's source of progress that also runs the tasks of its [`Later`].
 pub(crate) struct Attended {
     inner: Arc<dyn Progress>,
     later: Arc<Later>,

@@ -25,7 +25,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// From now on operations are counted.
+    /// A tally that counts operations.
     pub(crate) fn counting() -> Self {
         #[cfg(debug_assertions)]
         return Self { open: Some(Arc::default()) };
@@ -43,19 +43,19 @@ impl Tally {
         }
     }
 
-    /// A provider is handed an operation.
+    /// Counts an operation that a provider is handed.
     #[inline(always)]
     pub(crate) fn posted(&self) {
         self.add(1);
     }
 
-    /// It did not take it.
+    /// Takes off the count an operation that the provider refused.
     #[inline(always)]
     pub(crate) fn refused(&self) {
         self.add(-1);
     }
 
-    /// An operation is over.
+    /// Takes off the count an operation that is complete; panics if there was none.
     #[inline(always)]
     fn over(&self) {
         self.add(-1);
@@ -72,7 +72,7 @@ impl Tally {
     }
 }
 
-/// An operation of the library's own is over.
+/// Hands the outcome of an operation of the library's own to what the domain does later.
 #[cold]
 fn done_aside(aside: Option<&Aside>, outcome: Outcome) {
     if let Some(aside) = aside {
@@ -84,9 +84,9 @@ fn done_aside(aside: Option<&Aside>, outcome: Outcome) {
 #[derive(Clone, Debug, Default)]
 pub struct TxLedger {
     pub(crate) cq: Option<Arc<Cq>>,
-    /// Counts sends.
+    /// The counter of sends.
     pub(crate) cntr: Option<Arc<Cntr>>,
-    /// Count reads and writes.
+    /// The counters of reads and of writes; atomic operations count as one or the other.
     pub(crate) reads: Option<Arc<Cntr>>,
     pub(crate) writes: Option<Arc<Cntr>>,
     pub(crate) aside: Option<Aside>,
@@ -94,7 +94,8 @@ pub struct TxLedger {
 }
 
 impl TxLedger {
-    /// The counter of operations of this kind, named by their entry's flags.
+    /// The counter of operations whose completion entry has these flags: FI_READ, FI_WRITE, else
+    /// sends.
     #[inline]
     pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         match flags & (FI_READ | FI_WRITE) {
@@ -104,26 +105,27 @@ impl TxLedger {
         }
     }
 
-    /// Whether operations of this kind are counted.
+    /// Whether operations whose completion entry has these flags have a counter.
     #[inline]
     pub fn counts(&self, flags: u64) -> bool {
         self.cntr_of(flags).is_some()
     }
 
-    /// Whether an operation can be reported when it is over, if it asks for that (`wanted`).
+    /// Whether the queue has room for the completion of another operation; always true unless it
+    /// is `wanted`.
     #[inline(always)]
     pub fn has_room(&self, wanted: bool) -> bool {
         !(wanted && self.cq.as_ref().is_some_and(|cq| !cq.has_room()))
     }
 
-    /// Whether the application has read of all operations that were reported.
+    /// Whether the application has read all entries that are in the queue.
     #[inline]
     pub fn all_is_read(&self) -> bool {
         self.cq.as_ref().is_some_and(|cq| !cq.has_entries())
     }
 
-    /// An operation succeeded; `of` has its bytes, which are counted. `wanted`: it asked for an
-    /// entry.
+    /// Reports an operation that succeeded: counts it and its bytes (`of.len`), and writes an
+    /// entry if one is `wanted`.
     #[inline(always)]
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & ASIDE != 0 {
@@ -133,7 +135,8 @@ impl TxLedger {
         self.succeeded(of, wanted);
     }
 
-    /// As [`done`](Self::done), of one that is known not to be the library's own.
+    /// Reports a success like [`done`](Self::done), of an operation known not to be the
+    /// library's own.
     #[inline(always)]
     pub fn succeeded(&self, of: Completion, wanted: bool) {
         self.tally.over();
@@ -145,7 +148,7 @@ impl TxLedger {
         }
     }
 
-    /// An operation failed, or was taken back.
+    /// Reports an operation that failed or was cancelled: counts it, and writes an error entry.
     pub fn failed(&self, error: CompletionError) {
         self.tally.over();
         if error.of.flags & ASIDE != 0 {
@@ -159,7 +162,7 @@ impl TxLedger {
         }
     }
 
-    /// An injected operation failed, of which only a counter tells (fi_msg(3)).
+    /// Counts an injected operation that failed, for which no entry is written (fi_msg(3)).
     pub fn failed_unseen(&self, flags: u64) {
         self.tally.over();
         if let Some(cntr) = self.cntr_of(flags) {
@@ -167,26 +170,27 @@ impl TxLedger {
         }
     }
 
-    /// The endpoint closes: what is over from now on is told to nobody.
+    /// Stops reporting, because the endpoint closes: operations that end from now on write and
+    /// count nothing.
     pub fn mute(&mut self) {
         (self.cq, self.cntr, self.reads, self.writes) = (None, None, None, None);
     }
 
-    /// The endpoint has closed, and all of its operations are over.
+    /// Checks, in builds with debug assertions, that a closed endpoint has no operation left.
     pub fn close(&self) {
         self.tally.check_none("transfers");
     }
 }
 
-/// Where an endpoint's receives are reported, and what peers do to its memory.
+/// Where an endpoint's receives are reported, and peers' accesses to its memory.
 #[derive(Clone, Debug)]
 pub struct RxLedger {
     pub(crate) cq: Option<Arc<Cq>>,
-    /// Flags of a receive by any of which its success is reported.
+    /// A receive's success writes an entry if it has any of these flags.
     pub(crate) reported: u64,
-    /// Counts receives.
+    /// The counter of receives.
     pub(crate) cntr: Option<Arc<Cntr>>,
-    /// Count what peers read and wrote.
+    /// The counters of peers' reads and of their writes (FI_REMOTE_READ, FI_REMOTE_WRITE).
     pub(crate) peers_reads: Option<Arc<Cntr>>,
     pub(crate) peers_writes: Option<Arc<Cntr>>,
     pub(crate) aside: Option<Aside>,
@@ -208,47 +212,48 @@ impl Default for RxLedger {
 }
 
 impl RxLedger {
-    /// The queue gets entries only of receives that ask for one (FI_SELECTIVE_COMPLETION), or
-    /// of those of a shared receive context as well.
+    /// Sets which receives write an entry: only those that ask for one
+    /// (FI_SELECTIVE_COMPLETION), or also those of a shared receive context.
     pub(crate) fn set_selective(&mut self, selective: bool) {
         self.reported = FI_COMPLETION | if selective { 0 } else { OF_SHARED_RX };
     }
 
-    /// Receives are reported there from now on.
+    /// Has receives reported to this queue.
     pub fn report_to(&mut self, cq: Arc<Cq>) {
         self.cq = Some(cq);
     }
 
-    /// Where they are reported.
+    /// The queue that receives are reported to.
     pub fn cq(&self) -> Option<&Arc<Cq>> {
         self.cq.as_ref()
     }
 
-    /// The way to what the domain does later.
+    /// Access to what the domain does later, if the endpoint has it.
     pub fn aside(&self) -> Option<&Aside> {
         self.aside.as_ref()
     }
 
-    /// Whether another receive can be reported.
+    /// Whether the queue has room for another receive's completion.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
-    /// Whether the success of a receive with these flags is reported.
+    /// Whether the success of a receive with these flags writes an entry.
     #[inline(always)]
     pub fn wants(&self, flags: u64) -> bool {
         flags & self.reported != 0
     }
 
-    /// What follows is of a part of a multi-receive buffer that is not given back with it: an
-    /// operation of its own.
+    /// Counts one more operation for the completion that follows, which is of a part of a
+    /// multi-receive buffer and does not end the receive itself.
     #[inline(always)]
     pub fn part(&self) {
         self.tally.posted();
     }
 
-    /// A receive has its message. `wanted`: it is reported with an entry.
+    /// Reports a receive that has its message: counts it, and writes an entry if one is
+    /// `wanted`.
     #[inline(always)]
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & ASIDE != 0 {
@@ -258,7 +263,8 @@ impl RxLedger {
         self.succeeded(of, wanted);
     }
 
-    /// As [`done`](Self::done), of one that is known not to be the library's own.
+    /// Reports a success like [`done`](Self::done), of a receive known not to be the library's
+    /// own.
     #[inline(always)]
     pub fn succeeded(&self, of: Completion, wanted: bool) {
         self.tally.over();
@@ -270,7 +276,7 @@ impl RxLedger {
         }
     }
 
-    /// A receive failed, or was taken back.
+    /// Reports a receive that failed or was cancelled: counts it, and writes an error entry.
     #[cold]
     pub fn failed(&self, error: CompletionError) {
         self.tally.over();
@@ -285,7 +291,7 @@ impl RxLedger {
         }
     }
 
-    /// A message was looked at, which is not counted (FI_PEEK).
+    /// Reports a message that was found by FI_PEEK, which no counter counts.
     pub fn looked_at(&self, of: Completion, wanted: bool) {
         self.tally.over();
         if wanted && let Some(cq) = &self.cq {
@@ -293,7 +299,7 @@ impl RxLedger {
         }
     }
 
-    /// There was none to be looked at.
+    /// Reports that FI_PEEK found no message.
     pub fn found_none(&self, error: CompletionError) {
         self.tally.over();
         if let Some(cq) = &self.cq {
@@ -301,8 +307,8 @@ impl RxLedger {
         }
     }
 
-    /// A message came that is to be claimed or discarded. `posted`: it met a tag that was
-    /// posted for it, which is over by that.
+    /// Reports a buffered message that is to be claimed or discarded. `posted`: it met a tag
+    /// that was posted, whose operation is complete by that.
     pub fn announced(&self, of: Completion, posted: bool) {
         if posted {
             self.tally.over();
@@ -312,19 +318,19 @@ impl RxLedger {
         }
     }
 
-    /// So many receives are dropped, since the endpoint closes.
+    /// Takes `count` receives off the tally, which are dropped because the endpoint closes.
     pub fn dropped(&self, count: usize) {
         (0..count).for_each(|_| self.tally.over());
     }
 
-    /// A peer read our memory, or wrote to it, and named this much.
+    /// Counts a peer's read of our memory, or its write if `wrote`, of `len` bytes.
     pub fn peer_accessed(&self, wrote: bool, len: usize) {
         if let Some(cntr) = if wrote { &self.peers_writes } else { &self.peers_reads } {
             cntr.completed(len);
         }
     }
 
-    /// A peer's access came with data, which the queue tells of.
+    /// Writes an entry for a peer's access that came with remote CQ data.
     pub fn peer_told(&self, flags: u64, len: usize, data: u64, src: fi_addr_t) {
         if let Some(cq) = &self.cq {
             let of = Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, len);
@@ -343,53 +349,54 @@ impl RxLedger {
         *self = Self { aside, tally, ..Self::default() };
     }
 
-    /// The endpoint has closed, and all of its receives are over.
+    /// Checks, in builds with debug assertions, that a closed endpoint has no receive left.
     pub fn close(&self) {
         self.tally.check_none("receives");
     }
 }
 
-/// Both directions of an endpoint.
+/// Where an endpoint reports, in both directions.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Sends and all else that it does.
+    /// Where sends, reads, writes and atomic operations are reported.
     pub tx: TxLedger,
-    /// Receives and what is done to it.
+    /// Where receives, and peers' accesses to our memory, are reported.
     pub rx: RxLedger,
 }
 
 impl Ledger {
-    /// Of a new endpoint, to which nothing is bound.
+    /// The ledger of a new endpoint, to which nothing is bound.
     pub(crate) fn new() -> Self {
         let mut ledger = Self::default();
         (ledger.tx.tally, ledger.rx.tally) = (Tally::counting(), Tally::counting());
         ledger
     }
 
-    /// The way to what the domain does later.
+    /// Access to what the domain does later, if the endpoint has it.
     pub fn aside(&self) -> Option<&Aside> {
         self.rx.aside()
     }
 
-    /// Both directions have this way.
+    /// Sets the access to what the domain does later, for both directions.
     pub(crate) fn set_aside(&mut self, aside: Option<Aside>) {
         self.tx.aside.clone_from(&aside);
         self.rx.aside = aside;
     }
 
-    /// All counters that are bound, each as often as it is.
+    /// All bound counters, each as often as it is bound.
     pub(crate) fn cntrs(&self) -> impl Iterator<Item = &Arc<Cntr>> {
         let (tx, rx) = (&self.tx, &self.rx);
         let all = [&tx.cntr, &rx.cntr, &tx.reads, &tx.writes, &rx.peers_reads, &rx.peers_writes];
         all.into_iter().flatten()
     }
 
-    /// The counter of operations of this kind, named by their entry's flags.
+    /// The counter of operations whose completion entry has these flags.
     pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         if flags & FI_RECV != 0 { self.rx.cntr.as_ref() } else { self.tx.cntr_of(flags) }
     }
 
-    /// An operation is over that no provider was handed: writes its entry.
+    /// Writes the entry of an operation that the library carried out without handing it to the
+    /// provider.
     pub(crate) fn write(&self, outcome: Outcome) {
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
         let cq = if flags & FI_RECV != 0 { &self.rx.cq } else { &self.tx.cq };
@@ -400,8 +407,8 @@ impl Ledger {
         }
     }
 
-    /// Such an operation, which sent something, succeeded. `of` has its bytes, which are counted;
-    /// `wanted`: it asked for an entry.
+    /// Reports the success of a sending operation that was not handed to the provider: counts it
+    /// and its bytes, and writes an entry if one is `wanted`.
     pub(crate) fn succeed(&self, of: Completion, wanted: bool) {
         if let Some(cntr) = self.cntr_of(of.flags) {
             cntr.completed(of.len);
@@ -411,7 +418,7 @@ impl Ledger {
         }
     }
 
-    /// Such an operation failed, or was taken back.
+    /// Reports that an operation failed or was cancelled that was not handed to the provider.
     pub(crate) fn fail(&self, error: CompletionError) {
         if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
@@ -419,13 +426,14 @@ impl Ledger {
         self.write(Err(error));
     }
 
-    /// The endpoint closes: what is over from now on is told to nobody.
+    /// Stops reporting in both directions, because the endpoint closes.
     pub fn mute(&mut self) {
         self.tx.mute();
         self.rx.mute();
     }
 
-    /// The endpoint has closed, and all of its operations are over.
+    /// Checks, in builds with debug assertions, that a closed endpoint has no operation and no
+    /// receive left.
     pub fn close(&self) {
         self.tx.close();
         self.rx.close();

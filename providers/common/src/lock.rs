@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody sleeps until it is not.
+/// State of the futex: held, and at least one thread sleeps until it is released.
 const CONTENDED: u32 = 2;
 
 /// A mutex that costs what the application's promises leave to do.
@@ -24,7 +24,7 @@ const CONTENDED: u32 = 2;
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,
-    /// Threads that sleep until they get it, or are about to.
+    /// Threads that sleep until they get the lock, or are about to.
     waiters: AtomicU32,
     level: Level,
     value: UnsafeCell<T>,
@@ -42,22 +42,21 @@ pub enum Level {
     Gated(Arc<Gate>),
 }
 
-/// Keeps threads of ours away from an application that serializes its calls, at
-/// no cost to the application: it says in plain stores when it is inside. The
-/// rare visitor makes all running threads pass a memory barrier (membarrier(2))
-/// before it believes what it reads.
+/// Keeps threads of the library away from an application that serializes its calls, at no cost
+/// to the application, which marks with plain stores that it is inside. The rare visitor makes
+/// all running threads pass a memory barrier (membarrier(2)) before it believes the mark.
 #[derive(Debug)]
 pub struct Gate {
-    /// The application is in a call.
+    /// The application is inside a call.
     inside: AtomicBool,
-    /// A visitor is here, or looks whether it may come in.
+    /// A visitor is inside, or checks whether it may come in.
     visited: AtomicBool,
-    /// Held by the visitor.
+    /// Held by the one visitor that is inside.
     visitors: Mutex<()>,
 }
 
 impl Gate {
-    /// None where the kernel has no such barrier.
+    /// A gate; none where the kernel has no membarrier(2).
     pub fn new() -> Option<Arc<Self>> {
         register_barriers().then(|| {
             Arc::new(Self {
@@ -68,7 +67,7 @@ impl Gate {
         })
     }
 
-    /// The application comes.
+    /// Marks that the application is inside, after a visitor has left if there is one.
     #[inline]
     fn enter(&self) {
         assert!(!self.inside.load(Ordering::Relaxed), "{OVERLAP}");
@@ -78,8 +77,8 @@ impl Gate {
         }
     }
 
-    /// The processor may still swap the store with the load that follows it; the
-    /// visitor's barrier makes that no matter.
+    /// Stores the mark and reads whether a visitor is there. The processor may swap the two; the
+    /// visitor's barrier makes that harmless.
     #[inline]
     fn announce(&self) {
         self.inside.store(true, Ordering::Relaxed);
@@ -100,13 +99,13 @@ impl Gate {
         self.inside.store(false, Ordering::Release);
     }
 
-    /// A thread of ours comes; none while the application is inside.
+    /// Lets a thread of the library in; none while the application is inside.
     fn visit(&self) -> Option<Visit<'_>> {
         let held = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
         self.visited.store(true, Ordering::Relaxed);
         let visit = Visit { gate: self, _held: held };
-        // Whoever enters from now on sees the visitor; whoever entered before is
-        // seen by it.
+        // A call that enters from now on sees the visitor; one that entered before is seen by
+        // it.
         let seen = barrier_in_all_threads();
         (seen && !self.inside.load(Ordering::Acquire)).then_some(visit)
     }
@@ -147,7 +146,7 @@ impl<T> Lock<T> {
         !matches!(self.level, Level::Shared)
     }
 
-    /// Waits for the lock.
+    /// Takes the lock, waiting for it if need be.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match &self.level {
@@ -158,8 +157,8 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// The lock for somebody who holds another lock of the same domain already,
-    /// whose mark or gate keeps others away.
+    /// Takes the lock for a caller that holds another lock of the same domain, whose mark or
+    /// gate keeps others away already.
     #[inline(always)]
     pub fn lock_within(&self) -> Within<'_, T> {
         match &self.level {
@@ -170,10 +169,9 @@ impl<T> Lock<T> {
         Within { lock: self }
     }
 
-    /// The lock for something that can as well be left to others: none if
-    /// somebody holds it, or waits for it. Without this a thread that takes it
-    /// again and again would have it most of the time, and those that wait
-    /// would hardly ever be quick enough.
+    /// Takes the lock for work that can be left to others: none if a thread holds it, or waits
+    /// for it. Otherwise a thread that takes it again and again would have it most of the time,
+    /// and threads that wait would hardly ever be quick enough.
     #[inline]
     pub fn lock_if_idle(&self) -> Option<Guard<'_, T>> {
         if !matches!(self.level, Level::Shared) {
@@ -187,8 +185,8 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Uses the value on a thread of ours; none if somebody else is at it, or the
-    /// application wants no thread of ours.
+    /// Uses the value from a thread of the library; none if another thread holds the lock, or
+    /// the application wants no thread of the library.
     pub fn visit<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
         match &self.level {
             Level::Shared => self.lock_if_idle().map(|mut guard| use_it(&mut guard)),
@@ -248,7 +246,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The end of what was serialized.
+    /// Releases a serialized or gated lock.
     #[inline(always)]
     fn leave(&self) {
         match &self.level {
@@ -258,13 +256,13 @@ impl<T> Lock<T> {
     }
 }
 
-/// The value, for as long as the lock is held.
+/// Access to the value, for as long as the lock is held.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
 }
 
-/// The same inside another lock of the domain.
+/// Access to the value under [`Lock::lock_within`], while another lock of the domain is held.
 #[derive(Debug)]
 pub struct Within<'a, T> {
     lock: &'a Lock<T>,

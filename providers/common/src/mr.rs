@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 /// One registered region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Address of its first byte.
+    /// Address of the region's first byte.
     pub base: usize,
-    /// Its length in bytes.
+    /// Length of the region in bytes.
     pub len: usize,
-    /// What may be done with it: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    /// What may be done with the region: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address remote peers use for the first byte: `base` with
     /// FI_MR_VIRT_ADDR, else 0 and the offset the application gave.
@@ -36,18 +36,19 @@ pub struct Region {
 #[derive(Default)]
 struct Keys {
     regions: HashMap<u64, Region>,
-    /// Count the peers' writes to a region (fi_mr_bind).
+    /// Counters of peers' writes, by the key of the region (fi_mr_bind).
     cntrs: HashMap<u64, Arc<Cntr>>,
-    /// What the backing counts of them, and how much of it was passed on.
+    /// Counts of peers' writes that the backing keeps, by key, and how many of these were passed
+    /// on to the counters.
     counts: HashMap<u64, (Count, u64)>,
-    /// Keys of ours so far.
+    /// How many keys were drawn so far.
     drawn: u64,
-    /// Makes them numbers that a peer who was not told one does not guess.
+    /// Makes the keys numbers that a peer that was not told one cannot guess.
     secret: RandomState,
 }
 
 impl Keys {
-    /// A key that no region has.
+    /// Draws a key that no region has.
     fn draw(&mut self) -> u64 {
         loop {
             self.drawn += 1;
@@ -70,70 +71,69 @@ impl std::fmt::Debug for Keys {
 pub struct Wanted {
     /// The virtual address of the first byte.
     pub base: usize,
-    /// Bytes; `base + len` is an address.
+    /// Length in bytes; `base + len` does not overflow.
     pub len: usize,
     /// Whose memory it is.
     pub place: Place,
-    /// What may be done with it: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    /// What may be done with the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address of the first byte for peers, unless they use the virtual one.
     pub offset: u64,
-    /// The key, unless the provider chooses keys.
+    /// The key that the application wants, unless the provider chooses keys (FI_MR_PROV_KEY).
     pub key: u64,
 }
 
-/// Whose memory is to be registered.
+/// The kind of memory that is to be registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// The system's.
+    /// Ordinary memory of the process.
     System,
-    /// That behind a dma-buf file, from this byte of it on (FI_MR_DMABUF). The
-    /// processor may have no address for it.
+    /// Memory behind a dma-buf file (FI_MR_DMABUF), for which the processor may have no address.
     Dmabuf {
-        /// The file, which is the application's.
+        /// The file's descriptor, which is the application's.
         fd: RawFd,
-        /// Bytes of it that come before the region.
+        /// Bytes of the file that come before the region.
         offset: u64,
     },
-    /// A device's; the address means something to the device and this interface.
+    /// Memory of a device, at an address that has a meaning for this interface.
     Device(c_enum<fi_hmem_iface>),
 }
 
-/// Where regions are registered as well, so that peers reach them: with hardware, or
-/// with the core provider that a utility provider stands on.
+/// Where regions are registered as well, so that peers reach them: with hardware, or with the
+/// core provider under a utility provider.
 pub trait Backing: Send + Sync + std::fmt::Debug {
-    /// Registers memory, as fi_mr_regattr(3): the key that peers use, and what ends
-    /// the registration when it is dropped.
+    /// Registers memory, as fi_mr_regattr(3). Returns the key that peers use, and a value that
+    /// ends the registration when it is dropped.
     ///
     /// # Safety
     /// The memory stays valid until what comes back is dropped.
     unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)>;
 
-    /// Whether the application may have memory registered that is not the system's
-    /// (FI_HMEM): else [`Place::System`] is all that [`Backing::register`] sees.
+    /// Whether applications may register memory of devices (FI_HMEM); otherwise
+    /// [`Backing::register`] sees [`Place::System`] only.
     fn hmem(&self) -> bool {
         false
     }
 }
 
-/// Tells how often peers wrote to a region.
+/// Tells how many writes of peers to a region have completed.
 pub type Count = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// A region that is registered somewhere else as well, until this is dropped.
+/// A region's registration with a [`Backing`], which ends when this value is dropped.
 pub trait Backed: Send + Sync {
-    /// From now on peers' writes to it are counted.
+    /// Starts counting peers' writes to the region.
     fn count(&self) -> Result<Count>;
-    /// What transfers name it by (fi_mr_desc(3)); null if they need not.
+    /// The descriptor by which transfers name the region (fi_mr_desc(3)); null if they need
+    /// none.
     fn desc(&self) -> *mut c_void {
         std::ptr::null_mut()
     }
 }
 
-/// Who has promised peers bytes of regions, and may have some of them left when a region is
-/// closed.
+/// What still sends peers bytes out of regions when a region is closed: the engine of a domain.
 pub trait Lender: Send + Sync + std::fmt::Debug {
-    /// The region of this key is about to be closed: its memory is the application's when
-    /// this has returned.
+    /// Called before the region of this key is closed: the application has its memory back when
+    /// this returns.
     fn closing(&self, key: u64);
 }
 
@@ -141,7 +141,7 @@ pub trait Lender: Send + Sync + std::fmt::Debug {
 #[derive(Debug)]
 pub struct MrTable {
     mode: c_int,
-    /// Some region has a counter.
+    /// At least one region has a counter.
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
     lender: OnceLock<Weak<dyn Lender>>,
@@ -149,7 +149,7 @@ pub struct MrTable {
 }
 
 impl MrTable {
-    /// A table for a domain of this `mr_mode`.
+    /// The table of regions of a domain with this `mr_mode`.
     ///
     /// FI_MR_BASIC is what it stands for: the provider chooses keys, peers use
     /// virtual addresses. FI_MR_SCALABLE is no requirement at all.
@@ -163,18 +163,17 @@ impl MrTable {
         Self { mode, counted, backing: None, lender, keys: Mutex::default() }
     }
 
-    /// Who is told before a region is closed.
+    /// Sets what is called before a region is closed.
     pub fn set_lender(&self, lender: Weak<dyn Lender>) {
         let _ = self.lender.set(lender);
     }
 
-    /// A table whose regions are registered there as well, which chooses their
-    /// keys.
+    /// A table whose regions are registered with `backing` as well, which chooses their keys.
     pub fn backed(mr_mode: c_int, backing: Arc<dyn Backing>) -> Self {
         Self { backing: Some(backing), ..Self::new(mr_mode) }
     }
 
-    /// Whether regions may be of memory that is not the system's (FI_HMEM).
+    /// Whether regions may be of device memory (FI_HMEM).
     pub(crate) fn hmem(&self) -> bool {
         self.backing.as_ref().is_some_and(|backing| backing.hmem())
     }
@@ -183,8 +182,8 @@ impl MrTable {
         self.keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Registers a region; its key. A key of the application's that is taken is
-    /// -FI_ENOKEY.
+    /// Registers a region; returns its key. -FI_ENOKEY if the application chose a key that is
+    /// taken.
     pub fn insert(
         &self,
         base: usize,
@@ -197,7 +196,7 @@ impl MrTable {
         let mut keys = self.keys();
         let key = if self.mode & abi::FI_MR_PROV_KEY != 0 {
             if access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) == 0 {
-                // Nobody remote needs to name it.
+                // A region without rights for peers needs no key.
                 return Ok(FI_KEY_NOTAVAIL);
             }
             keys.draw()
@@ -216,13 +215,13 @@ impl MrTable {
         Region { base, len, access, remote_base: if virtual_addr { base as u64 } else { offset } }
     }
 
-    /// Forgets a key.
+    /// Removes the region of a key.
     pub fn remove(&self, key: u64) {
         self.keys().regions.remove(&key);
         self.uncount(key);
     }
 
-    /// From now on the counter counts what peers write to the region.
+    /// Has a counter count peers' writes to the region.
     fn count(&self, key: u64, cntr: Arc<Cntr>) -> Result {
         let mut keys = self.keys();
         if !keys.regions.contains_key(&key) || keys.cntrs.contains_key(&key) {
@@ -234,7 +233,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// A region has no counter any more.
+    /// Ends the counting of peers' writes to a region.
     fn uncount(&self, key: u64) {
         let mut keys = self.keys();
         keys.counts.remove(&key);
@@ -243,7 +242,8 @@ impl MrTable {
         }
     }
 
-    /// Counts for the application what the backing counted of peers' writes.
+    /// Adds to the regions' counters the writes that the backing has counted since the last
+    /// call.
     pub fn pass_counts_on(&self) {
         if !self.counted.load(Ordering::Acquire) {
             return;
@@ -258,14 +258,14 @@ impl MrTable {
         }
     }
 
-    /// A peer's write to `places` is complete.
+    /// Counts a peer's write to `places`, which is complete.
     pub fn written(&self, places: &RemoteSegments) {
         if !self.counted.load(Ordering::Acquire) {
             return;
         }
         let keys = self.keys();
         for (index, place) in places.as_slice().iter().enumerate() {
-            // A write is one event of a region, however many of its places it has.
+            // A write counts once for a region, however many of its places are in the region.
             let again = places.as_slice()[..index].iter().any(|other| other.key == place.key);
             if let Some(cntr) = keys.cntrs.get(&place.key).filter(|_| !again) {
                 cntr.completed(place.len as usize);
@@ -291,8 +291,8 @@ impl MrTable {
 pub struct Opened<'a>(MutexGuard<'a, Keys>);
 
 impl Opened<'_> {
-    /// Where a place is in memory: an unknown key is -FI_EINVAL, a range or
-    /// right that was not granted is -FI_EACCES.
+    /// The address and length of a place. -FI_EINVAL for an unknown key, -FI_EACCES for a range
+    /// or right that was not granted.
     fn locate(&self, place: &RemoteSegment, right: u64) -> Result<(usize, usize)> {
         let region = self.0.regions.get(&place.key).ok_or(Error::INVAL)?;
         if region.access & right != right {
@@ -303,11 +303,12 @@ impl Opened<'_> {
         if end > region.len as u64 {
             return Err(Error::ACCES);
         }
-        // Neither is above the region's length, which is a usize.
+        // Neither number is above the region's length, which is a usize.
         Ok((region.base + offset as usize, place.len as usize))
     }
 
-    /// Whether a peer may use all of `places` in this way.
+    /// Checks that a peer has this right to all of `places`: -FI_EINVAL for an unknown key,
+    /// -FI_EACCES for a range or right that was not granted.
     pub fn check(&self, places: &RemoteSegments, right: u64) -> Result {
         places.as_slice().iter().try_for_each(|place| self.locate(place, right).map(|_| ()))
     }
@@ -338,7 +339,7 @@ impl Opened<'_> {
         Ok(())
     }
 
-    /// Copies `bytes` to `places` from their byte `at` on.
+    /// Copies `bytes` to `places`, beginning at byte `at` of these.
     pub fn write(&self, places: &RemoteSegments, right: u64, at: usize, bytes: &[u8]) -> Result {
         let mut done = 0;
         self.each(places, right, at, bytes.len(), |to, len| {
@@ -349,7 +350,7 @@ impl Opened<'_> {
         })
     }
 
-    /// Copies bytes of `places` from their byte `at` on.
+    /// Fills `to` with bytes of `places`, beginning at byte `at` of these.
     pub fn read(&self, places: &RemoteSegments, right: u64, at: usize, to: &mut [u8]) -> Result {
         let mut done = 0;
         self.each(places, right, at, to.len(), |from, len| {
@@ -397,7 +398,7 @@ impl Opened<'_> {
         self.check(places, right)?;
         let mut done = 0;
         self.each(places, right, 0, total, |base, len| {
-            // Each operand is as long as all places together, or empty.
+            // Each operand has as many bytes as all places together, or none.
             let part = |bytes: usize| done.min(bytes)..(done + len).min(bytes);
             let (from, with) = (part(source.len()), part(compare.len()));
             let to = part(fetched.len());
@@ -411,8 +412,8 @@ impl Opened<'_> {
         })
     }
 
-    /// Appends bytes `from..from + max` of `places` to a list of vectors, which
-    /// must be used while the table is open; how many bytes were appended.
+    /// Appends bytes `from..from + max` of `places` to a list of vectors, which must be used
+    /// while the table is open. Returns how many bytes were appended.
     pub fn append(
         &self,
         places: &RemoteSegments,
@@ -436,14 +437,14 @@ impl Opened<'_> {
 pub struct Mr {
     c: fid_mr,
     table: Arc<MrTable>,
-    /// Ends the registration with the backing.
+    /// The registration with the backing, which ends when it is dropped.
     backing: Option<Box<dyn Backed>>,
     base: Base,
 }
 
-// SAFETY: nothing of it changes after `open`.
+// SAFETY: nothing of the region's object changes after `open`.
 unsafe impl Sync for Mr {}
-// SAFETY: as above.
+// SAFETY: nothing of it changes after `open`.
 unsafe impl Send for Mr {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_mr> for Mr {}
@@ -454,7 +455,7 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// What `attr` describes, of a domain with FI_HMEM or without.
+/// The memory that `attr` describes; `hmem`: the domain has FI_HMEM.
 ///
 /// # Safety
 /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
@@ -472,8 +473,8 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
         | abi::FI_REMOTE_READ
         | abi::FI_REMOTE_WRITE;
     let dmabuf = flags & abi::FI_MR_DMABUF != 0;
-    // Other flags, and bits that are no right, ask for nothing; but here `mr_iov` is
-    // not what it says.
+    // Unknown flags and access bits ask for nothing, but with FI_MR_DMABUF `mr_iov` points to
+    // another structure.
     if dmabuf && !hmem {
         return Err(Error::BADFLAGS);
     }
@@ -487,13 +488,13 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
         let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
         (base, len, Place::Dmabuf { fd, offset })
     } else {
-        // One contiguous range: mr_iov_limit of every provider built on this.
+        // Only one contiguous range can be registered: mr_iov_limit is 1.
         if attr.iov_count != 1 {
             return Err(Error::INVAL);
         }
         // SAFETY: by this function's contract.
         let iov = unsafe { *attr.mr_iov };
-        // What an interface allocated on the host is as good as the system's.
+        // Memory that a device's interface allocated on the host is treated as ordinary memory.
         let host = !hmem || flags & abi::FI_HMEM_HOST_ALLOC != 0;
         let place = match attr.iface {
             iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => Place::System,
@@ -501,7 +502,7 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
         };
         (iov.iov_base as usize, iov.iov_len, place)
     };
-    // There is no memory behind the last address.
+    // The range must not go beyond the last address.
     base.checked_add(len).ok_or(Error::INVAL)?;
     let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
     Ok(Wanted { base, len, place, access, offset, key })
@@ -571,13 +572,13 @@ impl Object<fid_mr> for Mr {
             lender.closing(key);
         }
         this.table.remove(key);
-        // The application held the only count.
+        // The application held the only reference.
         drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
     }
 
     unsafe fn control(&self, command: c_int, _arg: *mut c_void) -> Result {
         match command {
-            // Enabled from the start; cached nowhere, so never stale.
+            // A region is enabled from the start, and cached nowhere, so that it is never stale.
             abi::FI_ENABLE | abi::FI_REFRESH => Ok(()),
             _ => Err(Error::NOSYS),
         }
@@ -593,7 +594,8 @@ unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
         match unsafe { class_of(bfid) }.map(|class| class as c_int) {
             _ if fid.is_null() => Err(Error::INVAL),
             None => Err(Error::INVAL),
-            // A region here is every endpoint's, which is what the caller wants.
+            // Every endpoint of the domain can use a region, so that binding it to one has no
+            // effect.
             Some(FI_CLASS_EP) => Ok(()),
             Some(FI_CLASS_CNTR) if flags & !abi::FI_REMOTE_WRITE == 0 => {
                 // SAFETY: see above; the class says what it is.
@@ -605,7 +607,8 @@ unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
                 }
                 Ok(())
             }
-            // No queue of a region's own, and nothing else to count.
+            // A region has no completion queue of its own, and only peers' writes can be
+            // counted.
             Some(_) => Err(Error::NOSYS),
         }
     })

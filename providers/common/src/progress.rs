@@ -15,12 +15,12 @@ use std::time::Duration;
 
 /// Something that moves only when it is driven.
 pub trait Progress: Send + Sync {
-    /// Moves what can be moved without blocking.
+    /// Makes progress on all that can go on without blocking.
     fn progress(&self);
 
-    /// The same on a thread of ours; whether it [may block](Self::may_block)
-    /// after it, or what there is to do was left to the application, which is at
-    /// it.
+    /// Makes progress on a thread of the library. Returns whether the thread may sleep
+    /// afterwards (see `may_block`); false also if progress was left to the application, which
+    /// is making it just now.
     fn visit(&self) -> bool {
         self.progress();
         self.may_block()
@@ -30,8 +30,8 @@ pub trait Progress: Send + Sync {
     /// something to do.
     fn wait_fd(&self) -> RawFd;
 
-    /// Another such descriptor. The kernel bounds how deep descriptors may contain
-    /// each other, so the two are not made one.
+    /// A second descriptor that is readable when there is something to do. The kernel bounds how
+    /// deep epoll instances nest, so the two are not made one.
     fn wake_fd(&self) -> Option<RawFd> {
         None
     }
@@ -78,13 +78,14 @@ struct Shared {
     turns: AtomicU64,
 }
 
-/// How long the thread sleeps at most.
+/// Longest sleep of the thread.
 const LOOK_IN: Duration = Duration::from_secs(1);
 
-/// How long the thread stands back after it saw the application at work.
+/// How long the thread stands back after it saw the application make progress.
 const STAND_BACK: Duration = Duration::from_millis(1);
 
-/// The same while the application stays at work: each look costs it a little.
+/// How long the thread stands back at most while the application goes on making progress,
+/// because each look costs the application a little.
 const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 
 /// How long the thread stands back after a visit that panicked, and how long at most if
@@ -123,15 +124,15 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         seen = now;
         if busy {
             drop(engine);
-            // Only the wake-up descriptor counts here; the engine's would be
+            // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
             std::thread::sleep(stand_back);
             stand_back = (stand_back * 2).min(STAND_BACK_MOST);
             continue;
         }
         stand_back = STAND_BACK;
-        // What panicked is told of. Everything else goes on: what the visit would have
-        // moved may be nobody's concern but that of one connection.
+        // A panic was reported, and everything else goes on: what failed may concern one
+        // connection only.
         let Some(may_block) = unharmed(|| engine.visit()) else {
             drop(engine);
             std::thread::sleep(shaken);
@@ -139,7 +140,7 @@ fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             continue;
         };
         shaken = SHAKEN;
-        // What progress did itself is not the application's activity.
+        // Progress that the thread itself made is not the application's activity.
         seen = engine.activity();
         drop(engine);
         if may_block {

@@ -28,7 +28,7 @@ pub enum Kind {
     None,
     /// FI_WAIT_FD, and FI_WAIT_UNSPEC, which leaves the choice to us.
     Fd,
-    /// FI_WAIT_MUTEX_COND.
+    /// FI_WAIT_MUTEX_COND: the application sleeps on a condition variable itself.
     MutexCond,
     /// FI_WAIT_YIELD: a blocking read gives up the processor between looks.
     Yield,
@@ -59,7 +59,8 @@ struct MutexCond {
     asked: Condvar,
 }
 
-/// The thread that signals when the caller must not wait for the mutex.
+/// The thread that signals the condition when the writer of an entry must not wait for the
+/// mutex.
 #[derive(Debug, Default)]
 struct Helper {
     runs: bool,
@@ -70,7 +71,8 @@ struct Helper {
 // SAFETY: mutex and condition are made to be used from many threads, through
 // pthread calls only; the rest is thread-safe by itself.
 unsafe impl Send for MutexCond {}
-// SAFETY: as above.
+// SAFETY: mutex and condition are used through pthread calls only; the rest is thread-safe by
+// itself.
 unsafe impl Sync for MutexCond {}
 
 impl MutexCond {
@@ -83,8 +85,9 @@ impl MutexCond {
         })
     }
 
-    /// Wakes the application, now or, while it holds its mutex, as soon as it
-    /// lets go of it: it may hold it in the very call that writes the entry.
+    /// Signals the application's condition variable: now, or, while the application holds the
+    /// mutex, as soon as it lets go of it. It may hold the mutex in the very call that writes
+    /// the entry.
     fn signal(self: &Arc<Self>) {
         // SAFETY: both are initialised and, being in an `Arc`, never move.
         let signalled = unsafe {
@@ -102,7 +105,7 @@ impl MutexCond {
         helper.asked = true;
         if !helper.runs {
             let own = self.clone();
-            // It ends by itself when it is not needed any more.
+            // The helper thread ends by itself when it is not needed any more.
             helper.runs = Worker::start("ofi-cond", move || own.help()).is_ok();
         }
         self.asked.notify_one();
@@ -149,52 +152,53 @@ macro_rules! cancellable {
 }
 pub(crate) use cancellable;
 
-/// In [`Wait::armed`]: the application may block on the object itself, which
-/// nothing tells us the end of.
+/// Bit of [`Wait::armed`]: the application may block on the wait object itself. Nothing tells us
+/// when it stops doing so.
 const APPLICATION: usize = 1 << (usize::BITS - 1);
 
-/// What epoll tokens name: our own event descriptor, or a source.
+/// Epoll tokens: the wait object's own event descriptor, or a source of progress.
 const OWN: u64 = 0;
 const SOURCE: u64 = 1;
 
-/// How long a blocking call sleeps at most whose sources cannot all wake it.
+/// Longest sleep of a blocking call while some of its sources cannot wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
 
 /// How the calls that block at the same time share one wait object.
 ///
-/// Only the one that waits on epoll takes the event back, and it wakes all
-/// others afterwards: so none misses an entry because another was faster.
+/// Only one call at a time waits on epoll; it alone resets the event, and wakes all others
+/// afterwards, so that none misses an entry because another was faster.
 #[derive(Debug, Default)]
 struct Gate {
-    /// Somebody waits on epoll.
+    /// A call waits on epoll.
     led: bool,
-    /// How many wait for that one.
+    /// How many other calls wait for that call.
     followers: usize,
 }
 
-/// A blocking call that is about to sleep, or does: what `c/cancel.c` sleeps by.
+/// A blocking call that is about to sleep, or sleeps. `c/cancel.c` has the same structure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Sleeper {
     wait: *const Wait,
     turn: *const u32,
-    /// How long at most, and the same in milliseconds; negative: for ever.
+    /// Longest sleep in nanoseconds, and the same in milliseconds; negative: for ever.
     nanos: i64,
     ms: i32,
-    /// What the one that leads sleeps on; the others have a negative number.
+    /// The epoll descriptor that the leading call sleeps on; negative in the others.
     epoll: i32,
-    /// The turn that the others wait for the end of.
+    /// The value of [`Wait::turn`] whose change the others wait for.
     seen: u32,
-    /// The wait object's own event was there.
+    /// Set if the wait object's own event was signalled.
     signalled: u32,
 }
 
 unsafe extern "C-unwind" {
-    /// See `c/cancel.c`.
+    /// Sleeps as `sleeper` says, and calls `abandon` if the thread is cancelled meanwhile
+    /// (`c/cancel.c`).
     fn ofi_sleep(sleeper: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
 }
 
-/// The thread of a sleeper is cancelled.
+/// Ends the sleep of a thread that is cancelled, as if it had woken up.
 ///
 /// # Safety
 /// `sleeper` is a [`Sleeper`] whose sleep has begun and not ended.
@@ -207,27 +211,27 @@ unsafe extern "C" fn abandon(sleeper: *mut c_void) {
     }
 }
 
-/// Where the wait object of a queue is, and what wakes it.
+/// The wait object of a queue or counter, and what wakes it.
 pub struct Wait {
     kind: Kind,
     epoll: Epoll,
     event: EventFd,
     mutex_cond: Option<Arc<MutexCond>>,
-    /// Who must be woken by an entry: how many calls block or are about to, and
-    /// [`APPLICATION`]. Zero: nobody.
+    /// Who must be woken by an entry: the number of calls that block or are about to, and
+    /// [`APPLICATION`]. With 0 an entry wakes nobody and costs next to nothing.
     armed: AtomicUsize,
     /// Of several calls that block, one waits on epoll and wakes the others.
     gate: Mutex<Gate>,
-    /// Counts the times that one did; changes under the gate's lock, and the others
-    /// sleep on it.
+    /// Counts how often the call on epoll has woken up. It changes under the gate's lock, and
+    /// the other calls sleep on it (futex(2)).
     turn: AtomicU32,
-    /// The event descriptor was signalled for the application, and nobody took that
-    /// back: there is no need to do it again.
+    /// The event descriptor is signalled for the application and was not reset since, so that it
+    /// need not be signalled again.
     told: AtomicBool,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
-    /// The kernel, which limits how many epoll instances hang on one another,
-    /// refused a source: a blocking call looks by itself every now and then.
+    /// A source could not be added, because the kernel limits how epoll instances nest: blocking
+    /// calls then look for entries every [`DEAF_PAUSE`].
     deaf: AtomicBool,
 }
 
@@ -238,7 +242,7 @@ impl std::fmt::Debug for Wait {
 }
 
 impl Wait {
-    /// A wait object of this kind, woken by nothing yet.
+    /// A wait object of this kind, without sources yet.
     pub fn new(kind: Kind) -> Result<Self> {
         let (epoll, event) = (Epoll::new()?, EventFd::new()?);
         epoll.add(event.as_raw_fd(), OWN, Interest::READ)?;
@@ -256,8 +260,8 @@ impl Wait {
         })
     }
 
-    /// Also wakes when `source` has something to do. A source that several
-    /// objects of a queue share is added once.
+    /// Adds a source: the wait object wakes when `source` has something to do. A source that
+    /// several objects of a queue share is added once.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
         for fd in [Some(source.wait_fd()), source.wake_fd()].into_iter().flatten() {
             match self.epoll.add(fd, SOURCE, Interest::READ) {
@@ -271,17 +275,17 @@ impl Wait {
         Ok(())
     }
 
-    /// What the application asked for.
+    /// The kind of wait object the application asked for.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The descriptor to wait on.
+    /// The descriptor to wait on, which FI_GETWAIT gives out.
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
-    /// An entry was written. Cheap when nobody blocks.
+    /// Wakes who waits, after an entry was written. Cheap when nobody blocks.
     #[inline]
     pub fn entry_written(&self) {
         if self.armed.load(Ordering::SeqCst) != 0 {
@@ -293,8 +297,8 @@ impl Wait {
     fn wake(&self) {
         let alone = self.armed.load(Ordering::SeqCst) == APPLICATION && self.mutex_cond.is_none();
         if alone && self.told.swap(true, Ordering::SeqCst) {
-            // It stays readable until the application arms it again, which then looks
-            // for entries itself: only the first costs a system call.
+            // The descriptor stays readable until the application arms it again, and then looks
+            // for entries itself: only the first entry costs a system call.
             return;
         }
         self.event.signal();
@@ -320,7 +324,7 @@ impl Wait {
     pub fn arm(&self) -> Result {
         self.drain();
         if self.armed.fetch_or(APPLICATION, Ordering::SeqCst) & !APPLICATION != 0 {
-            // What was just drained may have been for a call that blocks.
+            // The event that was just reset may have been for a call that blocks.
             self.event.signal();
         }
         if self.deaf.load(Ordering::SeqCst) { Err(Error::AGAIN) } else { Ok(()) }
@@ -330,8 +334,8 @@ impl Wait {
         self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Prepares to sleep until something may have changed or `limit` is over; nothing
-    /// if `may` says, after entries were made to signal, that there is something to do.
+    /// Prepares a sleep until something may have changed or `limit` is over. Returns none, and
+    /// no sleep begins, if `may`, asked once entries signal, says that there is something to do.
     fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Sleeper> {
         self.armed.fetch_add(1, Ordering::SeqCst);
         let seen = self.turn.load(Ordering::SeqCst);
@@ -341,7 +345,7 @@ impl Wait {
         };
         let goes_on = may();
         let mut gate = self.gate();
-        // Somebody may have been woken meanwhile, for what this one waits for.
+        // Another call may have been woken meanwhile by what this one waits for.
         if !goes_on || self.turn.load(Ordering::SeqCst) != seen {
             self.armed.fetch_sub(1, Ordering::SeqCst);
             return None;
@@ -361,13 +365,13 @@ impl Wait {
         })
     }
 
-    /// After a sleep, however it ended.
+    /// Ends a sleep, however it ended, and wakes the other calls if this one led.
     fn end_sleep(&self, sleeper: &Sleeper) {
         let leads = sleeper.epoll >= 0;
         if sleeper.signalled != 0 {
             self.drain();
         }
-        // After that, so that whoever is woken sees what the event was for.
+        // Only after the event is reset are others woken, so that they see what it was for.
         let mut gate = self.gate();
         if leads {
             gate.led = false;
@@ -382,8 +386,8 @@ impl Wait {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A blocking read has what it wanted, and `more` is there: whoever waits
-    /// on the object itself may have had its event taken.
+    /// After a blocking read that has what it wanted: signals again if there is `more`, because
+    /// the read may have reset the event that another thread, or the application, waits for.
     fn pass_on(&self, more: impl FnOnce() -> bool) {
         if self.armed.load(Ordering::SeqCst) & APPLICATION != 0 && more() {
             self.event.signal();
@@ -406,7 +410,7 @@ impl Wait {
                 Ok(())
             }
             (Kind::MutexCond, Some(pair)) => {
-                // With a source that cannot wake it, its timeout is what helps.
+                // If a source cannot wake the application, its own timeout must.
                 let _ = self.arm();
                 let pair = fi_mutex_cond { mutex: pair.mutex.get(), cond: pair.cond.get() };
                 // SAFETY: by this function's contract.
@@ -427,21 +431,20 @@ impl Drop for Wait {
     }
 }
 
-/// The wait object of a queue or counter. What wakes it is added when somebody
-/// first blocks on it: most are never blocked on, and every source adds to what
-/// the kernel lets hang together.
+/// The wait object of a queue or counter, to which sources are added when somebody first blocks
+/// on it: most are never blocked on, and the kernel limits how many epoll instances nest.
 #[derive(Debug)]
 pub struct Lazy {
     kind: Kind,
     wait: OnceLock<Wait>,
-    /// Its sources are added.
+    /// The sources were added.
     ready: AtomicBool,
 }
 
 impl Lazy {
-    /// An object of this kind; none ever with [`Kind::None`]. Its descriptors are
-    /// taken now, so that no blocking call lacks them, unless it is `in_set`:
-    /// then the wait set is what is blocked on, and they are taken if ever needed.
+    /// A wait object of this kind; with [`Kind::None`] there never is one. Its descriptors are
+    /// opened now, so that no blocking call lacks them, unless it is `in_set`: then the
+    /// application blocks on the wait set, and they are opened if ever needed.
     pub fn new(kind: Kind, in_set: bool) -> Result<Self> {
         let wait = OnceLock::new();
         if kind != Kind::None && !in_set {
@@ -450,23 +453,23 @@ impl Lazy {
         Ok(Self { kind, wait, ready: AtomicBool::new(false) })
     }
 
-    /// An object that nobody can block on.
+    /// A wait object that nobody can block on.
     pub fn none() -> Self {
         Self { kind: Kind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
     }
 
-    /// What the application asked for.
+    /// The kind of wait object the application asked for.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The object, if its sources are added: later ones have to be as well.
+    /// The wait object, if its sources were added already: later sources have to be added, too.
     pub fn made(&self) -> Option<&Wait> {
         if self.ready.load(Ordering::SeqCst) { self.wait.get() } else { None }
     }
 
-    /// The object, to block on; `None` with [`Kind::None`]. `sources` adds what
-    /// wakes it.
+    /// The wait object, to block on; `None` with [`Kind::None`]. `sources` adds what wakes it,
+    /// the first time.
     pub fn get(&self, sources: impl FnOnce(&Wait) -> Result) -> Result<Option<&Wait>> {
         if self.kind == Kind::None {
             return Ok(None);
@@ -481,14 +484,14 @@ impl Lazy {
         if !self.ready.load(Ordering::SeqCst) {
             sources(wait)?;
             self.ready.store(true, Ordering::SeqCst);
-            // Whoever writes an entry either sees the object, or wrote it before
-            // the caller looks.
+            // A thread that writes an entry either sees the wait object, or wrote the entry
+            // before the caller looks.
             fence(Ordering::SeqCst);
         }
         Ok(Some(wait))
     }
 
-    /// An entry was written. Cheap when nobody blocks.
+    /// Wakes who waits, after an entry was written. Cheap when nobody blocks.
     #[inline]
     pub fn entry_written(&self) {
         if let Some(wait) = self.wait.get() {
@@ -500,11 +503,11 @@ impl Lazy {
 /// What a blocking call does before it looks again.
 #[derive(Clone, Copy, Debug)]
 enum Pause {
-    /// It has its answer.
+    /// The call has its answer.
     Over,
-    /// Nothing.
+    /// Nothing: the call looks again at once.
     Again,
-    /// It offers the processor to others.
+    /// The call offers the processor to other threads.
     Yield,
     Sleep(Sleeper),
 }
@@ -536,9 +539,9 @@ impl Blocking {
         Self { deadline: Deadline::after_ms(timeout), pause: Pause::Over, slept: false }
     }
 
-    /// Looks once. `look` answers what was found, or -FI_EAGAIN; it is also what
-    /// progresses. `ready` tells without side effects whether there is something to
-    /// read, `sources_may_block` whether what is progressed would wake a sleeper.
+    /// One look of the call. `look` makes progress and answers what was found, or -FI_EAGAIN;
+    /// `ready` tells without side effects whether there is something to read;
+    /// `sources_may_block` tells whether all sources of progress would wake a sleeper.
     ///
     /// -FI_EAGAIN is the answer if the call does not [go on](Self::goes_on): its time is
     /// over, or `fi_cq_signal` was called.
@@ -568,7 +571,8 @@ impl Blocking {
         self.pause = match wait {
             Some(wait) if wait.signalled.swap(false, Ordering::SeqCst) => Pause::Over,
             _ if self.deadline.passed() => Pause::Over,
-            // No wait object: fi_cq(3) leaves this undefined; we poll kindly.
+            // Without a wait object fi_cq(3) leaves blocking undefined; we poll, and offer the
+            // processor.
             None => Pause::Yield,
             Some(wait) if wait.kind == Kind::Yield => Pause::Yield,
             Some(wait) => {
@@ -601,7 +605,8 @@ impl Blocking {
                 // SAFETY: by this function's contract.
                 unsafe { end_if_cancelled() };
             }
-            // SAFETY: as above; a sleep that began in `look` ends there, or by `abandon`.
+            // SAFETY: by this function's contract; a sleep that began in `look` ends in
+            // `ofi_sleep`, or by `abandon`.
             Pause::Sleep(sleeper) => unsafe {
                 ofi_sleep((&raw mut *sleeper).cast(), abandon);
             },

@@ -17,11 +17,12 @@ pub(crate) struct Area {
 // SAFETY: plain bytes; who may touch which of them when is what the type is about,
 // and does not depend on the thread.
 unsafe impl Send for Area {}
-// SAFETY: as above: an operation's steps and calls come one after the other.
+// SAFETY: plain bytes; an operation's steps and calls come one after the other, so that no two
+// threads touch a part at the same time unless both read it.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// `len` bytes, all zero; -FI_ENOMEM if there are none.
+    /// An area of `len` zero bytes; -FI_ENOMEM if there is no memory.
     pub(crate) fn new(len: usize) -> Result<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| Error::NOMEM)?;
@@ -36,14 +37,14 @@ impl Area {
         unsafe { self.base.as_ptr().add(part.at) }
     }
 
-    /// A part to send from.
+    /// A part of the area, as a buffer to send from.
     pub(crate) fn send(&self, part: Part) -> SendBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { SendBuf::new(self.at(part).cast(), part.len) }
             .unwrap_or_else(|_| unreachable!("not null"))
     }
 
-    /// A part to receive into.
+    /// A part of the area, as a buffer to receive into.
     pub(crate) fn recv(&self, part: Part) -> RecvBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { RecvBuf::new(self.at(part).cast(), part.len) }.unwrap_or_else(|_| RecvBuf::none())
@@ -56,14 +57,14 @@ impl Area {
         input.copy_to(0, unsafe { std::slice::from_raw_parts_mut(to, input.len()) });
     }
 
-    /// Writes bytes of ours, before anything is posted.
+    /// Writes bytes of the library's own at an offset, before any transfer is posted.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.at(Part { at, len: bytes.len() });
         // SAFETY: within the area; `bytes` is none of it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// A part that nothing receives into any more.
+    /// The bytes of a part, which no transfer receives into any more.
     pub(crate) fn bytes(&self, part: Part) -> &[u8] {
         // SAFETY: within the area; what is still under way, if anything, reads it.
         unsafe { std::slice::from_raw_parts(self.at(part), part.len) }

@@ -20,13 +20,13 @@
 //! | 29..16 | the operation's number | its turn: how often the set was joined before |
 //! | 15..0 | the sender's rank | the sender's rank |
 //!
-//! What says whose a message is must also come from there: its receive names the member's
-//! address as its source. Peers that the address vector does not have are no members of
-//! anything; what they send is dropped, but for the notices.
+//! The rank in a message's tag is not believed by itself: the receive for it names the member's
+//! address as its source. Peers that the address vector does not have are members of no group;
+//! what they send is dropped, but for the notices.
 //!
-//! Group 0 is none: its tag is for [`Notice`]s: that a group is broken, or that joining
-//! one failed, or of turns, all of which only its members are believed, or nothing but
-//! proof that a member is reachable.
+//! No group has the number 0, whose tag is for [`Notice`]s: that a group is broken, that joining
+//! one failed, or of turns, which are believed of members only; an empty notice only proves that
+//! a member is reachable.
 //!
 //! # Turns
 //! Every member counts how often it joined a set, so that the first call of each meets
@@ -71,37 +71,40 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Notices about joining, kept of each sender until their time comes.
+/// Most notices about joining that are kept of each sender until the set is joined here.
 const MAX_EARLY: usize = 64;
-/// Those of all senders that the address vector does not have.
+/// Most notices about joining that are kept of all senders together that the address vector does
+/// not have.
 const MAX_STRANGE: usize = 1024;
-/// The most members a group can have.
+/// Most members of a group.
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
-/// Turns that can be told apart. One more stands for the question after the turn.
+/// How many turns can be told apart. This number itself stands for the question after the turn.
 const TURNS: u64 = (1 << SEQ_BITS) - 1;
 const QUESTION: u64 = TURNS;
 /// The error of a notice that tells a turn without being asked.
 const UNASKED: i32 = -1;
-/// In the place of a receive: what is waited for comes as a notice.
+/// Stands for a receive where a notice is waited for instead of a message.
 const BY_NOTICE: Context = Context(usize::MAX as *mut _);
-/// Operations of a group that can be told apart at a time.
+/// Most operations of a group under way at a time, whose numbers can be told apart.
 const MAX_RUNS: usize = 1 << (SEQ_BITS - 2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What is called when an operation is over: once, with its result.
+/// Called once when an operation is over, with its result.
 pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// A notice: of a broken group, of joining that failed, of turns, or of nothing.
 #[derive(Clone, Copy, Default)]
 struct Notice {
-    /// The group's number, or 0; what the set is known by, if it is about turns.
+    /// The group's number, or 0; in a notice of a turn the number by which members know the set
+    /// ([`Set::name`]).
     group: u32,
-    /// Why; an errno. 0 if nothing failed, [`UNASKED`] if it is of a turn.
+    /// The errno of what failed; 0 if nothing failed, [`UNASKED`] in a notice that tells a turn
+    /// unasked.
     error: i32,
-    /// The tag of the joining but for the sender's rank, or 0.
+    /// The tag of the joining without the sender's rank, or 0.
     joining: u64,
 }
 
@@ -135,57 +138,59 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct State {
     groups: HashMap<u32, Arc<Group>>,
-    /// Numbers that groups have which are still being made.
+    /// Numbers reserved for groups that are still being made.
     reserved: HashSet<u32>,
-    /// Those of them that are broken already, as a member has it: who, and why.
+    /// Reserved numbers whose group is broken already, as a member told: the member, the number,
+    /// and why.
     broken: Vec<(fi_addr_t, u32, Error)>,
     runs: Vec<Arc<Run>>,
-    /// Those that a connection was made to, which did not end since.
+    /// Members to which a connection was made that has not ended since.
     reached: HashSet<fi_addr_t>,
-    /// Who the members were when a set was last joined.
+    /// The address that each member had when a set was last joined.
     addrs: HashMap<fi_addr_t, Addr>,
-    /// The receive for notices is posted.
+    /// Whether the receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
     joins: HashMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
-    /// Sets that were joined.
+    /// Sets of addresses that the endpoint joins or has joined.
     sets: HashMap<Arc<[fi_addr_t]>, Set>,
-    /// Questions after the turn of sets that were not, until they are.
+    /// Questions after the turn of sets that were not joined yet, to be answered then.
     asked: VecDeque<Question>,
-    /// Joining that failed elsewhere and has not begun here: who said so, its tag, and why.
+    /// Joinings that failed elsewhere and have not begun here: who said so, the tag, and why.
     early: Vec<(fi_addr_t, u64, Error)>,
-    /// For numbers of new groups.
+    /// State of the sequence from which new groups get their numbers.
     seed: u64,
 }
 
-/// Somebody asked for the turn of a set.
+/// A peer's question after the turn of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Question {
-    /// What completions call him; nobody, if the address vector does not have him yet.
+    /// The address that completions report for the peer; FI_ADDR_NOTAVAIL if the address vector
+    /// does not have it yet.
     from: fi_addr_t,
-    /// The rank he says he has.
+    /// The rank that the peer says it has.
     rank: usize,
-    /// The set.
+    /// The number by which members know the set ([`Set::name`]).
     name: u32,
 }
 
 /// What is known of a set that the endpoint joins or has joined.
 struct Set {
-    /// Made of its members' addresses, of all of it: others call it the same.
+    /// A number made of all of the members' addresses, by which all members know the set.
     name: u32,
-    /// Of its tags.
+    /// The number that stands for the set in tags, made of its members' ports.
     signature: u32,
-    /// The own one.
+    /// The endpoint's own rank.
     rank: usize,
-    /// That of the joining under way, or of the next one.
+    /// The turn of the joining under way, or of the next one.
     turn: u64,
-    /// A joining is under way.
+    /// Whether a joining is under way.
     joining: bool,
-    /// The last joining succeeded: the turn is right.
+    /// Whether the last joining succeeded, so that the members agree about the turn.
     agreed: bool,
-    /// The turns that members know of since a joining began.
+    /// The turns that members are known to have since a joining began.
     known: HashMap<fi_addr_t, u64>,
-    /// Those whose connection ended while it is under way, and why.
+    /// Members whose connection ended while a joining is under way, and why.
     lost: HashMap<fi_addr_t, Error>,
 }
 
@@ -195,13 +200,13 @@ fn is_after(turn: u64, other: u64) -> bool {
 }
 
 impl Set {
-    /// The notice of a turn.
+    /// Makes the notice of a turn.
     fn notice(&self, turn: u64, error: i32) -> Notice {
         Notice { group: self.name, error, joining: joining_tag(self.signature, turn) }
     }
 
-    /// A member has told its turn. If that is higher than ours, ours is the same from now
-    /// on. Whom to tell that it is higher than theirs.
+    /// Notes the turn that a member has told. A turn higher than ours is ours from now on;
+    /// returns the members that have a lower one and are to be told.
     fn learn(&mut self, member: fi_addr_t, turn: u64) -> Vec<fi_addr_t> {
         self.known.insert(member, turn);
         if is_after(turn, self.turn) {
@@ -234,7 +239,7 @@ struct GroupState {
 }
 
 impl Group {
-    /// The address that calls name it by.
+    /// The address by which calls name the group.
     pub(crate) fn addr(&self) -> fi_addr_t {
         COLLECTIVE_ADDR | fi_addr_t::from(self.number)
     }
@@ -243,10 +248,10 @@ impl Group {
 /// An operation under way.
 struct Run {
     room: Arc<Room>,
-    /// The number of its group; 0 while one is being made.
+    /// The number of the operation's group; 0 while a group is being made.
     group: u32,
     members: Arc<[fi_addr_t]>,
-    /// The tag but for the sender's rank.
+    /// The tag of the operation's messages without the sender's rank.
     tag: u64,
     rank: usize,
     reduction: Option<Operation>,
@@ -258,16 +263,16 @@ struct RunState {
     rounds: VecDeque<Round>,
     /// Transfers of this round that are not posted yet.
     unposted: VecDeque<Transfer>,
-    /// Transfers that are.
+    /// How many transfers are posted and not complete.
     outstanding: usize,
-    /// Receives among them, and from whom.
+    /// The receives among them, and the rank each is from.
     receives: Vec<(Context, usize)>,
     result: plan::Part,
-    /// Gone when the operation is over.
+    /// Called when the operation is over; none from then on.
     finish: Option<Finish>,
 }
 
-/// A new operation.
+/// A collective operation to be started.
 pub(crate) struct Start {
     pub(crate) plan: Plan,
     pub(crate) input: Option<SendBuf>,
@@ -283,7 +288,7 @@ impl Room {
         Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }
 
-    /// The group of this address.
+    /// The group that this address names.
     pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<Group>> {
         let number = u32::try_from(addr & !COLLECTIVE_ADDR).map_err(|_| Error::INVAL)?;
         if addr & COLLECTIVE_ADDR == 0 {
@@ -292,7 +297,7 @@ impl Room {
         lock(&self.state).groups.get(&number).cloned().ok_or(Error::INVAL)
     }
 
-    /// The endpoint leaves a group; -FI_EBUSY while an operation of it is under way.
+    /// Leaves a group; -FI_EBUSY while an operation of it is under way.
     pub(crate) fn leave(&self, group: &Group) -> Result {
         let mut state = lock(&self.state);
         if state.runs.iter().any(|run| run.group == group.number) {
@@ -302,7 +307,7 @@ impl Room {
         Ok(())
     }
 
-    /// The endpoint is closed: nothing of it is finished any more.
+    /// Drops all operations and groups of an endpoint that is closed, without finishing them.
     pub(crate) fn close(&self) {
         let gone = std::mem::take(&mut *lock(&self.state));
         for run in &gone.runs {
@@ -398,7 +403,7 @@ impl Room {
         self.next_join(signature);
     }
 
-    /// The join at the head begins. It stays in the list, empty, until it is over.
+    /// Begins the join at the head of the list, which stays there, empty, until it is over.
     fn next_join(self: &Arc<Self>, signature: u32) {
         let begin = match lock(&self.state).joins.get_mut(&signature).and_then(VecDeque::front_mut)
         {
@@ -432,11 +437,11 @@ impl Room {
         lock(&self.state).sets.get(members).map_or(0, |set| set.turn)
     }
 
-    /// A number that no group of ours has.
+    /// A number that no group of this endpoint has, nor one that is being made.
     fn new_number(&self) -> u32 {
         let mut state = lock(&self.state);
         loop {
-            // Any sequence that does not repeat itself soon does (Weyl).
+            // Any sequence serves that does not repeat itself soon (a Weyl sequence).
             state.seed = state.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let number = (state.seed >> 32) as u32;
             if number != 0
@@ -448,7 +453,8 @@ impl Room {
         }
     }
 
-    /// The endpoint is enabled: whoever joins first asks it, and needs no answer yet.
+    /// Called when the endpoint is enabled: begins to hear notices, because members that join
+    /// before it ask it for its turn.
     pub(crate) fn hear(self: &Arc<Self>) {
         let room = self.clone();
         self.task(move || {
@@ -469,12 +475,12 @@ impl Room {
         }
     }
 
-    /// Whether completions call one of these members so.
+    /// Whether `id` is what completions report for one of these members.
     fn is_among(&self, id: fi_addr_t, members: &[fi_addr_t]) -> bool {
         self.member_of(id, members).is_some()
     }
 
-    /// The rank of the member that completions call so.
+    /// The rank of the member for which completions report `id`.
     fn member_of(&self, id: fi_addr_t, members: &[fi_addr_t]) -> Option<usize> {
         let port = self.port.upgrade()?;
         let is = |member: &fi_addr_t| port.id_of(*member) == id;
@@ -514,7 +520,7 @@ impl Room {
         }
     }
 
-    /// Somebody asks for the turn of a set, or tells it.
+    /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
     fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
         let (name, tag) = (notice.group, notice.joining);
         let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
@@ -539,7 +545,8 @@ impl Room {
                 drop(state);
                 self.reply(&members, question);
             }
-            // It is answered when the set is joined; the vector has him then.
+            // The question is answered when the set is joined: the address vector has the peer
+            // then.
             _ if !state.asked.contains(&question) => {
                 let most = if from == FI_ADDR_NOTAVAIL { MAX_STRANGE } else { MAX_EARLY };
                 let same = |other: &Question| other.from == from;
@@ -554,7 +561,8 @@ impl Room {
         }
     }
 
-    /// Answers a question, to the member that was to ask it.
+    /// Answers a question after the turn: the member that completions name, or the one whose
+    /// rank the peer said it has if the address vector did not have the peer then.
     fn reply(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, question: Question) {
         let rank = match question.from {
             FI_ADDR_NOTAVAIL => Some(question.rank),
@@ -577,7 +585,7 @@ impl Room {
             early.iter().any(|(from, of)| *of == tag && self.member_of(*from, members).is_some())
         };
         if set.joining && set.lost.contains_key(&to) {
-            // It is its predecessor that takes part, or did.
+            // The one that takes part in this turn is the peer's predecessor at this address.
             turn = (turn + 1) % TURNS;
         }
         while !set.joining && fails(turn) {
@@ -596,7 +604,7 @@ impl Room {
             state.runs.iter().filter(|r| r.group == 0 && r.members == *members).cloned().collect();
         let awaited = runs.iter().any(|run| run.awaits_notice_of(rank));
         let Some(set) = state.sets.get_mut(members).filter(|_| awaited || unasked) else {
-            // An answer that comes late says nothing any more.
+            // An answer that comes late has no meaning any more.
             return;
         };
         let before = set.turn;
@@ -610,7 +618,7 @@ impl Room {
             if asks {
                 run.heard(rank);
             } else if raised {
-                // It goes on in the new turn.
+                // The joining goes on in the new turn.
                 run.end(Err(Error::AGAIN));
             }
         }
@@ -621,7 +629,7 @@ impl Room {
         }
     }
 
-    /// Why a joining failed elsewhere before it began here, if it did.
+    /// The error with which a joining failed elsewhere before it began here, if it did.
     fn failed_early(&self, tag: u64, members: &[fi_addr_t]) -> Option<Error> {
         let early: Vec<_> =
             lock(&self.state).early.extract_if(.., |(_, joining, _)| *joining == tag).collect();
@@ -635,7 +643,7 @@ impl Room {
         }
     }
 
-    /// Sends a notice; if it cannot be sent its receiver is lost.
+    /// Sends a notice; a member to which it cannot be sent counts as lost.
     fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
         let room = self.clone();
         self.notices.send(to, notice.write(), move |result| {
@@ -645,7 +653,7 @@ impl Room {
         });
     }
 
-    /// The connection with a peer ended, or could not be made.
+    /// Fails what waits for a peer whose connection ended or could not be made.
     pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
         let mut state = lock(&self.state);
         state.reached.remove(&name);
@@ -665,7 +673,7 @@ impl Room {
         }
     }
 
-    /// All operations of a group fail, now and from now on.
+    /// Breaks a group: all its operations fail, those under way and later ones.
     fn broken(&self, group: &Group, error: Error) {
         if lock(&group.state).broken.replace(error).is_some() {
             return;
@@ -736,13 +744,13 @@ struct Join {
     signature: u32,
     name: u32,
     turn: u64,
-    /// The number that is kept for it.
+    /// The number reserved for the group.
     reserved: Option<u32>,
     done: Box<dyn FnOnce(Result<Arc<Group>>) + Send>,
 }
 
 impl Join {
-    /// Of its messages, but for the sender's rank.
+    /// The tag of the joining's messages without the sender's rank.
     fn tag(&self) -> u64 {
         joining_tag(self.signature, self.turn)
     }
@@ -761,7 +769,8 @@ impl Join {
         let mut state = lock(&self.room.state);
         let set = state.sets.entry(self.members.clone()).or_insert_with(new);
         if set.name != self.name {
-            // Other members, that have the places of former ones in the address vector.
+            // The set has other members now, which have the places of former ones in the address
+            // vector.
             *set = new();
         }
         set.joining = true;
@@ -775,7 +784,7 @@ impl Join {
         if agreed || self.member.of == 1 { self.enter() } else { self.ask() }
     }
 
-    /// Asks those with whom it exchanges messages for their turn.
+    /// Asks the members with which this one exchanges messages for their turn.
     fn ask(mut self) {
         self.turn = self.room.turn(&self.members);
         if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
@@ -803,7 +812,7 @@ impl Join {
         }
     }
 
-    /// One step: an operation, or waiting for notices of `told`.
+    /// Runs one step of joining: an operation, or waiting for notices.
     fn step(
         self,
         plan: Plan,
@@ -820,7 +829,7 @@ impl Join {
             let Some(mut join) = lock(&of_finish).take() else { return };
             match result {
                 Ok(bytes) => then(join, bytes),
-                // It failed in a turn that the others are past.
+                // The joining failed in a turn that the other members are past.
                 Err(_) if join.room.turn(&join.members) != join.turn => {
                     join.release();
                     join.enter();
@@ -921,7 +930,7 @@ impl Join {
 }
 
 impl Run {
-    /// Goes on as far as it can. Only as a task.
+    /// Posts transfers and carries out steps as far as possible. Runs only as a task.
     fn advance(self: &Arc<Self>) -> Result {
         loop {
             let mut state = lock(&self.state);
@@ -931,7 +940,7 @@ impl Run {
             if let Some(transfer) = state.unposted.front().copied() {
                 drop(state);
                 match self.post(transfer) {
-                    // `end` may have dropped it.
+                    // `end` may have dropped the transfer.
                     Ok(()) => drop(lock(&self.state).unposted.pop_front()),
                     Err(Error::AGAIN) => return Err(Error::AGAIN),
                     Err(error) => self.fail(error),
@@ -947,7 +956,7 @@ impl Run {
                 self.end(Ok(self.area.bytes(result)));
                 return Ok(());
             };
-            // Receives first: what comes early needs not be kept.
+            // Receives are posted first, so that messages need not be kept as unexpected.
             let is_recv = |t: &&Transfer| matches!(t, Transfer::Recv { .. });
             let recvs = round.transfers.iter().filter(is_recv);
             let sends = round.transfers.iter().filter(|t| !is_recv(t));
@@ -991,7 +1000,8 @@ impl Run {
                 state.outstanding += 1;
                 state.receives.push((context, from));
                 drop(state);
-                // What the tag says anybody may have written.
+                // Any peer may have written the rank in the tag, so the receive names its
+                // source.
                 let (tag, buf) = (self.tag | from as u64, self.area.recv(part));
                 let result = port.recv(peer, tag, buf, context);
                 if result.is_err() {
@@ -1007,7 +1017,8 @@ impl Run {
         }
     }
 
-    /// A message of this peer is waited for: is there anybody to send it?
+    /// Makes sure that a peer from which a message is waited for can be reached: an empty notice
+    /// makes a connection, or fails.
     fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
         let state = lock(&self.room.state);
         let group = state.groups.get(&self.group).cloned();
@@ -1019,29 +1030,30 @@ impl Run {
             None => lost,
         };
         if let Some(error) = lost {
-            // What came before the end counts: that it did is known by then.
+            // Messages that came before the connection ended count; by the time the task runs
+            // they are known.
             let run = self.clone();
             self.room.task(move || {
                 run.check(peer, error);
                 Ok(())
             });
         } else if lock(&self.room.state).reached.insert(peer) {
-            // A new connection, or none: then `lost` is called.
+            // The notice makes a connection; if it fails, `lost` is called.
             self.room.notify(peer, &Notice::default());
         }
     }
 
-    /// Whether this waits for notices.
+    /// Whether the run waits for notices instead of messages.
     fn asks(&self) -> bool {
         lock(&self.state).receives.iter().any(|(context, _)| *context == BY_NOTICE)
     }
 
-    /// Whether this waits for a notice of the member of this rank.
+    /// Whether the run waits for a notice of the member of this rank.
     fn awaits_notice_of(&self, rank: usize) -> bool {
         lock(&self.state).receives.contains(&(BY_NOTICE, rank))
     }
 
-    /// A notice of this member has come.
+    /// Notes that a notice has come for which the run waited.
     fn heard(self: &Arc<Self>, rank: usize) {
         let mut state = lock(&self.state);
         let before = state.receives.len();
@@ -1052,7 +1064,7 @@ impl Run {
         self.room.task(move || run.advance());
     }
 
-    /// A transfer is over.
+    /// Takes the outcome of a transfer, and goes on.
     fn over(self: &Arc<Self>, receive: Option<(Context, usize)>, outcome: Outcome) {
         let mut state = lock(&self.state);
         state.outstanding -= 1;
@@ -1065,7 +1077,7 @@ impl Run {
         drop(state);
         match (outcome, receive) {
             (Err(error), _) => self.fail(error.error),
-            // The members disagree about what they are doing.
+            // A message of another length: the members disagree about the operation.
             (Ok(of), Some((_, len))) if of.len != len => self.fail(Error::TRUNC),
             (Ok(_), _) => {
                 let run = self.clone();
@@ -1074,7 +1086,7 @@ impl Run {
         }
     }
 
-    /// Ends in failure if it waits for a message of this peer, who is gone.
+    /// Fails the run if it waits for a message of this peer, whose connection has ended.
     fn check(self: &Arc<Self>, peer: fi_addr_t, error: Error) {
         let waits = lock(&self.state).receives.iter().any(|(_, from)| self.members[*from] == peer);
         if waits {
@@ -1082,7 +1094,7 @@ impl Run {
         }
     }
 
-    /// It failed here: nobody of the group can count on us.
+    /// Fails the run and breaks its group, because other members wait for us in vain.
     fn fail(self: &Arc<Self>, error: Error) {
         if lock(&self.state).finish.is_none() {
             return;
@@ -1090,7 +1102,7 @@ impl Run {
         let group = lock(&self.room.state).groups.get(&self.group).cloned();
         let mut notice = Notice { group: self.group, error: error.code(), joining: 0 };
         match &group {
-            // Whoever told us told the others as well.
+            // The member that told us has told the others as well.
             Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),
             Some(_) => {}
             None => notice.joining = self.tag,
@@ -1102,7 +1114,7 @@ impl Run {
         self.room.tell(&self.members, self.rank, &notice);
     }
 
-    /// It is over, well or not. Its memory stays until the last transfer is.
+    /// Ends the run with this result. Its memory stays until the last transfer is over.
     fn end(self: &Arc<Self>, result: Result<&[u8]>) {
         let mut state = lock(&self.state);
         let Some(finish) = state.finish.take() else { return };

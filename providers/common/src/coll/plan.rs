@@ -10,21 +10,21 @@
 //! Bruck's for all-gather; pairwise exchange for all-to-all and reduce-scatter;
 //! for all-reduce recursive doubling of short and a ring of long vectors.
 
-/// Bytes of the area.
+/// A range of bytes of the operation's area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) at: usize,
     pub(crate) len: usize,
 }
 
-/// A message.
+/// A message of a round: from or to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Transfer {
     Send { to: usize, part: Part },
     Recv { from: usize, part: Part },
 }
 
-/// Something done to the own memory.
+/// Something done to the member's own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Copies `from` to the same length at `to`; the two do not overlap.
@@ -50,7 +50,7 @@ pub(crate) struct Plan {
     pub(super) rounds: Vec<Round>,
 }
 
-/// Messages of one round of an exchange with everybody.
+/// Most messages in one round of an exchange with all members.
 const AT_ONCE: usize = 16;
 
 /// Vectors up to this size are reduced by recursive doubling: few messages of
@@ -69,13 +69,13 @@ fn recv(from: usize, part: Part) -> Transfer {
     Transfer::Recv { from, part }
 }
 
-/// A round of messages alone.
+/// A round that has messages and no steps.
 fn talk(transfers: Vec<Transfer>) -> Round {
     Round { steps: Vec::new(), transfers }
 }
 
 impl Plan {
-    /// Nothing is to be done.
+    /// The plan of a member that has nothing to do.
     pub(super) fn nothing() -> Self {
         Self { area: 0, input: 0, result: part(0, 0), rounds: Vec::new() }
     }
@@ -92,9 +92,9 @@ impl Plan {
 /// A member of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
-    /// Its rank.
+    /// The member's rank.
     pub(crate) rank: usize,
-    /// Members in all.
+    /// How many members the group has.
     pub(crate) of: usize,
 }
 
@@ -107,7 +107,7 @@ impl Member {
         (self.rank + self.of - distance % self.of) % self.of
     }
 
-    /// Its place when `root` is first.
+    /// The member's place if `root` has place 0.
     fn behind(self, root: usize) -> usize {
         (self.rank + self.of - root) % self.of
     }
@@ -119,7 +119,8 @@ impl Member {
         (place != 0).then(|| 1 << place.trailing_zeros())
     }
 
-    /// The distances to its children there, farthest first.
+    /// In a binomial tree that starts at `root`: the distances to the member's children,
+    /// farthest first.
     fn distances_to_children(self, root: usize) -> Vec<usize> {
         let place = self.behind(root);
         let below = if place == 0 { usize::BITS } else { place.trailing_zeros() };
@@ -131,7 +132,7 @@ impl Member {
         all
     }
 
-    /// Nobody goes on before everybody has come.
+    /// A barrier: no member goes on before all have come.
     pub(crate) fn barrier(self) -> Plan {
         let nothing = part(0, 0);
         let distances = std::iter::successors(Some(1), |d: &usize| d.checked_mul(2));
@@ -144,7 +145,7 @@ impl Member {
         Plan { area: 0, input: 0, result: nothing, rounds }
     }
 
-    /// The root's `len` bytes get to all.
+    /// A broadcast: the root's `len` bytes get to all members.
     pub(crate) fn broadcast(self, root: usize, len: usize) -> Plan {
         let all = part(0, len);
         let mut rounds = Vec::new();
@@ -153,16 +154,16 @@ impl Member {
         }
         let children = self.distances_to_children(root);
         rounds.push(talk(children.iter().map(|d| send(self.plus(*d), all)).collect()));
-        // What the root has it need not be given.
+        // The root has the result already.
         let (input, result) = if self.rank == root { (len, part(0, 0)) } else { (0, all) };
         Plan { area: len, input, result, rounds }
     }
 
-    /// All vectors of `len` bytes are combined at the root.
+    /// A reduction: the members' vectors of `len` bytes are combined at the root.
     pub(crate) fn reduce(self, root: usize, len: usize) -> Plan {
         let mine = part(0, len);
         let mut children = self.distances_to_children(root);
-        // The nearest have the least below them: they are ready first.
+        // The nearest children have the fewest members below them, so that they are ready first.
         children.reverse();
         let places = (0..children.len()).map(|index| part(len * (index + 1), len));
         let places: Vec<_> = places.collect();
@@ -175,8 +176,8 @@ impl Member {
         Plan { area: len * (children.len() + 1), input: len, result, rounds }
     }
 
-    /// All vectors of `len` bytes, of elements of `size` bytes, are combined, and
-    /// everybody gets the result.
+    /// An all-reduction: the members' vectors of `len` bytes, of elements of `size` bytes, are
+    /// combined, and all get the result.
     pub(crate) fn allreduce(self, len: usize, size: usize) -> Plan {
         if len <= SHORT || len / size < self.of {
             self.allreduce_short(len)
@@ -185,8 +186,8 @@ impl Member {
         }
     }
 
-    /// Recursive doubling. Who is too many for a power of two gives its vector to a
-    /// neighbour first, and gets the result from it at last.
+    /// All-reduction by recursive doubling. Members beyond a power of two give their vector to a
+    /// neighbour first, and get the result from it at last.
     fn allreduce_short(self, len: usize) -> Plan {
         let (mine, other) = (part(0, len), part(len, len));
         let mut power = 1;
@@ -226,14 +227,15 @@ impl Member {
         Plan { area: 2 * len, input: len, result: mine, rounds }
     }
 
-    /// The elements of each block, as even as can be.
+    /// Splits a vector into one block for each member, of about the same number of elements.
     fn blocks(self, len: usize, size: usize) -> Vec<Part> {
         let count = len / size;
         let start = |block: usize| count * block / self.of * size;
         (0..self.of).map(|block| part(start(block), start(block + 1) - start(block))).collect()
     }
 
-    /// Around a ring: each block collects on its way, and then the results go round.
+    /// All-reduction around a ring: each block is combined on its way round, then the results go
+    /// round.
     fn allreduce_long(self, len: usize, size: usize) -> Plan {
         let blocks = self.blocks(len, size);
         let longest = blocks.iter().map(|block| block.len).max().unwrap_or(0);
@@ -257,7 +259,7 @@ impl Member {
         Plan { area: len + longest, input: len, result: part(0, len), rounds }
     }
 
-    /// Everybody's `len` bytes get to all, in the order of ranks (Bruck).
+    /// An all-gather: `len` bytes of each member get to all, in the order of ranks (Bruck).
     pub(crate) fn allgather(self, len: usize) -> Plan {
         let n = self.of;
         // Blocks are collected in the order that begins with the own one.
@@ -280,7 +282,7 @@ impl Member {
         Plan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
     }
 
-    /// Each member's block of `len` bytes for each other gets there.
+    /// An all-to-all exchange: each member has a block of `len` bytes for each other.
     pub(crate) fn alltoall(self, len: usize) -> Plan {
         let n = self.of;
         let (from, to) =
@@ -296,8 +298,8 @@ impl Member {
         Plan { area: 2 * n * len, input: n * len, result: part(n * len, n * len), rounds }
     }
 
-    /// Vectors of a block of `len` bytes for each member are combined, and each
-    /// gets its block.
+    /// A reduce-scatter: vectors that have a block of `len` bytes for each member are combined,
+    /// and each member gets its block.
     pub(crate) fn reduce_scatter(self, len: usize) -> Plan {
         let n = self.of;
         let block = |rank: usize| part(rank * len, len);
@@ -325,12 +327,13 @@ impl Member {
         distance.min(self.of - place)
     }
 
-    /// The root's blocks of `len` bytes get to one member each.
+    /// A scatter: of the root's blocks of `len` bytes each member gets one.
     pub(crate) fn scatter(self, root: usize, len: usize) -> Plan {
         let n = self.of;
         let place = self.behind(root);
         let Some(distance) = self.distance_to_parent(root) else {
-            // In the order behind the root, from which each child takes a run.
+            // The blocks are in the order of places behind the root, so that each child takes a
+            // run of them.
             let turned = n * len;
             let steps = vec![
                 Step::Copy { from: part(root * len, (n - root) * len), to: turned },
@@ -355,7 +358,7 @@ impl Member {
         Plan { area: blocks * len, input: 0, result: part(0, len), rounds }
     }
 
-    /// Everybody's `len` bytes get to the root, in the order of ranks.
+    /// A gather: `len` bytes of each member get to the root, in the order of ranks.
     pub(crate) fn gather(self, root: usize, len: usize) -> Plan {
         let n = self.of;
         let place = self.behind(root);

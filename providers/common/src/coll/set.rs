@@ -22,7 +22,7 @@ pub(crate) struct AvSet {
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for AvSet {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for AvSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_av_set> for AvSet {}
@@ -55,7 +55,7 @@ impl AvSet {
             return Err(Error::BADFLAGS);
         }
         if attr.comm_key_size != 0 {
-            // Memberships that others manage have keys we know nothing of.
+            // Keys of memberships that others manage (comm_key) are not supported.
             return Err(Error::NOSYS);
         }
         let (start, end) = (attr.start_addr, attr.end_addr);
@@ -103,12 +103,12 @@ impl AvSet {
         }
     }
 
-    /// Its vector.
+    /// The address vector the set is of.
     pub(crate) fn av(&self) -> &Arc<Av> {
         &self.av
     }
 
-    /// Its members, in order.
+    /// The members of the set, in order.
     pub(crate) fn list(&self) -> MutexGuard<'_, Vec<fi_addr_t>> {
         self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

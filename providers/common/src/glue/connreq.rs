@@ -14,13 +14,13 @@ struct ConnReq {
 
 // SAFETY: never changed after it was made.
 unsafe impl Sync for ConnReq {}
-// SAFETY: as above.
+// SAFETY: never changed after it was made.
 unsafe impl Send for ConnReq {}
 
 struct Pending {
     object: Arc<ConnReq>,
     request: Box<dyn Any + Send>,
-    /// The passive endpoint it came through.
+    /// The passive endpoint that the request came through, by its address.
     owner: usize,
 }
 
@@ -37,7 +37,7 @@ fn pending() -> std::sync::MutexGuard<'static, HashMap<usize, Pending>> {
 pub struct Request;
 
 impl Request {
-    /// Keeps `request`; the handle for `info->handle`. `owner` identifies the
+    /// Keeps `request`, and returns the handle for `info->handle`. `owner` identifies the
     /// passive endpoint.
     pub fn keep<T: Any + Send>(request: T, owner: usize) -> *mut fid {
         let object = Arc::new(ConnReq {

@@ -34,7 +34,7 @@ pub struct DomainFid<D> {
     users: Arc<Users>,
     api_version: u32,
     fabric: Parent,
-    /// What the domain does later, if it was opened for such.
+    /// What the domain does when no lock is held, if it was opened for such.
     pub(super) later: Option<Arc<Later>>,
     progress: Arc<dyn Progress>,
     /// The provider's part, with a count of its own for what outlives the fid.
@@ -43,7 +43,7 @@ pub struct DomainFid<D> {
 
 // SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
 unsafe impl<D: Domain> Sync for DomainFid<D> {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
 unsafe impl<D: Domain> Send for DomainFid<D> {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl<D: Domain> Embeds<fid_domain> for DomainFid<D> {}
@@ -120,7 +120,7 @@ impl<D: Domain> DomainFid<D> {
         Parent::new(self.clone(), self.users.clone())
     }
 
-    /// What an endpoint stands on.
+    /// What an endpoint of this domain is opened on, with this parent.
     fn ground(self: &Arc<Self>, parent: Parent) -> Ground {
         Ground {
             api_version: self.api_version,
@@ -269,7 +269,8 @@ unsafe fn open_endpoint<D: Domain>(
         open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
             let parent = domain.parent();
             if D::Endpoint::LATER && info.caps() & FI_MULTICAST != 0 && domain.later.is_none() {
-                // Its peers would wait for answers that only such a domain gives.
+                // Peers would wait for answers that only a domain opened for these capabilities
+                // gives.
                 return Err(Error::INVAL);
             }
             let inner = domain.inner.endpoint(info)?;
@@ -486,7 +487,7 @@ unsafe extern "C" fn query_atomic<D: Domain>(
             0 => Kind::Base,
             FI_FETCH_ATOMIC => Kind::Fetch,
             FI_COMPARE_ATOMIC => Kind::Compare,
-            // No atomic operation on a tagged receive.
+            // Atomic operations on tagged receives are not supported.
             flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),
             _ => return Err(Error::BADFLAGS),
         };

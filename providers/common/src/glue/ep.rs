@@ -39,9 +39,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 pub struct Bindings {
     /// Queues and counters, and the way to what the domain does later.
     pub ledger: Ledger,
-    /// For connection events.
+    /// The event queue for connection events.
     pub eq: Option<Arc<Eq>>,
-    /// For peers' addresses.
+    /// The address vector of the endpoint's peers.
     pub av: Option<Arc<Av>>,
 }
 
@@ -51,18 +51,18 @@ const LEVELS: u64 = abi::FI_TRANSMIT_COMPLETE
     | abi::FI_MATCH_COMPLETE
     | abi::FI_COMMIT_COMPLETE;
 
-/// What the C object is.
+/// Which kind of object a `struct fid_ep` is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// An endpoint.
     Endpoint,
-    /// A shared receive context: the receiving half of one.
+    /// A shared receive context (fi_srx_context), which only receives.
     Srx,
     /// A scalable endpoint, which has contexts and transfers nothing itself.
     Scalable,
-    /// A transmit context of one.
+    /// A transmit context of a scalable endpoint.
     Tx,
-    /// A receive context of one.
+    /// A receive context of a scalable endpoint.
     Rx,
 }
 
@@ -77,13 +77,13 @@ impl Role {
 
 /// What endpoints and contexts are opened on.
 pub(super) struct Ground {
-    /// Of the fabric.
+    /// The API version the application asked the fabric for.
     pub(super) api_version: u32,
-    /// What they keep and cannot be closed before them: the domain, or the scalable
-    /// endpoint of a context, whose domain is kept.
+    /// The object that cannot be closed before them: the domain, or, for a context, its scalable
+    /// endpoint, which keeps the domain.
     pub(super) parent: Parent,
     pub(super) progress: Arc<dyn Progress>,
-    /// What the domain does later.
+    /// What the domain does when no lock is held, if it was opened for such.
     pub(super) later: Option<Arc<Later>>,
 }
 
@@ -93,23 +93,24 @@ pub(super) struct Parts<E> {
     pub(super) role: Role,
     pub(super) caps: u64,
     pub(super) ep_type: fi_ep_type,
-    /// Its messages are claimed and discarded (fi_msg(3) of 1.x).
+    /// The endpoint has buffered receives, whose messages are claimed and discarded (fi_msg(3)
+    /// of 1.x).
     pub(super) buffered: bool,
     /// tx_attr.op_flags and rx_attr.op_flags.
     pub(super) tx_defaults: u64,
     pub(super) rx_defaults: u64,
-    /// tx_attr.size and tx_attr.inject_size, of an endpoint with transfers of its own.
+    /// tx_attr.size and tx_attr.inject_size, if the endpoint has transfers of its own.
     pub(super) tx_size: usize,
     pub(super) inject_size: usize,
     pub(super) ground: Ground,
-    /// Of a scalable endpoint.
+    /// What contexts inherit, if this is a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
-    /// Of a context: its scalable endpoint.
+    /// The scalable endpoint, if this is a context of one.
     pub(super) sep: Option<Arc<Shared<E>>>,
 }
 
-/// The shared receive contexts that are open, and of which provider: a fid that
-/// the application binds is looked up here before it is taken for one of ours.
+/// The fids of open shared receive contexts, and their type, which tells the provider: a fid
+/// that the application binds is looked up here before it is believed.
 static SRX_FIDS: Mutex<Vec<(usize, TypeId)>> = Mutex::new(Vec::new());
 
 fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
@@ -119,32 +120,34 @@ fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
 /// What an endpoint and its aliases share.
 pub(super) struct Shared<E> {
     parts: Parts<E>,
-    /// Endpoints that take their receives from this shared receive context;
-    /// contexts of this scalable endpoint.
+    /// Objects that must be closed first: the endpoints that use this shared receive context, or
+    /// the contexts of this scalable endpoint.
     pub(super) users: Arc<Users>,
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<Shared<E>>>>,
-    /// Of a shared receive context: the queues of its endpoints, each known by where
-    /// it is. Without one of its own it reports to the first.
+    /// In a shared receive context: the completion queues of its endpoints, by the endpoint's
+    /// address (`place`). A context without a queue of its own reports to the first.
     sharers: Mutex<Vec<(usize, Arc<Cq>)>>,
-    /// The shared transmit context it counts as a user of.
+    /// The shared transmit context that the endpoint is bound to.
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
     pub(super) enabled: AtomicBool,
     /// The kinds of operations that counters are bound for, FI_SEND | FI_WRITE …
     counted: AtomicU64,
-    /// Nothing may be posted any more by what the domain does later.
+    /// The endpoint is closing: tasks of the domain may not post to it any more.
     pub(super) closed: AtomicBool,
-    /// The endpoint and its aliases that are open; events name it by the first.
+    /// The open fids of the endpoint, itself and its aliases; events name the endpoint by the
+    /// first.
     fids: Mutex<Vec<FidPtr>>,
-    /// Its collective operations, once it has any.
+    /// The endpoint's collective operations, once it has any.
     pub(super) room: OnceLock<Arc<Room>>,
-    /// Its multicast, once it is enabled.
+    /// The endpoint's multicast groups, once it is enabled.
     pub(super) multicast: OnceLock<Multicast>,
 }
 
 impl<E> Parts<E> {
-    /// FI_SEND, FI_RECV or both: neither named stands for both.
+    /// The directions of the endpoint's capabilities: FI_SEND, FI_RECV or both; if neither is
+    /// named, both.
     pub(super) fn directions(&self) -> u64 {
         const BOTH: u64 = abi::FI_SEND | abi::FI_RECV;
         match (self.role, self.caps & BOTH) {
@@ -156,7 +159,7 @@ impl<E> Parts<E> {
     }
 }
 
-/// What it was made of never changes.
+/// The parts an endpoint was made of never change.
 impl<E> Deref for Shared<E> {
     type Target = Parts<E>;
     fn deref(&self) -> &Parts<E> {
@@ -169,7 +172,8 @@ impl<E> Deref for Shared<E> {
 pub struct EpFid<E> {
     /// Its transfer tables change once, when the endpoint is enabled.
     c: UnsafeCell<fid_ep>,
-    /// Flags of calls that have none of their own, and of those that have.
+    /// Default flags of sends (`tx_`) and receives (`rx_`): of calls without flags of their own,
+    /// and those added to calls that have flags (`_msg_`).
     tx_flags: AtomicU64,
     tx_msg_flags: AtomicU64,
     rx_flags: AtomicU64,
@@ -180,7 +184,8 @@ pub struct EpFid<E> {
 // SAFETY: the C part changes only in `enable`, which fi_endpoint(3) orders
 // before any transfer; `E` is Send + Sync by its trait, the rest by itself.
 unsafe impl<E: Endpoint> Sync for EpFid<E> {}
-// SAFETY: as above.
+// SAFETY: the C part changes only in `enable`, before any transfer; `E` is Send + Sync by its
+// trait, the rest by itself.
 unsafe impl<E: Endpoint> Send for EpFid<E> {}
 // SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only
 // by `make`, in an `Arc`.
@@ -206,7 +211,7 @@ pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_RMA
     | abi::FI_READ
     | abi::FI_WRITE
-    // Said again by some applications; the call itself says it.
+    // Some applications repeat what the call itself says.
     | abi::FI_MSG
     | abi::FI_TAGGED
     | abi::FI_SEND;
@@ -214,7 +219,7 @@ pub(super) const TX_FLAGS: u64 = abi::FI_COMPLETION
 /// Flags that a receive call may carry.
 pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
-    // What a receive is in any case: complete when its message is in the buffer.
+    // A receive is complete when its message is in the buffer, so that this adds nothing.
     | abi::FI_TRANSMIT_COMPLETE
     | abi::FI_MULTI_RECV
     | abi::FI_REMOTE_CQ_DATA
@@ -222,7 +227,7 @@ pub(super) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
-/// Default flags that come with the endpoint whatever the application says.
+/// Default flags that stay set whatever the application sets (FI_SETOPSFLAG).
 const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS;
 
 /// Flags of a receive call that settles what becomes of a message that was
@@ -287,7 +292,8 @@ impl<E: Endpoint> EpFid<E> {
         injectdata: Some(tinjectdata::<E>),
     };
 
-    /// Of an endpoint with buffered receives: what is posted is a tag alone.
+    /// The tagged calls of an endpoint with buffered receives, which post a tag without a
+    /// buffer.
     const BUFFERED_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
         recv: Some(post_tag::<E>),
         recvv: Some(post_tag_v::<E>),
@@ -403,7 +409,8 @@ impl<E: Endpoint> EpFid<E> {
         let marked = parts.has_multicast();
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
         let (rx, rx_msg) = match parts.role {
-            // Which receives are reported is for each endpoint to say that takes them.
+            // Each endpoint that takes a shared receive context's receives decides which are
+            // reported.
             Role::Srx => (parts.rx_defaults | OF_SHARED_RX, OF_SHARED_RX),
             _ => (rx, rx_msg),
         };
@@ -482,7 +489,7 @@ impl<E: Endpoint> EpFid<E> {
         ep
     }
 
-    /// The tables of what the endpoint's caps promise.
+    /// Sets the ops tables of the transfers that the endpoint's capabilities promise.
     fn use_transfer_tables(&self) {
         let has = |cap| self.shared.caps & cap != 0;
         let role = self.shared.role;
@@ -534,8 +541,8 @@ impl<E: Endpoint> EpFid<E> {
         {
             return Err(Error::INVAL);
         }
-        // With it a success is reported only when the call, or the endpoint's
-        // default flags for calls without flags, ask for it.
+        // With FI_SELECTIVE_COMPLETION a success is reported only if the call asks for it, or
+        // the endpoint's default flags do for a call without flags.
         let selective = flags & abi::FI_SELECTIVE_COMPLETION != 0;
         let mut bindings = self.bindings();
         let (tx, rx) = (flags & abi::FI_TRANSMIT != 0, flags & abi::FI_RECV != 0);
@@ -563,7 +570,8 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
-    /// Binds what an endpoint that is enabled may still get, if its engine agrees.
+    /// Binds an object that may be bound even after the endpoint is enabled, if the provider
+    /// agrees.
     fn bind_any_time(&self, bind: impl FnOnce(&mut Bindings) -> Result) -> Result {
         let mut bindings = self.bindings();
         let mut more = bindings.clone();
@@ -575,8 +583,8 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
-    /// -FI_EINVAL for what was opened on another domain: progress there is none here,
-    /// and the calls of each are serialized for itself (FI_THREAD_DOMAIN).
+    /// -FI_EINVAL for an object that was opened on another domain: progress there is none here,
+    /// and calls are serialized for each domain by itself (FI_THREAD_DOMAIN).
     fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &Ground) -> bool) -> Result<T> {
         if is_of(&object, &self.shared.ground) { Ok(object) } else { Err(Error::INVAL) }
     }
@@ -645,7 +653,7 @@ impl<E: Endpoint> EpFid<E> {
     /// Binds a shared receive context (fi_ep_bind with a FI_CLASS_SRX_CTX fid).
     fn bind_srx(&self, fid: *mut fid) -> Result {
         let known = (fid as usize, TypeId::of::<E>());
-        // Held until it counts its new user: it cannot be closed meanwhile.
+        // Held until the context counts its new user, so that it cannot be closed meanwhile.
         let fids = srx_fids();
         if !fids.contains(&known) || self.shared.role != Role::Endpoint {
             return Err(Error::INVAL);
@@ -671,7 +679,8 @@ impl<E: Endpoint> EpFid<E> {
         // SAFETY: by this function's contract; the class says what to look for.
         unsafe {
             match class_of(bfid).map(|class| class as c_int) {
-                // As programs do that count with an endpoint which others use already.
+                // A counter may be bound late: some programs bind one to an endpoint that is in
+                // use already.
                 Some(FI_CLASS_CNTR) => {
                     let cntr =
                         self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_beside(&on.parent))?;
@@ -716,11 +725,12 @@ impl<E: Endpoint> EpFid<E> {
         }
     }
 
-    /// What is bound, with what the endpoint has of others.
+    /// The endpoint's bindings, completed by those of its shared receive context or scalable
+    /// endpoint.
     fn completed(&self, mut bindings: Bindings) -> Bindings {
         bindings.ledger.set_aside(self.shared.aside());
         if let Some(srx) = &*self.srx() {
-            // What is bound to the context is for endpoints that have no own.
+            // Objects bound to the shared context serve endpoints that have none of their own.
             let (own, shared) = (&mut bindings.ledger.rx, &srx.bindings().ledger.rx);
             if own.cq.is_none() {
                 own.cq.clone_from(&shared.cq);
@@ -795,8 +805,8 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
-    /// The endpoint or an alias of it goes; whether it was the last. If events named the
-    /// endpoint by it, they name another that is open from now on.
+    /// Takes a fid, of the endpoint or an alias, off the list of open ones; returns whether it
+    /// was the last. If events named the endpoint by it, they name another open one from now on.
     fn leave(&self, fid: FidPtr) -> bool {
         let mut fids = self.shared.fids();
         let names = fids.first() == Some(&fid);
@@ -874,7 +884,7 @@ impl<E: Endpoint> EpFid<E> {
     #[inline]
     pub(super) fn tx_msg(&self, flags: u64) -> Result<u64> {
         if flags & !TX_FLAGS != 0 {
-            // The capability's bit is that of the flag.
+            // The capability FI_MULTICAST and the flag of that name are the same bit.
             self.only_triggered(flags & !(TX_FLAGS | self.shared.caps & abi::FI_MULTICAST))?;
         }
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
@@ -896,8 +906,8 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E: Endpoint> Shared<E> {
-    /// An endpoint comes to a shared receive context, or goes: what is taken back is
-    /// reported to a queue that cannot be closed, since an endpoint has it.
+    /// Changes the list of endpoints' queues of a shared receive context. Cancelled receives are
+    /// reported to one of these, which cannot be closed while an endpoint has it.
     fn change_sharers(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
         let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut sharers);
@@ -911,10 +921,10 @@ impl<E: Endpoint> Shared<E> {
         Ok(())
     }
 
-    /// A scalable endpoint, or the first of its contexts, is enabled: it is
-    /// reachable from now on.
+    /// Enables a scalable endpoint, by itself or with the first of its contexts: peers can reach
+    /// it from now on.
     fn enable_scalable(&self) -> Result {
-        // Held: contexts may be enabled by several threads.
+        // The lock is held throughout, since several threads may enable contexts.
         let bindings = self.bindings();
         if self.enabled.load(Ordering::Acquire) {
             return Ok(());
@@ -941,7 +951,7 @@ impl<E> Shared<E> {
         Ok(())
     }
 
-    /// What tells it from others.
+    /// A number that tells this endpoint from others while it is open: its address.
     fn place(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -954,7 +964,7 @@ impl<E> Shared<E> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Where operations that the provider is handed are counted, if they are.
+    /// The tally of operations that are handed to the provider, in builds that count them.
     #[inline(always)]
     fn tally(&self, sends: bool) -> Tally {
         if !cfg!(debug_assertions) {
@@ -1027,7 +1037,7 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             let srx = ep.srx().clone();
             if let Some(srx) = srx {
                 let place = ep.shared.place();
-                // Going is not up to the context, which could only refuse a queue.
+                // An endpoint can always leave the context, which could only refuse a new queue.
                 let _ = srx.change_sharers(|all| all.retain(|(sharer, _)| *sharer != place));
             }
             if let Some(eq) = &ep.bindings().eq {
@@ -1047,7 +1057,7 @@ unsafe extern "C" fn bind<E: Endpoint>(fid: *mut fid, bfid: *mut fid, flags: u64
         // SAFETY: see above.
         unsafe { ep.bind(bfid, flags) }?;
         if ep.shared.role == Role::Srx {
-            // It works already; nothing else would tell the provider.
+            // The endpoint is enabled already, so the provider is told of the new binding here.
             let bindings = ep.bindings().clone();
             ep.inner().enable(&bindings, None)?;
         }
@@ -1168,7 +1178,7 @@ unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: us
     })
 }
 
-/// Gives a name to the caller, as fi_getname and fi_getpeer do.
+/// Copies an address to the caller's buffer, as fi_getname and fi_getpeer do.
 ///
 /// # Safety
 /// `len` is null or points to the bytes that `addr` has.
@@ -1463,8 +1473,7 @@ unsafe extern "C" fn recvmsg<E: Endpoint>(
 
 /// The receive that a message structure describes.
 ///
-/// # Safety
-/// As [`send_op`].
+/// # Safety The contract of [`send_op`].
 pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
     let buf = if flags & abi::FI_DISCARD != 0 {
         RecvBuf::none()
@@ -1478,11 +1487,10 @@ pub(super) unsafe fn recv_op(msg: &fi_msg, flags: u64) -> Result<RecvOp> {
 
 /// The tagged receive that a message structure describes.
 ///
-/// # Safety
-/// As [`send_op`].
+/// # Safety The contract of [`send_op`].
 pub(super) unsafe fn trecv_op(msg: &fi_msg_tagged, flags: u64) -> Result<RecvOp> {
-    // What is only looked at may have a buffer for its beginning; what is thrown
-    // away has none, whatever the structure says.
+    // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none, whatever the
+    // structure says.
     let peeks = flags & abi::FI_PEEK != 0;
     let nowhere = flags & abi::FI_DISCARD != 0 || (peeks && msg.iov_count == 0);
     let buf = if nowhere {

@@ -28,7 +28,7 @@ pub struct FabricFid<F> {
 // SAFETY: the C part is written once, by the core right after opening and by
 // `open`; `F` is Send + Sync by its trait.
 unsafe impl<F: Fabric> Sync for FabricFid<F> {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, right after opening; `F` is Send + Sync by its trait.
 unsafe impl<F: Fabric> Send for FabricFid<F> {}
 // SAFETY: repr(C) with the C struct first; made only by `open_fabric`, in an `Arc`.
 unsafe impl<F: Fabric> Embeds<fid_fabric> for FabricFid<F> {}

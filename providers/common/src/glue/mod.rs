@@ -65,9 +65,9 @@ pub trait Getinfo {
 /// A provider's fabric: where domains and passive endpoints are opened
 /// (fi_fabric(3)).
 pub trait Fabric: Send + Sync + Sized + 'static {
-    /// Its domains.
+    /// The provider's type of domains.
     type Domain: Domain;
-    /// Its passive endpoints; [`NoPassiveEp`] if there are none.
+    /// The provider's type of passive endpoints; [`NoPassiveEp`] if it has none.
     type PassiveEp: PassiveEp;
 
     /// Opens the fabric of this name.
@@ -82,12 +82,12 @@ pub trait Fabric: Send + Sync + Sized + 'static {
 
 /// A provider's domain (fi_domain(3)).
 pub trait Domain: Send + Sync + Sized + 'static {
-    /// Its endpoints.
+    /// The provider's type of endpoints.
     type Endpoint: Endpoint;
 
-    /// What drives everything opened on the domain.
+    /// The source of progress that drives everything opened on the domain.
     fn progress_source(&self) -> Arc<dyn Progress>;
-    /// What the domain was opened with.
+    /// The settings the domain was opened with.
     fn settings(&self) -> &DomainSettings;
     /// An object was opened that the application can block on, so automatic
     /// progress needs a thread if the domain promised it. With
@@ -117,8 +117,8 @@ pub trait Domain: Send + Sync + Sized + 'static {
     }
 }
 
-/// What a shared receive context, or one of a scalable endpoint, is to be like
-/// (struct fi_rx_attr). Zero, of a shared one, is the provider's default.
+/// What a shared receive context, or one of a scalable endpoint, is to be like (struct
+/// fi_rx_attr). 0 in a field of a shared receive context stands for the provider's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxAttr {
     /// Capabilities.
@@ -127,9 +127,9 @@ pub struct RxAttr {
     pub op_flags: u64,
     /// Order of messages.
     pub msg_order: u64,
-    /// Receives that may wait.
+    /// Receives that may be posted at a time.
     pub size: usize,
-    /// Most pieces of a buffer.
+    /// Most pieces (iovecs) of a buffer.
     pub iov_limit: usize,
 }
 
@@ -145,9 +145,9 @@ pub struct TxAttr {
     pub msg_order: u64,
     /// Most bytes of an injected message.
     pub inject_size: usize,
-    /// Transfers that may be under way.
+    /// Transfers that may be under way at a time.
     pub size: usize,
-    /// Most pieces of a buffer.
+    /// Most pieces (iovecs) of a buffer.
     pub iov_limit: usize,
     /// Most places in a peer's memory.
     pub rma_iov_limit: usize,
@@ -156,18 +156,18 @@ pub struct TxAttr {
 /// A context of a scalable endpoint (fi_tx_context, fi_rx_context).
 #[derive(Clone, Copy, Debug)]
 pub enum ContextAttr {
-    /// It sends.
+    /// The attributes of a transmit context.
     Tx(TxAttr),
-    /// It receives.
+    /// The attributes of a receive context.
     Rx(RxAttr),
 }
 
 /// One message to send.
 #[derive(Clone, Debug)]
 pub struct SendOp {
-    /// Its bytes.
+    /// The message's bytes.
     pub buf: SendBuf,
-    /// To whom; nothing for connected endpoints.
+    /// The peer the message is for; ignored on connected endpoints.
     pub dest: fi_addr_t,
     /// Comes back with the completion.
     pub context: Context,
@@ -183,9 +183,9 @@ pub struct SendOp {
 /// Room for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]
 pub struct RecvOp {
-    /// Where to put it.
+    /// The buffer the message goes to.
     pub buf: RecvBuf,
-    /// From whom, FI_ADDR_UNSPEC for anybody.
+    /// The peer a message must be from, FI_ADDR_UNSPEC for any.
     pub src: fi_addr_t,
     /// The tag to match, for tagged receives.
     pub tag: u64,
@@ -202,7 +202,7 @@ pub struct RecvOp {
 pub struct RemoteSegment {
     /// Virtual address, or offset into the region, as the peer's mr_mode says.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// The region's key.
     pub key: u64,
@@ -216,7 +216,7 @@ pub struct RemoteSegments {
 }
 
 impl RemoteSegments {
-    /// No place yet.
+    /// A list without a place.
     pub const EMPTY: Self = Self {
         segments: [RemoteSegment { addr: 0, len: 0, key: 0 }; crate::buf::IOV_LIMIT],
         count: 0,
@@ -253,11 +253,11 @@ impl RemoteSegments {
 /// One write to a peer's memory.
 #[derive(Clone, Debug)]
 pub struct WriteOp {
-    /// The bytes.
+    /// The bytes to write.
     pub buf: SendBuf,
-    /// Where they go; as many bytes as `buf` has.
+    /// The places the bytes go to, which have as many bytes as `buf`.
     pub remote: RemoteSegments,
-    /// Whose memory; nothing for connected endpoints.
+    /// The peer whose memory it is; ignored on connected endpoints.
     pub dest: fi_addr_t,
     /// Comes back with the completion.
     pub context: Context,
@@ -270,11 +270,11 @@ pub struct WriteOp {
 /// One read of a peer's memory.
 #[derive(Clone, Debug)]
 pub struct ReadOp {
-    /// Where the bytes go.
+    /// The buffer the bytes go to.
     pub buf: RecvBuf,
-    /// What is read; as many bytes as `buf` has room for.
+    /// The places to read, which have as many bytes as `buf` has room for.
     pub remote: RemoteSegments,
-    /// Whose memory; nothing for connected endpoints.
+    /// The peer whose memory it is; ignored on connected endpoints.
     pub src: fi_addr_t,
     /// Comes back with the completion.
     pub context: Context,
@@ -282,22 +282,21 @@ pub struct ReadOp {
     pub flags: u64,
 }
 
-/// One atomic operation on a peer's memory. Operands and results that the
-/// operation has are as long as all its places, and no longer than
-/// [`Atomic::max_bytes`] says; the others are empty.
+/// One atomic operation on a peer's memory. Operands and results that the operation has are as
+/// long as all its places together, at most [`Atomic::max_bytes`]; the others are empty.
 #[derive(Clone, Debug)]
 pub struct AtomicOp {
-    /// What is done.
+    /// The operation: its kind, datatype and op.
     pub operation: Operation,
     /// The first operand.
     pub source: SendBuf,
-    /// What the target is compared with.
+    /// The operand that the target is compared with.
     pub compare: SendBuf,
-    /// Where the former values go.
+    /// The buffer that the former values go to.
     pub result: RecvBuf,
-    /// Which elements; their lengths are in bytes here as well.
+    /// The places of the target's elements; lengths are in bytes here as well.
     pub remote: RemoteSegments,
-    /// Whose memory; nothing for connected endpoints.
+    /// The peer whose memory it is; ignored on connected endpoints.
     pub dest: fi_addr_t,
     /// Comes back with the completion.
     pub context: Context,
@@ -309,18 +308,18 @@ pub struct AtomicOp {
 
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
-    /// It has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
+    /// Whether the endpoint has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
     /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
     /// ([`crate::buffered`]).
     const BUFFERS: bool = false;
-    /// Writes and atomic operations with FI_DELIVERY_COMPLETE are complete when the peer
-    /// has said that they are done.
+    /// Whether writes and atomic operations with FI_DELIVERY_COMPLETE complete only when the
+    /// peer has said that they are done.
     const ACKNOWLEDGES: bool = false;
-    /// The endpoint got its C object, or lost it and has another (fi_ep_alias); events
-    /// name it by this.
+    /// Tells the fid by which events name the endpoint: at opening, and when that fid is closed
+    /// before an alias (fi_ep_alias).
     fn opened(&self, fid: FidPtr);
-    /// All is bound: start working. With `srx`, receives come from that shared
-    /// receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
+    /// Enables the endpoint with what was bound to it. With `srx`, receives come from that
+    /// shared receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result;
     /// Counters, or an event queue, were bound after [`enable`](Self::enable), which got
     /// all the others: they count what completes from now on. -FI_EOPBADSTATE if it is too
@@ -328,42 +327,40 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     fn bound_late(&self, _bindings: &Bindings) -> Result {
         Err(Error::OPBADSTATE)
     }
-    /// A context of a scalable endpoint, which this is: an endpoint that only
-    /// sends or only receives, at the scalable endpoint's address. -FI_EINVAL if
-    /// it has none of this index, -FI_EBUSY if that is open.
+    /// Opens a context of this scalable endpoint: an endpoint that only sends or only receives,
+    /// at the scalable endpoint's address. -FI_EINVAL if there is none of this index, -FI_EBUSY
+    /// if it is open.
     fn context(&self, _index: usize, _attr: &ContextAttr) -> Result<Self> {
         Err(Error::NOSYS)
     }
-    /// Takes back a posted receive, which then completes with -FI_ECANCELED;
-    /// nothing to take back is no error. With `aside` it is one of those that
-    /// carry [`ASIDE`](crate::reserved::ASIDE), else none of those.
+    /// Cancels a posted receive, which then completes with -FI_ECANCELED; it is no error if
+    /// there is none. `aside`: the receive carries [`ASIDE`](crate::reserved::ASIDE) or does
+    /// not.
     fn cancel(&self, context: Context, aside: bool) -> Result;
-    /// Reads an option of level FI_OPT_ENDPOINT into `value`; its length.
+    /// Reads an option of level FI_OPT_ENDPOINT into `value`; returns its length in bytes.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// Operations with [`ASIDE`](crate::reserved::ASIDE) among their flags complete
-    /// with it among the flags of the entry, at [`Bindings::later`].
+    /// Whether operations with the flag [`ASIDE`](crate::reserved::ASIDE) keep it in their
+    /// completion, which then goes to what the domain does later.
     const LATER: bool = false;
-    /// Its multicast groups are those of the network. Otherwise they are made of
-    /// messages to each member, which takes [`LATER`](Self::LATER).
+    /// Whether multicast groups are those of the network. Otherwise a message to a group is sent
+    /// to each member, which takes [`LATER`](Self::LATER).
     const JOINS: bool = false;
-    /// Joins a group of the network's: its address for sends, among those that
-    /// [`is_group`] knows.
+    /// Joins a group of the network; returns its address for sends, one for which [`is_group`]
+    /// is true.
     fn join(&self, _group: SocketAddr, _part: Part) -> Result<fi_addr_t> {
         Err(Error::NOSYS)
     }
-    /// Leaves a group.
+    /// Leaves a group of the network.
     fn leave(&self, _addr: fi_addr_t) {}
-    /// Ends everything: connections, posted operations. No completion follows
-    /// the return of this.
+    /// Ends all connections and posted operations. No completion is written after this returns.
     fn close(&self);
-    /// Sends (true) or receives (false) that would still be taken.
+    /// How many more sends (`tx`), or receives, would be taken now.
     fn size_left(&self, _tx: bool) -> Result<usize> {
         Err(Error::NOSYS)
     }
-    /// The descriptor of its connection, for the application to look at
-    /// (FI_GET_FD).
+    /// The descriptor of the endpoint's connection, for the application to look at (FI_GET_FD).
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
     }
@@ -414,10 +411,10 @@ pub trait Rma {
 
 /// Atomic operations (fi_atomic(3)).
 pub trait Atomic {
-    /// There are atomic operations.
+    /// Whether endpoints of this type have atomic operations.
     const OFFERED: bool = false;
-    /// Bytes of elements that one operation of this kind can have; 0 if it is
-    /// none of ours.
+    /// Most bytes of elements that one such operation can have; 0 if the operation is not
+    /// supported.
     fn max_bytes(_operation: Operation) -> usize {
         0
     }
@@ -457,16 +454,16 @@ pub trait Cm {
 
 /// A listening endpoint (fi_endpoint(3), fi_cm(3)).
 pub trait PassiveEp: Send + Sync + Sized + 'static {
-    /// What its requests are kept as until they are answered ([`Request`]).
+    /// The type in which connection requests are kept until they are answered ([`Request`]).
     type Request: Reject;
 
     /// Starts listening; requests go to `eq`, naming `fid`.
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result;
-    /// What drives it.
+    /// The source of progress that drives the passive endpoint.
     fn progress_source(&self) -> Arc<dyn Progress>;
-    /// Its own address.
+    /// The passive endpoint's own address.
     fn getname(&self) -> Result<Vec<u8>>;
-    /// Chooses the address before it listens.
+    /// Chooses the address before the endpoint listens.
     fn setname(&self, addr: &[u8]) -> Result;
     /// How many requests may wait in the system's queue (FI_BACKLOG).
     fn set_backlog(&self, backlog: c_int) -> Result;

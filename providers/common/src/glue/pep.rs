@@ -59,7 +59,7 @@ impl PassiveEp for NoPassiveEp {
     }
 }
 
-/// Something with an address.
+/// A passive endpoint of any provider, as far as it has an address.
 trait Named: Send + Sync {
     fn name(&self) -> Result<Vec<u8>>;
 }
@@ -70,7 +70,8 @@ impl<P: PassiveEp> Named for PepFid<P> {
     }
 }
 
-/// The open passive endpoints. A handle is looked up here, not followed.
+/// The open passive endpoints by the address of their fid. A handle is looked up here, not
+/// followed.
 static OPEN: LazyLock<Mutex<HashMap<usize, Weak<dyn Named>>>> = LazyLock::new(Mutex::default);
 
 fn open_ones() -> MutexGuard<'static, HashMap<usize, Weak<dyn Named>>> {
@@ -97,7 +98,7 @@ pub struct PepFid<P> {
 
 // SAFETY: the C part is written once, in `open`; `P` is Send + Sync by its trait.
 unsafe impl<P: PassiveEp> Sync for PepFid<P> {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; `P` is Send + Sync by its trait.
 unsafe impl<P: PassiveEp> Send for PepFid<P> {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl<P: PassiveEp> Embeds<fid_pep> for PepFid<P> {}

@@ -131,8 +131,7 @@ pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
 
 /// The write that a message structure describes.
 ///
-/// # Safety
-/// As [`read_op`].
+/// # Safety The contract of [`read_op`].
 pub(super) unsafe fn write_op(msg: &fi_msg_rma, flags: u64) -> Result<WriteOp> {
     // SAFETY: by this function's contract.
     let (buf, remote) = unsafe {

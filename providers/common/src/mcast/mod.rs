@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// not answered.
 const MAX_ANSWERS: usize = 1024;
 
-/// What a group is known by.
+/// The name of a multicast group: its IP address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Name {
     ip: [u8; 16],
@@ -50,7 +50,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// The group of this address; -FI_EINVAL if it is none of a multicast group.
+    /// The name of the group at this address; -FI_EINVAL if it is no multicast address.
     pub(crate) fn of(addr: SocketAddr) -> Result<Self> {
         if !addr.ip().is_multicast() {
             return Err(Error::INVAL);
@@ -79,7 +79,7 @@ enum Word {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Notice {
     word: Word,
-    /// Of the sender's own address.
+    /// The port of the sender's own address.
     port: u16,
     group: Name,
 }
@@ -96,7 +96,7 @@ impl Notice {
         bytes
     }
 
-    /// Nothing if it says nothing that we know.
+    /// Reads a notice; none if it says nothing that we know.
     fn read(bytes: &[u8; Self::LEN]) -> Option<Self> {
         const WORDS: [Word; 6] =
             [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again];
@@ -111,9 +111,9 @@ impl Notice {
 /// How an endpoint takes part in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// It sends to it.
+    /// The endpoint sends to the group.
     pub sends: bool,
-    /// What is sent there comes to it.
+    /// The endpoint receives what is sent to the group.
     pub receives: bool,
 }
 
@@ -121,14 +121,16 @@ pub struct Part {
 struct Group {
     name: Name,
     part: Part,
-    /// If it sends: those it sends to, and those it does when they say so.
+    /// If the endpoint sends: the members it sends to, and peers that were asked whether they
+    /// are members (`asked`).
     members: BTreeSet<fi_addr_t>,
     asked: HashSet<fi_addr_t>,
-    /// Those whose connection ended, to be asked before the next message.
+    /// Members whose connection ended, to be asked again before the next message.
     gone: HashSet<fi_addr_t>,
-    /// If it receives: those that have not said that they know.
+    /// If the endpoint receives: peers that were told that it does, and have not confirmed that
+    /// yet.
     told: HashSet<fi_addr_t>,
-    /// Called once when everybody has answered for the first time.
+    /// Called once when all peers have answered for the first time, which completes joining.
     joined: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -145,8 +147,8 @@ impl Group {
         }
     }
 
-    /// Peers that it waits for may have become fewer. With the lock held, so that the
-    /// group is there as long as this tells of it.
+    /// Completes joining if no peer's answer is awaited any more. Called with the lock held, so
+    /// that the group exists while `joined` runs.
     fn settle(&mut self) {
         if self.asked.is_empty()
             && self.told.is_empty()
@@ -156,7 +158,7 @@ impl Group {
         }
     }
 
-    /// Nobody is at this address any more.
+    /// Forgets a peer that was removed from the address vector.
     fn forget(&mut self, peer: fi_addr_t) {
         self.members.remove(&peer);
         self.asked.remove(&peer);
@@ -165,7 +167,7 @@ impl Group {
         self.settle();
     }
 
-    /// What this peer is to be told when it is there for the first time.
+    /// The notices that a peer is to get when it is asked and told for the first time.
     fn introduce(&mut self, peer: fi_addr_t) -> impl Iterator<Item = Word> + use<> {
         let ask = self.part.sends && self.asked.insert(peer);
         let tell = self.part.receives && self.told.insert(peer);
@@ -173,12 +175,12 @@ impl Group {
     }
 }
 
-/// An endpoint's groups.
+/// An endpoint's multicast groups.
 pub(crate) struct Room {
     me: Weak<Self>,
     notices: Arc<Notices>,
     av: Arc<Av>,
-    /// Of the endpoint's own address.
+    /// The port of the endpoint's own address.
     own_port: u16,
     state: Mutex<State>,
 }
@@ -187,11 +189,11 @@ pub(crate) struct Room {
 struct State {
     groups: Slab<Group>,
     numbers: HashMap<Name, u32>,
-    /// Ports of peers that asked or told something before the vector had them.
+    /// Ports of peers that asked or told something before the address vector had them.
     strangers: HashSet<u16>,
-    /// Those that were told since that it has them now.
+    /// Peers that got `Again` since, because the address vector has them now.
     reminded: HashSet<fi_addr_t>,
-    /// Answers that are on their way.
+    /// How many answers to each peer are not sent yet; at most [`MAX_ANSWERS`].
     answers: HashMap<fi_addr_t, usize>,
 }
 
@@ -203,8 +205,8 @@ impl State {
 }
 
 impl Room {
-    /// The groups of an endpoint with this address vector, which listens at `own_port`
-    /// and hears from its peers from now on. No lock may be held.
+    /// Makes the room of an endpoint that has this address vector and listens at `own_port`, and
+    /// begins to hear notices. No lock may be held.
     pub(crate) fn new(
         port: Weak<dyn Port>,
         later: Arc<Later>,
@@ -238,7 +240,8 @@ impl Room {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The address of a group that the endpoint begins to join; -FI_EALREADY if it is in it.
+    /// Begins to join a group, and returns its address for sends; -FI_EALREADY if the endpoint
+    /// is in it.
     pub(crate) fn enter(&self, name: Name, part: Part) -> Result<fi_addr_t> {
         let mut state = self.lock();
         if state.numbers.contains_key(&name) {
@@ -249,8 +252,8 @@ impl Room {
         Ok(MULTICAST_ADDR | fi_addr_t::from(number))
     }
 
-    /// Goes on with it. `joined` is called when it is complete, with a lock held, unless
-    /// the group is left before.
+    /// Goes on joining a group: asks and tells all peers. `joined` is called when joining is
+    /// complete, with a lock held, unless the group is left before.
     pub(crate) fn begin(&self, addr: fi_addr_t, joined: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         let Some(group) = state.groups.get_mut(addr as u32) else { return };
@@ -261,7 +264,7 @@ impl Room {
         group.settle();
     }
 
-    /// The endpoint leaves a group. Nothing of it is called any more when this returns.
+    /// Leaves a group. When this returns its `joined` is not called any more.
     pub(crate) fn leave(&self, addr: fi_addr_t) {
         let mut state = self.lock();
         let Some(group) = state.groups.remove(addr as u32) else { return };
@@ -273,14 +276,14 @@ impl Room {
         }
     }
 
-    /// The endpoint is closed.
+    /// Drops all groups, because the endpoint is closed.
     pub(crate) fn close(&self) {
         let gone = std::mem::take(&mut *self.lock());
         drop(gone);
     }
 
-    /// Those to send a message to. -FI_EAGAIN as long as somebody has not said whether
-    /// he is one of them; -FI_EINVAL if the endpoint does not send to such a group.
+    /// The members to send a message to. -FI_EAGAIN while a peer has not said whether it is one
+    /// of them; -FI_EINVAL if the endpoint does not send to this group.
     pub(crate) fn members(&self, addr: fi_addr_t) -> Result<Vec<fi_addr_t>> {
         let mut state = self.lock();
         let group = state.groups.get_mut(addr as u32).filter(|group| group.part.sends);
@@ -301,7 +304,8 @@ impl Room {
         self.send(peer, word, group, |_| {});
     }
 
-    /// As [`say`](Self::say); `over` is called when it is sent, or cannot be.
+    /// Sends a notice like [`say`](Self::say); `over` is called when it was sent, or could not
+    /// be.
     fn send(
         &self,
         peer: fi_addr_t,
@@ -320,7 +324,8 @@ impl Room {
         });
     }
 
-    /// As [`say`](Self::say), on the peer's account: not if that has too many already.
+    /// Sends a notice like [`say`](Self::say) that answers a peer, unless [`MAX_ANSWERS`]
+    /// answers to that peer are waiting.
     fn answer(&self, state: &mut State, peer: fi_addr_t, word: Word, group: Name) {
         let answers = state.answers.entry(peer).or_default();
         if *answers >= MAX_ANSWERS {
@@ -338,7 +343,7 @@ impl Room {
         });
     }
 
-    /// A notice did not get there: no answer will come.
+    /// Handles a notice that could not be sent: no answer to it will come.
     fn unreachable(&self, peer: fi_addr_t, word: Word, group: Name) {
         let mut state = self.lock();
         let Some(group) = state.group(group) else { return };
@@ -353,17 +358,17 @@ impl Room {
         group.settle();
     }
 
-    /// The index of the peer that completions call so.
+    /// The index of the peer for which completions report `id`.
     fn index_of(&self, id: fi_addr_t) -> Option<fi_addr_t> {
         if id == FI_ADDR_NOTAVAIL {
             return None;
         }
         let is = |index: fi_addr_t| self.av.id_of(index) == id;
-        // As a rule it is the same.
+        // As a rule the index is `id` itself.
         if is(id) { Some(id) } else { self.av.indices().into_iter().find(|index| is(*index)) }
     }
 
-    /// The connection with a peer ended, or could not be made.
+    /// Handles a peer whose connection ended or could not be made.
     fn lost(&self, name: fi_addr_t) {
         let Some(peer) = self.index_of(name) else { return };
         for (_, group) in self.lock().groups.iter_mut() {
@@ -375,7 +380,7 @@ impl Room {
         }
     }
 
-    /// A notice has come from the peer that completions call so.
+    /// Handles a notice from the peer for which completions report `from`.
     fn noticed(&self, from: fi_addr_t, notice: &Notice) {
         let Notice { word, port, group: name } = *notice;
         let peer = self.index_of(from);
@@ -430,17 +435,18 @@ impl Room {
         }
     }
 
-    /// Somebody whom the vector did not have when this came expects an answer. It may
-    /// have him by now.
+    /// Handles a notice of a peer that the address vector did not have when it came, and that
+    /// expects an answer. The vector may have the peer by now.
     fn heard_stranger(&self, state: &mut State, word: Word, port: u16, name: Name) {
         if !matches!(word, Word::Ask | Word::Joined) {
             return;
         }
-        // Before looking: whoever is inserted from now on is compared with it.
+        // The port is noted before looking: addresses that are inserted from now on are compared
+        // with it.
         state.strangers.insert(port);
         for peer in self.av.indices() {
-            // Once: one whose messages come from another address than it is inserted with
-            // stays a stranger, whatever it repeats.
+            // `Again` is sent only once: a peer whose messages come from another address than it
+            // is inserted with stays a stranger, whatever it repeats.
             if self.av.get(peer).is_ok_and(|addr| addr.port() == port)
                 && state.reminded.insert(peer)
             {
