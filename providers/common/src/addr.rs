@@ -59,7 +59,7 @@ impl From<SocketAddr> for Addr {
     }
 }
 
-/// As fi_av_straddr(3) has it.
+/// The text of an address as fi_av_straddr(3) has it.
 impl fmt::Display for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,7 +148,7 @@ impl Addr {
         }
     }
 
-    /// As infos, names and system calls have it; a name ends with a NUL.
+    /// The address in bytes as infos, names and system calls have it; a name ends with a NUL.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Ip(addr) => to_raw(addr).as_bytes().to_vec(),
@@ -158,7 +158,7 @@ impl Addr {
         }
     }
 
-    /// FI_SOCKADDR_IN, _IN6 or _IB, FI_ADDR_IB_UD or FI_ADDR_STR.
+    /// The address's format: FI_SOCKADDR_IN, _IN6 or _IB, FI_ADDR_IB_UD or FI_ADDR_STR.
     pub fn format(&self) -> u32 {
         match self {
             Self::Ip(addr) => text::format_of(addr),
@@ -199,7 +199,7 @@ impl Addr {
         }
     }
 
-    /// Whether messages can be sent there: of an IP address, whether it is a real host and
+    /// Whether messages can be sent to the address: an IP address must be of a real host and
     /// port.
     pub fn is_reachable(&self) -> bool {
         match self {
@@ -208,7 +208,7 @@ impl Addr {
         }
     }
 
-    /// Whether it stands for all addresses of its kind.
+    /// Whether the address stands for all addresses of its kind.
     pub fn is_any(&self) -> bool {
         match self {
             Self::Ip(addr) => addr.ip().is_unspecified(),
@@ -217,7 +217,7 @@ impl Addr {
         }
     }
 
-    /// Whether it is that of an InfiniBand port.
+    /// Whether the address is that of an InfiniBand port.
     pub fn is_ib(&self) -> bool {
         matches!(self, Self::Ib(_))
     }
@@ -254,7 +254,7 @@ impl Addr {
         }
     }
 
-    /// Whether both are the same host's, whatever the port.
+    /// Whether both addresses are of the same host, whatever the port.
     pub fn is_same_host(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ip(one), Self::Ip(other)) => one.ip() == other.ip(),
@@ -320,7 +320,7 @@ pub unsafe fn string_or_bytes<'a>(format: u32, addr: *const c_void) -> &'a [u8] 
     }
 }
 
-/// As the socket calls want it.
+/// The address as socket calls want it.
 pub fn as_sockaddr(addr: &RawAddr) -> (*const libc::sockaddr, libc::socklen_t) {
     let bytes = addr.as_bytes();
     (bytes.as_ptr().cast(), bytes.len() as libc::socklen_t)
@@ -386,7 +386,7 @@ fn len_of_format(format: u32) -> usize {
 /// the partition and service (2 bytes each), service level; zeros up to 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct UdAddr {
-    /// The port, as the network knows it.
+    /// The GID of the port.
     pub gid: [u8; 16],
     /// The queue pair, of 24 bits.
     pub qpn: u32,
@@ -394,14 +394,14 @@ pub struct UdAddr {
     pub lid: u16,
     /// The key of the partition.
     pub pkey: u16,
-    /// What the application calls it by.
+    /// The service by which the application names the endpoint.
     pub service: u16,
     /// The service level.
     pub sl: u8,
 }
 
 impl UdAddr {
-    /// Bytes of one.
+    /// Bytes of such an address.
     pub const LEN: usize = 32;
     const QPN: u32 = (1 << 24) - 1;
 
@@ -416,7 +416,7 @@ impl UdAddr {
         Ok(Self { gid, qpn, lid: two(20), pkey: two(22), service: two(24), sl: bytes[26] })
     }
 
-    /// The bytes.
+    /// The bytes of the address.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..16].copy_from_slice(&self.gid);

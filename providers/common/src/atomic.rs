@@ -85,11 +85,11 @@ pub struct Operation {
 /// What can be done with a type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// All.
+    /// Integers: all operations.
     Integer,
-    /// All but what is about bits.
+    /// Real numbers: all but operations on bits.
     Real,
-    /// Nothing that needs an order either.
+    /// Complex numbers: neither operations on bits nor such as need an order.
     Complex,
 }
 
@@ -155,7 +155,7 @@ impl Operation {
         }
     }
 
-    /// The larger one of two bytes.
+    /// The operation whose result is the larger one of two bytes.
     pub(crate) fn highest_byte() -> Self {
         Self { kind: Kind::Base, datatype: FI_UINT8, op: FI_MAX }
     }
@@ -169,7 +169,7 @@ impl Operation {
         }
     }
 
-    /// Which calls it belongs to.
+    /// Which calls the operation belongs to.
     pub fn kind(self) -> Kind {
         self.kind
     }
@@ -189,7 +189,7 @@ impl Operation {
         class(self.datatype).map_or(1, |(_, size)| size)
     }
 
-    /// Whether it has a first operand: reading has none.
+    /// Whether the operation has a first operand: reading has none.
     pub fn has_source(self) -> bool {
         self.op != FI_ATOMIC_READ
     }
@@ -199,8 +199,8 @@ impl Operation {
         self.kind != Kind::Base
     }
 
-    /// What a region must allow for it: FI_REMOTE_READ when values come back,
-    /// FI_REMOTE_WRITE when elements may change.
+    /// The rights that a region must grant for the operation: FI_REMOTE_READ when values come
+    /// back, FI_REMOTE_WRITE when elements may change.
     pub fn rights(self) -> u64 {
         let read = if self.fetches() { FI_REMOTE_READ } else { 0 };
         read | if self.has_source() { FI_REMOTE_WRITE } else { 0 }
@@ -254,20 +254,20 @@ impl Operation {
 
 /// A type of elements.
 trait Element: Copy {
-    /// Its bytes.
+    /// Bytes of an element.
     const SIZE: usize;
     /// The element at the start of `bytes`, which has at least its size.
     fn get(bytes: &[u8]) -> Self;
-    /// Writes it to the start of `bytes`, which has at least its size.
+    /// Writes the element to the start of `bytes`, which has at least its size.
     fn put(self, bytes: &mut [u8]);
     fn sum(self, other: Self) -> Self;
     fn difference(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// As C compares them: nothing for NaN, and for complex numbers that differ.
+    /// Compares two elements as C does: none for NaN, and for complex numbers that differ.
     fn order(self, other: Self) -> Option<Ordering>;
-    /// 1 or 0.
+    /// The element 1 for true, 0 for false.
     fn from_bool(truth: bool) -> Self;
-    /// Whether it differs from zero.
+    /// Whether the element differs from zero.
     fn truth(self) -> bool;
     /// Combines the bits, of an integer.
     fn bitwise(self, _other: Self, _how: fn(u128, u128) -> u128) -> Self {
@@ -275,7 +275,7 @@ trait Element: Copy {
     }
 }
 
-/// What `target` becomes; nothing if it stays as it is.
+/// The value that `target` gets; none if it stays as it is.
 #[inline]
 fn next<T: Element>(op: fi_op, target: T, source: T, compare: T) -> Option<T> {
     let logical =

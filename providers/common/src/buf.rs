@@ -16,11 +16,12 @@ use std::os::fd::RawFd;
 /// How the system takes bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// It has copied them when the call returns.
+    /// The system has copied the bytes when the call returns.
     Copied,
-    /// The same, and more is about to follow.
+    /// The system has copied the bytes when the call returns, and more are about to follow
+    /// (MSG_MORE).
     MoreFollows,
-    /// It uses them where they are until it says that it is done (MSG_ZEROCOPY).
+    /// The system uses the bytes where they are until it says that it is done (MSG_ZEROCOPY).
     Uncopied,
 }
 
@@ -46,9 +47,9 @@ pub const IOV_LIMIT: usize = 4;
 struct Segments {
     /// The first segment.
     first: iovec,
-    /// What fi_mr_desc(3) gave for its memory.
+    /// The descriptor of its memory (fi_mr_desc(3)).
     desc: *mut c_void,
-    /// All of them, unless there is just one.
+    /// All segments, unless there is just one.
     all: Option<Box<Many>>,
 }
 
@@ -63,11 +64,11 @@ struct Many {
 /// A piece of the application's memory, for hardware to use in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalSegment {
-    /// Where it is.
+    /// The address of the piece.
     pub addr: usize,
-    /// Its bytes.
+    /// Length of the piece in bytes.
     pub len: usize,
-    /// What fi_mr_desc(3) gave for it, 0 if the application named nothing.
+    /// The descriptor of its memory (fi_mr_desc(3)), 0 if the application gave none.
     pub desc: usize,
 }
 
@@ -79,7 +80,7 @@ pub struct Local<'a> {
 }
 
 impl Local<'_> {
-    /// The one there is, if there is just one left.
+    /// The only piece, if there is just one left.
     #[inline]
     pub fn only(&self) -> Option<LocalSegment> {
         match (self.iov, self.descs) {
@@ -338,13 +339,13 @@ impl RecvBuf {
     /// until the transfer is complete.
     #[inline]
     pub unsafe fn new(buf: *mut c_void, len: usize) -> Result<Self> {
-        // No memory is no room, whatever the length says: applications post such
-        // receives for messages without bytes.
+        // A null buffer has no room, whatever the length says: applications post such receives
+        // for messages without bytes.
         let len = if buf.is_null() { 0 } else { len };
         Ok(Self(Segments::one(buf, len)))
     }
 
-    /// No room at all, as a peek has.
+    /// A buffer without room, as a peek has.
     pub fn none() -> Self {
         Self(Segments::one(std::ptr::null_mut(), 0))
     }
@@ -354,7 +355,7 @@ impl RecvBuf {
         self.0.as_slice().len() <= 1
     }
 
-    /// Where the first segment starts, as completion entries report it.
+    /// The address of the first segment, as completion entries report it.
     #[inline]
     pub fn address(&self) -> usize {
         self.0.first.iov_base as usize
@@ -396,7 +397,7 @@ impl RecvBuf {
     }
 }
 
-/// What both kinds of buffer can.
+/// Methods of both kinds of buffer.
 macro_rules! lent {
     ($($buffer:ident)*) => {$(
         impl $buffer {
@@ -410,7 +411,7 @@ macro_rules! lent {
                 Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
             }
 
-            /// With what fi_mr_desc(3) gave for its one segment.
+            /// Adds the descriptor (fi_mr_desc(3)) of its one segment.
             #[inline]
             #[must_use]
             pub fn with_desc(mut self, desc: *mut c_void) -> Self {
@@ -418,7 +419,7 @@ macro_rules! lent {
                 self
             }
 
-            /// With what fi_mr_desc(3) gave for each segment.
+            /// Adds the descriptor (fi_mr_desc(3)) of each segment.
             ///
             /// # Safety
             /// `descs` is null or points to one for each segment.
@@ -469,13 +470,13 @@ lent!(SendBuf RecvBuf);
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
-    /// Its length; more than the room it got when its end is lost.
+    /// Length of the datagram in bytes; more than its room if the end is lost.
     pub len: usize,
-    /// Who sent it, if that was asked for.
+    /// The sender's address, if it was asked for.
     pub from: Option<SocketAddr>,
 }
 
-/// Datagrams that one call receives at most.
+/// Most datagrams that one call receives.
 pub const BATCH: usize = 8;
 
 /// Receives datagrams that have arrived into `rooms`, in this order, each its
@@ -527,8 +528,8 @@ pub fn receive_datagrams<'a>(
     Ok(got)
 }
 
-/// So many zeros; -FI_ENOMEM if there is no memory for them, as for all whose size a peer
-/// names.
+/// `len` zero bytes; -FI_ENOMEM if there is no memory, which must be an error and no abort where
+/// a peer names the size.
 pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     if len == 0 {
         return Ok(Box::default());
@@ -545,7 +546,7 @@ pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     }
 }
 
-/// A copy of bytes of a peer's; -FI_ENOMEM if there is no memory for it.
+/// A copy of bytes that a peer sent; -FI_ENOMEM if there is no memory for it.
 pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| Error::NOMEM)?;
@@ -555,8 +556,7 @@ pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
 
 /// A scatter or gather list for one system call.
 pub struct IoVecs {
-    /// The first `count` are written: to clear them all would cost more than
-    /// most lists.
+    /// The first `count` elements are written: clearing all would cost more than most lists.
     iov: [MaybeUninit<iovec>; Self::MAX],
     count: usize,
     len: usize,
@@ -597,12 +597,14 @@ impl IoVecs {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Appends memory of a registered region, under the same condition.
+    /// Appends memory of a registered region, which the caller keeps in place until the list was
+    /// used.
     pub(crate) fn push_raw(&mut self, base: *mut u8, len: usize) -> bool {
         self.push(base, len)
     }
 
-    /// Appends room of ours to a scatter list, under the same condition.
+    /// Appends room of ours to a scatter list; false when it is full. The caller keeps the room
+    /// in place until the list was used.
     pub fn push_room(&mut self, room: &mut [u8]) -> bool {
         room.is_empty() || self.push(room.as_mut_ptr(), room.len())
     }
@@ -612,7 +614,7 @@ impl IoVecs {
         self.count + IOV_LIMIT < Self::MAX
     }
 
-    /// Bytes in all.
+    /// Bytes of all elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -631,7 +633,8 @@ impl IoVecs {
         unsafe { self.send_by(socket, Way::Copied) }
     }
 
-    /// The same, in a way to choose.
+    /// Sends the list on a socket without blocking or SIGPIPE, in this way; returns the bytes
+    /// taken.
     ///
     /// # Safety
     /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so
@@ -665,7 +668,7 @@ impl IoVecs {
         usize::try_from(n).map_err(|_| Error::last_os())
     }
 
-    /// The list as system calls want it. It points into `self`.
+    /// The list as system calls want it (struct msghdr), which points into `self`.
     pub fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
         let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };

@@ -1,9 +1,9 @@
 //! Buffered receives of 1.x (fi_msg(3) as of 1.7 to 1.22): messages come to the
 //! provider's buffers, and the application claims or discards what is reported.
 //!
-//! Messages of one kind are reported as they come. Tagged ones are as well until the
-//! application posts a tag; from then on each waits for a tag that fits
-//! (fi_tagged(3)), and is reported with the context of that.
+//! Untagged messages are reported as they come, and so are tagged ones until the application
+//! posts a tag. From then on each tagged message waits for a tag that matches (fi_tagged(3)),
+//! and is reported with the context of that.
 use crate::abi::{FI_BUFFERED_RECV, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
 use crate::cq::Context;
 use crate::eq::FidPtr;
@@ -32,8 +32,8 @@ pub fn is_asked(info: InfoRef<'_>, api_version: u32) -> bool {
     info.mode() & mode != 0 || info.caps() & caps != 0
 }
 
-/// What a message that was reported is claimed or discarded by. The application
-/// has its address, and may write to its member `context`, until then.
+/// The structure by whose address the application claims or discards a reported message. Until
+/// then the application may write to its member `context`.
 #[derive(Debug)]
 struct RecvContext(Box<UnsafeCell<fi_recv_context>>);
 
@@ -44,18 +44,19 @@ unsafe impl Sync for RecvContext {}
 unsafe impl Send for RecvContext {}
 
 impl RecvContext {
-    /// One for a message that came to this endpoint, or for a posted tag.
+    /// A context for a message that came to this endpoint, with that of a posted tag if it met
+    /// one.
     fn new(ep: FidPtr, context: Context) -> Self {
         let context = fi_recv_context { ep: ep.0.cast(), context: context.0 };
         Self(Box::new(UnsafeCell::new(context)))
     }
 
-    /// Its address, as the application knows it.
+    /// The address of the structure, as the application knows it.
     fn address(&self) -> Context {
         Context(self.0.get().cast())
     }
 
-    /// What the application put into it for the completion of its claim.
+    /// The context that the application put into the structure for the completion of its claim.
     fn into_context(self) -> Context {
         Context(self.0.into_inner().context)
     }
@@ -67,37 +68,38 @@ struct Told {
     queue: usize,
     message: u32,
     context: RecvContext,
-    /// What its entry pointed to, if the message itself is not here.
+    /// The start of the message that its entry pointed to, if the whole message is not here.
     _start: Option<Box<[u8]>>,
 }
 
-/// How an endpoint buffers, and what it has reported. Messages are known by the
-/// engine's queue of them and their number there.
+/// The state of an endpoint with buffered receives: its options, and what it has reported. A
+/// message is known by its queue in the engine and its number there.
 #[derive(Debug)]
 pub struct Buffering {
-    /// Messages up to this are reported whole.
+    /// Messages up to this many bytes are reported whole (FI_OPT_BUFFERED_LIMIT).
     limit: usize,
-    /// At least so much of others is reported with them.
+    /// Of longer messages at least this many bytes are reported with them (FI_OPT_BUFFERED_MIN).
     start: usize,
-    /// The largest values of both.
+    /// The largest values of `limit` and `start`.
     most: [usize; 2],
-    /// The endpoint is enabled: nothing can be set any more.
+    /// The endpoint is enabled: the options cannot be set any more.
     fixed: bool,
-    /// The application posts tags.
+    /// The application has posted a tag.
     tags: bool,
-    /// By the address of the context that the application has of each.
+    /// Reported messages, by the address of the context that the application has of each.
     told: HashMap<usize, Told>,
-    /// Messages that have their tag and are to be reported once enough of them is
-    /// here, and what it was posted with.
+    /// Messages that have met a tag and are to be reported once enough of them is here, with the
+    /// context that the tag was posted with.
     due: HashMap<(usize, u32), Context>,
 }
 
 impl Buffering {
-    /// The limit of an endpoint whose application sets none, as the original's.
+    /// FI_OPT_BUFFERED_LIMIT of an endpoint whose application sets none, in bytes, as the
+    /// original's.
     pub const DEFAULT_LIMIT: usize = 16384;
 
-    /// An endpoint with this limit to begin with, and the largest limit and start
-    /// that there can be.
+    /// The state of an endpoint with this limit to begin with; `most` are the largest limit and
+    /// start.
     pub fn new(limit: usize, most: [usize; 2]) -> Self {
         Self {
             limit: limit.min(most[0]),
@@ -110,7 +112,7 @@ impl Buffering {
         }
     }
 
-    /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    /// Reads FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes.
     pub fn option(&self, name: c_int) -> Result<usize> {
         match name {
             FI_OPT_BUFFERED_LIMIT => Ok(self.limit),
@@ -119,7 +121,7 @@ impl Buffering {
         }
     }
 
-    /// Sets one of them.
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes.
     pub fn set_option(&mut self, name: c_int, value: usize) -> Result {
         let (place, most) = match name {
             FI_OPT_BUFFERED_LIMIT => (&mut self.limit, self.most[0]),
@@ -130,7 +132,7 @@ impl Buffering {
             return Err(Error::OPBADSTATE);
         }
         *place = match value {
-            // As much as there can be.
+            // SIZE_MAX asks for as much as there can be.
             usize::MAX => most,
             value if value <= most => value,
             _ => return Err(Error::MSGSIZE),
@@ -138,22 +140,22 @@ impl Buffering {
         Ok(())
     }
 
-    /// The endpoint is enabled.
+    /// Called when the endpoint is enabled: fixes the options.
     pub fn fix(&mut self) {
         self.fixed = true;
     }
 
-    /// Whether a message is reported by its start, with FI_MORE.
+    /// Whether a message of `len` bytes is reported by its start, with FI_MORE.
     pub fn is_long(&self, len: usize) -> bool {
         len > self.limit
     }
 
-    /// How much of a message is to be here when it is reported.
+    /// How many bytes of a message of `len` must be here when it is reported.
     pub fn wanted(&self, len: usize) -> usize {
         if self.is_long(len) { len.min(self.start) } else { len }
     }
 
-    /// The application posted a tag: tagged messages wait for one from now on.
+    /// Notes that the application posts tags: tagged messages wait for one from now on.
     pub fn post_tags(&mut self) {
         self.tags = true;
     }
@@ -163,25 +165,26 @@ impl Buffering {
         tagged && self.tags
     }
 
-    /// A message has its tag, and is to be reported once enough of it is here.
+    /// Notes that a message has met a tag, and is to be reported once enough of it is here.
     pub fn owe(&mut self, queue: usize, message: u32, context: Context) {
         self.due.insert((queue, message), context);
     }
 
-    /// What the tag of such a message was posted with; it is none of them any more.
+    /// Takes out a message of [`owe`](Self::owe); returns the context its tag was posted with.
     pub fn take_owed(&mut self, queue: usize, message: u32) -> Option<Context> {
         self.due.remove(&(queue, message))
     }
 
-    /// The same of all of them.
+    /// Takes out all messages of [`owe`](Self::owe), with the contexts their tags were posted
+    /// with.
     pub fn take_all_owed(&mut self) -> impl Iterator<Item = (usize, u32, Context)> + use<> {
         let due = std::mem::take(&mut self.due);
         due.into_iter().map(|((queue, message), context)| (queue, message, context))
     }
 
-    /// A message is reported: the context for its entry, by which it is claimed or
-    /// discarded. `posted`: of its tag, if it waited for one. `start`: what its entry
-    /// points to, if that is not the message itself.
+    /// Notes that a message is reported; returns the context for its entry, by which it is
+    /// claimed or discarded. `posted` is the context of its tag, if it met one; `start` the
+    /// bytes its entry points to, if these are not the message itself.
     pub fn tell(
         &mut self,
         (queue, message): (usize, u32),
@@ -198,20 +201,20 @@ impl Buffering {
         address
     }
 
-    /// The application names a message by the context of its entry: the message's
-    /// number, and what the application put into the context.
+    /// Takes out the message that the application names by the context of its entry; returns its
+    /// number, and the context that the application put into the structure.
     pub fn take(&mut self, context: Context, queue: usize) -> Option<(u32, Context)> {
         let key = context.0 as usize;
         self.told.get(&key).filter(|told| told.queue == queue)?;
         self.told.remove(&key).map(|told| (told.message, told.context.into_context()))
     }
 
-    /// Whether a message was reported and is not settled yet.
+    /// Whether a message was reported and is neither claimed nor discarded yet.
     pub fn has_told(&self, queue: usize, message: u32) -> bool {
         self.told.values().any(|told| (told.queue, told.message) == (queue, message))
     }
 
-    /// All of those, which nobody can name any more.
+    /// Takes out all messages that were reported and are neither claimed nor discarded.
     pub fn take_all_told(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
         let told = std::mem::take(&mut self.told);
         told.into_values().map(|told| (told.queue, told.message))

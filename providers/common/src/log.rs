@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// In whose name a message is: a provider that stays for good.
+/// The provider in whose name a message is logged; it stays for good.
 #[derive(Clone, Copy, Debug)]
 pub struct Source(*const fi_provider);
 
@@ -21,7 +21,7 @@ unsafe impl Send for Source {}
 unsafe impl Sync for Source {}
 
 impl Source {
-    /// A provider of another plug-in's.
+    /// A source that is a provider of another plug-in.
     ///
     /// # Safety
     /// `prov` is a provider that stays for good.
@@ -126,7 +126,7 @@ pub struct Sparse(Mutex<Spent>);
 
 #[derive(Debug)]
 struct Spent {
-    /// Lines that may be printed still, and since when.
+    /// Lines that may still be printed, and since when.
     left: u64,
     since: Option<Instant>,
     /// Lines that were not printed since the last that was.
@@ -134,13 +134,14 @@ struct Spent {
 }
 
 impl Sparse {
-    /// Of a place of which nothing was printed yet.
+    /// The count of a place of which nothing was printed yet.
     #[allow(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
         Self(Mutex::new(Spent { left: BURST, since: None, left_out: 0 }))
     }
 
-    /// Whether another line may be printed now: how many before it were not.
+    /// Whether another line may be printed now: then how many before it were left out, else
+    /// none.
     pub fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
@@ -162,7 +163,7 @@ impl Sparse {
     }
 }
 
-/// As [`log!`], for what peers can cause as often as they like: of one place some lines at
+/// Logs like [`log!`] what peers can cause as often as they like: of one place some lines at
 /// once, then one a second, which says how many were left out.
 #[macro_export]
 macro_rules! log_sparsely {

@@ -22,7 +22,7 @@ const SEARCHED: usize = 16;
 /// Classes beyond this many share one list that is searched.
 const MAX_CLASSES: usize = 16;
 
-/// Class number of the receives on the list that is searched.
+/// Class number of the receives on the list that is searched one by one.
 const WILD: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl From<Pattern> for Key {
 /// A receive taken out for good or to be put back ([`Posted::put_back`]).
 #[derive(Debug)]
 pub struct Taken<R> {
-    /// What was posted.
+    /// The receive that was posted.
     pub value: R,
     /// Age: smaller is older.
     seq: u64,
@@ -89,11 +89,11 @@ struct Entry<R> {
 /// What a receive matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    /// The only source, or any.
+    /// The only source that matches; any if none.
     pub src: Option<u64>,
     /// The tag.
     pub tag: u64,
-    /// Bits of the tag that do not count.
+    /// Bits of the tag that are ignored.
     pub ignore: u64,
 }
 
@@ -112,9 +112,9 @@ pub struct Posted<R> {
     few: VecDeque<Taken<R>>,
     /// All receives, once they are many and until none is left.
     entries: Slab<Entry<R>>,
-    /// Those of them that are searched, by age.
+    /// Receives in the index that are searched one by one, by age.
     searched: List,
-    /// The others, by what they match.
+    /// Hash table of the other receives in the index, by what they match.
     buckets: Box<[List]>,
     classes: Vec<Class>,
     seed: Seed,
@@ -150,7 +150,7 @@ impl Seed {
         })
     }
 
-    /// Of a source and a tag, as far as they count.
+    /// The hash of a source and a tag, both masked to the bits that count.
     #[inline]
     fn hash(self, src: u64, tag: u64) -> usize {
         let fold = |a: u64, b: u64| {
@@ -222,7 +222,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// What is in the index, oldest first.
+    /// The receives in the index, oldest first.
     fn by_age(&self) -> Vec<u32> {
         let mut ids: Vec<_> = self.entries.iter().map(|(id, e)| (e.of.seq, id)).collect();
         ids.sort_unstable();
@@ -349,7 +349,7 @@ impl<R> Posted<R> {
         self.few.front().filter(|first| first.key.fits(src, tag)).map(|first| &first.value)
     }
 
-    /// The [`first`](Self::first) receive is done with.
+    /// Removes the [`first`](Self::first) receive.
     #[inline(always)]
     pub fn drop_first(&mut self) {
         self.few.pop_front();
@@ -403,7 +403,7 @@ impl<R> Posted<R> {
         (best, best_seq)
     }
 
-    /// Takes the oldest receive for which `wanted` says so.
+    /// Takes the oldest receive for which `wanted` is true.
     pub fn take_if(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
         if self.entries.is_empty() {
             let place = self.few.iter().position(|one| wanted(&one.value))?;
@@ -426,7 +426,7 @@ impl<R> Posted<R> {
         self.few.len() + self.entries.len()
     }
 
-    /// Whether none does.
+    /// Whether no receive waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -439,10 +439,10 @@ struct Message<U> {
     src: u64,
     /// Age: smaller is older.
     seq: u64,
-    /// Place in the order of arrival.
+    /// Neighbours in the order of arrival.
     prev: u32,
     next: u32,
-    /// Still to be found; a claimed message is not.
+    /// Receives and peeks still find the message; a claimed one they do not.
     listed: bool,
 }
 
@@ -463,9 +463,9 @@ impl Link {
 struct Index {
     ignore: u64,
     src_mask: u64,
-    /// By age, those of one hash.
+    /// Hash table of the messages; those of one hash are in a list by age.
     buckets: Box<[List]>,
-    /// By the numbers of messages.
+    /// Places in the lists, by the messages' numbers.
     links: Vec<Link>,
     /// When it was wanted last.
     wanted: u64,

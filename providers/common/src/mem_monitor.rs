@@ -17,10 +17,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Reports that are kept; a cache that missed more trusts nothing it has.
+/// Most reports that are kept; a cache that missed more trusts nothing it has.
 const KEPT: usize = 64;
 
-/// What was reported, for any number of caches.
+/// The changes of memory that were reported, for any number of caches.
 #[derive(Debug)]
 pub struct Notices {
     /// Counts beginnings of reports.
@@ -30,9 +30,9 @@ pub struct Notices {
 
 #[derive(Debug)]
 struct Ring {
-    /// Start and end.
+    /// Start and end of each reported range.
     ranges: [(usize, usize); KEPT],
-    /// How many there ever were; the low bits are the next place.
+    /// How many ranges were ever reported; the low bits are the next place.
     told: u64,
 }
 
@@ -45,21 +45,21 @@ impl Default for Notices {
     }
 }
 
-/// How far a cache has read.
+/// How far a cache has read the reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     begun: u64,
     told: u64,
 }
 
-/// What changed since.
+/// The changes since a cache has read last.
 pub(crate) struct Changes {
     ranges: [(usize, usize); KEPT],
     count: usize,
 }
 
 impl Changes {
-    /// The ranges; one that is everything if there were too many.
+    /// The ranges that changed; one that is all memory if there were too many.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.ranges[..self.count].iter().map(|(start, end)| *start..*end)
     }
@@ -83,13 +83,14 @@ impl Notices {
         });
     }
 
-    /// From now on.
+    /// The present position: reports from now on count.
     pub(crate) fn now(&self) -> Seen {
         let ring = self.ring();
         Seen { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
     }
 
-    /// What was reported since `seen`, which then is now.
+    /// The changes reported since `seen`, which is set to the present position; none if there
+    /// are none.
     #[inline]
     pub(crate) fn since(&self, seen: &mut Seen) -> Option<Changes> {
         if self.begun.load(Ordering::SeqCst) == seen.begun {
@@ -115,9 +116,9 @@ impl Notices {
 pub(crate) trait Source: Send + Sync {
     /// Reports changes of these pages from now on. They may be watched already.
     fn watch(&self, pages: Range<usize>) -> Result;
-    /// Nobody needs that any more.
+    /// Ends reports of changes of these pages.
     fn unwatch(&self, pages: Range<usize>);
-    /// Whether what was registered there still is, as far as it can be asked.
+    /// Whether the memory there is still what was registered, as far as the source can tell.
     fn is_valid(&self, _pages: Range<usize>) -> bool {
         true
     }
@@ -127,8 +128,8 @@ pub(crate) trait Source: Send + Sync {
 pub struct Monitor {
     notices: Arc<Notices>,
     source: Box<dyn Source>,
-    /// What is watched. Its lock is held for calls of the source, so that a
-    /// range given up and one taken up at the same time keep their order.
+    /// The ranges that are watched. The lock is held for calls of the source, so that a range
+    /// given up and one taken up at the same time keep their order.
     watched: Mutex<Coverage>,
     page: usize,
 }
@@ -139,12 +140,12 @@ impl std::fmt::Debug for Monitor {
     }
 }
 
-/// What `FI_MR_CACHE_MONITOR` asks for.
+/// The monitor that `FI_MR_CACHE_MONITOR` asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Off,
     Userfaultfd,
-    /// Something that is not here.
+    /// A monitor that this library does not have.
     Other,
 }
 
@@ -231,14 +232,14 @@ impl Monitor {
     pub fn watch(&self, range: Range<usize>) -> Result {
         let pages = self.pages(range);
         let mut watched = self.watched();
-        // Also what is watched already: that may be memory of before a change
-        // which the caches have yet to read of.
+        // Pages that are watched already are watched again: they may have changed, which the
+        // caches have yet to read.
         self.source.watch(pages.clone())?;
         watched.add(pages);
         Ok(())
     }
 
-    /// Ends that. Pages that are watched for something else stay so.
+    /// Ends a [`watch`](Self::watch). Pages that are watched for something else stay watched.
     pub fn unwatch(&self, range: Range<usize>) {
         let mut watched = self.watched();
         for bare in watched.remove(self.pages(range)) {
@@ -275,7 +276,7 @@ type FiOpen = unsafe extern "C" fn(
 ) -> c_int;
 
 impl Imported {
-    /// `None` if there is none, or the library has no such part.
+    /// Opens the program's monitor; `None` if it imported none, or the library has no such part.
     fn open() -> Option<Monitor> {
         // Not linked: the oldest libraries that can load us have no fi_open.
         // SAFETY: asks for a symbol by name, among what we were linked with.

@@ -6,8 +6,8 @@ use crate::matching::{Posted, Taken};
 use crate::reserved::ASIDE;
 use crate::slab::{NONE, Slab};
 
-/// Flags of a receive that its entry has as well. FI_CLAIM is that of a message
-/// that was buffered (fi_msg(3) of 1.x), and of no other.
+/// Flags of a receive that its completion entry has as well. FI_CLAIM marks a message that was
+/// buffered (fi_msg(3) of 1.x), and no other.
 pub const KEPT: u64 = ASIDE | FI_CLAIM;
 
 /// A posted receive.
@@ -17,9 +17,9 @@ pub struct Recv {
     pub buf: RecvBuf,
     /// Comes back with the completion.
     pub context: Context,
-    /// As of the call that posted it.
+    /// The flags of the call that posted the receive.
     pub flags: u64,
-    /// The multi-receive buffer it is part of.
+    /// The multi-receive buffer that the receive is a part of, or `NONE`.
     multi: u32,
 }
 
@@ -36,7 +36,7 @@ impl Recv {
 struct MultiBuf {
     /// Parts that are being filled.
     filling: usize,
-    /// No further message goes to it.
+    /// No further message goes to the buffer.
     exhausted: bool,
 }
 
@@ -46,9 +46,9 @@ struct MultiBuf {
 pub struct MultiBufs(Slab<MultiBuf>);
 
 impl MultiBufs {
-    /// What a message of `len` bytes needs of the receive that was taken for it from
-    /// `posted`: all, or a part if it is a multi-receive buffer. The rest is put
-    /// back if that is at least `min` bytes (FI_OPT_MIN_MULTI_RECV).
+    /// What a message of `len` bytes needs of the receive that was taken for it from `posted`:
+    /// all of it, or a part of a multi-receive buffer. The rest of that is put back if it is at
+    /// least `min` bytes (FI_OPT_MIN_MULTI_RECV).
     #[inline]
     pub fn part_of(
         &mut self,
@@ -76,9 +76,9 @@ impl MultiBufs {
         recv
     }
 
-    /// A part of a multi-receive buffer is filled, or never will be: FI_MULTI_RECV
-    /// for the entry if it was the last one, which gives the buffer back. Other
-    /// receives have no parts.
+    /// A part of a multi-receive buffer is filled, or has failed: returns FI_MULTI_RECV for the
+    /// entry if it was the last part, which gives the buffer back; 0 otherwise, and for other
+    /// receives.
     #[inline]
     pub fn filled(&mut self, recv: &Recv) -> u64 {
         let Some(multi) = self.0.get_mut(recv.multi) else { return 0 };
@@ -90,8 +90,8 @@ impl MultiBufs {
         FI_MULTI_RECV
     }
 
-    /// A posted receive is taken back: FI_MULTI_RECV if that gives a multi-receive
-    /// buffer back.
+    /// A posted receive is cancelled: returns FI_MULTI_RECV for the entry if that gives a
+    /// multi-receive buffer back, else 0.
     pub fn cancelled(&mut self, recv: &Recv) -> u64 {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;

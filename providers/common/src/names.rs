@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use crate::slab::NONE;
 use std::collections::HashMap;
 
-/// Finds the numbers of peers.
+/// The numbers of an endpoint's peers, by address and by name.
 #[derive(Debug, Default)]
 pub struct Names {
     by_addr: HashMap<(Addr, u16), u32>,
-    /// First contexts by their names in the address vector.
+    /// Peers' numbers by their index in the address vector, for context 0.
     first: Vec<u32>,
-    /// The same for each other context.
+    /// Peers' numbers by index in the address vector, for each other receive context.
     others: Vec<Vec<u32>>,
 }
 
-/// Whom a destination stands for.
+/// The peer that a destination stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Dest {
-    /// This peer.
+    /// A known peer, by number.
     Peer(u32),
     /// A peer that is not known by this name yet: its name, its address, and which of its
     /// contexts.
@@ -37,8 +37,8 @@ impl Names {
         (peer != NONE).then_some(peer)
     }
 
-    /// The peer that any other destination names: one not sent to yet, or a receive context
-    /// (fi_rx_addr). -FI_EINVAL: nobody.
+    /// The peer that a destination names which [`first`](Self::first) does not know: one that
+    /// nothing was sent to yet, or a receive context (fi_rx_addr). -FI_EINVAL if it names none.
     #[cold]
     pub fn look_up(&self, av: &Av, dest: fi_addr_t) -> Result<Dest> {
         let (name, rx) = av.split(dest);
@@ -53,7 +53,7 @@ impl Names {
         }
     }
 
-    /// The peer with this address.
+    /// The number of the peer with this address and receive context.
     pub fn at(&self, addr: Addr, rx: u16) -> Option<u32> {
         self.by_addr.get(&(addr, rx)).copied()
     }
@@ -63,17 +63,17 @@ impl Names {
         (0..=self.others.len() as u16).filter_map(|rx| self.at(addr.clone(), rx)).collect()
     }
 
-    /// A peer has this address.
+    /// Notes the address and receive context of a peer.
     pub fn add(&mut self, addr: Addr, rx: u16, peer: u32) {
         self.by_addr.insert((addr, rx), peer);
     }
 
-    /// A peer without a name is forgotten.
+    /// Forgets the address of a peer that has no name.
     pub fn remove(&mut self, addr: Addr, rx: u16) {
         self.by_addr.remove(&(addr, rx));
     }
 
-    /// From now on a name stands for this peer; FI_ADDR_NOTAVAIL is no name.
+    /// Makes a name stand for this peer; FI_ADDR_NOTAVAIL is no name.
     pub fn put(&mut self, name: fi_addr_t, rx: u16, peer: u32) {
         let Ok(index) = usize::try_from(name) else { return };
         if name == FI_ADDR_NOTAVAIL {
@@ -98,14 +98,14 @@ impl Names {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// The peers that have this name: the endpoint, and contexts of it.
+    /// The numbers of the peers with this name: the endpoint, and its receive contexts.
     pub fn named(&mut self, name: fi_addr_t) -> Vec<u32> {
         let Ok(name) = usize::try_from(name) else { return Vec::new() };
         let places = self.tables().filter_map(|table| table.get(name).copied());
         places.filter(|peer| *peer != NONE).collect()
     }
 
-    /// A name is gone: the peers that had it.
+    /// Removes a name; returns the numbers of the peers that had it.
     pub fn take(&mut self, name: fi_addr_t) -> Vec<u32> {
         let Ok(name) = usize::try_from(name) else { return Vec::new() };
         let places = self.tables().filter_map(|table| table.get_mut(name));

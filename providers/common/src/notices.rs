@@ -9,10 +9,10 @@ use crate::later::{Later, Task};
 use crate::reserved::{COLLECTIVE_TAG, MULTICAST_TAG};
 use std::sync::{Arc, Weak};
 
-/// The longest notice there is.
+/// Bytes of the longest notice.
 const LONGEST: usize = 64;
 
-/// Notices that are kept of a peer that has no name.
+/// Most notices that are kept of a peer that has no name.
 const MAX_KEPT: u32 = 64;
 
 /// Whether a message of the library's own that no receive waits for is dropped, since its
@@ -32,7 +32,7 @@ pub(crate) trait Port: Send + Sync {
     fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result;
     /// Takes a receive back.
     fn cancel(&self, context: Context);
-    /// What completions call this address.
+    /// The address that completions report for this one.
     fn id_of(&self, member: fi_addr_t) -> fi_addr_t;
 }
 
@@ -75,19 +75,19 @@ impl Notices {
                         heard(of.src, bytes);
                     }
                 }
-                // The endpoint is closed.
+                // The receive was cancelled because the endpoint is closed.
                 Err(error) if error.error == Error::CANCELED => return,
                 Err(_) => {}
             }
             notices.expect(heard);
         });
-        // Also who is not in the address vector yet is heard.
+        // Notices of peers that are not in the address vector yet are heard, too.
         if port.recv(FI_ADDR_UNSPEC, self.tag, buf, context).is_err() {
             self.later.unexpect(context);
         }
     }
 
-    /// Sends a notice soon; `over` is told once how that ended. Any lock may be held.
+    /// Sends a notice soon; `over` is called once with the result. Any lock may be held.
     pub(crate) fn send(
         self: &Arc<Self>,
         to: fi_addr_t,

@@ -18,7 +18,7 @@ use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::ptr::NonNull;
 
-/// What all of `fi_peer_*_context` are.
+/// The layout that all `struct fi_peer_*_context` have in common.
 #[repr(C)]
 struct Context<T> {
     size: usize,
@@ -98,8 +98,8 @@ impl CqOwner {
         }
     }
 
-    /// Hands a success over. What an owner does not take is lost: it is its
-    /// part to have room (fi_peer(3)).
+    /// Hands the entry of a success to the owner. What the owner does not take is lost: having
+    /// room is the owner's duty (fi_peer(3)).
     pub(crate) fn write(&self, entry: &Completion) -> Result {
         let (buf, context) = (entry.buf as *mut c_void, entry.context.0);
         let Completion { flags, len, data, tag, src, .. } = *entry;
@@ -109,7 +109,7 @@ impl CqOwner {
         Error::check(ret as c_int).map(drop)
     }
 
-    /// Hands a failure over.
+    /// Hands the entry of a failure to the owner.
     pub(crate) fn write_error(&self, error: &CompletionError) -> Result {
         let Completion { context, flags, len, buf, data, tag, src } = error.of;
         let err_data = match error.data.len() {
@@ -162,13 +162,13 @@ impl CntrOwner {
         }
     }
 
-    /// One operation more.
+    /// Counts one operation in the owner's counter.
     pub(crate) fn completed(&self) {
         // SAFETY: see the module.
         unsafe { (self.inc)(self.cntr.as_ptr()) };
     }
 
-    /// One failure more.
+    /// Counts one failure in the owner's counter.
     pub(crate) fn failed(&self) {
         // SAFETY: see the module.
         unsafe { (self.inc_error)(self.cntr.as_ptr()) };
@@ -201,7 +201,7 @@ impl AvOwner {
         }
     }
 
-    /// What the owner's vector is now.
+    /// The attributes of the owner's vector as they are now.
     pub(crate) fn query(&self) -> Result<fi_av_attr> {
         // SAFETY: all zeros is a valid fi_av_attr: numbers and null pointers.
         let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
@@ -210,7 +210,7 @@ impl AvOwner {
         Ok(attr)
     }
 
-    /// The address of a local endpoint there, FI_ADDR_NOTAVAIL without one.
+    /// The address of a local endpoint in the owner's vector, FI_ADDR_NOTAVAIL if it has none.
     pub(crate) fn ep_addr(&self, ep: *mut fid_ep) -> fi_addr_t {
         // SAFETY: see the module; the owner only compares the endpoint.
         unsafe { (self.ep_addr)(self.av.as_ptr(), ep) }

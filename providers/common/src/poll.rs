@@ -38,7 +38,7 @@ impl Member {
         }
     }
 
-    /// Progresses it; whether it has something for the application.
+    /// Makes progress on the member; returns whether it has something for the application.
     fn poll(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.poll()),
@@ -47,7 +47,7 @@ impl Member {
         }
     }
 
-    /// Progresses it, without taking note of what it has.
+    /// Makes progress on the member, without taking note of what it has.
     fn progress(&self) {
         match self {
             Self::Cntr(cntr) => {
@@ -59,8 +59,8 @@ impl Member {
         }
     }
 
-    /// Whether it has something for the application, without progress and
-    /// without taking note of it.
+    /// Whether the member has something for the application, without making progress and without
+    /// taking note of it.
     fn ready(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.has_entries()),
@@ -69,7 +69,7 @@ impl Member {
         }
     }
 
-    /// Whether what drives it would wake a sleeper.
+    /// Whether the member's sources of progress would wake a sleeper.
     fn may_block(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_none_or(|cq| cq.progress_source().may_block()),
@@ -205,7 +205,7 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Also wakes when `source` has something to do.
+    /// Adds a source: the set wakes when `source` has something to do.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
         self.wait.add_source(source)
     }
@@ -215,7 +215,7 @@ impl WaitSet {
         self.members().retain(|member| !member.is(fid));
     }
 
-    /// An entry was written to a member.
+    /// Wakes who waits on the set, after an entry was written to a member.
     pub fn entry_written(&self) {
         self.wait.entry_written();
     }
@@ -325,7 +325,7 @@ impl Object<fid_wait> for WaitSet {
         &self.base
     }
 
-    /// Members use it, without being counted.
+    /// A set cannot be closed while it has members, which hold no count of it.
     fn may_close(&self) -> Result {
         if self.members().is_empty() { Ok(()) } else { Err(Error::BUSY) }
     }
@@ -398,7 +398,7 @@ unsafe extern "C-unwind" fn poll_poll(
         let mut n = 0;
         for member in &members {
             if n == count {
-                // What it has is for the next call to tell.
+                // What this member has is left for the next call to tell.
                 member.progress();
             } else if member.poll() {
                 // SAFETY: the caller gave room for `count` contexts.

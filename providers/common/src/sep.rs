@@ -1,22 +1,22 @@
 //! Scalable endpoints, as providers keep account of them: which contexts there
 //! are, and which of them are open (fi_endpoint(3)).
 //!
-//! Contexts of one index, a transmit and a receive context, are one endpoint of a
-//! provider's engine; what they do passes the ways of any endpoint.
+//! The transmit and the receive context of one index are one endpoint of a provider's engine, so
+//! that their operations take the same code as those of any endpoint.
 use crate::av::Listener;
 use crate::error::{Error, Result};
 use crate::glue::ContextAttr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Transmit, and receive, contexts that an endpoint may have.
+/// Most transmit contexts, and most receive contexts, of an endpoint.
 pub const MAX_CONTEXTS: usize = 64;
 
 /// The two sides of a pair of contexts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Half {
-    /// It sends.
+    /// The transmit context.
     Transmit,
-    /// It receives.
+    /// The receive context.
     Receive,
 }
 
@@ -31,20 +31,20 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Whether these are just endpoints, which call each other.
+    /// Whether both are context 0, so that endpoints connect as if they were not scalable.
     pub fn are_first(self) -> bool {
         self == Self::default()
     }
 }
 
-/// A scalable endpoint and its contexts share this. Thread-safe.
+/// What a scalable endpoint and its contexts share. Thread-safe.
 pub struct Group {
     ids: Vec<u32>,
     /// How many transmit and receive contexts there are.
     counts: [usize; 2],
-    /// Which of them are open.
+    /// Bit sets of the transmit and of the receive contexts that are open.
     open: Mutex<[u64; 2]>,
-    /// They hear of insertions into the address vector.
+    /// Listeners that hear of changes of the address vector.
     names: Mutex<Vec<Arc<dyn Listener>>>,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// What an endpoint of the application's is of a scalable one.
+/// Whether an endpoint of the application is scalable, a context of such a one, or neither.
 #[derive(Debug)]
 pub enum Part {
     /// An endpoint that is not scalable.
@@ -81,7 +81,7 @@ impl Group {
         Ok(Self { ids: add(most, rx), counts, open, names })
     }
 
-    /// The engine's endpoints, one for each index.
+    /// The engine's numbers of the contexts, by index.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
@@ -90,8 +90,8 @@ impl Group {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The context of this index is open from now on; its number in the engine.
-    /// -FI_EINVAL if there is none, -FI_EBUSY if it is open already.
+    /// Opens the context of this index; returns its number in the engine. -FI_EINVAL if there is
+    /// none, -FI_EBUSY if it is open already.
     pub fn take(&self, index: usize, attr: &ContextAttr) -> Result<(u32, Half)> {
         let half = match attr {
             ContextAttr::Tx(_) => Half::Transmit,
@@ -108,7 +108,7 @@ impl Group {
         Ok((self.ids[index], half))
     }
 
-    /// The context is closed in the engine, by its number there, and can be opened
+    /// Has a context closed by `close`, which gets its number in the engine; it can be opened
     /// again.
     pub fn give_back(&self, half: Half, index: usize, close: impl FnOnce(u32)) {
         let mut open = self.open();
@@ -116,7 +116,7 @@ impl Group {
         open[half as usize] &= !(1 << index);
     }
 
-    /// Keeps what hears of the address vector for as long as the endpoint is open.
+    /// Keeps a listener of the address vector for as long as the endpoint is open.
     pub fn keep(&self, name: Arc<dyn Listener>) {
         self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(name);
     }

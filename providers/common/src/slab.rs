@@ -2,7 +2,7 @@
 use crate::error::{Error, Result};
 use std::ops::{Index, IndexMut};
 
-/// No slot.
+/// The index that names no slot.
 pub const NONE: u32 = u32::MAX;
 
 /// A pool of values addressed by index. An index stays valid until its value is
@@ -28,7 +28,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Stores a value; its index.
+    /// Stores a value; returns its index.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
@@ -55,7 +55,7 @@ impl<T> Slab<T> {
         self.slots.len()
     }
 
-    /// Takes the value out, `None` if there is none.
+    /// Takes out the value at `index`, `None` if there is none.
     #[inline(always)]
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let slot = self.slots.get_mut(index as usize)?;

@@ -48,7 +48,7 @@ pub fn set_option(
     Ok(())
 }
 
-/// A number from the system that nobody expects; zeros if it has none.
+/// A random number from the system (getrandom(2)); 0 if it has none.
 pub(crate) fn random() -> u64 {
     let mut random = [0; 8];
     // SAFETY: the buffer has as many bytes as is said.
@@ -56,7 +56,7 @@ pub(crate) fn random() -> u64 {
     u64::from_ne_bytes(random)
 }
 
-/// What the system says of itself (sysconf(3)); 0 if it does not know.
+/// A value of sysconf(3); 0 if the system does not know it.
 pub(crate) fn sysconf(what: libc::c_int) -> usize {
     // SAFETY: asks for a number; -1 if there is none.
     usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
@@ -97,7 +97,7 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Nothing; the end of a stream is reported all the same.
+    /// Neither reading nor writing; the end of a stream is reported all the same.
     pub const NONE: Self = Self { read: false, write: false };
     /// Reading only, which is what an idle connection needs.
     pub const READ: Self = Self { read: true, write: false };
@@ -211,7 +211,7 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A new one, not signalled.
+    /// A new descriptor, not signalled.
     pub fn new() -> Result<Self> {
         // SAFETY: no memory is involved; the result is checked, then owned once.
         unsafe {
@@ -220,14 +220,14 @@ impl EventFd {
         }
     }
 
-    /// Makes it readable. Already readable is as good.
+    /// Makes the descriptor readable, if it is not already.
     pub fn signal(&self) {
         let one = 1u64;
         // SAFETY: eight bytes are read from `one`, which outlives the call.
         let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Makes it not readable.
+    /// Makes the descriptor not readable.
     pub fn drain(&self) {
         let mut count = 0u64;
         // SAFETY: eight bytes are written to `count`, which outlives the call.
@@ -246,7 +246,7 @@ impl AsRawFd for EventFd {
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// A new one, which is off.
+    /// A new timer, which is off.
     pub fn new() -> Result<Self> {
         // SAFETY: no memory is involved; the result is checked, then owned once.
         unsafe {
@@ -256,14 +256,14 @@ impl Timer {
         }
     }
 
-    /// Sleeps until it goes off.
+    /// Sleeps until the timer expires.
     pub fn wait(&self) {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call. Waking early does no harm.
         unsafe { libc::poll(&raw mut poll, 1, -1) };
     }
 
-    /// Goes off after `delay`; zero turns it off.
+    /// Makes the timer expire after `delay`; zero turns it off.
     pub fn set(&self, delay: Duration) {
         let value = libc::timespec {
             tv_sec: delay.as_secs() as libc::time_t,
@@ -295,12 +295,12 @@ impl Deadline {
         Self((timeout >= 0).then(|| Instant::now() + Duration::from_millis(timeout as u64)))
     }
 
-    /// What is left, `None` for "for ever".
+    /// The time that is left, `None` for "for ever".
     pub fn left(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether it is over.
+    /// Whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.left() == Some(Duration::ZERO)
     }

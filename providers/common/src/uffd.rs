@@ -137,7 +137,7 @@ fn read_event(fd: &OwnedFd) -> Option<Range<usize>> {
     Some(match msg.event {
         EVENT_UNMAP | EVENT_REMOVE => a..b,
         EVENT_REMAP => a..a.saturating_add(c),
-        // Nothing else was asked for; nothing changed.
+        // No other event was asked for: nothing changed.
         _ => 0..0,
     })
 }

@@ -3,10 +3,10 @@ use crate::error::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 
-/// Does something on a thread of ours that goes on even if it panics; nothing if it did,
-/// which is told on stderr, behind what Rust's panic hook has said of it.
+/// Runs `work` on a thread of the library that goes on even if `work` panics; then the result is
+/// none, and a line goes to stderr, behind that of Rust's panic hook.
 pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
-    // What work like this uses is behind locks, for others that may panic as well.
+    // Such work uses what is behind locks, whose other users may panic as well.
     let result = catch_unwind(AssertUnwindSafe(work));
     if result.is_err() {
         let thread = std::thread::current();
@@ -23,7 +23,7 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
 #[derive(Debug)]
 pub struct Worker {
     thread: Option<JoinHandle<()>>,
-    /// The process it runs in.
+    /// The process that the thread runs in.
     process: u32,
 }
 
@@ -43,20 +43,21 @@ impl Worker {
     pub fn end(&mut self, tell: impl FnOnce()) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
-            // Its stack is the system's in this process: nothing to give back.
+            // The thread does not exist in this process: there is nothing to join.
             return std::mem::forget(thread);
         }
         tell();
-        // The last count of what it works for may be dropped by the thread itself.
+        // The thread itself may drop the last reference to what it works for, and must not join
+        // itself.
         if thread.thread().id() != std::thread::current().id() {
-            // One that panicked has ended, too.
+            // A thread that panicked has ended, too.
             let _ = thread.join();
         }
     }
 }
 
 impl Drop for Worker {
-    /// One that was not ended goes on by itself.
+    /// A thread that was not ended goes on by itself.
     fn drop(&mut self) {
         if self.process != std::process::id() {
             self.end(|| ());

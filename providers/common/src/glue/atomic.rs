@@ -34,7 +34,7 @@ impl<E: Endpoint> EpFid<E> {
         ..*Self::NOT_ENABLED_ATOMIC_OPS
     };
 
-    /// What is valid can be asked of an endpoint that is not enabled yet.
+    /// The table of an endpoint that is not enabled yet, which can be asked what is valid.
     pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
         writevalid: Some(valid::<E, { Kind::Base as u8 }>),
         readwritevalid: Some(valid::<E, { Kind::Fetch as u8 }>),
@@ -56,7 +56,7 @@ impl<E: Endpoint> EpFid<E> {
         self.atomic(op)
     }
 
-    /// The operation, of operands that go together.
+    /// Makes the operation of a call after checking that its operands go together.
     fn checked_op(
         operation: Operation,
         [source, compare, result]: [Elements; 3],
@@ -117,8 +117,8 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
-/// What an endpoint says of an operation: how many elements of which size; of
-/// operations that are none of its -FI_EOPNOTSUPP.
+/// Answers how many elements of which size an operation may have; -FI_EOPNOTSUPP for operations
+/// that the endpoint does not have.
 pub(super) fn query<E: Endpoint>(kind: Kind, datatype: u32, op: u32) -> Result<fi_atomic_attr> {
     let operation = Operation::new(kind, datatype, op)?;
     let size = operation.size();
@@ -138,7 +138,7 @@ impl Elements {
     const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     const NONE: Self = Self { iov: [Self::EMPTY; IOV_LIMIT], count: 0 };
 
-    /// One run.
+    /// One run of `count` elements at `addr`.
     fn one(addr: *const c_void, count: usize, operation: Operation) -> Result<Self> {
         let mut all = Self::NONE;
         let iov_len = count.checked_mul(operation.size()).ok_or(Error::INVAL)?;
@@ -164,7 +164,7 @@ impl Elements {
         Ok(all)
     }
 
-    /// Bytes in all.
+    /// Bytes of all elements.
     fn len(&self) -> Result<usize> {
         let sum =
             self.iov[..self.count].iter().try_fold(0usize, |sum, v| sum.checked_add(v.iov_len));
@@ -176,7 +176,7 @@ impl Elements {
 pub(super) const NONE: (*const fi_ioc, usize) = (std::ptr::null(), 0);
 pub(super) const NO_RESULT: (*mut fi_ioc, usize) = (std::ptr::null_mut(), 0);
 
-/// What else a call says.
+/// The other arguments of a call.
 struct About {
     dest: fi_addr_t,
     context: *mut c_void,
@@ -190,7 +190,7 @@ impl About {
     }
 }
 
-/// As many bytes at one place of a peer's as there are in `elements`.
+/// One place in a peer's memory, of as many bytes as `elements` have.
 fn at(addr: u64, key: u64, elements: &Elements) -> Result<RemoteSegments> {
     Ok(RemoteSegments::one(addr, elements.len()? as u64, key))
 }

@@ -83,7 +83,7 @@ impl<E: Endpoint> Shared<E> {
         Ok(())
     }
 
-    /// A collective operation is complete.
+    /// Reports a collective operation that is complete.
     fn collected(&self, context: Context, flags: u64, len: usize) {
         let of = Completion::of(context, FI_COLLECTIVE, len);
         self.ledger().succeed(of, flags & FI_COMPLETION != 0);
@@ -100,7 +100,7 @@ struct Call {
     context: Context,
 }
 
-/// The elements of a call: how many there are for one member, and of what.
+/// The elements of a call: how many for one member, and of which type.
 #[derive(Clone, Copy)]
 struct Elements {
     /// Bytes of `count` elements.
@@ -116,9 +116,9 @@ impl Elements {
         Ok(Self { len: len.ok_or(Error::INVAL)?, size, datatype: datatype.raw() })
     }
 
-    /// As many for every member.
+    /// Bytes of as many elements for each of `members` members; an error if that is too much.
     fn times(self, members: usize) -> Result<usize> {
-        // Twice that, and more, is what some operations need of memory.
+        // Some operations need more than twice as much memory.
         let most = isize::MAX as usize / 4;
         self.len.checked_mul(members).filter(|len| *len <= most).ok_or(Error::MSGSIZE)
     }
@@ -129,7 +129,7 @@ fn rank_of(group: &Group, root: fi_addr_t) -> Result<usize> {
     group.members.iter().position(|member| *member == root).ok_or(Error::INVAL)
 }
 
-/// What a member does for this operation, with so many bytes per member.
+/// The plan of a member for this operation, with this many bytes per member.
 fn plan(
     coll: fi_collective_op,
     group: &Group,
@@ -160,7 +160,7 @@ fn plan(
     Ok((plan, reduction))
 }
 
-/// What a call with buffers in one piece says.
+/// The arguments of a call whose buffers are contiguous.
 struct Plain {
     coll: fi_collective_op,
     buf: *const c_void,
@@ -169,7 +169,7 @@ struct Plain {
     group: fi_addr_t,
     root: fi_addr_t,
     op: u32,
-    /// Nothing for a call that has none.
+    /// None for a call that has no flags argument.
     flags: Option<u64>,
     context: *mut c_void,
 }

@@ -25,29 +25,30 @@ use std::sync::{Arc, OnceLock};
 /// A group that an endpoint joins or has joined, as C holds it.
 #[repr(C)]
 pub(super) struct Mc<E> {
-    /// The address in it is written once, before the event that tells of it.
+    /// The group's address (`fi_addr`) is written once, before the event that tells of it.
     c: UnsafeCell<fid_mc>,
     shared: Arc<Shared<E>>,
     eq: Arc<Eq>,
     group: OnceLock<Joined>,
 }
 
-/// What was joined.
+/// The kind of group that was joined.
 enum Joined {
-    /// For collective operations; once that is over.
+    /// A group for collective operations, once joining is complete.
     Set(Arc<Group>),
-    /// For multicast; from the beginning, since it can be left at any time.
+    /// A multicast group, from the beginning of joining, since it can be left at any time.
     Multicast(fi_addr_t),
-    /// For multicast, as a group of the network's.
+    /// A multicast group of the network.
     Network(fi_addr_t),
-    /// Nothing: it failed.
+    /// None: joining failed.
     Nothing,
 }
 
 // SAFETY: the application reads the C part's address after the event of its being
 // written, which orders the two; the rest is thread-safe by itself.
 unsafe impl<E: Endpoint> Sync for Mc<E> {}
-// SAFETY: as above.
+// SAFETY: the C part's address is written before the event that tells of it; the rest is
+// thread-safe by itself.
 unsafe impl<E: Endpoint> Send for Mc<E> {}
 // SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
 // `open`, in an `Arc`.
@@ -56,7 +57,7 @@ unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
 impl<E: Endpoint> Mc<E> {
     const FID_OPS: &'static fi_ops = &crate::fid::ops(close::<E>);
 
-    /// A group to be, of which this queue is told.
+    /// A group that is being joined; this event queue is told when that is complete.
     pub(super) fn open(shared: &Arc<Shared<E>>, eq: Arc<Eq>, context: *mut c_void) -> Arc<Self> {
         eq.add_user();
         Arc::new(Self {
@@ -74,7 +75,7 @@ impl<E: Endpoint> Mc<E> {
         })
     }
 
-    /// Joining a set is over.
+    /// Called when joining a set is complete, or has failed.
     pub(super) fn joined(&self, context: Context, result: Result<Arc<Group>>) {
         match result {
             Ok(group) => {
@@ -188,7 +189,7 @@ unsafe fn join_multicast<E: Endpoint>(
     context: *mut c_void,
 ) -> Result {
     let can = shared.directions();
-    // Neither named stands for all that the endpoint can.
+    // Without FI_SEND and FI_RECV the endpoint joins for all that it can do.
     let named = flags & (FI_SEND | FI_RECV);
     let wanted = if named == 0 { can } else { named };
     if wanted & !can != 0 {

@@ -15,7 +15,7 @@ use crate::reserved::{ASIDE, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Flags of a send that its parts have as well.
+/// Flags of a send to a group that the message to each member has as well.
 const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
     | abi::FI_INJECT_COMPLETE
     | abi::FI_TRANSMIT_COMPLETE
@@ -26,35 +26,35 @@ const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
 /// An endpoint's multicast.
 pub(super) struct Multicast {
     pub(super) room: Arc<Room>,
-    /// Sends that are not complete.
+    /// How many sends to groups are not complete.
     pending: AtomicUsize,
 }
 
 impl<E: Endpoint> Parts<E> {
-    /// [`TO_GROUPS`] if it can be in groups.
+    /// [`TO_GROUPS`] if the endpoint can be in multicast groups, else 0.
     pub(super) fn has_multicast(&self) -> u64 {
         let can = self.caps & FI_MULTICAST != 0 && self.ground.later.is_some();
         if can && !E::JOINS && self.role == Role::Endpoint { TO_GROUPS } else { 0 }
     }
 }
 
-/// A send to a group, under way.
+/// A send to a group that is under way.
 struct Sending<E> {
     shared: Arc<Shared<E>>,
-    /// Of which this is the completion.
+    /// The completion of the whole send.
     of: Completion,
     flags: u64,
     len: usize,
-    /// Parts that are not over, and one while parts are still being posted.
+    /// How many messages to members are not over; one more while they are being posted.
     left: AtomicUsize,
-    /// Why one of them failed.
+    /// The error of the first message to a member that failed.
     error: Mutex<Option<Error>>,
-    /// What was injected.
+    /// A copy of the bytes, if they were injected.
     _copy: Option<Box<[u8]>>,
 }
 
 impl<E: Endpoint> Sending<E> {
-    /// One part is over.
+    /// Notes that the message to one member is over.
     fn part_over(&self, result: Result) {
         if let Err(error) = result {
             let mut slot = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -65,7 +65,7 @@ impl<E: Endpoint> Sending<E> {
         }
     }
 
-    /// All are.
+    /// Completes the send, whose messages to all members are over.
     fn over(&self) {
         if let Some(multicast) = self.shared.multicast.get() {
             multicast.pending.fetch_sub(1, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl<E: Endpoint> Sending<E> {
         let error = *self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match error {
             None => self.shared.sent(self.of, self.flags, self.len),
-            // Only a counter may wait for it.
+            // Of an injected send only a counter tells.
             Some(_) if self.flags & FI_INJECT != 0 => {
                 if let Some(cntr) = self.shared.ledger().cntr_of(FI_SEND) {
                     cntr.failed();
@@ -85,7 +85,8 @@ impl<E: Endpoint> Sending<E> {
 }
 
 impl<E: Endpoint> Shared<E> {
-    /// An endpoint with FI_COLLECTIVE or FI_MULTICAST is enabled: its peers are heard.
+    /// Begins to hear peers' notices, when an endpoint with FI_COLLECTIVE or FI_MULTICAST is
+    /// enabled.
     pub(super) fn hear_of_groups(self: &Arc<Self>) -> Result {
         let can = self.caps & FI_COLLECTIVE != 0 && self.ground.later.is_some();
         if can && self.role == Role::Endpoint {
@@ -104,7 +105,7 @@ impl<E: Endpoint> Shared<E> {
         Ok(())
     }
 
-    /// The endpoint's groups.
+    /// The endpoint's multicast groups; an error if it has none.
     pub(super) fn multicast_room(&self) -> Result<&Room> {
         Ok(&self.multicast.get().ok_or(Error::NOSYS)?.room)
     }
@@ -177,7 +178,7 @@ impl<E: Endpoint> Shared<E> {
         Ok(())
     }
 
-    /// Posts one part, now or as soon as there is room for it.
+    /// Posts the message to one member, now or as soon as there is room for it.
     fn post_part(
         self: &Arc<Self>,
         later: &Arc<Later>,
@@ -199,7 +200,7 @@ impl<E: Endpoint> Shared<E> {
         }
     }
 
-    /// A send to a group has reached all members.
+    /// Reports a send to a group whose messages to all members are complete.
     fn sent(&self, of: Completion, flags: u64, len: usize) {
         self.ledger().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
     }

@@ -23,22 +23,22 @@ fn open() -> MutexGuard<'static, Vec<(CString, Object)>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A fabric of this name was opened.
+/// Notes that a fabric of this name was opened.
 pub(super) fn add_fabric(name: &CStr, fabric: *mut fid_fabric) {
     open().push((name.to_owned(), Object::Fabric(fabric)));
 }
 
-/// A domain of this name was opened on a fabric.
+/// Notes that a domain of this name was opened on a fabric.
 pub(super) fn add_domain(name: &CStr, fabric: *mut fid_fabric, domain: *mut fid_domain) {
     open().push((name.to_owned(), Object::Domain(fabric, domain)));
 }
 
-/// It is closed.
+/// Forgets a fabric that is closed.
 pub(super) fn remove_fabric(fabric: *mut fid_fabric) {
     open().retain(|(_, object)| *object != Object::Fabric(fabric));
 }
 
-/// It is closed.
+/// Forgets a domain that is closed.
 pub(super) fn remove_domain(domain: *mut fid_domain) {
     open().retain(|(_, object)| !matches!(object, Object::Domain(_, this) if *this == domain));
 }
@@ -55,7 +55,7 @@ pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
     let asked_domain = hints.and_then(InfoRef::domain).map(|attr| attr.domain);
     let is_wanted_domain =
         |object: &Object| matches!(object, Object::Domain(_, this) if Some(*this) == asked_domain);
-    // A domain is asked for on its fabric.
+    // Hints that ask for a domain ask for its fabric as well.
     let wanted_fabric = open
         .iter()
         .find_map(|(_, object)| match object {

@@ -19,8 +19,8 @@ pub(super) struct Scalable {
     rx: RxAttr,
 }
 
-/// What a context gets of an attribute that is a bound: what is asked for, which
-/// must not be more than the endpoint has; nothing asked for is all of it.
+/// The bound that a context gets: what is asked for, or all that the endpoint has if 0 is asked
+/// for. -FI_EINVAL if more is asked for than the endpoint has.
 fn bound(wanted: usize, have: usize) -> Result<usize> {
     match wanted {
         0 => Ok(have),
@@ -29,7 +29,8 @@ fn bound(wanted: usize, have: usize) -> Result<usize> {
     }
 }
 
-/// The same for a set of bits.
+/// The bits that a context gets: those asked for, or all that the endpoint has if none is.
+/// -FI_EINVAL if one is asked for that the endpoint does not have.
 fn subset(wanted: u64, have: u64) -> Result<u64> {
     match wanted {
         0 => Ok(have),
@@ -39,7 +40,8 @@ fn subset(wanted: u64, have: u64) -> Result<u64> {
 }
 
 impl Scalable {
-    /// Puts what a transmit context gets in the place of what is asked for.
+    /// Replaces the attributes asked for by those that a transmit context gets, and returns
+    /// these.
     fn tx_context(&self, attr: Option<&mut fi_tx_attr>) -> Result<TxAttr> {
         let Some(attr) = attr else { return Ok(self.tx) };
         let get = TxAttr {
@@ -57,7 +59,8 @@ impl Scalable {
         Ok(get)
     }
 
-    /// The same for a receive context.
+    /// Replaces the attributes asked for by those that a receive context gets, and returns
+    /// these.
     fn rx_context(&self, attr: Option<&mut fi_rx_attr>) -> Result<RxAttr> {
         let Some(attr) = attr else { return Ok(self.rx) };
         let get = RxAttr {
@@ -116,7 +119,8 @@ impl<E: Endpoint> EpFid<E> {
             rx_defaults: rx.op_flags,
             tx_size: 0,
             inject_size: 0,
-            // It hands this on to contexts that may have operations for later.
+            // The scalable endpoint hands this on to its contexts, which may have triggered
+            // operations.
             ground: Ground {
                 later: ground.later.filter(|_| info.caps() & FI_TRIGGER != 0),
                 ..ground

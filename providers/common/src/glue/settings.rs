@@ -13,7 +13,7 @@ use crate::progress::{Progress, Thread};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// The IP address an endpoint is to have; any when `info` leaves it open.
+/// The IP address an endpoint is to have; the unspecified one if `info` leaves it open.
 pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
     Addr::of_info(info)?.ip()
 }
@@ -22,25 +22,25 @@ pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
 /// progress thread if it has one (fi_domain(3)).
 #[derive(Debug)]
 pub struct DomainSettings {
-    /// What keeps calls, and threads of the provider's, apart.
+    /// The level of the domain's locks: what keeps calls and threads of the provider apart.
     pub level: Level,
     /// The application serializes all calls (FI_THREAD_DOMAIN).
     promised: bool,
-    /// It was opened for something that is done later ([`later::CAPS`]).
+    /// The domain was opened for something that is done when no lock is held ([`later::CAPS`]).
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
     /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB or FI_ADDR_IB_UD.
     pub addr_format: u32,
-    /// The regions registered.
+    /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
-    /// What the thread drives instead of the engine alone.
+    /// The source of progress that the thread drives instead of the engine alone.
     attended: OnceLock<Weak<dyn Progress>>,
 }
 
 impl DomainSettings {
-    /// What `info` asks for. `manual`: no progress thread whatever it says.
+    /// The settings that `info` asks for. `manual`: no progress thread, whatever `info` says.
     pub fn new(info: InfoRef<'_>, manual: bool) -> Result<Self> {
         let attr = info.domain().ok_or(Error::INVAL)?;
         let manual = manual
@@ -86,7 +86,7 @@ impl DomainSettings {
         self
     }
 
-    /// The domain's progress thread, which does not run yet, is to drive this.
+    /// Sets what the domain's progress thread, which does not run yet, is to drive.
     pub(crate) fn attend(&self, source: &Arc<dyn Progress>) {
         let _ = self.attended.set(Arc::downgrade(source));
     }

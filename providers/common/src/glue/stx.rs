@@ -19,7 +19,7 @@ pub(super) struct Stx {
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for Stx {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Stx {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_stx> for Stx {}

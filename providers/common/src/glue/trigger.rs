@@ -54,7 +54,7 @@ impl Op {
         }
     }
 
-    /// What a completion entry says it was.
+    /// The flags of the transfer's completion entry: FI_SEND, FI_TAGGED, FI_RMA …
     fn kind(&self) -> u64 {
         match self {
             Self::Send(_) => FI_SEND | FI_MSG,
@@ -68,7 +68,7 @@ impl Op {
         }
     }
 
-    /// The bytes that go out, and where they are lent from.
+    /// The buffer of the bytes that the transfer sends, if it sends any.
     fn source(&mut self) -> Option<&mut SendBuf> {
         match self {
             Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
@@ -78,7 +78,7 @@ impl Op {
         }
     }
 
-    /// Whether it goes out, and is no receive.
+    /// Whether the transfer sends, and is no receive.
     fn sends(&self) -> bool {
         !matches!(self, Self::Recv(_) | Self::Trecv(_))
     }
@@ -122,7 +122,7 @@ start!(
 );
 
 impl<E: Endpoint> EpFid<E> {
-    /// Hands a transfer to whom it is for.
+    /// Hands a transfer to the provider, to the counter it waits for, or to a group.
     fn start(&self, mut op: Op) -> Result {
         let (_, flags) = op.parts();
         let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
@@ -173,7 +173,8 @@ impl<E: Endpoint> EpFid<E> {
         let threshold = unsafe { trigger.trigger.threshold };
         // SAFETY: the counter is an open one of the application's.
         let cntr = unsafe { counter(threshold.cntr, &later) }?;
-        // An injected buffer is the application's again when the call returns.
+        // The buffer of an injected transfer is the application's again when the call returns,
+        // so its bytes are copied.
         let mut own = None;
         if injected && let Some(source) = op.source() {
             let bytes = source.to_boxed();
@@ -233,26 +234,26 @@ impl<E: Endpoint> Port for Shared<E> {
 }
 
 impl<E: Endpoint> Shared<E> {
-    /// What tasks of this endpoint have in common.
+    /// The lane of this endpoint's tasks.
     pub(super) fn lane(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
     /// Posts an operation from a task.
     pub(super) fn post(&self, op: Op) -> Result {
-        // `stop_later` waits for tasks after it has set this.
+        // `stop_later` sets `closed`, and waits for tasks afterwards.
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::CANCELED);
         }
         self.hand(op.sends(), |ep| op.post(ep))
     }
 
-    /// The endpoint's way to what the domain does later.
+    /// The endpoint's access to what its domain does later, if the domain was opened for such.
     pub(super) fn aside(&self) -> Option<Aside> {
         Some(Aside { later: self.ground.later.clone()?, lane: self.lane() })
     }
 
-    /// The endpoint closes: nothing is posted to it any more by the domain.
+    /// Called when the endpoint closes: tasks of the domain post nothing to it any more.
     pub(super) fn stop_later(&self) {
         if let Some(later) = &self.ground.later {
             self.closed.store(true, Ordering::SeqCst);
@@ -260,7 +261,7 @@ impl<E: Endpoint> Shared<E> {
         }
     }
 
-    /// The endpoint is closed, and uses no memory of the domain's any more.
+    /// Called when the endpoint is closed: forgets its operations that the domain has under way.
     pub(super) fn leave_later(&self) {
         if let Some(later) = &self.ground.later {
             later.leave(self.lane());
@@ -273,20 +274,19 @@ impl<E: Endpoint> Shared<E> {
         }
     }
 
-    /// fi_cancel of an operation that still waits for its counter; whether there
-    /// is one.
+    /// fi_cancel of an operation that still waits for its counter; false if there is none.
     pub(super) fn cancel_triggered(&self, context: *mut c_void) -> bool {
         let name = Name::Operation(context as usize);
         self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
     }
 
-    /// Where operations are reported that the provider was not handed. A copy: no lock is held
-    /// while that happens.
+    /// A copy of the endpoint's ledger, to report operations that were not handed to the
+    /// provider without holding a lock.
     pub(super) fn ledger(&self) -> Ledger {
         self.bindings().ledger.clone()
     }
 
-    /// Reports a failure as that of any other operation of the endpoint.
+    /// Reports the failure of an operation that was not handed to the provider, like any other.
     pub(super) fn report(&self, error: CompletionError) {
         if !self.closed.load(Ordering::SeqCst) {
             self.ledger().fail(error);
@@ -307,7 +307,7 @@ unsafe fn counter(cntr: *mut fid_cntr, later: &Arc<Later>) -> Result<Arc<Cntr>> 
     if cntr.triggers(later) { Ok(cntr) } else { Err(Error::INVAL) }
 }
 
-/// Deferred work of the application's.
+/// Deferred work of the application (struct fi_deferred_work).
 #[derive(Clone, Copy)]
 struct Work(*const fi_deferred_work);
 
@@ -326,7 +326,8 @@ impl Work {
             0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | ASIDE),
             _ => Err(Error::BADFLAGS),
         };
-        // A buffer for several messages has no one completion to count.
+        // A multi-receive buffer has several completions, so that none of them is that of the
+        // work.
         let rx = |flags: u64| match flags & !((RX_FLAGS | FI_TRIGGER) & !abi::FI_MULTI_RECV) {
             0 => Ok(flags & !(FI_COMPLETION | FI_TRIGGER) | ASIDE),
             _ => Err(Error::NOSYS),
@@ -385,12 +386,11 @@ impl Work {
         }
     }
 
-    /// What is to be done for a transfer, and the counter it needs.
+    /// The task of deferred work that is a transfer, and the counters it needs.
     ///
-    /// # Safety
-    /// As [`Work::op`].
+    /// # Safety The contract of [`Work::op`].
     unsafe fn transfer<E: Endpoint>(self, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
-        // What can be wrong with it is said now.
+        // Errors in the work are reported now, not when its time has come.
         // SAFETY: by this function's contract.
         let (op, asked) = unsafe { self.op::<E>() }?;
         // SAFETY: by this function's contract; the endpoint comes first in the
@@ -454,10 +454,9 @@ impl Work {
         Ok((Task::new(lane, run), Vec::new()))
     }
 
-    /// What is to be done for a change of a counter, and the counter.
+    /// The task of deferred work that changes a counter, and that counter.
     ///
-    /// # Safety
-    /// As [`Work::op`].
+    /// # Safety The contract of [`Work::op`].
     unsafe fn count(self, set: bool, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
         // SAFETY: by this function's contract; the type says which member it is.
         let (work, op) = unsafe { (&*self.0, (*self.0).op.cntr.as_ref().ok_or(Error::INVAL)?) };
@@ -484,7 +483,7 @@ impl Work {
 /// The lane of changes of counters, which never have to be tried again.
 const COUNTERS: usize = 0;
 
-/// The outcome with the context that the application gave.
+/// Puts the context that the application gave into an outcome.
 fn renamed(outcome: Outcome, context: Context) -> Outcome {
     match outcome {
         Ok(of) => Ok(Completion { context, flags: of.flags & !ASIDE, ..of }),
@@ -496,10 +495,10 @@ fn renamed(outcome: Outcome, context: Context) -> Outcome {
 }
 
 impl<E: Endpoint> Shared<E> {
-    /// Deferred work is done: counts it, and says so to the endpoint's queue and
-    /// counter if the flags of the work asked for that.
+    /// Counts deferred work that is done, and reports it to the endpoint's queue and counter if
+    /// the flags of the work ask for that.
     fn finish(&self, asked: u64, to: Option<Arc<InUse>>, outcome: Outcome) {
-        // In use no more: whoever sees the count may close it.
+        // The counter is not in use any more: an application that sees the count may close it.
         let to = to.map(|in_use| in_use.0.clone());
         let reported = asked & FI_COMPLETION != 0;
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
@@ -513,7 +512,7 @@ impl<E: Endpoint> Shared<E> {
                 Err(_) => cntr.failed(),
             }
         }
-        // A failure that no counter tells of is told in any case.
+        // A failure that no counter shows is reported in any case.
         if (reported || (to.is_none() && outcome.is_err())) && !self.closed.load(Ordering::SeqCst) {
             let sent = flags & FI_RECV == 0;
             ledger.write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
@@ -552,8 +551,8 @@ unsafe fn flushed(arg: *mut c_void, later: &Arc<Later>) -> Result<Option<Arc<Cnt
     }
     // SAFETY: by this function's contract; either begins with more than a fid's size.
     unsafe {
-        // The work begins with room of the library's, in which nothing of ours looks
-        // like a counter.
+        // The structure of deferred work begins with room of the library's, in which the library
+        // puts nothing that looks like a counter.
         let is_counter = class_of(arg.cast::<fid>()) == Some(FI_CLASS_CNTR as usize);
         if is_counter && let Ok(cntr) = counter(arg.cast(), later) {
             return Ok(Some(cntr));
