@@ -245,7 +245,7 @@ impl Addr {
         }
     }
 
-    /// The same port of the host that has the other address.
+    /// Sets the host to that of the other address; the port stays.
     pub fn set_host(&mut self, other: &Self) {
         match (self, other) {
             (Self::Ip(addr), Self::Ip(other)) => addr.set_ip(other.ip()),

@@ -82,7 +82,7 @@ pub struct Operation {
     op: fi_op,
 }
 
-/// What can be done with a type.
+/// A class of data types, which decides the operations that can be done with them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Integers: all operations.
@@ -593,7 +593,7 @@ mod x87 {
     use super::{Element, Equal, Greater, Less, Ordering};
     use std::arch::asm;
 
-    /// As it lies in memory; what is behind the first ten bytes means nothing.
+    /// A long double as it lies in memory; the six bytes behind the first ten mean nothing.
     #[derive(Clone, Copy)]
     pub(super) struct LongDouble([u8; 16]);
 

@@ -195,7 +195,7 @@ impl Av {
         !others.iter().any(|other| *other as u32 == self.format)
     }
 
-    /// All indices, in order.
+    /// The indices of all addresses in the vector, in order.
     pub(crate) fn indices(&self) -> Vec<fi_addr_t> {
         self.table().entries.iter().map(|(index, _)| u64::from(index)).collect()
     }

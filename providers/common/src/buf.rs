@@ -259,7 +259,7 @@ pub struct SendBuf(Segments);
 unsafe impl Send for SendBuf {}
 
 impl SendBuf {
-    /// One contiguous buffer.
+    /// A contiguous buffer of bytes to send.
     ///
     /// # Safety
     /// `len` bytes at `buf` stay readable until the transfer is complete.
@@ -332,7 +332,7 @@ pub struct RecvBuf(Segments);
 unsafe impl Send for RecvBuf {}
 
 impl RecvBuf {
-    /// One contiguous buffer.
+    /// A contiguous buffer to receive into.
     ///
     /// # Safety
     /// `len` bytes at `buf` stay writable, and untouched by the application,
@@ -452,7 +452,7 @@ macro_rules! lent {
                 Self(self.0.part(from, len))
             }
 
-            /// How many segments it has.
+            /// How many segments the buffer has.
             pub fn segments(&self) -> usize {
                 self.0.as_slice().len()
             }

@@ -40,7 +40,7 @@ pub struct Cntr {
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
-    /// What requests wait for the counter in, if the domain may have such.
+    /// The domain's [`Later`], in which requests may wait for the counter.
     later: Option<Arc<Later>>,
     /// The smallest threshold that a request waits for.
     next: AtomicU64,
@@ -140,12 +140,12 @@ impl Cntr {
         }
     }
 
-    /// What was counted.
+    /// The counter's value.
     pub(crate) fn value(&self) -> u64 {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// What was counted, with failures.
+    /// The counter's value and its errors, added up.
     pub(crate) fn sum(&self) -> u64 {
         self.value().saturating_add(self.errors.load(Ordering::SeqCst))
     }

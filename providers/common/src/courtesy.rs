@@ -146,9 +146,9 @@ fn now() -> u64 {
 /// How a caller gives way after looking in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
-    /// It offers the processor to other threads (sched_yield(2)).
+    /// The caller offers the processor to other threads (sched_yield(2)).
     Processor,
-    /// It sleeps so many nanoseconds, or until there is something to do.
+    /// The caller sleeps so many nanoseconds, or until there is something to do.
     Sleep(u64),
 }
 

@@ -69,7 +69,7 @@ pub struct Completion {
 /// One failed operation.
 #[derive(Clone, Debug)]
 pub struct CompletionError {
-    /// What is known of the operation.
+    /// The failed operation, as far as it is known.
     pub of: Completion,
     /// Bytes that did not fit (FI_ETRUNC).
     pub olen: usize,
@@ -241,7 +241,7 @@ pub struct OnDomain {
     /// Called if the application can block on the new object: the domain then starts its
     /// progress thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
-    /// What the domain does later, if anything may wait for a counter.
+    /// What the domain does when no lock is held, if anything may wait for a counter.
     pub later: Option<Arc<Later>>,
 }
 

@@ -55,7 +55,7 @@ impl About {
 
 /// How a message waits for a receive.
 pub trait Body {
-    /// All bytes of the message, if they are here.
+    /// The bytes of the message, if all of them are here.
     fn bytes(&self) -> Option<&[u8]>;
     /// Bytes of memory that the waiting message takes.
     fn cost(&self) -> usize;
@@ -194,7 +194,7 @@ pub struct Inbox<B> {
     peers: Vec<Known>,
     /// Bytes that waiting messages of strangers take.
     of_strangers: usize,
-    /// With FI_SOURCE_ERR: the addresses of peers, for those without a name.
+    /// With FI_SOURCE_ERR: the addresses of peers that have no name, by their numbers.
     addrs: Option<HashMap<u32, Vec<u8>>>,
 }
 

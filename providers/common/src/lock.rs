@@ -33,7 +33,7 @@ pub struct Lock<T> {
 /// What keeps users of a [`Lock`] apart.
 #[derive(Clone, Debug)]
 pub enum Level {
-    /// Any thread may come at any time.
+    /// Any thread may take the lock at any time.
     Shared,
     /// The application serializes all calls, and nothing of ours runs beside it.
     Serialized,

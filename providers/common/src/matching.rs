@@ -467,7 +467,7 @@ struct Index {
     buckets: Box<[List]>,
     /// Places in the lists, by the messages' numbers.
     links: Vec<Link>,
-    /// When it was wanted last.
+    /// The value of the messages' `clock` when the index was used last.
     wanted: u64,
 }
 

@@ -256,7 +256,7 @@ impl Monitor {
 struct Imported {
     monitor: *mut fid_mem_monitor,
     ops: fi_ops_mem_monitor,
-    /// What `notified` is given; kept until the monitor is closed.
+    /// The notices that `notified` is given by address, kept until the monitor is closed.
     _notices: Arc<Notices>,
 }
 

@@ -73,7 +73,7 @@ pub struct Wanted {
     pub base: usize,
     /// Length in bytes; `base + len` does not overflow.
     pub len: usize,
-    /// Whose memory it is.
+    /// The kind of memory: of the process, a dma-buf file, or a device.
     pub place: Place,
     /// What may be done with the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,

@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a provider registers memory.
 pub trait Registrar: Send + Sync + 'static {
-    /// What registering gives; dropping it deregisters, in any thread.
+    /// A registered region; dropping it deregisters the memory, in any thread.
     type Region: Send + Sync + 'static;
-    /// What matters of a region besides its place: access rights, key of a
-    /// protection domain, interface of the memory.
+    /// What a region must have beside its range to serve a look-up: access rights, protection
+    /// domain, interface of the memory.
     type Kind: Copy + PartialEq + Send + std::fmt::Debug + 'static;
 
     /// Registers this memory.
@@ -33,17 +33,17 @@ pub trait Registrar: Send + Sync + 'static {
     }
 }
 
-/// How much is kept.
+/// How many regions, of how many bytes, a cache keeps at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Regions; 0 turns the cache off.
+    /// Most regions; 0 turns the cache off.
     pub count: usize,
-    /// Their bytes in all.
+    /// Most bytes of all regions together.
     pub bytes: usize,
 }
 
 impl Limits {
-    /// By `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE`.
+    /// The limits that `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` set.
     pub fn from_env() -> Self {
         Self {
             count: param::core_size(c"mr_cache_max_count").unwrap_or(1024),
@@ -52,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Half of what there is for each processor.
+/// Bytes of half of the memory that there is for each processor.
 fn share_of_memory() -> usize {
     let memory = sysconf(libc::_SC_PHYS_PAGES).saturating_mul(sysconf(libc::_SC_PAGESIZE));
     memory / sysconf(libc::_SC_NPROCESSORS_ONLN).max(1) / 2
@@ -63,7 +63,7 @@ fn share_of_memory() -> usize {
 pub struct Stats {
     /// Regions in the cache now.
     pub count: usize,
-    /// Their bytes.
+    /// Bytes of the regions in the cache now.
     pub bytes: usize,
     /// Look-ups that found a region.
     pub hits: u64,
@@ -86,7 +86,7 @@ struct Entry<R: Registrar> {
 struct Slot<R: Registrar> {
     entry: Arc<Entry<R>>,
     users: usize,
-    /// Its key in `idle` while there are no users.
+    /// The region's key in `idle` while it has no users.
     idle_since: u64,
 }
 
@@ -95,10 +95,10 @@ type Tree<R> = BTreeMap<usize, Slot<R>>;
 struct State<R: Registrar> {
     /// Each kind's slots by their starts.
     trees: Vec<(R::Kind, Tree<R>)>,
-    /// What nobody uses, longest ago first: kind and start.
+    /// Regions without users, those unused for longest first: kind and start.
     idle: BTreeMap<u64, (R::Kind, usize)>,
     clock: u64,
-    /// What is being registered, and whether it changed meanwhile.
+    /// Ranges that are being registered, and whether they changed meanwhile.
     coming: Vec<(u64, Range<usize>, bool)>,
     seen: Seen,
     stats: Stats,
@@ -125,7 +125,7 @@ pub struct Cached<R: Registrar> {
     // First, so that a region that has left the cache goes before its registrar.
     entry: Arc<Entry<R>>,
     cache: Arc<Cache<R>>,
-    /// The cache counts this user.
+    /// The region is in the cache, which counts this user.
     counted: bool,
 }
 
@@ -181,8 +181,8 @@ impl<R: Registrar> Cache<R> {
         self.miss(monitor, state, ticket, range, kind)
     }
 
-    /// Registers what was not found. What changes from here on is noticed
-    /// because it is announced and watched first.
+    /// Registers memory that was not found in the cache. The range is announced and watched
+    /// first, so that changes from here on are noticed.
     fn miss(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
@@ -194,7 +194,7 @@ impl<R: Registrar> Cache<R> {
         let watched = monitor.watch(range.clone()).is_ok();
         let register = || self.registrar.register(range.start, range.len(), kind);
         let region = register().or_else(|error| {
-            // What the cache keeps may be all that is in the way.
+            // Registering may fail only because the cache keeps too much.
             if self.flush() == 0 { Err(error) } else { register() }
         });
         let mut dead = Vec::new();
@@ -218,7 +218,8 @@ impl<R: Registrar> Cache<R> {
         let mut watch_ends = watched;
         if watched && same {
             if let Some(other) = state_now.find(&range, kind, monitor, &mut dead) {
-                // Somebody was faster; ours goes, outside the lock.
+                // Another thread registered the range meanwhile; ours is dropped, outside the
+                // lock.
                 let ours = std::mem::replace(&mut entry, other);
                 drop(state_now);
                 monitor.unwatch(range);
@@ -237,7 +238,7 @@ impl<R: Registrar> Cache<R> {
         Ok(self.handle(entry, kept))
     }
 
-    /// Drops every region that nobody uses; how many.
+    /// Drops every region without users; returns how many.
     pub fn flush(&self) -> usize {
         let Some((monitor, state)) = &self.on else { return 0 };
         let mut dead = Vec::new();
@@ -249,7 +250,7 @@ impl<R: Registrar> Cache<R> {
         count
     }
 
-    /// What it has done so far; also reads what the monitor has reported.
+    /// What the cache has done so far; reads what the monitor has reported first.
     pub fn stats(&self) -> Stats {
         let Some((monitor, state)) = &self.on else { return Stats::default() };
         let mut dead = Vec::new();
@@ -296,7 +297,7 @@ impl<R: Registrar> State<R> {
         }
     }
 
-    /// This memory is not what it was.
+    /// Takes regions out whose memory has changed.
     fn changed(&mut self, range: Range<usize>, dead: &mut Dead<R>) {
         if range.is_empty() {
             return;
@@ -336,7 +337,7 @@ impl<R: Registrar> State<R> {
         dead.push(slot.entry);
     }
 
-    /// Drops what was not used for the longest time; `false` if all is in use.
+    /// Takes out the region that was unused for the longest time; `false` if all are in use.
     fn evict(&mut self, dead: &mut Dead<R>) -> bool {
         let Some((_, (kind, start))) = self.idle.first_key_value().map(|(a, b)| (*a, *b)) else {
             return false;
@@ -346,7 +347,7 @@ impl<R: Registrar> State<R> {
         true
     }
 
-    /// A region for this, with a user more.
+    /// Finds a region that serves a range, and counts one user more.
     fn find(
         &mut self,
         range: &Range<usize>,
@@ -402,7 +403,7 @@ impl<R: Registrar> State<R> {
         if range.len() > limits.bytes {
             return false;
         }
-        // What lies within it is of no use any more.
+        // Regions within the new one are of no use any more.
         for at in 0..self.trees.len() {
             let (of, tree) = &self.trees[at];
             let of = *of;

@@ -1,13 +1,13 @@
 //! What locks and wait objects are built on. The programs of `model/` put another version
 //! of this in its place, under which they try the orders in which threads may run.
 pub(crate) use std::hint::spin_loop;
-/// With [`barrier_in_all_threads`] on the other side this is as good as a full fence.
+/// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
 pub(crate) use std::sync::atomic::compiler_fence;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread::yield_now;
 
-/// How often a lock that is held is looked at before the thread sleeps.
+/// How often a thread looks at a lock that is held before it sleeps.
 pub(crate) const SPINS: u32 = 100;
 
 /// Says that the process is going to use [`barrier_in_all_threads`]; false where the kernel

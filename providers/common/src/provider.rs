@@ -83,8 +83,8 @@ impl Provider {
         }
     }
 
-    /// What a plug-in's `fi_prov_ini` begins with: under another name, if the
-    /// user wants one, the first time that the provider is handed out.
+    /// Hands the provider to the core, at the start of a plug-in's `fi_prov_ini`: with another
+    /// name, if the user wants one, the first time.
     pub fn hand_out(&'static self, name: Option<CString>) -> *mut fi_provider {
         if !self.handed_out.swap(true, Ordering::AcqRel)
             && let Some(name) = name
@@ -96,8 +96,8 @@ impl Provider {
         self.as_ptr()
     }
 
-    /// With something to be done when the program ends (fi_provider(7)): the core
-    /// calls it once, from its destructor, when other threads may still run.
+    /// Adds what is to be done when the program ends (fi_provider(7)): the core calls it once,
+    /// from its destructor, when other threads may still run.
     #[must_use]
     pub const fn with_cleanup(self, cleanup: unsafe extern "C" fn()) -> Self {
         // SAFETY: `self` is owned: nobody else has a pointer to it yet.

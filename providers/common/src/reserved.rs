@@ -40,15 +40,15 @@ pub const ONLY_TAG: u64 = 1 << 63;
 /// The flags above: calls of the application's never pass them on.
 pub(crate) const OWN_FLAGS: u64 = TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
 
-/// In the place of the flags of an entry in a completion queue's ring: the entry is the next
-/// of the failures.
+/// In place of an entry's flags in a completion queue's ring: the entry stands for the next
+/// failure.
 pub(crate) const ERROR_MARK: u64 = u64::MAX;
 
 /// The bit of the tag of all messages of the library's own. An endpoint without FI_COLLECTIVE
 /// and FI_MULTICAST has none of those, and leaves the bit to the application.
 pub const OWN_TAG: u64 = 1 << 63;
 
-/// With [`OWN_TAG`]: it is about joining a group of a collective.
+/// With [`OWN_TAG`]: the message is about joining a group of a collective.
 pub(crate) const JOINING_TAG: u64 = 1 << 62;
 
 /// The tag of notices of collective groups: no group, no operation.
@@ -65,7 +65,7 @@ pub(crate) const SEQ_BITS: u32 = 14;
 /// and above those the group's number, or what a set of members is known by.
 pub(crate) const GROUP_SHIFT: u32 = RANK_BITS + SEQ_BITS;
 
-/// What the address of a set of addresses looks like.
+/// The bit that marks the address of a set of addresses (fi_av_set_addr).
 pub(crate) const AV_SET_ADDR: fi_addr_t = 1 << 61;
 
 /// What the address of a group of a collective looks like; its number is the lower half.

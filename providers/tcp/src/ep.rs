@@ -194,7 +194,8 @@ impl Endpoint for TcpEp {
 
     fn cancel(&self, context: Context, aside: bool) -> Result {
         if matches!(self.part, Part::Context(_, Half::Transmit, _)) {
-            // It has no receives; those of the engine's endpoint are another's.
+            // A transmit context has no receives: those of the engine's endpoint are the receive
+            // context's.
             return Ok(());
         }
         self.engine.lock().cancel(self.id, context, aside);

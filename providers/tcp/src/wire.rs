@@ -191,7 +191,7 @@ impl AtomicWord {
     }
 }
 
-/// How the headers of messages with nothing special to them start, as a number.
+/// The first eight bytes of a plain message's header, as a number.
 const PLAIN_UNTAGGED: u64 =
     u64::from_ne_bytes([VERSION, Op::Msg as u8, 0, 0, 0, 0, BASE_LEN as u8, 0]);
 const PLAIN_TAGGED: u64 =
@@ -342,7 +342,7 @@ impl Header {
     pub fn plain(bytes: &[u8]) -> Option<Plain<'_>> {
         let (start, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<8>()?;
-        // All of the header's start but its version, its segments and its number.
+        // The first eight bytes of the header without its version, number of places and number.
         let kind = u64::from_ne_bytes(*start) & PLAIN_MASK;
         let (tag, rest, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
             let (tag, rest) = rest.split_first_chunk::<8>()?;

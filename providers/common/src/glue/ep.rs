@@ -170,7 +170,7 @@ impl<E> Deref for Shared<E> {
 /// An endpoint, as C holds it.
 #[repr(C)]
 pub struct EpFid<E> {
-    /// Its transfer tables change once, when the endpoint is enabled.
+    /// The C structure. Its ops tables of transfers change once, when the endpoint is enabled.
     c: UnsafeCell<fid_ep>,
     /// Default flags of sends (`tx_`) and receives (`rx_`): of calls without flags of their own,
     /// and those added to calls that have flags (`_msg_`).

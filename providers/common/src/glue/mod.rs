@@ -222,7 +222,7 @@ impl RemoteSegments {
         count: 0,
     };
 
-    /// One place.
+    /// A list with one place.
     pub fn one(addr: u64, len: u64, key: u64) -> Self {
         let mut all = Self::EMPTY;
         all.segments[0] = RemoteSegment { addr, len, key };
@@ -263,7 +263,7 @@ pub struct WriteOp {
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
-    /// As for [`SendOp`].
+    /// Flags as in [`SendOp::flags`].
     pub flags: u64,
 }
 
@@ -302,7 +302,7 @@ pub struct AtomicOp {
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
-    /// As for [`SendOp`].
+    /// Flags as in [`SendOp::flags`].
     pub flags: u64,
 }
 

@@ -64,7 +64,7 @@ unbuilt! {
     pub(crate) fn collmsg(Ep, *const fi_msg_collective, *mut fi_ioc, Desc, usize, u64) -> ssize_t;
 }
 
-/// No remote memory access.
+/// The table of endpoints without remote memory access.
 pub(crate) static NO_RMA: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
     read: Some(read),
@@ -78,7 +78,7 @@ pub(crate) static NO_RMA: fi_ops_rma = fi_ops_rma {
     injectdata: Some(rma_injectdata),
 };
 
-/// No atomics.
+/// The table of endpoints without atomic operations.
 pub(crate) static NO_ATOMIC: fi_ops_atomic = fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
     write: Some(atomic),
@@ -96,7 +96,7 @@ pub(crate) static NO_ATOMIC: fi_ops_atomic = fi_ops_atomic {
     compwritevalid: Some(valid),
 };
 
-/// No collectives.
+/// The table of endpoints without collective operations.
 pub(crate) static NO_COLLECTIVE: fi_ops_collective = fi_ops_collective {
     size: size_of::<fi_ops_collective>(),
     barrier: Some(barrier),

@@ -196,9 +196,9 @@ impl Drop for Fabric {
 #[derive(Debug)]
 pub struct Domain {
     raw: NonNull<fid_domain>,
-    /// Memory of transfers must be registered (FI_MR_LOCAL).
+    /// Whether memory of transfers must be registered (FI_MR_LOCAL).
     local: bool,
-    /// Peers name memory by its virtual address (FI_MR_VIRT_ADDR).
+    /// Whether peers name memory by its virtual address (FI_MR_VIRT_ADDR).
     virt_addr: bool,
     fabric: Arc<Fabric>,
 }
@@ -268,7 +268,8 @@ impl Domain {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
-    /// As [`register_send`](Self::register_send), for a buffer that receives.
+    /// Registers every segment of a buffer that receives, like
+    /// [`register_send`](Self::register_send).
     pub fn register_recv(
         self: &Arc<Self>,
         buf: &RecvBuf,
@@ -278,7 +279,7 @@ impl Domain {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
-    /// Registers under a key that is free.
+    /// Registers memory under a key that is free.
     fn register_any(
         self: &Arc<Self>,
         iov: iovec,
@@ -288,7 +289,7 @@ impl Domain {
     ) -> Result<Region> {
         for _ in 0..MAX_KEYS {
             match self.register(iov, access, offset, key()) {
-                // The application has it, or a transfer of long ago.
+                // The key is taken, by the application or an old transfer: another is tried.
                 Err(Error::NOKEY) => {}
                 other => return other,
             }
@@ -347,7 +348,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// For a core with keys of so many bytes (domain_attr.mr_key_size).
+    /// Keys for a core whose keys have this many bytes (domain_attr.mr_key_size).
     pub fn new(key_size: usize) -> Self {
         let mask = match u32::try_from(key_size) {
             Ok(size @ 1..8) => (1 << (8 * size)) - 1,
@@ -359,7 +360,7 @@ impl Keys {
     /// Another key, which may be taken.
     pub fn draw(&self) -> u64 {
         let key = self.secret.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) & self.mask;
-        // No key at all.
+        // FI_KEY_NOTAVAIL is no key.
         if key == abi::FI_KEY_NOTAVAIL { self.draw() } else { key }
     }
 }
@@ -388,7 +389,7 @@ impl Backing for Regions {
 /// One of the application's regions. Fields close in this order.
 struct Registered {
     region: Region,
-    /// Counts peers' writes to it.
+    /// The counter of peers' writes to the region.
     cntr: OnceLock<Arc<Cntr>>,
 }
 
@@ -407,7 +408,7 @@ impl Backed for Registered {
 #[derive(Debug)]
 pub struct Region {
     raw: NonNull<fid_mr>,
-    /// How a peer names its first byte.
+    /// The address by which a peer names the region's first byte.
     base: u64,
     len: usize,
     domain: Arc<Domain>,
@@ -419,23 +420,23 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Its key.
+    /// The region's key.
     pub fn key(&self) -> u64 {
         // SAFETY: open; the core does not change it.
         unsafe { self.raw.as_ref().key }
     }
 
-    /// How a peer names its first byte.
+    /// The address by which a peer names the region's first byte.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Its bytes.
+    /// Length of the region in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -481,7 +482,7 @@ impl Cntr {
         Ok(Arc::new(Self { raw, _domain: domain.clone() }))
     }
 
-    /// Its value.
+    /// The counter's value.
     pub fn read(&self) -> u64 {
         let _uncancelled = Uncancelled::new();
         // SAFETY: open.
@@ -522,14 +523,14 @@ impl Buf {
         Layout::from_size_align(len.max(1), 16).unwrap_or(Layout::new::<u64>())
     }
 
-    /// -FI_ENOMEM if there is not as much.
+    /// A zeroed buffer of `len` bytes; -FI_ENOMEM if there is no memory.
     fn new(len: usize) -> Result<Self> {
         // SAFETY: the layout has a size.
         let base = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)) });
         Ok(Self { base: base.ok_or(Error::NOMEM)?, len, region: None })
     }
 
-    /// In the place of one that was lost.
+    /// A buffer without memory, in the place of one that was lost.
     fn none() -> Self {
         let layout = Self::layout(0);
         Self::new(0).unwrap_or_else(|_| handle_alloc_error(layout))
@@ -539,8 +540,8 @@ impl Buf {
         self.region.as_ref().map_or(ptr::null_mut(), |region| region.desc())
     }
 
-    /// Copies what an application sends; that as what is sent in its place. The transfer
-    /// that sends it keeps this until it is complete.
+    /// Copies what an application sends, and returns the copy as what is to be sent instead. The
+    /// transfer must keep this buffer until it is complete.
     pub fn copy_of(&mut self, sent: &SendBuf) -> Result<SendBuf> {
         let bytes = self.get_mut(..sent.len()).ok_or(Error::MSGSIZE)?;
         sent.copy_to(0, bytes);

@@ -22,32 +22,32 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries read in one call.
+/// Most entries read in one call.
 const BATCH: usize = 16;
 
 /// What entries of messages do not say of those that [`SharedRx::pass_on`] can have.
 const SPECIAL: u64 = abi::FI_REMOTE_WRITE | abi::FI_REMOTE_CQ_DATA | abi::FI_TAGGED;
 
-/// The fewest entries of a queue that it is opened with.
+/// Fewest entries that a queue is opened with.
 const LEAST_ENTRIES: usize = 8;
 
 /// A transfer under way.
 #[derive(Debug)]
 struct Flight {
-    /// What it sends from or receives to, if that is ours.
+    /// The buffer of ours that the transfer sends from or receives to, if any.
     buf: Option<Buf>,
     token: u64,
-    /// The endpoint or shared context it was posted to.
+    /// The endpoint or shared receive context the transfer was posted to.
     owner: u32,
     kind: Kind,
-    /// Tells it from earlier ones in the same place.
+    /// Tells the transfer from earlier ones in the same slot.
     number: u32,
-    /// Its place among those of its owner.
+    /// Neighbours in the list of its owner's transfers.
     prev: u32,
     next: u32,
 }
 
-/// What of a completion queue a transfer may take.
+/// How much of a completion queue a kind of transfer may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Anything but a receive: all that is left.
@@ -63,7 +63,7 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Flights {
     slab: Slab<Flight>,
-    /// The last of each owner's.
+    /// The last transfer of each owner.
     owners: Slab<u32>,
     numbers: u32,
     /// Entries of the queue.
@@ -106,14 +106,14 @@ impl Flights {
         Ok((u64::from(number) << 32 | u64::from(id)) as usize)
     }
 
-    /// What a completion's context names.
+    /// The transfer that a completion's context names, if it is under way.
     #[inline(always)]
     fn get(&self, context: usize) -> Option<&Flight> {
         let (number, id) = ((context as u64 >> 32) as u32, context as u32);
         self.slab.get(id).filter(|flight| flight.number == number)
     }
 
-    /// The same, taken out.
+    /// Takes out the transfer that a completion's context names.
     #[inline]
     fn take(&mut self, context: usize) -> Option<Flight> {
         self.get(context)?;
@@ -135,7 +135,7 @@ impl Flights {
         Some(flight)
     }
 
-    /// One owner's, the last first.
+    /// The transfers of one owner, the last first.
     fn of(&self, owner: u32) -> impl Iterator<Item = (u32, &Flight)> {
         let mut id = self.owners.get(owner).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {
@@ -146,7 +146,7 @@ impl Flights {
         })
     }
 
-    /// Takes out all of one owner, in the order of their posting; it posts no more.
+    /// Takes out all transfers of one owner, which posts no more, in the order of their posting.
     fn take_all(&mut self, owner: u32) -> Vec<Flight> {
         let mut ids: Vec<_> = self.of(owner).map(|(id, _)| id).collect();
         ids.reverse();
@@ -159,31 +159,32 @@ impl Flights {
 /// A transfer that is complete.
 #[derive(Debug)]
 pub struct Done {
-    /// What it was posted with; `None` for what a peer did by itself, such as a
+    /// The token the transfer was posted with; `None` for what a peer did by itself, such as a
     /// write with remote CQ data.
     pub token: Option<u64>,
-    /// The buffer it was posted with.
+    /// The buffer of ours the transfer was posted with.
     pub buf: Option<Buf>,
-    /// What it was (fi_cq(3)).
+    /// The flags of the completion (fi_cq(3)).
     pub flags: u64,
     /// Bytes received.
     pub len: usize,
     /// Remote CQ data.
     pub data: u64,
-    /// The tag, of what FI_TAGGED says it has one.
+    /// The message's tag, if `flags` has FI_TAGGED.
     pub tag: u64,
     /// The source, as [`Endpoint::set_source`] set it for the connection it came on;
     /// FI_ADDR_NOTAVAIL of a failure.
     pub src: fi_addr_t,
-    /// Why it failed.
+    /// The error if the transfer failed.
     pub error: Option<Error>,
 }
 
-/// What a queue had to read, as the core wrote it: room that is used again and again.
+/// The entries that were read from a queue, as the core wrote them; the room is used again and
+/// again.
 pub struct Entries {
     room: [MaybeUninit<fi_cq_tagged_entry>; BATCH],
     from: [fi_addr_t; BATCH],
-    /// The next to be looked at, and how many the core wrote.
+    /// Index of the next entry to be looked at, and how many the core wrote.
     next: usize,
     len: usize,
 }
@@ -191,7 +192,7 @@ pub struct Entries {
 // SAFETY: contexts are numbers of ours, and no address is followed.
 unsafe impl Send for Entries {}
 
-/// One of them.
+/// One entry of [`Entries`].
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     of: &'a fi_cq_tagged_entry,
@@ -206,7 +207,7 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// The most that are read at a time.
+    /// Most entries that are read at a time.
     pub const MAX: usize = BATCH;
 
     /// The next entry, once each.
@@ -240,9 +241,9 @@ pub struct Cq {
     raw: NonNull<fid_cq>,
     /// Whoever stands on the queue serializes what it does with it: the level of its lock.
     flights: Lock<Flights>,
-    /// A thread that is cancelled survives reading it.
+    /// The core agreed that reading the queue is no cancellation point ([`SPARES_CALLERS`]).
     spares_callers: bool,
-    /// Not to be closed before it.
+    /// The wait set, which must not be closed before the queue.
     _set: Option<Arc<WaitSet>>,
     domain: Arc<Domain>,
 }
@@ -283,7 +284,7 @@ impl Cq {
         };
         let raw = loop {
             match any(size) {
-                // As much as the core has.
+                // The core takes no queue of this size: half of it is tried.
                 Err(_) if size / 2 >= LEAST_ENTRIES => size /= 2,
                 other => break other?,
             }
@@ -310,7 +311,7 @@ impl Cq {
         self.flights.lock_within().owners.insert(NONE)
     }
 
-    /// What becomes readable with a completion, if the core has that.
+    /// A descriptor that becomes readable with a completion, if the core has one.
     pub fn fd(&self) -> Option<RawFd> {
         let mut fd: c_int = -1;
         // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
@@ -318,7 +319,7 @@ impl Cq {
         (fd >= 0).then_some(fd)
     }
 
-    /// How many transfers can be under way at a time; then it is -FI_EAGAIN.
+    /// How many transfers can be under way at a time; one more gives -FI_EAGAIN.
     pub fn size(&self) -> usize {
         self.flights.lock_within().room
     }
@@ -328,9 +329,9 @@ impl Cq {
         self.flights.lock_within().slab.len()
     }
 
-    /// Reads what is complete, up to `max` entries; how many there were. -FI_EAVAIL: the
-    /// next is a failure, for [`read_error`](Self::read_error). Any other error is the
-    /// core's, about the queue itself.
+    /// Reads up to `max` entries; returns how many there were. -FI_EAVAIL: the next entry is a
+    /// failure, for [`read_error`](Self::read_error). Any other error is the core's, about the
+    /// queue itself.
     #[inline(always)]
     pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
@@ -353,7 +354,7 @@ impl Cq {
         Ok(entries.len)
     }
 
-    /// What an entry means; nothing if it is of an endpoint closed meanwhile.
+    /// The transfer that an entry completes; none if its endpoint was closed meanwhile.
     #[inline]
     pub fn done(&self, entry: Entry<'_>) -> Option<Done> {
         let of = entry.of;
@@ -366,8 +367,8 @@ impl Cq {
         Some(done)
     }
 
-    /// Reads a failure; nothing if it is of an endpoint closed meanwhile, or another
-    /// thread was quicker.
+    /// Reads a failure; none if its endpoint was closed meanwhile, or another thread has read
+    /// it.
     #[cold]
     pub fn read_error(&self) -> Result<Option<Done>> {
         // SAFETY: all zeros is a valid entry, without room for more data.
@@ -412,7 +413,7 @@ impl Cq {
         let closed = unsafe { close(fid) };
         let flights = self.flights.lock_within().take_all(owner);
         if closed.is_err() {
-            // It may still use their memory, which is lost.
+            // The core may still use the transfers' memory, which is leaked.
             return flights
                 .into_iter()
                 .map(|mut flight| {
@@ -425,8 +426,8 @@ impl Cq {
     }
 }
 
-/// What an entry of a queue means; nothing if it is of an endpoint closed
-/// meanwhile, whose transfers were taken back then.
+/// The transfer that an entry of a queue completes; none if its endpoint was closed meanwhile,
+/// whose transfers were taken back then.
 #[inline]
 fn done(
     flight: Option<Flight>,
@@ -583,7 +584,7 @@ struct Access {
     token: u64,
 }
 
-/// What the core wants to hear of registered memory.
+/// What the core is told of a transfer's registered memory.
 fn descriptors(regions: &[Region]) -> [*mut c_void; IOV_LIMIT] {
     let mut desc = [ptr::null_mut(); IOV_LIMIT];
     for (desc, region) in desc.iter_mut().zip(regions) {
@@ -603,7 +604,7 @@ pub struct Endpoint {
     owner: u32,
     eq: Arc<Eq>,
     cq: Arc<Cq>,
-    /// Not to be closed before it.
+    /// The shared receive context, which must not be closed before the endpoint.
     srx: Option<Arc<SharedRx>>,
     _cntrs: Vec<Arc<Cntr>>,
     /// Messages that the peer has receives for, or [`UNCOUNTED`].
@@ -611,7 +612,7 @@ pub struct Endpoint {
     open: bool,
 }
 
-/// Nobody counts the peer's receives.
+/// The value of the credits while the peer's receives are not counted.
 const UNCOUNTED: u32 = u32::MAX;
 
 // SAFETY: as for the domain.
@@ -736,14 +737,14 @@ impl Endpoint {
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
     }
 
-    /// The peer has receives for so many messages; others wait for
-    /// [`add_credits`](Self::add_credits). The last one is kept for
+    /// Sets for how many messages the peer has receives; further ones wait for
+    /// [`add_credits`](Self::add_credits). The last receive is kept for
     /// [`send_urgent`](Self::send_urgent). Calls on one endpoint are serialized.
     pub fn count_credits(&self, credits: u32) {
         self.credits.store(credits.min(UNCOUNTED - 1), Relaxed);
     }
 
-    /// The peer has more receives.
+    /// Notes that the peer has posted more receives.
     pub fn add_credits(&self, credits: u32) {
         let now = self.credits.load(Relaxed);
         if now != UNCOUNTED {
@@ -757,7 +758,7 @@ impl Endpoint {
         self.credits.load(Relaxed) > kept
     }
 
-    /// A message took one of the peer's receives.
+    /// Notes that a message takes one of the peer's receives.
     #[inline]
     fn took_credit(&self) {
         let credits = self.credits.load(Relaxed);
@@ -788,7 +789,8 @@ impl Endpoint {
         self.send_keeping(1, buf, len, token)
     }
 
-    /// The same, of what may take the peer's last receive: it tells of ours.
+    /// Sends the first `len` bytes of `buf`, even by the peer's last receive: the message tells
+    /// of our receives.
     pub fn send_urgent(
         &self,
         buf: Buf,

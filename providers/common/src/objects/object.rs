@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Users(AtomicUsize);
 
 impl Users {
-    /// One more uses it.
+    /// Counts one user more.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One of them is done with it.
+    /// Counts one user less.
     pub fn remove(&self) {
         let before = self.0.fetch_sub(1, Ordering::Release);
         debug_assert_ne!(before, 0, "an object has fewer than no users");
     }
 
-    /// -FI_EBUSY as long as somebody uses it.
+    /// -FI_EBUSY as long as the object has users.
     pub fn check_none(&self) -> Result {
         if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::BUSY) }
     }
@@ -42,13 +42,13 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// The object to be is a user from now on.
+    /// Counts an object that is being opened as a user of what it is opened on.
     pub fn new(kept: Arc<dyn Any + Send + Sync>, users: Arc<Users>) -> Self {
         users.add();
         Self { kept, users, left: AtomicBool::new(false) }
     }
 
-    /// What is kept.
+    /// The fabric or domain that is kept.
     pub(crate) fn kept(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.kept
     }
@@ -58,7 +58,7 @@ impl Parent {
         std::ptr::addr_eq(Arc::as_ptr(&self.kept), Arc::as_ptr(&other.kept))
     }
 
-    /// The object is closed. Its memory may be kept by something else for a while.
+    /// Takes a closed object off the count of users, though its memory may be kept for a while.
     pub(crate) fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) {
             self.users.remove();
@@ -66,7 +66,7 @@ impl Parent {
     }
 }
 
-/// Also of an object that could not be opened.
+/// An object that could not be opened is no user any more, either.
 impl Drop for Parent {
     fn drop(&mut self) {
         self.leave();
@@ -79,7 +79,7 @@ impl std::fmt::Debug for Parent {
     }
 }
 
-/// What an object has beside what it is for.
+/// What every object has beside its own purpose: a parent and users.
 #[derive(Debug)]
 pub struct Base {
     parent: Parent,
@@ -87,7 +87,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Of an object that nothing uses yet.
+    /// The base of an object that nothing uses yet.
     pub(crate) fn new(parent: Parent) -> Self {
         Self { parent, users: Users::default() }
     }
@@ -95,25 +95,25 @@ impl Base {
 
 /// An object that programs open on a fabric or domain. `C` is its structure.
 pub trait Object<C: 'static>: Embeds<C> + 'static {
-    /// What the structure's `fclass` is, FI_CLASS_CQ …
+    /// The `fclass` of the object's structure: FI_CLASS_CQ …
     const CLASS: c_int;
-    /// What a panic in fi_close or fi_control is logged as.
+    /// The name by which a panic in fi_close is logged.
     const CLOSE: &'static str;
-    /// As above.
+    /// The name by which a panic in fi_control is logged.
     const CONTROL: &'static str = "fi_control";
 
-    /// Its table of [`fid_ops`], which also tells our objects from those of others.
+    /// The object's table of [`fid_ops`], which also tells objects of this library from others.
     fn table() -> &'static fi_ops;
 
-    /// What it has in common with others.
+    /// The part that the object has in common with others.
     fn base(&self) -> &Base;
 
-    /// -FI_EBUSY if it is used in a way that is not counted.
+    /// -FI_EBUSY if the object is used in a way that [`Users`] does not count.
     fn may_close(&self) -> Result {
         Ok(())
     }
 
-    /// The program has closed it, and its `fid` names nothing any more.
+    /// Called when the program has closed the object, whose `fid` names nothing any more.
     fn closed(_this: &mut Arc<Self>, _fid: *mut fid) {}
 
     /// fi_control.
@@ -124,13 +124,13 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
         Err(Error::NOSYS)
     }
 
-    /// What its structure begins with.
+    /// The fid that the object's structure begins with.
     fn fid(context: *mut c_void) -> fid {
         let ops = std::ptr::from_ref(Self::table()).cast_mut();
         fid { fclass: Self::CLASS as usize, context, ops }
     }
 
-    /// The context it was opened with.
+    /// The context that the object was opened with.
     fn context(&self) -> *mut c_void {
         // SAFETY: by the contract of `Embeds` the object begins with a `fid`, which changes no
         // more once the program has the object.
@@ -151,17 +151,17 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
         }
     }
 
-    /// Whether it was opened on the same domain, or fabric, as something else.
+    /// Whether the object was opened on the same domain, or fabric, as another.
     fn is_beside(&self, other: &Parent) -> bool {
         self.base().parent.is_same(other)
     }
 
-    /// Something starts to use it; it cannot be closed meanwhile.
+    /// Counts a user, as long as which the object cannot be closed.
     fn add_user(&self) {
         self.base().users.add();
     }
 
-    /// Something is done with it.
+    /// Takes a user off the count.
     fn remove_user(&self) {
         self.base().users.remove();
     }

@@ -1,4 +1,4 @@
-//! One TCP connection.
+//! One TCP connection, and everything under way on it.
 use super::batch::Batch;
 use super::rx::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
@@ -13,7 +13,7 @@ use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far a connection is.
+/// How far the making of a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// TCP is connecting.
@@ -68,7 +68,7 @@ pub(crate) struct Conn {
     /// Plain messages may be parsed by the short way (`plain_message`) even where they were read
     /// by another.
     pub(super) hears_plain: bool,
-    /// What epoll watches for.
+    /// What epoll watches the socket for.
     pub(super) interest: Interest,
     /// Reading stopped: a message has nowhere to go.
     pub(super) blocked: bool,

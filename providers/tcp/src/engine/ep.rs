@@ -128,7 +128,7 @@ pub(super) struct Peer {
     pub(super) firewalled: bool,
 }
 
-/// One endpoint.
+/// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
 pub(crate) struct Ep {
     pub(super) identity: Identity,
     pub(super) fid: FidPtr,

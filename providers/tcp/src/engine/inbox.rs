@@ -109,7 +109,7 @@ impl About {
 /// Pairs of queues, of posted receives and of unexpected messages, that an inbox has.
 pub(super) const QUEUES: usize = 3;
 
-/// How much of a message that came unexpectedly is here.
+/// How much of an unexpected message is here.
 #[derive(Debug)]
 pub(super) enum Body {
     /// All bytes of the message.

@@ -287,7 +287,7 @@ impl Progress for Engine {
         // `activity` is only read by the progress thread, which needs to see it change, not an
         // exact count: a plain load and store does.
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // Whoever holds the lock is making progress, or about to let go of it.
+        // The thread that holds the lock is making progress, or about to let go of it.
         let Some(mut state) = self.state.lock_if_idle() else { return };
         state.look_around();
         if state.idle != 0 {
@@ -361,8 +361,8 @@ impl State {
     fn look_at(&mut self, id: u32) {
         let moved = match self.read_plain(id) {
             Some(moved) => moved,
-            // To ask a socket again and again would hinder the system in filling it, and
-            // take the message in small pieces. Epoll is no hindrance.
+            // Reading the socket again and again would hinder the system in filling it, and take
+            // the large message in small pieces; asking epoll does not.
             None if self.conns.get(id).is_some_and(Conn::is_in_large) => {
                 self.since_epoll = 0;
                 return self.ask_epoll();
@@ -488,8 +488,8 @@ impl State {
         }
     }
 
-    /// Of several hot connections `moved` did: those that moved too long ago ([`LEFT_BEHIND`])
-    /// leave the hot list.
+    /// Called when one of several hot connections, `moved`, has moved: others that have not for
+    /// long ([`LEFT_BEHIND`]) leave the hot list.
     fn leave_behind(&mut self, moved: u32) {
         let mut index = 0;
         while let Some(&id) = self.hot.get(index) {
@@ -546,8 +546,8 @@ impl State {
         for index in 0..self.hot.len() {
             self.watch(self.hot[index]);
         }
-        // Whoever waits for room in a queue is woken by the application reading
-        // it, which is a call into the library.
+        // A connection that waits for room in a queue goes on when the application reads the
+        // queue, which is a call into the library.
         let room = |id: &u32| {
             self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].ledger.rx.has_room())
                 && !self.owes_much(*id)

@@ -101,7 +101,7 @@ impl State {
             self.take_message(ep_id, queue, id, Some(recv));
         }
         if self.eps[ep_id].ended {
-            // What is left of it gets no message any more.
+            // The rest of the multi-receive buffer gets no message any more.
             self.cancel_all(ep_id);
         }
     }

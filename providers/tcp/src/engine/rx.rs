@@ -70,7 +70,7 @@ pub(super) struct Incoming {
     pub(super) done: usize,
 }
 
-/// What became of a message's beginning.
+/// The result of beginning what a header announces.
 pub(super) enum Begun {
     /// The message has begun, and so many bytes behind the header belonged to it.
     Taken(usize),
@@ -86,7 +86,7 @@ pub(super) enum Begun {
     Gone,
 }
 
-/// What came of reading.
+/// The result of one read.
 pub(super) enum Got {
     /// The socket had nothing.
     Nothing,

@@ -219,7 +219,7 @@ impl Outgoing {
         self.gather_head(list);
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
         if self.header.op == Op::TagRts {
-            // Of a message that waits at its sender only the announcement is sent now.
+            // Only the announcement of a message that waits here is sent now.
             return Ok(());
         }
         match &self.body {
