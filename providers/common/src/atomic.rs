@@ -376,7 +376,7 @@ unsafe fn update<T: Element>(at: *mut u8, next: impl Fn(T) -> Option<T>) -> T {
             let old = T::get(&bytes);
             if let Some(new) = next(old) {
                 new.put(&mut bytes);
-                // SAFETY: as above.
+                // SAFETY: by this function's contract; no element is longer than `bytes`.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, size) };
             }
             old

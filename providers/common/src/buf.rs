@@ -146,7 +146,7 @@ impl Segments {
             None => self.desc = unsafe { *descs },
             Some(all) => {
                 for (index, to) in all.descs[..all.count].iter_mut().enumerate() {
-                    // SAFETY: as above, `index` is below the number of segments.
+                    // SAFETY: by this function's contract, `index` is below the number of segments.
                     *to = unsafe { *descs.add(index) };
                 }
             }

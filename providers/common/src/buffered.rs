@@ -40,7 +40,8 @@ struct RecvContext(Box<UnsafeCell<fi_recv_context>>);
 // SAFETY: shared references give out nothing but the address; what is behind it
 // is read only by `into_context`, which owns it.
 unsafe impl Sync for RecvContext {}
-// SAFETY: as above; the pointers in it are the application's, for the application.
+// SAFETY: what is behind the address is used by its one owner; the pointers in it are the
+// application's, for the application.
 unsafe impl Send for RecvContext {}
 
 impl RecvContext {

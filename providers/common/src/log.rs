@@ -17,7 +17,7 @@ pub struct Source(*const fi_provider);
 
 // SAFETY: only the core reads the provider, which stays, from any thread.
 unsafe impl Send for Source {}
-// SAFETY: as above.
+// SAFETY: only the core reads the provider, which stays, from any thread.
 unsafe impl Sync for Source {}
 
 impl Source {

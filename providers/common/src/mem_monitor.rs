@@ -262,7 +262,7 @@ struct Imported {
 
 // SAFETY: the operations may be called from any thread (fi_open(3)).
 unsafe impl Send for Imported {}
-// SAFETY: as above.
+// SAFETY: the operations may be called from any thread (fi_open(3)).
 unsafe impl Sync for Imported {}
 
 type FiOpen = unsafe extern "C" fn(
@@ -335,14 +335,14 @@ impl Source for Imported {
 
     fn unwatch(&self, pages: Range<usize>) {
         if let Some(unsubscribe) = self.ops.unsubscribe {
-            // SAFETY: as above.
+            // SAFETY: our own monitor, which is open.
             unsafe { unsubscribe(self.monitor, pages.start as *const c_void, pages.len()) };
         }
     }
 
     fn is_valid(&self, pages: Range<usize>) -> bool {
         self.ops.valid.is_none_or(|valid| {
-            // SAFETY: as above.
+            // SAFETY: our own monitor, which is open.
             unsafe { valid(self.monitor, pages.start as *const c_void, pages.len()) }
         })
     }

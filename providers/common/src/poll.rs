@@ -126,7 +126,7 @@ pub struct WaitSet {
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for WaitSet {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for WaitSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_wait> for WaitSet {}
@@ -253,7 +253,7 @@ pub struct PollSet {
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Sync for PollSet {}
-// SAFETY: as above.
+// SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for PollSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
 unsafe impl Embeds<fid_poll> for PollSet {}

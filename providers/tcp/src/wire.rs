@@ -1,10 +1,9 @@
 //! The tcp provider's wire formats: connection messages and transfer headers.
 //!
-//! Formats are those of the original's tcp provider (protocol version 3), byte
-//! for byte; the tests hold golden bytes. Atomic operations, which that protocol
-//! does not have, are for peers only that say in their connection message that
-//! they know them ([`CmMessage::atomics`]). Nothing here touches a socket, and
-//! nothing trusts what it reads: a header that does not add up is an
+//! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the
+//! tests hold golden bytes. Atomic operations, which that protocol does not have, are for peers
+//! only that say in their connection message that they know them ([`Knows::atomics`]). Nothing
+//! here touches a socket, and nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
 use ofi_provider::atomic::Kind;
 use ofi_provider::glue::{RemoteSegment, RemoteSegments};

@@ -1,10 +1,10 @@
 //! What one member does in a collective operation, round by round
 //! (fi_collective(3)): messages to and from others, and steps on its own memory.
 //!
-//! A plan is made of the group's size, the member's rank and the number of bytes
-//! alone, so that all members' plans go together; who they are and how messages
-//! travel is the [`run`](super::run)'s business. All memory is one area of the
-//! operation's own: a range of it is named by offset and length.
+//! A plan is made of the group's size, the member's rank and the number of bytes alone, so that
+//! all members' plans go together; who they are and how messages travel is the
+//! [`Run`](super::Run)'s business. All memory is one area of the operation's own: a range of it
+//! is named by offset and length.
 //!
 //! Algorithms: dissemination for barriers; binomial trees from and to a root;
 //! Bruck's for all-gather; pairwise exchange for all-to-all and reduce-scatter;

@@ -125,7 +125,7 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
         }
         mc.eq.forget(FidPtr(fid));
         mc.eq.remove_user();
-        // SAFETY: as above; nothing of ours uses it any more.
+        // SAFETY: an open group of this type, which nothing of ours uses any more.
         drop(unsafe { Mc::<E>::take(fid.cast::<fid_mc>()) });
         Ok(())
     })
@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
         if cap == FI_COLLECTIVE {
             // SAFETY: checked above; with FI_COLLECTIVE it is such a structure.
             let to = unsafe { &*addr.cast::<fi_collective_addr>() };
-            // SAFETY: as above: the set in it is the application's, `out` not null.
+            // SAFETY: the set in it is the application's, `out` not null.
             unsafe { collective::join(shared, to, out, context) }?;
         } else {
             // SAFETY: it is a whole socket address, as fi_cm(3) says.

@@ -61,9 +61,9 @@ pub struct Eq {
     _fabric: Arc<Fabric>,
 }
 
-// SAFETY: as for the fabric.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Eq {}
-// SAFETY: as above.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Eq {}
 
 impl Eq {
@@ -202,9 +202,9 @@ pub struct Passive {
     _fabric: Arc<Fabric>,
 }
 
-// SAFETY: as for the fabric.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Passive {}
-// SAFETY: as above.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Passive {}
 
 impl Passive {

@@ -150,7 +150,8 @@ pub struct Fabric(NonNull<fid_fabric>);
 // SAFETY: what a core provider with FI_THREAD_SAFE hands out may be used from
 // any thread, and every domain here is opened with that.
 unsafe impl Send for Fabric {}
-// SAFETY: as above.
+// SAFETY: what a core provider with FI_THREAD_SAFE hands out may be used from
+// any thread, and every domain here is opened with that.
 unsafe impl Sync for Fabric {}
 
 impl Fabric {
@@ -203,9 +204,9 @@ pub struct Domain {
     fabric: Arc<Fabric>,
 }
 
-// SAFETY: as for the fabric.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Domain {}
 
 impl Domain {
@@ -414,9 +415,9 @@ pub struct Region {
     domain: Arc<Domain>,
 }
 
-// SAFETY: as for the domain.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -461,9 +462,9 @@ pub struct Cntr {
     _domain: Arc<Domain>,
 }
 
-// SAFETY: as for the domain.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Cntr {}
-// SAFETY: as above.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Cntr {}
 
 impl Cntr {
@@ -513,7 +514,7 @@ pub struct Buf {
 
 // SAFETY: plain memory that this alone owns.
 unsafe impl Send for Buf {}
-// SAFETY: as above; shared access only reads.
+// SAFETY: plain memory that this alone owns, and shared access only reads.
 unsafe impl Sync for Buf {}
 
 impl Buf {
@@ -564,7 +565,7 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: `len` initialised bytes that nobody else has, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }

@@ -248,9 +248,9 @@ pub struct Cq {
     domain: Arc<Domain>,
 }
 
-// SAFETY: as for the domain.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -466,9 +466,9 @@ pub struct SharedRx {
     cq: Arc<Cq>,
 }
 
-// SAFETY: as for the domain.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for SharedRx {}
-// SAFETY: as above.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for SharedRx {}
 
 impl SharedRx {
@@ -615,9 +615,9 @@ pub struct Endpoint {
 /// The value of the credits while the peer's receives are not counted.
 const UNCOUNTED: u32 = u32::MAX;
 
-// SAFETY: as for the domain.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for Endpoint {}
-// SAFETY: as above.
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {

@@ -15,9 +15,9 @@ pub struct WaitSet {
     fabric: Arc<Fabric>,
 }
 
-// SAFETY: as for the fabric.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Send for WaitSet {}
-// SAFETY: as above.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for WaitSet {}
 
 impl WaitSet {

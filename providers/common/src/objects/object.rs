@@ -179,7 +179,7 @@ unsafe extern "C" fn close<T: Object<C>, C: 'static>(fid: *mut fid) -> c_int {
         let object = unsafe { T::from_c(fid.cast::<C>()) }?;
         object.base().users.check_none()?;
         object.may_close()?;
-        // SAFETY: as above; nothing of ours uses it any more.
+        // SAFETY: an open object of this type, which nothing of ours uses any more.
         let mut object = unsafe { T::take(fid.cast::<C>()) };
         T::closed(&mut object, fid);
         object.base().parent.leave();
@@ -211,7 +211,7 @@ mod tests {
 
     // SAFETY: nothing of it changes but atomics.
     unsafe impl Sync for Thing {}
-    // SAFETY: as above.
+    // SAFETY: nothing of it changes but atomics.
     unsafe impl Send for Thing {}
     // SAFETY: repr(C) with the C struct first; always in an `Arc`.
     unsafe impl Embeds<fid_poll> for Thing {}
