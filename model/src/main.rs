@@ -10,11 +10,11 @@
 
 // What those modules find in their own crate.
 use ofi::{abi, boundary, error};
-#[path = "../../providers/common/src/lock.rs"]
+#[path = "../../providers/common/src/base/lock.rs"]
 mod lock;
 mod primitives;
 mod sys;
-#[path = "../../providers/common/src/wait.rs"]
+#[path = "../../providers/common/src/base/wait.rs"]
 mod wait;
 
 mod progress {

@@ -2,7 +2,7 @@
 //! `build.rs` turns each module into `include/rdma/<module>.h`.
 //!
 //! Structures carry raw pointers and are exactly what a C caller passes; the
-//! safe views of them live in [`crate::info`] and in the provider glue.
+//! safe views of them live in [`crate::info`] and in `ofi_provider::api`.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
 #![allow(clippy::type_complexity, reason = "a slot's type is written where the slot is")]
 

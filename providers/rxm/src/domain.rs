@@ -10,11 +10,11 @@ use ofi_provider::abi::{
     fi_ep_type,
 };
 use ofi_provider::addr::Addr;
+use ofi_provider::api::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr};
 use ofi_provider::buffered;
+use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr};
 use ofi_provider::info::{InfoBuf, InfoRef, version};
-use ofi_provider::lower;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
@@ -40,14 +40,14 @@ impl Fabric for RxmFabric {
         let config = config();
         let mut settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
-        let fabric = lower::Fabric::open(&core_info)?;
-        let domain = lower::Domain::open(&fabric, &core_info)?;
+        let fabric = core_provider::Fabric::open(&core_info)?;
+        let domain = core_provider::Domain::open(&fabric, &core_info)?;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
             FI_MR_BASIC => FI_MR_BASIC,
             _ => core_info.domain().mr_mode,
         };
         let key_size = core_info.domain().mr_key_size;
-        let regions = Arc::new(lower::Regions::new(domain.clone(), mr_mode, key_size));
+        let regions = Arc::new(core_provider::Regions::new(domain.clone(), mr_mode, key_size));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
         let engine = Engine::new(Arc::new(common))?;

@@ -1,4 +1,4 @@
-//! The provider's endpoints, for the common glue.
+//! The provider's endpoints, for `ofi_provider::api`.
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
@@ -7,15 +7,15 @@ use ofi_provider::abi::{
     FI_OPT_MIN_MULTI_RECV, FI_PEEK, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
+use ofi_provider::api::{
+    Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
+    Tagged, WriteOp,
+};
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{
-    Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
-    Tagged, WriteOp,
-};
 use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::sep::{Group, Half, Part};
 use std::sync::{Arc, OnceLock, Weak};

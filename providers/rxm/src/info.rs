@@ -5,13 +5,13 @@ use crate::domain::RxmFabric;
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
+use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered;
+use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, Offer, PROV_VERSION, alter, check, version,
 };
-use ofi_provider::lower;
 use ofi_provider::provider::Provider;
 use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
@@ -358,7 +358,7 @@ pub(crate) fn find_cores(
     mut hints: InfoBuf,
 ) -> Result<InfoChain> {
     loop {
-        let found = lower::getinfo(version, node, service, flags, &hints);
+        let found = core_provider::getinfo(version, node, service, flags, &hints);
         let size = &mut hints.tx_mut().size;
         if *size <= MSG_TX_SIZE || !matches!(found, Err(Error::NODATA)) {
             return found;

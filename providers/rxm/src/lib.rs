@@ -2,7 +2,7 @@
 //! core provider.
 //!
 //! [`info`] says what it offers over which core providers; `domain` and `ep`
-//! stand behind the common glue; `engine` makes connections and moves messages
+//! stand behind `ofi_provider::api`; `engine` makes connections and moves messages
 //! over them; [`wire`] has the formats, which are the original's.
 #![forbid(unsafe_code)]
 mod config;

@@ -5,7 +5,7 @@
 //! bytes. Numbers are in the sender's byte order, which both sides must share if
 //! one of them is not this library's; else the receiver reads the other order.
 //! Nothing here trusts what it reads.
-use ofi_provider::glue::{RemoteSegment, RemoteSegments};
+use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::sep::Contexts;
 use std::fmt;
 

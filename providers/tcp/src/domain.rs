@@ -6,11 +6,11 @@ use crate::pep::TcpPep;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_SOURCE_ERR, fi_ep_type};
 use ofi_provider::addr;
-use ofi_provider::buffered;
-use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{
+use ofi_provider::api::{
     Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
 };
+use ofi_provider::buffered;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;

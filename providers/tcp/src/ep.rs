@@ -9,22 +9,22 @@ use ofi_provider::abi::{
 };
 use ofi_provider::addr;
 use ofi_provider::addr::Addr;
-use ofi_provider::atomic::Operation;
-use ofi_provider::av::{Av, Listener};
-use ofi_provider::cq::Context;
-use ofi_provider::eq::FidPtr;
-use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{
+use ofi_provider::api::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, SendOp,
     Tagged, WriteOp,
 };
-use ofi_provider::lower::OPT_SOURCE;
+use ofi_provider::atomic::Operation;
+use ofi_provider::av::{Av, Listener};
+use ofi_provider::core_provider::OPT_SOURCE;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::sep::{Group, Half, Part};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// An endpoint as the glue sees it; all work is done by the engine.
+/// An endpoint as `api` sees it; all work is done by the engine.
 #[derive(Debug)]
 pub(crate) struct TcpEp {
     engine: Arc<Engine>,

@@ -2,9 +2,9 @@
 use crate::domain::TcpFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::error::Result;
-use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
 };

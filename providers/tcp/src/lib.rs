@@ -1,7 +1,7 @@
 //! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
 //!
 //! [`info`] says what the provider offers; [`domain`], [`ep`] and [`pep`] are its objects behind
-//! the common glue; [`engine`] does the work; [`wire`] holds the formats, which are those of the
+//! `ofi_provider::api`; [`engine`] does the work; [`wire`] holds the formats, which are those of the
 //! original's tcp provider.
 #![cfg_attr(not(test), deny(unsafe_code))]
 mod admission;

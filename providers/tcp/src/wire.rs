@@ -5,8 +5,8 @@
 //! only that say in their connection message that they know them ([`Knows::atomics`]). Nothing
 //! here touches a socket, and nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
+use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::Kind;
-use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use ofi_provider::sep::Contexts;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -13,11 +13,11 @@ use ofi_provider::abi::{
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
 use ofi_provider::addr::{self, Addr};
+use ofi_provider::api::{Atomic, Bindings, Cm, Endpoint, Msg, Part, RecvOp, Rma, SendOp, Tagged};
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Atomic, Bindings, Cm, Endpoint, Msg, Part, RecvOp, Rma, SendOp, Tagged};
 use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
@@ -426,7 +426,7 @@ mod tests {
     use ofi_provider::buf::SendBuf;
     use ofi_provider::cq::{Cq, OnDomain};
     use ofi_provider::fid::Embeds;
-    use ofi_provider::objects::object::Parent;
+    use ofi_provider::object::Parent;
     use std::net::Ipv4Addr;
     use std::time::Instant;
 

@@ -6,8 +6,8 @@
 //! its own beside it, so that any endpoint can be a member.
 use crate::socket::Socket;
 use ofi_provider::abi::fi_addr_t;
+use ofi_provider::api::{MULTICAST_ADDR, Part, is_group};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{MULTICAST_ADDR, Part, is_group};
 use ofi_provider::slab::Slab;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;

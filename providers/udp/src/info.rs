@@ -2,8 +2,8 @@
 use crate::domain::UdpFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
+use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::error::Result;
-use ofi_provider::glue::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
 };

@@ -2,8 +2,8 @@
 //!
 //! One datagram is one message, without a header. It is also the smallest
 //! complete provider, to start a new one from: [`info`] says what it offers,
-//! `domain` has fabric and domain, `ep` the endpoints behind the common
-//! glue, `socket` their sockets, `group` their multicast groups.
+//! `domain` has fabric and domain, `ep` the endpoints,
+//! `socket` their sockets, `group` their multicast groups.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod domain;
 mod ep;

@@ -6,16 +6,16 @@ use crate::sys::{CmId, Verb};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
-use ofi_provider::atomic::{Kind, Operation};
-use ofi_provider::buf::{Local, SendBuf};
-use ofi_provider::cq::Context;
-use ofi_provider::eq::FidPtr;
-use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{
+use ofi_provider::api::{
     Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
     Tagged, WriteOp,
 };
-use ofi_provider::lower::OPT_SOURCE;
+use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::buf::{Local, SendBuf};
+use ofi_provider::core_provider::OPT_SOURCE;
+use ofi_provider::cq::Context;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -2,7 +2,7 @@
 //! librdmacm.
 //!
 //! [`info`] says what the devices offer, [`domain`], [`ep`] and [`pep`] are its
-//! objects behind the common glue, [`engine`] does the work, [`memory`] registers
+//! objects behind `ofi_provider::api`, [`engine`] does the work, [`memory`] registers
 //! memory, [`hmem`] finds that of accelerators, [`sys`] wraps the two libraries. There is no protocol of our own: what goes over the wire is what
 //! the devices speak, but for one byte before the data of a connection request
 //! or answer, which says how long that is ([`cm`]).

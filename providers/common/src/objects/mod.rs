@@ -1,4 +1,12 @@
-//! What programs open on fabrics and domains: what all of these objects have in common, and the
-//! calls of their tables that are not built.
+//! What programs open on fabrics and domains: queues, counters, address vectors, memory regions,
+//! poll and wait sets, what all of these objects have in common (`object`), and the calls of their
+//! tables that are not built (`stubs`).
+pub mod av;
+pub mod cntr;
+pub mod cq;
+pub mod eq;
+pub mod mr;
 pub mod object;
+pub(crate) mod peer;
+pub mod poll;
 pub(crate) mod stubs;

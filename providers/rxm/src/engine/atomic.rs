@@ -6,9 +6,9 @@ use crate::wire::{
     OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH, Parsed, read_iocs, write_answer,
 };
 use ofi_provider::abi::FI_REMOTE_WRITE;
+use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 
 /// One operation, as its packet has it.
 struct Request<'a> {

@@ -11,13 +11,13 @@ use super::tx::Token;
 use crate::wire::{Header, Kind};
 use core::ffi::c_int;
 use ofi_provider::abi::FI_KEY_NOTAVAIL;
+use ofi_provider::api::{RecvOp, RemoteSegments};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::buffered::Buffering;
+use ofi_provider::core_provider::Buf;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{RecvOp, RemoteSegments};
 use ofi_provider::inbox::{About, Recv};
-use ofi_provider::lower::Buf;
 use ofi_provider::reserved::ONLY_TAG;
 use std::collections::{HashMap, VecDeque};
 

@@ -11,13 +11,13 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
+use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
+use ofi_provider::core_provider::{self, Buf, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::Bindings;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
-use ofi_provider::lower::{self, Buf, Entries};
 use ofi_provider::names::Names;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::{NONE, Slab};
@@ -64,12 +64,12 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(super) struct Core {
     /// Only the first of a scalable endpoint's contexts listens.
-    pub(super) pep: Option<lower::Passive>,
-    pub(super) srx: Option<Arc<lower::SharedRx>>,
+    pub(super) pep: Option<core_provider::Passive>,
+    pub(super) srx: Option<Arc<core_provider::SharedRx>>,
     /// Count what peers read and wrote, if the application wants to know.
-    pub(super) cntrs: Vec<(Arc<lower::Cntr>, u64)>,
-    pub(super) cq: Arc<lower::Cq>,
-    pub(super) eq: Arc<lower::Eq>,
+    pub(super) cntrs: Vec<(Arc<core_provider::Cntr>, u64)>,
+    pub(super) cq: Arc<core_provider::Cq>,
+    pub(super) eq: Arc<core_provider::Eq>,
 }
 
 /// One endpoint.
@@ -224,10 +224,10 @@ impl Ep {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
         let set = common.wait_set.as_ref();
-        let eq = lower::Eq::open(fabric, set)?;
+        let eq = core_provider::Eq::open(fabric, set)?;
         let open = |shared| {
             let size = common.config.core_cq_size(shared);
-            lower::Cq::open(&common.domain, size, common.level.clone(), set)
+            core_provider::Cq::open(&common.domain, size, common.level.clone(), set)
         };
         let may_share = common.may_share;
         let mut cq = open(may_share)?;
@@ -240,7 +240,7 @@ impl Ep {
         info.set_src_addr(Some(&self.identity.local.to_bytes()))?;
         let mut pep = None;
         if listens {
-            let new = lower::Passive::listen(fabric, &info, &eq)?;
+            let new = core_provider::Passive::listen(fabric, &info, &eq)?;
             self.identity.local = Addr::from_bytes(&new.name()?)?;
             pep = Some(new);
         }
@@ -264,7 +264,7 @@ impl Ep {
         let mut cntrs = Vec::new();
         for (wanted, flag) in counts.into_iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
             if wanted {
-                cntrs.push((lower::Cntr::open(&common.domain)?, flag));
+                cntrs.push((core_provider::Cntr::open(&common.domain)?, flag));
             }
         }
         self.parked_max = cq.size();
@@ -282,16 +282,16 @@ impl Ep {
     /// core has one. `info` is made to fit.
     fn open_srx(
         &self,
-        cq: &Arc<lower::Cq>,
+        cq: &Arc<core_provider::Cq>,
         info: &mut ofi_provider::info::InfoBuf,
-    ) -> Result<Option<Arc<lower::SharedRx>>> {
+    ) -> Result<Option<Arc<core_provider::SharedRx>>> {
         let wanted = self.common.config.use_srx;
         if !self.common.may_share {
             return Ok(None);
         }
         let mut attr = *info.rx();
         attr.size = self.common.rx_buffers(true);
-        match lower::SharedRx::open(cq, &attr) {
+        match core_provider::SharedRx::open(cq, &attr) {
             Ok(srx) => {
                 info.edit_ep(|ep| ep.rx_ctx_cnt = FI_SHARED_CONTEXT);
                 Ok(Some(srx))

@@ -19,12 +19,12 @@ use crate::config::Config;
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
+use ofi_provider::api::{Bindings, DomainSettings, RecvOp};
+use ofi_provider::core_provider::{self, Buf};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, DomainSettings, RecvOp};
 use ofi_provider::inbox::Meeting;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::lower::{self, Buf};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::reserved::ONLY_TAG;
@@ -39,13 +39,13 @@ use std::time::Duration;
 /// What the endpoints of a domain have in common.
 #[derive(Debug)]
 pub(crate) struct Common {
-    pub(crate) domain: Arc<lower::Domain>,
+    pub(crate) domain: Arc<core_provider::Domain>,
     /// The core's info, to make those of its endpoints of.
     pub(crate) info: InfoBuf,
     pub(crate) config: Config,
     pub(crate) level: Level,
     /// What all queues of the core are waited for by, if the core has wait sets.
-    wait_set: Option<Arc<lower::WaitSet>>,
+    wait_set: Option<Arc<core_provider::WaitSet>>,
     /// The application's regions.
     regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
@@ -55,7 +55,7 @@ pub(crate) struct Common {
     /// The core can tell that the peer's core has a message.
     core_delivers: bool,
     /// Keys of regions of ours, where the core does not choose them.
-    keys: lower::Keys,
+    keys: core_provider::Keys,
     /// A message that finds no receive ends the core's connection: peers count
     /// each other's receives, so that none is sent.
     flow_control: bool,
@@ -66,13 +66,13 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(
-        domain: Arc<lower::Domain>,
+        domain: Arc<core_provider::Domain>,
         info: InfoBuf,
         config: Config,
         settings: &DomainSettings,
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
-        let keys = lower::Keys::new(info.domain().mr_key_size);
+        let keys = core_provider::Keys::new(info.domain().mr_key_size);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let core = info
             .as_ref()
@@ -80,7 +80,7 @@ impl Common {
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let wait_set = match config.waits_by_fd(&core) {
             true => None,
-            false => lower::WaitSet::open(domain.fabric()).ok(),
+            false => core_provider::WaitSet::open(domain.fabric()).ok(),
         };
         let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
         // Receives that all share are promised to nobody, and of a single one nothing
@@ -89,7 +89,7 @@ impl Common {
         let tells = || {
             let mut any = info.as_ref().to_owned()?;
             any.set_src_addr(None)?;
-            Ok::<_, Error>(lower::Endpoint::tells_source(&domain, &any))
+            Ok::<_, Error>(core_provider::Endpoint::tells_source(&domain, &any))
         };
         let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
         let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;

@@ -14,10 +14,10 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_TAGGED, FI_WRITE,
 };
+use ofi_provider::api::{RemoteSegment, RemoteSegments};
+use ofi_provider::core_provider::{Buf, Done, Region};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{RemoteSegment, RemoteSegments};
 use ofi_provider::inbox::{self, About, Inbox, Meeting, QUEUES, Recv};
-use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::slab::{NONE, Slab};
 
 /// Memory that waiting messages of one endpoint, or of all that share their

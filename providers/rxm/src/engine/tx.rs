@@ -17,13 +17,13 @@ use ofi_provider::abi::{
     FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_WRITE,
 };
+use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic;
 use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::core_provider::{Buf, Done, Region};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::later::is_group_notice;
-use ofi_provider::lower::{Buf, Done, Region};
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 

@@ -12,10 +12,10 @@ use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
+use ofi_provider::api::{AtomicOp, RemoteSegments};
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{AtomicOp, RemoteSegments};
 use ofi_provider::later::is_group_notice;
 use ofi_provider::reserved::ASIDE;
 

@@ -13,11 +13,11 @@ use super::post::TAGGED;
 use super::rx::{Begun, Incoming, Target};
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_DISCARD, FI_MORE};
+use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::buffered::Buffering;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::RecvOp;
 use ofi_provider::matching::Pattern;
 use ofi_provider::multi_recv::Recv;
 

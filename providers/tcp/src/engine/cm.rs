@@ -76,7 +76,7 @@ pub(crate) struct Request {
     pub(crate) _pending: Arc<()>,
 }
 
-impl ofi_provider::glue::Reject for Request {
+impl ofi_provider::api::Reject for Request {
     fn reject(self, param: &[u8]) -> Result {
         self.socket.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
         Ok(())

@@ -13,8 +13,8 @@ use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::addr::Addr;
+use ofi_provider::api::{Bindings, ContextAttr};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{Bindings, ContextAttr};
 use ofi_provider::names::Dest;
 use ofi_provider::sep::{Contexts, Half};
 

@@ -11,10 +11,10 @@ use ofi_provider::abi::{
     FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
+use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::glue::Bindings;
 use ofi_provider::later::is_strangers;
 use ofi_provider::ledger::Ledger;
 use ofi_provider::names::Names;

@@ -19,11 +19,11 @@ use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
 };
+use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{IoVecs, RecvBuf, copied};
 use ofi_provider::buffered::Buffering;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::RemoteSegments;
 use ofi_provider::multi_recv::{KEPT, Recv};
 use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use ofi_provider::slab::{NONE, Slab};

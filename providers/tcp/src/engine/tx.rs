@@ -13,10 +13,10 @@ use ofi_provider::abi::{
     FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
 };
+use ofi_provider::api::{ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::{ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::later::is_group_notice;
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::reserved::ASIDE;
@@ -1166,7 +1166,7 @@ fn body_of(buf: &SendBuf, inject: bool) -> Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::glue::RemoteSegment;
+    use ofi_provider::api::RemoteSegment;
 
     #[test]
     fn places_written_before_the_peer_answered_get_its_byte_order() {

@@ -3,9 +3,9 @@ use super::request::{Fifo, Posted, Scratch, Sent};
 use crate::sys::{CmId, Qp, Srq, UdQp, Way, Work};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
+use ofi_provider::api::Bindings;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::Bindings;
 use ofi_provider::slab::Slab;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub(super) struct Ep {
     pub(super) ud: Option<Ud>,
     /// The queue of receives that a shared receive context is, and no endpoint has.
     pub(super) srq: Option<Srq>,
-    /// What receives report as their source ([`OPT_SOURCE`](ofi_provider::lower::OPT_SOURCE)).
+    /// What receives report as their source ([`OPT_SOURCE`](ofi_provider::core_provider::OPT_SOURCE)).
     pub(super) source: Option<fi_addr_t>,
     /// The index of the device's completion queue in which the endpoint has room.
     pub(super) queue: Option<usize>,

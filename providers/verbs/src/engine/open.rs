@@ -7,9 +7,9 @@ use crate::config::config;
 use crate::sys::{CmId, Device, Pd, QpSpec, Srq, UdQp};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
+use ofi_provider::api::Bindings;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::Bindings;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use super::ep::{Conn, Ep};
 use super::request::{Posted, post_error};
 use crate::memory::Memory;
 use crate::sys::Sge;
+use ofi_provider::api::RecvOp;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::glue::RecvOp;
 
 impl Engine {
     /// Posts a receive; -FI_EAGAIN when there is no room.

@@ -3,9 +3,9 @@
 //!
 //! The transmit and the receive context of one index are one endpoint of a provider's engine, so
 //! that their operations take the same code as those of any endpoint.
+use crate::api::ContextAttr;
 use crate::av::Listener;
 use crate::error::{Error, Result};
-use crate::glue::ContextAttr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Most transmit contexts, and most receive contexts, of an endpoint.
@@ -125,7 +125,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::glue::{RxAttr, TxAttr};
+    use crate::api::{RxAttr, TxAttr};
 
     #[test]
     fn contexts_are_open_once_and_counted_each_kind_for_itself() {

@@ -6,7 +6,7 @@
 use super::unbuilt;
 use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fi_ops_ep, fid_stx};
 use crate::fid::Embeds;
-use crate::objects::object::{Base, Object, Parent, fid_ops};
+use crate::object::{Base, Object, Parent, fid_ops};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
 use crate::later::Later;
 use crate::ledger::{Ledger, Tally};
-use crate::objects::object::{Object, Parent, Users};
+use crate::object::{Object, Parent, Users};
 use crate::progress::Progress;
 use crate::reserved::{OF_SHARED_RX, ONLY_TAG, OWN_FLAGS, TO_GROUPS};
 use core::ffi::{c_int, c_void};

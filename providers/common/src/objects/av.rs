@@ -13,10 +13,10 @@ use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::objects::object::{Base, Object, Parent, fid_ops};
-use crate::objects::stubs;
+use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::AvOwner;
 use crate::slab::Slab;
+use crate::stubs;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -575,7 +575,7 @@ unsafe fn copy_addr(
     }
     let bytes = av.get(index)?.to_bytes();
     // SAFETY: the caller's buffer has `*len` bytes.
-    unsafe { crate::glue::copy_out(&bytes, buf, len) };
+    unsafe { crate::api::copy_out(&bytes, buf, len) };
     Ok(())
 }
 
@@ -629,7 +629,7 @@ unsafe extern "C" fn straddr(
         text.push(0);
         let room = *len;
         // `*len` becomes what was needed; cut text ends in a NUL too.
-        if !crate::glue::copy_out(&text, buf.cast(), len) && room > 0 {
+        if !crate::api::copy_out(&text, buf.cast(), len) && room > 0 {
             buf.add(room - 1).write(0);
         }
         buf

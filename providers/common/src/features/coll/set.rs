@@ -7,7 +7,7 @@ use crate::av::Av;
 use crate::boundary::answer;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::objects::object::Object;
+use crate::object::Object;
 use crate::reserved::AV_SET_ADDR;
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -25,7 +25,7 @@ use crate::fid::{Embeds, class_of};
 use crate::later::{Aside, InUse, Later, Name, Outcome, Request, Task};
 use crate::ledger::Ledger;
 use crate::notices::Port;
-use crate::objects::object::Object;
+use crate::object::Object;
 use crate::reserved::{ASIDE, TO_GROUPS, is_group};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;

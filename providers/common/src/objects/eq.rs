@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoBuf;
 use crate::lock::Lock;
-use crate::objects::object::{Base, Object, Parent, fid_ops};
+use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;

@@ -16,7 +16,7 @@ use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
-use crate::objects::object::Object;
+use crate::object::Object;
 use crate::progress::Progress;
 use crate::reserved::{ASIDE, MULTICAST_TAG};
 use crate::slab::Slab;

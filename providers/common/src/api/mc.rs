@@ -15,7 +15,7 @@ use crate::eq::{Eq, Event, EventError, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::mcast::{Name, Part};
-use crate::objects::object::Object;
+use crate::object::Object;
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::net::SocketAddr;

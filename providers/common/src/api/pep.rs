@@ -10,7 +10,7 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of, ops};
 use crate::info::InfoRef;
-use crate::objects::object::{Object, Parent};
+use crate::object::{Object, Parent};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
 use std::any::Any;

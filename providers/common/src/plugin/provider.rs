@@ -15,7 +15,7 @@ pub type GetinfoFn = unsafe extern "C" fn(
     info: *mut *mut fi_info,
 ) -> c_int;
 
-/// The `fabric` callback (fi_fabric(3)); see [`crate::glue::open_fabric`].
+/// The `fabric` callback (fi_fabric(3)); see [`crate::api::open_fabric`].
 pub type FabricFn = unsafe extern "C" fn(
     attr: *mut fi_fabric_attr,
     fabric: *mut *mut fid_fabric,

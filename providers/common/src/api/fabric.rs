@@ -11,7 +11,7 @@ use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops};
 use crate::info::{Era, InfoBuf, InfoRef};
-use crate::objects::object::{Parent, Users};
+use crate::object::{Parent, Users};
 use crate::peer;
 use crate::poll::{self, WaitSet};
 use core::ffi::{CStr, c_char, c_int, c_void};

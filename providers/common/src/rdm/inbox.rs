@@ -11,12 +11,12 @@ use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
+use crate::api::RecvOp;
 use crate::buf::RecvBuf;
 use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
-use crate::glue::RecvOp;
 use crate::ledger::RxLedger;
 use crate::matching::{Pattern, Posted, Unexpected};
 pub use crate::multi_recv::Recv;

@@ -9,7 +9,7 @@ use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
-use crate::objects::object::{Base, Object, Parent, fid_ops};
+use crate::object::{Base, Object, Parent, fid_ops};
 use crate::progress::Progress;
 use crate::wait::{Blocking, Kind, Wait, cancellable};
 use core::ffi::{c_int, c_void};

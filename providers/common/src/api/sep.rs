@@ -8,7 +8,7 @@ use crate::buffered;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::info::InfoRef;
-use crate::objects::object::Parent;
+use crate::object::Parent;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 

@@ -448,7 +448,7 @@ mod tests {
     use crate::error::Error;
     use crate::later::Later;
     use crate::lock::Level;
-    use crate::objects::object::Parent;
+    use crate::object::Parent;
     use crate::progress::Progress;
     use std::os::fd::RawFd;
     use std::sync::Mutex;

@@ -1,0 +1,25 @@
+//! What stands on the system alone: its calls, locks, waiting, threads, progress, matching, buffers,
+//! addresses and the arithmetic of atomic operations.
+#[allow(unsafe_code)]
+pub mod addr;
+#[allow(unsafe_code)]
+pub mod atomic;
+#[allow(unsafe_code)]
+pub mod buf;
+pub mod courtesy;
+#[allow(unsafe_code)]
+pub mod lock;
+pub mod matching;
+#[allow(unsafe_code)]
+pub(crate) mod primitives;
+pub mod progress;
+pub mod reserved;
+pub mod slab;
+#[allow(unsafe_code)]
+pub mod sys;
+#[doc(hidden)]
+pub mod testing;
+#[allow(unsafe_code)]
+pub mod wait;
+#[allow(unsafe_code)]
+pub mod worker;

@@ -1,0 +1,7 @@
+//! What reliable datagram endpoints have in common, whatever carries their messages.
+#[allow(unsafe_code)]
+pub mod buffered;
+pub mod inbox;
+pub mod multi_recv;
+pub mod names;
+pub mod sep;
