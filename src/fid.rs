@@ -1,19 +1,67 @@
 //! Rust objects that C sees as `struct fid_*`.
-use crate::abi::{fi_ops, fid};
+use crate::abi::{FI_ENOSYS, fi_ops, fid};
 use crate::error::{Error, Result};
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::c_int;
+use libc::ssize_t;
 use std::sync::Arc;
 
-/// `unbuilt! { fn name(type, type, ...) -> type; }`: functions of these arguments that answer
-/// -FI_ENOSYS. Every slot of a table must hold one, because the inline calls do not look
-/// (fi_provider(7)).
-#[macro_export]
-macro_rules! unbuilt {
-    ($($vis:vis fn $name:ident($($arg:ty),* $(,)?) -> $ret:ty;)+) => {$(
-        $vis unsafe extern "C" fn $name($(_: $arg),*) -> $ret {
-            $crate::error::Error::NOSYS.to_ret() as $ret
+/// A result in which a call of the API answers a negative error code.
+pub trait Answer {
+    /// The answer for an error.
+    fn of(error: Error) -> Self;
+}
+
+impl Answer for c_int {
+    fn of(error: Error) -> Self {
+        error.to_ret()
+    }
+}
+
+impl Answer for ssize_t {
+    fn of(error: Error) -> Self {
+        error.to_ret() as ssize_t
+    }
+}
+
+/// A function in a slot of a table: for each signature there is one that does nothing but answer
+/// the error `CODE`.
+pub trait Slot<const CODE: c_int>: Sized {
+    /// The slot with that function in it.
+    const REFUSING: Option<Self>;
+}
+
+macro_rules! slot {
+    ($($arg:ident)*) => {
+        impl<const CODE: c_int, R: Answer, $($arg),*> Slot<CODE>
+            for unsafe extern "C" fn($($arg),*) -> R
+        {
+            const REFUSING: Option<Self> = {
+                unsafe extern "C" fn refuse<const CODE: c_int, R: Answer, $($arg),*>(
+                    $(_: $arg),*
+                ) -> R {
+                    R::of(Error::from_code(CODE))
+                }
+                Some(refuse::<CODE, R, $($arg),*>)
+            };
         }
-    )+};
+    };
+}
+
+/// [`slot!`] for so many arguments and for all smaller numbers of them.
+macro_rules! slots {
+    () => {};
+    ($first:ident $($arg:ident)*) => {
+        slot!($first $($arg)*);
+        slots!($($arg)*);
+    };
+}
+
+slots!(A B C D E F G H I J K L M N O P Q);
+
+/// A slot of a call that is not built, which answers -FI_ENOSYS. Every slot of a table must hold
+/// a function, because the inline calls do not look (fi_provider(7)).
+pub const fn unbuilt<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
+    F::REFUSING
 }
 
 /// A Rust object whose first field is the C struct `C`, so that a pointer to
@@ -88,18 +136,10 @@ pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops {
     fi_ops {
         size: size_of::<fi_ops>(),
         close: Some(close),
-        bind: Some(no_bind),
-        control: Some(no_control),
-        ops_open: Some(no_ops_open),
-        tostr: Some(no_tostr),
-        ops_set: Some(no_ops_set),
+        bind: unbuilt(),
+        control: unbuilt(),
+        ops_open: unbuilt(),
+        tostr: unbuilt(),
+        ops_set: unbuilt(),
     }
-}
-
-unbuilt! {
-    fn no_bind(*mut fid, *mut fid, u64) -> c_int;
-    fn no_control(*mut fid, c_int, *mut c_void) -> c_int;
-    fn no_ops_open(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
-    fn no_ops_set(*mut fid, *const c_char, u64, *mut c_void, *mut c_void) -> c_int;
-    fn no_tostr(*const fid, *mut c_char, usize) -> c_int;
 }

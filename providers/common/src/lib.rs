@@ -42,8 +42,8 @@ use features::{coll, mcast, notices};
 pub use features::{later, ledger};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
+use objects::peer;
 pub use objects::{av, cntr, cq, eq, mr, object, poll};
-use objects::{peer, stubs};
 pub use plugin::{log, param, provider};
 pub use rdm::{buffered, inbox, multi_recv, names, sep};
 

@@ -1,6 +1,6 @@
 //! The fi_atomic(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unbuilt};
+use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, refusing};
 use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
@@ -39,7 +39,7 @@ impl<E: Endpoint> EpFid<E> {
         writevalid: Some(valid::<E, { Kind::Base as u8 }>),
         readwritevalid: Some(valid::<E, { Kind::Fetch as u8 }>),
         compwritevalid: Some(valid::<E, { Kind::Compare as u8 }>),
-        ..unbuilt::NO_ATOMIC
+        ..refusing::NO_ATOMIC
     };
 
     fn atomic_op(
@@ -78,8 +78,7 @@ impl<E: Endpoint> EpFid<E> {
             max if total > max => return Err(Error::MSGSIZE),
             _ => {}
         }
-        // SAFETY: the entry points below make `Elements` of buffers that the
-        // application lends as fi_atomic(3) says.
+        // SAFETY: `Elements` are made of buffers that the application lends.
         let (source, compare, result) = unsafe {
             (
                 SendBuf::from_iov(source.iov.as_ptr(), source.count)?,
@@ -107,9 +106,11 @@ impl<E: Endpoint> EpFid<E> {
         let op = operation(kind, msg.datatype, msg.op)?;
         // SAFETY: by this function's contract.
         let (operands, remote) = unsafe {
-            let sources = (msg.msg_iov, msg.iov_count);
-            let [source, _, result] = sources_and_results(op, sources, (resultv, result_count))?;
-            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
+            let operands = [
+                Elements::sources(msg.msg_iov, msg.iov_count, op)?,
+                Elements::many(comparev, compare_count, op)?,
+                Elements::many(resultv, result_count, op)?,
+            ];
             (operands, places(msg.rma_iov, msg.rma_iov_count, op)?)
         };
         let about = About { dest: msg.addr, context: msg.context, data: msg.data, flags };
@@ -139,7 +140,10 @@ impl Elements {
     const NONE: Self = Self { iov: [Self::EMPTY; IOV_LIMIT], count: 0 };
 
     /// One run of `count` elements at `addr`.
-    fn one(addr: *const c_void, count: usize, operation: Operation) -> Result<Self> {
+    ///
+    /// # Safety
+    /// The application lends these elements as fi_atomic(3) says.
+    unsafe fn one(addr: *const c_void, count: usize, operation: Operation) -> Result<Self> {
         let mut all = Self::NONE;
         let iov_len = count.checked_mul(operation.size()).ok_or(Error::INVAL)?;
         all.iov[0] = iovec { iov_base: addr.cast_mut(), iov_len };
@@ -147,8 +151,11 @@ impl Elements {
         Ok(all)
     }
 
+    /// The runs that `ioc` names.
+    ///
     /// # Safety
-    /// `ioc` is null or points to `count` entries.
+    /// `ioc` is null or points to `count` entries, whose elements the application lends as
+    /// fi_atomic(3) says.
     unsafe fn many(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
         if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
             return Err(Error::INVAL);
@@ -162,6 +169,17 @@ impl Elements {
         }
         all.count = count;
         Ok(all)
+    }
+
+    /// The runs of a call's sources, which `ioc` names if the operation has sources at all.
+    ///
+    /// # Safety The contract of [`Elements::many`], if the operation has sources.
+    unsafe fn sources(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
+        if !operation.has_source() {
+            return Ok(Self::NONE);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { Self::many(ioc, count, operation) }
     }
 
     /// Bytes of all elements.
@@ -188,11 +206,6 @@ impl About {
     fn new<E: Endpoint>(ep: &EpFid<E>, dest: fi_addr_t, context: *mut c_void) -> Self {
         Self { dest, context, data: 0, flags: ep.tx() }
     }
-}
-
-/// One place in a peer's memory, of as many bytes as `elements` have.
-fn at(addr: u64, key: u64, elements: &Elements) -> Result<RemoteSegments> {
-    Ok(RemoteSegments::one(addr, elements.len()? as u64, key))
 }
 
 /// The places a message structure names.
@@ -226,263 +239,126 @@ fn operation(kind: Kind, datatype: Type, op: Op) -> Result<Operation> {
 // of an endpoint of the same `E` that is open, or with null. Buffers and message
 // structures are the caller's as fi_atomic(3) promises.
 
-unsafe extern "C" fn atomic<E: Endpoint>(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_atomic", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Base, datatype, op)?;
-        let source = Elements::one(buf, count, op)?;
-        let remote = at(addr, key, &source)?;
-        let operands = [source, Elements::NONE, Elements::NONE];
-        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-    })
-}
-
-unsafe extern "C" fn atomicv<E: Endpoint>(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: Desc,
-    count: usize,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_atomicv", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Base, datatype, op)?;
-        // SAFETY: see above.
-        let source = unsafe { Elements::many(iov, count, op) }?;
-        let remote = at(addr, key, &source)?;
-        let operands = [source, Elements::NONE, Elements::NONE];
-        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-    })
-}
-
-unsafe extern "C" fn atomicmsg<E: Endpoint>(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    flags: u64,
-) -> ssize_t {
-    answer_transfer("fi_atomicmsg", || {
-        // SAFETY: see above.
-        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
-        // SAFETY: see above.
-        ep.atomic(unsafe { EpFid::<E>::msg_op(Kind::Base, msg, NONE, NO_RESULT, flags) }?)
-    })
-}
-
-unsafe extern "C" fn inject<E: Endpoint>(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-) -> ssize_t {
-    answer_transfer("fi_inject_atomic", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Base, datatype, op)?;
-        let source = Elements::one(buf, count, op)?;
-        let remote = at(addr, key, &source)?;
-        let operands = [source, Elements::NONE, Elements::NONE];
-        let about = About::new(ep, dest, std::ptr::null_mut());
-        ep.atomic_op(op, operands, remote, About { flags: ep.inject_flags(abi::FI_WRITE), ..about })
-    })
-}
-
-unsafe extern "C" fn fetch<E: Endpoint>(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    result: *mut c_void,
-    _result_desc: *mut c_void,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_fetch_atomic", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Fetch, datatype, op)?;
-        let (source, result) = (Elements::one(buf, count, op)?, Elements::one(result, count, op)?);
-        let remote = at(addr, key, &result)?;
-        let operands = [source, Elements::NONE, result];
-        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-    })
-}
-
-unsafe extern "C" fn fetchv<E: Endpoint>(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: Desc,
-    count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: Desc,
-    result_count: usize,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_fetch_atomicv", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Fetch, datatype, op)?;
-        // SAFETY: see above.
-        let operands = unsafe { sources_and_results(op, (iov, count), (resultv, result_count)) }?;
-        let remote = at(addr, key, &operands[2])?;
-        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-    })
-}
-
-unsafe extern "C" fn fetchmsg<E: Endpoint>(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    resultv: *mut fi_ioc,
-    _result_desc: Desc,
-    result_count: usize,
-    flags: u64,
-) -> ssize_t {
-    answer_transfer("fi_fetch_atomicmsg", || {
-        // SAFETY: see above.
-        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
-        // SAFETY: see above.
-        ep.atomic(unsafe {
-            EpFid::<E>::msg_op(Kind::Fetch, msg, NONE, (resultv, result_count), flags)
-        }?)
-    })
-}
-
-unsafe extern "C" fn compare<E: Endpoint>(
-    ep: *mut fid_ep,
-    buf: *const c_void,
-    count: usize,
-    _desc: *mut c_void,
-    compare: *const c_void,
-    _compare_desc: *mut c_void,
-    result: *mut c_void,
-    _result_desc: *mut c_void,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_compare_atomic", || {
-        // SAFETY: see above.
-        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-        let op = operation(Kind::Compare, datatype, op)?;
-        let one = |buf| Elements::one(buf, count, op);
-        let operands = [one(buf)?, one(compare)?, one(result)?];
-        let remote = at(addr, key, &operands[0])?;
-        ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-    })
-}
-
-unsafe extern "C" fn comparev<E: Endpoint>(
-    ep: *mut fid_ep,
-    iov: *const fi_ioc,
-    _desc: Desc,
-    count: usize,
-    comparev: *const fi_ioc,
-    _compare_desc: Desc,
-    compare_count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: Desc,
-    result_count: usize,
-    dest: fi_addr_t,
-    addr: u64,
-    key: u64,
-    datatype: Type,
-    op: Op,
-    context: *mut c_void,
-) -> ssize_t {
-    answer_transfer("fi_compare_atomicv", || {
-        // SAFETY: see above.
-        unsafe {
-            let ep = EpFid::<E>::from_c(ep)?;
-            let op = operation(Kind::Compare, datatype, op)?;
-            let [source, _, result] =
-                sources_and_results(op, (iov, count), (resultv, result_count))?;
-            let operands = [source, Elements::many(comparev, compare_count, op)?, result];
-            let remote = at(addr, key, &operands[0])?;
-            ep.atomic_op(op, operands, remote, About::new(ep, dest, context))
-        }
-    })
-}
-
-unsafe extern "C" fn comparemsg<E: Endpoint>(
-    ep: *mut fid_ep,
-    msg: *const fi_msg_atomic,
-    comparev: *const fi_ioc,
-    _compare_desc: Desc,
-    compare_count: usize,
-    resultv: *mut fi_ioc,
-    _result_desc: Desc,
-    result_count: usize,
-    flags: u64,
-) -> ssize_t {
-    answer_transfer("fi_compare_atomicmsg", || {
-        // SAFETY: see above.
-        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
-        // SAFETY: see above.
-        ep.atomic(unsafe {
-            EpFid::<E>::msg_op(
-                Kind::Compare,
-                msg,
-                (comparev, compare_count),
-                (resultv, result_count),
-                flags,
-            )
-        }?)
-    })
-}
-
-/// The operands of a call that fetches, without what it compares with.
-///
-/// # Safety
-/// Each pointer is null or points to as many entries as is said with it.
-unsafe fn sources_and_results(
-    operation: Operation,
-    (iov, count): (*const fi_ioc, usize),
-    (resultv, result_count): (*mut fi_ioc, usize),
-) -> Result<[Elements; 3]> {
-    // SAFETY: by this function's contract.
-    let result = unsafe { Elements::many(resultv, result_count, operation) }?;
-    let source = match operation.has_source() {
-        // SAFETY: by this function's contract.
-        true => unsafe { Elements::many(iov, count, operation) }?,
-        false => Elements::NONE,
+/// What completes an operation that injects (without `$context`) and any other one.
+macro_rules! about {
+    ($ep:ident $dest:ident) => {{
+        let about = About::new($ep, $dest, std::ptr::null_mut());
+        About { flags: $ep.inject_flags(abi::FI_WRITE), ..about }
+    }};
+    ($ep:ident $dest:ident $context:ident) => {
+        About::new($ep, $dest, $context)
     };
-    Ok([source, Elements::NONE, result])
+}
+
+/// Defines calls that name their operands by arguments, which are between the endpoint and the
+/// peer. `$operands` makes them source, what to compare with, and result.
+macro_rules! by_arguments {
+    ($(
+        $name:ident: $call:literal, $kind:ident($($arg:ident: $type:ty),*)$($context:ident)?,
+            |$op:ident| $operands:expr;
+    )+) => {$(
+        unsafe extern "C" fn $name<E: Endpoint>(
+            ep: *mut fid_ep,
+            $($arg: $type,)*
+            dest: fi_addr_t,
+            addr: u64,
+            key: u64,
+            datatype: Type,
+            op: Op,
+            $($context: *mut c_void,)?
+        ) -> ssize_t {
+            answer_transfer($call, || {
+                // SAFETY: see above.
+                let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                let $op = operation(Kind::$kind, datatype, op)?;
+                // SAFETY: see above.
+                let operands: [Elements; 3] = unsafe { $operands };
+                let widest = if $op.fetches() { &operands[2] } else { &operands[0] };
+                let remote = RemoteSegments::one(addr, widest.len()? as u64, key);
+                ep.atomic_op($op, operands, remote, about!(ep dest $($context)?))
+            })
+        }
+    )+};
+}
+
+type Buf = *mut c_void;
+type ConstBuf = *const c_void;
+
+by_arguments! {
+    atomic: "fi_atomic", Base(buf: ConstBuf, count: usize, _desc: Buf) context,
+        |op| [Elements::one(buf, count, op)?, Elements::NONE, Elements::NONE];
+    atomicv: "fi_atomicv", Base(iov: *const fi_ioc, _desc: Desc, count: usize) context,
+        |op| [Elements::many(iov, count, op)?, Elements::NONE, Elements::NONE];
+    inject: "fi_inject_atomic", Base(buf: ConstBuf, count: usize),
+        |op| [Elements::one(buf, count, op)?, Elements::NONE, Elements::NONE];
+    fetch: "fi_fetch_atomic", Fetch(
+        buf: ConstBuf, count: usize, _desc: Buf, result: Buf, _result_desc: Buf
+    ) context,
+        |op| [
+            Elements::one(buf, count, op)?, Elements::NONE, Elements::one(result, count, op)?
+        ];
+    fetchv: "fi_fetch_atomicv", Fetch(
+        iov: *const fi_ioc, _desc: Desc, count: usize,
+        resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
+    ) context,
+        |op| [
+            Elements::sources(iov, count, op)?, Elements::NONE,
+            Elements::many(resultv, result_count, op)?
+        ];
+    compare: "fi_compare_atomic", Compare(
+        buf: ConstBuf, count: usize, _desc: Buf, compare: ConstBuf, _compare_desc: Buf,
+        result: Buf, _result_desc: Buf
+    ) context,
+        |op| [
+            Elements::one(buf, count, op)?, Elements::one(compare, count, op)?,
+            Elements::one(result, count, op)?
+        ];
+    comparev: "fi_compare_atomicv", Compare(
+        iov: *const fi_ioc, _desc: Desc, count: usize,
+        comparev: *const fi_ioc, _compare_desc: Desc, compare_count: usize,
+        resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
+    ) context,
+        |op| [
+            Elements::sources(iov, count, op)?, Elements::many(comparev, compare_count, op)?,
+            Elements::many(resultv, result_count, op)?
+        ];
+}
+
+/// Defines calls with a message structure, to which what to compare with and the place of the
+/// result are arguments.
+macro_rules! by_message {
+    ($(
+        $name:ident: $call:literal, $kind:ident($($arg:ident: $type:ty),*), $with:expr, $result:expr;
+    )+) => {$(
+        unsafe extern "C" fn $name<E: Endpoint>(
+            ep: *mut fid_ep,
+            msg: *const fi_msg_atomic,
+            $($arg: $type,)*
+            flags: u64,
+        ) -> ssize_t {
+            answer_transfer($call, || {
+                // SAFETY: see above.
+                let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                // SAFETY: see above.
+                let msg = unsafe { msg.as_ref() }.ok_or(Error::INVAL)?;
+                let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
+                // SAFETY: see above.
+                let op = unsafe { EpFid::<E>::msg_op(Kind::$kind, msg, $with, $result, flags) }?;
+                ep.atomic(op)
+            })
+        }
+    )+};
+}
+
+by_message! {
+    atomicmsg: "fi_atomicmsg", Base(), NONE, NO_RESULT;
+    fetchmsg: "fi_fetch_atomicmsg", Fetch(
+        resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
+    ), NONE, (resultv, result_count);
+    comparemsg: "fi_compare_atomicmsg", Compare(
+        comparev: *const fi_ioc, _compare_desc: Desc, compare_count: usize,
+        resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
+    ), (comparev, compare_count), (resultv, result_count);
 }
 
 unsafe extern "C" fn valid<E: Endpoint, const KIND: u8>(

@@ -15,14 +15,13 @@ use crate::boundary::answer;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, OnDomain};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
+use crate::fid::{Embeds, ops, unbuilt};
 use crate::info::InfoRef;
 use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
 use crate::object::{Parent, Users};
 use crate::poll::PollSet;
 use crate::progress::Progress;
-use crate::stubs;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::sync::Arc;
@@ -71,7 +70,7 @@ impl<D: Domain> DomainFid<D> {
         query_atomic: Some(query_atomic::<D>),
         query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
-        xpu_ctx: Some(stubs::no_xpu_ctx),
+        xpu_ctx: unbuilt(),
     };
 
     const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {

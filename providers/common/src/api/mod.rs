@@ -20,12 +20,12 @@ mod mc;
 mod multicast;
 mod opened;
 mod pep;
+mod refusing;
 mod rma;
 mod sep;
 mod settings;
 mod stx;
 mod trigger;
-mod unbuilt;
 
 pub use crate::mcast::Part;
 pub use crate::reserved::{MULTICAST_ADDR, is_group};

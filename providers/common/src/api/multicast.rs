@@ -1,6 +1,6 @@
 //! Sends to multicast groups (FI_MULTICAST of fi_msg(3)): one part for each member.
+use super::ep::Transfer;
 use super::ep::{Parts, Role, Shared};
-use super::trigger::Op;
 use super::{Endpoint, SendOp};
 use crate::abi::{
     self, FI_COLLECTIVE, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED,
@@ -171,7 +171,7 @@ impl<E: Endpoint> Shared<E> {
                 of_part.part_over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
             });
             let part = SendOp { dest: member, context, ..op.clone() };
-            let part = if tagged { Op::Tsend(part) } else { Op::Send(part) };
+            let part = if tagged { Transfer::Tsend(part) } else { Transfer::Send(part) };
             self.post_part(later, part, context, &sending);
         }
         sending.part_over(Ok(()));
@@ -182,7 +182,7 @@ impl<E: Endpoint> Shared<E> {
     fn post_part(
         self: &Arc<Self>,
         later: &Arc<Later>,
-        part: Op,
+        part: Transfer,
         context: Context,
         sending: &Arc<Sending<E>>,
     ) {

@@ -1,14 +1,14 @@
 //! `struct fid_pep` for any [`PassiveEp`].
 use super::ep::give_name;
 use super::fabric::FabricFid;
-use super::{Fabric, PassiveEp, bytes, copy_out, take_request, unbuilt};
+use super::{Fabric, PassiveEp, bytes, copy_out, take_request};
 use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::boundary::answer;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of, ops};
+use crate::fid::{Embeds, class_of, ops, unbuilt};
 use crate::info::InfoRef;
 use crate::object::{Object, Parent};
 use crate::progress::Progress;
@@ -119,27 +119,27 @@ impl<P: PassiveEp> PepFid<P> {
 
     const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
-        cancel: Some(unbuilt::no_cancel),
+        cancel: unbuilt(),
         getopt: Some(getopt::<P>),
         setopt: Some(no_setopt),
-        tx_ctx: Some(unbuilt::no_tx_ctx),
-        rx_ctx: Some(unbuilt::no_rx_ctx),
-        rx_size_left: Some(unbuilt::no_size_left),
-        tx_size_left: Some(unbuilt::no_size_left),
-        export_xpu: Some(unbuilt::no_export_xpu),
+        tx_ctx: unbuilt(),
+        rx_ctx: unbuilt(),
+        rx_size_left: unbuilt(),
+        tx_size_left: unbuilt(),
+        export_xpu: unbuilt(),
     };
 
     const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<P>),
         getname: Some(getname::<P>),
-        getpeer: Some(unbuilt::no_getpeer),
-        connect: Some(unbuilt::no_connect),
+        getpeer: unbuilt(),
+        connect: unbuilt(),
         listen: Some(listen::<P>),
-        accept: Some(unbuilt::no_accept),
+        accept: unbuilt(),
         reject: Some(reject::<P>),
-        shutdown: Some(unbuilt::no_shutdown),
-        join: Some(unbuilt::no_join),
+        shutdown: unbuilt(),
+        join: unbuilt(),
     };
 
     pub(super) fn open<F: Fabric<PassiveEp = P>>(

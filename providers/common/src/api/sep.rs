@@ -1,12 +1,12 @@
 //! Scalable endpoints: one address with several transmit and receive contexts
 //! (fi_endpoint(3)).
 use super::ep::{EpFid, Ground, Parts, Role};
-use super::{ContextAttr, Endpoint, RxAttr, TxAttr, unbuilt};
+use super::{ContextAttr, Endpoint, RxAttr, TxAttr};
 use crate::abi::{FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
 use crate::boundary::answer;
 use crate::buffered;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, unbuilt};
 use crate::info::InfoRef;
 use crate::object::Parent;
 use core::ffi::{c_int, c_void};
@@ -78,11 +78,11 @@ impl Scalable {
 
 impl<E: Endpoint> EpFid<E> {
     pub(super) const SEP_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
-        cancel: Some(unbuilt::no_cancel),
+        cancel: unbuilt(),
         tx_ctx: Some(tx_ctx::<E>),
         rx_ctx: Some(rx_ctx::<E>),
-        rx_size_left: Some(unbuilt::no_size_left),
-        tx_size_left: Some(unbuilt::no_size_left),
+        rx_size_left: unbuilt(),
+        tx_size_left: unbuilt(),
         ..*Self::EP_OPS
     };
 

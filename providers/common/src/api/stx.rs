@@ -3,9 +3,8 @@
 //! An application opens one and binds endpoints to it, and that is all that can
 //! be done with it: transfers, completions and attributes stay those of the
 //! endpoints. A provider whose endpoints share nothing in sending needs no more.
-use super::unbuilt;
 use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fi_ops_ep, fid_stx};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, unbuilt};
 use crate::object::{Base, Object, Parent, fid_ops};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -28,14 +27,14 @@ static FID_OPS: fi_ops = fid_ops::<Stx, _>();
 
 static EP_OPS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
-    cancel: Some(unbuilt::no_cancel),
-    getopt: Some(unbuilt::no_getopt),
-    setopt: Some(unbuilt::no_setopt),
-    tx_ctx: Some(unbuilt::no_tx_ctx),
-    rx_ctx: Some(unbuilt::no_rx_ctx),
-    rx_size_left: Some(unbuilt::no_size_left),
-    tx_size_left: Some(unbuilt::no_size_left),
-    export_xpu: Some(unbuilt::no_export_xpu),
+    cancel: unbuilt(),
+    getopt: unbuilt(),
+    setopt: unbuilt(),
+    tx_ctx: unbuilt(),
+    rx_ctx: unbuilt(),
+    rx_size_left: unbuilt(),
+    tx_size_left: unbuilt(),
+    export_xpu: unbuilt(),
 };
 
 impl Stx {

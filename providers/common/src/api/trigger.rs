@@ -7,13 +7,12 @@
 //! again when its time has come; its completion goes to a counter of its own.
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
-use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS};
-use super::{AtomicOp, Domain, Endpoint, ReadOp, RecvOp, SendOp, WriteOp, ep, rma};
+use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS, Transfer};
+use super::{Domain, Endpoint, RecvOp, SendOp, ep, rma};
 use crate::abi::{
-    self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG,
-    FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER, FI_WRITE, fi_addr_t,
-    fi_deferred_work, fi_op_type, fi_trigger_event, fi_triggered_context, fid, fid_cntr,
-    fid_domain,
+    self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG, FI_RECV,
+    FI_RMA, FI_TAGGED, FI_TRIGGER, fi_addr_t, fi_deferred_work, fi_op_type, fi_trigger_event,
+    fi_triggered_context, fid, fid_cntr, fid_domain,
 };
 use crate::atomic::Kind;
 use crate::boundary::answer;
@@ -26,121 +25,12 @@ use crate::later::{Aside, InUse, Later, Name, Outcome, Request, Task};
 use crate::ledger::Ledger;
 use crate::notices::Port;
 use crate::object::Object;
-use crate::reserved::{ASIDE, TO_GROUPS, is_group};
+use crate::reserved::ASIDE;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A transfer that is ready to be posted.
-#[derive(Clone, Debug)]
-pub(super) enum Op {
-    Send(SendOp),
-    Tsend(SendOp),
-    Recv(RecvOp),
-    Trecv(RecvOp),
-    Read(ReadOp),
-    Write(WriteOp),
-    Atomic(AtomicOp),
-}
-
-impl Op {
-    pub(super) fn parts(&mut self) -> (&mut Context, &mut u64) {
-        match self {
-            Self::Send(op) | Self::Tsend(op) => (&mut op.context, &mut op.flags),
-            Self::Recv(op) | Self::Trecv(op) => (&mut op.context, &mut op.flags),
-            Self::Read(op) => (&mut op.context, &mut op.flags),
-            Self::Write(op) => (&mut op.context, &mut op.flags),
-            Self::Atomic(op) => (&mut op.context, &mut op.flags),
-        }
-    }
-
-    /// The flags of the transfer's completion entry: FI_SEND, FI_TAGGED, FI_RMA …
-    fn kind(&self) -> u64 {
-        match self {
-            Self::Send(_) => FI_SEND | FI_MSG,
-            Self::Tsend(_) => FI_SEND | FI_TAGGED,
-            Self::Recv(_) => FI_RECV | FI_MSG,
-            Self::Trecv(_) => FI_RECV | FI_TAGGED,
-            Self::Read(_) => FI_READ | FI_RMA,
-            Self::Write(_) => FI_WRITE | FI_RMA,
-            Self::Atomic(op) if op.operation.kind() == Kind::Base => FI_WRITE | FI_ATOMIC,
-            Self::Atomic(_) => FI_READ | FI_ATOMIC,
-        }
-    }
-
-    /// The buffer of the bytes that the transfer sends, if it sends any.
-    fn source(&mut self) -> Option<&mut SendBuf> {
-        match self {
-            Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
-            Self::Write(op) => Some(&mut op.buf),
-            Self::Atomic(op) => Some(&mut op.source),
-            Self::Recv(_) | Self::Trecv(_) | Self::Read(_) => None,
-        }
-    }
-
-    /// Whether the transfer sends, and is no receive.
-    fn sends(&self) -> bool {
-        !matches!(self, Self::Recv(_) | Self::Trecv(_))
-    }
-
-    fn post<E: Endpoint>(self, ep: &E) -> Result {
-        match self {
-            Self::Send(op) => ep.send(op),
-            Self::Tsend(op) => ep.tsend(op),
-            Self::Recv(op) => ep.recv(op),
-            Self::Trecv(op) => ep.trecv(op),
-            Self::Read(op) => ep.read(op),
-            Self::Write(op) => ep.write(op),
-            Self::Atomic(op) => ep.atomic(op),
-        }
-    }
-}
-
-/// Hands transfers to the provider, but for those that wait for a counter, be it
-/// that the call says so or the flags of the endpoint it was made on, and those that may
-/// be for a group.
-macro_rules! start {
-    ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
-        impl<E: Endpoint> EpFid<E> {
-            $(
-                #[inline(always)]
-                pub(super) fn $name(&self, op: $op) -> Result {
-                    if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
-                        return self.start(Op::$variant(op));
-                    }
-                    self.shared.hand($sends, |ep| ep.$name(op))
-                }
-            )*
-        }
-    };
-}
-
-start!(
-    send Send SendOp, true; tsend Tsend SendOp, true;
-    recv Recv RecvOp, false; trecv Trecv RecvOp, false;
-    read Read ReadOp, true; write Write WriteOp, true; atomic Atomic AtomicOp, true
-);
-
 impl<E: Endpoint> EpFid<E> {
-    /// Hands a transfer to the provider, to the counter it waits for, or to a group.
-    fn start(&self, mut op: Op) -> Result {
-        let (_, flags) = op.parts();
-        let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
-        *flags &= !(TO_GROUPS | FI_MULTICAST);
-        match op {
-            Op::Send(SendOp { dest, .. }) | Op::Tsend(SendOp { dest, .. })
-                if triggered && is_group(dest) =>
-            {
-                Err(Error::OPNOTSUPP)
-            }
-            Op::Send(op) if is_group(op.dest) => self.shared.send_to_group(op, false),
-            Op::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, true),
-            _ if multicast => Err(Error::INVAL),
-            op if triggered => self.trigger(op),
-            op => self.shared.hand(op.sends(), |ep| op.post(ep)),
-        }
-    }
-
     /// Flags beyond those of any call: none, or FI_TRIGGER where that is possible.
     #[cold]
     pub(super) fn only_triggered(&self, beyond: u64) -> Result {
@@ -155,7 +45,7 @@ impl<E: Endpoint> EpFid<E> {
     /// Keeps an operation until the counter in its context has reached its
     /// threshold.
     #[cold]
-    pub(super) fn trigger(&self, mut op: Op) -> Result {
+    pub(super) fn trigger(&self, mut op: Transfer) -> Result {
         let later = self.shared.ground.later.clone().ok_or(Error::NOSYS)?;
         let (context, flags) = op.parts();
         let context = *context;
@@ -215,11 +105,11 @@ impl<E: Endpoint> EpFid<E> {
 
 impl<E: Endpoint> Port for Shared<E> {
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
-        self.post(Op::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
+        self.post(Transfer::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
     }
 
     fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result {
-        self.post(Op::Trecv(RecvOp { buf, src: from, tag, ignore: 0, context, flags: ASIDE }))
+        self.post(Transfer::Trecv(RecvOp { buf, src: from, tag, ignore: 0, context, flags: ASIDE }))
     }
 
     fn cancel(&self, context: Context) {
@@ -240,7 +130,7 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// Posts an operation from a task.
-    pub(super) fn post(&self, op: Op) -> Result {
+    pub(super) fn post(&self, op: Transfer) -> Result {
         // `stop_later` sets `closed`, and waits for tasks afterwards.
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::CANCELED);
@@ -320,7 +210,7 @@ impl Work {
     ///
     /// # Safety
     /// The structures are as fi_trigger(3) says, and not taken back yet.
-    unsafe fn op<E: Endpoint>(self) -> Result<(Op, u64)> {
+    unsafe fn op<E: Endpoint>(self) -> Result<(Transfer, u64)> {
         use fi_op_type::*;
         let tx = |flags: u64| match flags & !(TX_FLAGS | FI_TRIGGER) {
             0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | ASIDE),
@@ -342,24 +232,24 @@ impl Work {
             if is(FI_OP_SEND) || is(FI_OP_RECV) {
                 let op = &*work.op.msg;
                 let made = match is(FI_OP_SEND) {
-                    true => Op::Send(ep::send_op(&op.msg, tx(op.flags)?)?),
-                    false => Op::Recv(ep::recv_op(&op.msg, rx(op.flags)?)?),
+                    true => Transfer::Send(ep::send_op(&op.msg, tx(op.flags)?)?),
+                    false => Transfer::Recv(ep::recv_op(&op.msg, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             if is(FI_OP_TSEND) || is(FI_OP_TRECV) {
                 let op = &*work.op.tagged;
                 let made = match is(FI_OP_TSEND) {
-                    true => Op::Tsend(ep::tsend_op(&op.msg, tx(op.flags)?)?),
-                    false => Op::Trecv(ep::trecv_op(&op.msg, rx(op.flags)?)?),
+                    true => Transfer::Tsend(ep::tsend_op(&op.msg, tx(op.flags)?)?),
+                    false => Transfer::Trecv(ep::trecv_op(&op.msg, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             if is(FI_OP_READ) || is(FI_OP_WRITE) {
                 let op = &*work.op.rma;
                 let made = match is(FI_OP_READ) {
-                    true => Op::Read(rma::read_op(&op.msg, tx(op.flags)?)?),
-                    false => Op::Write(rma::write_op(&op.msg, tx(op.flags)?)?),
+                    true => Transfer::Read(rma::read_op(&op.msg, tx(op.flags)?)?),
+                    false => Transfer::Write(rma::write_op(&op.msg, tx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
@@ -382,7 +272,7 @@ impl Work {
             } else {
                 return Err(Error::NOSYS);
             };
-            Ok((Op::Atomic(made.0), made.1))
+            Ok((Transfer::Atomic(made.0), made.1))
         }
     }
 

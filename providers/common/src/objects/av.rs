@@ -12,11 +12,10 @@ use crate::boundary::answer;
 use crate::cq::Context;
 use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, unbuilt};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::AvOwner;
 use crate::slab::Slab;
-use crate::stubs;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -432,8 +431,8 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     lookup: Some(lookup),
     straddr: Some(straddr),
     av_set: Some(crate::coll::av_set),
-    insert_auth_key: Some(stubs::no_insert_auth_key),
-    lookup_auth_key: Some(stubs::no_lookup_auth_key),
+    insert_auth_key: unbuilt(),
+    lookup_auth_key: unbuilt(),
     set_user_id: Some(set_user_id),
     lookup2: Some(lookup2),
 };

@@ -5,13 +5,12 @@ use crate::abi::{
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::cq::OnDomain;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, unbuilt};
 use crate::later::Later;
 use crate::object::{Base, Object, fid_ops};
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::stubs;
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -317,7 +316,7 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     wait: cancellable!(cntr_wait: fn(*mut fid_cntr, u64, c_int) -> c_int),
     adderr: Some(adderr),
     seterr: Some(seterr),
-    export_xpu: Some(stubs::no_cntr_export_xpu),
+    export_xpu: unbuilt(),
 };
 
 /// Calls on a counter of FI_PEER, whose count is in its owner's counter: reading it only makes
@@ -326,12 +325,12 @@ static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: cancellable!(read: fn(*mut fid_cntr) -> u64),
     readerr: cancellable!(readerr: fn(*mut fid_cntr) -> u64),
-    add: Some(stubs::no_cntr_change),
-    set: Some(stubs::no_cntr_change),
-    wait: Some(stubs::no_cntr_wait),
-    adderr: Some(stubs::no_cntr_change),
-    seterr: Some(stubs::no_cntr_change),
-    export_xpu: Some(stubs::no_cntr_export_xpu),
+    add: unbuilt(),
+    set: unbuilt(),
+    wait: unbuilt(),
+    adderr: unbuilt(),
+    seterr: unbuilt(),
+    export_xpu: unbuilt(),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table

@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::error::{Error, Result, strerror};
-use crate::fid::Embeds;
+use crate::fid::{Embeds, unbuilt};
 use crate::info::version;
 use crate::later::Later;
 use crate::lock::{Level, Lock};
@@ -20,7 +20,6 @@ use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
-use crate::stubs;
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
@@ -697,7 +696,7 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
     ),
     signal: Some(signal),
     strerror: Some(cq_strerror),
-    export_xpu: Some(stubs::no_cq_export_xpu),
+    export_xpu: unbuilt(),
 };
 
 /// Calls on a queue of FI_PEER, whose entries are in its owner's queue: a read of no entries
@@ -705,13 +704,13 @@ static CQ_OPS: fi_ops_cq = fi_ops_cq {
 static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(progress_only),
-    readfrom: Some(stubs::no_cq_readfrom),
-    readerr: Some(stubs::no_cq_readerr),
-    sread: Some(stubs::no_cq_sread),
-    sreadfrom: Some(stubs::no_cq_sreadfrom),
-    signal: Some(stubs::no_cq_signal),
+    readfrom: unbuilt(),
+    readerr: unbuilt(),
+    sread: unbuilt(),
+    sreadfrom: unbuilt(),
+    signal: unbuilt(),
     strerror: Some(cq_strerror),
-    export_xpu: Some(stubs::no_cq_export_xpu),
+    export_xpu: unbuilt(),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table

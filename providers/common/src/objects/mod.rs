@@ -1,6 +1,5 @@
 //! What programs open on fabrics and domains: queues, counters, address vectors, memory regions,
-//! poll and wait sets, what all of these objects have in common (`object`), and the calls of their
-//! tables that are not built (`stubs`).
+//! poll and wait sets, and what all of these objects have in common (`object`).
 pub mod av;
 pub mod cntr;
 pub mod cq;
@@ -9,4 +8,3 @@ pub mod mr;
 pub mod object;
 pub(crate) mod peer;
 pub mod poll;
-pub(crate) mod stubs;

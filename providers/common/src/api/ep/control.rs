@@ -1,0 +1,237 @@
+//! The calls of an endpoint but for binding and transfers: fi_control, fi_cancel, options, names and
+//! connections (fi_endpoint(3), fi_cm(3)).
+use super::EpFid;
+use crate::abi::{self, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
+use crate::addr;
+use crate::api::{Endpoint, bytes, copy_out, mc};
+use crate::boundary::{answer, answer_transfer};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::fid::{Embeds, unbuilt};
+use core::ffi::{c_int, c_void};
+use libc::ssize_t;
+impl<E: Endpoint> EpFid<E> {
+    pub(in crate::api) const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
+        size: size_of::<fi_ops_ep>(),
+        cancel: Some(cancel::<E>),
+        getopt: Some(getopt::<E>),
+        setopt: Some(setopt::<E>),
+        tx_ctx: unbuilt(),
+        rx_ctx: unbuilt(),
+        rx_size_left: Some(rx_size_left::<E>),
+        tx_size_left: Some(tx_size_left::<E>),
+        export_xpu: unbuilt(),
+    };
+
+    /// A shared receive context receives and does nothing else.
+    pub(super) const SRX_EP_OPS: &'static fi_ops_ep =
+        &fi_ops_ep { rx_size_left: unbuilt(), tx_size_left: unbuilt(), ..*Self::EP_OPS };
+
+    pub(super) const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
+        size: size_of::<fi_ops_cm>(),
+        setname: Some(setname::<E>),
+        getname: Some(getname::<E>),
+        getpeer: Some(getpeer::<E>),
+        connect: Some(connect::<E>),
+        listen: unbuilt(),
+        accept: Some(accept::<E>),
+        reject: unbuilt(),
+        shutdown: Some(shutdown::<E>),
+        join: Some(mc::join::<E>),
+    };
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of an endpoint of the same `E` that is open, or with null.
+
+pub(super) unsafe extern "C" fn control<E: Endpoint>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    answer("fi_control(ep)", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        match command {
+            abi::FI_ENABLE => ep.enable(),
+            abi::FI_GETOPSFLAG | abi::FI_SETOPSFLAG => {
+                // SAFETY: both pass a pointer to the flags (fi_endpoint(3)).
+                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::INVAL)?;
+                ep.op_flags(flags, command == abi::FI_SETOPSFLAG)
+            }
+            abi::FI_GET_FD => {
+                // SAFETY: FI_GET_FD passes a pointer to an int (fi_control(3)).
+                let to = unsafe { arg.cast::<c_int>().as_mut() }.ok_or(Error::INVAL)?;
+                *to = ep.inner().fd()?;
+                Ok(())
+            }
+            abi::FI_ALIAS => {
+                // SAFETY: FI_ALIAS passes a struct fi_alias (fi_endpoint(3)).
+                let alias = unsafe { arg.cast::<fi_alias>().as_ref() }.ok_or(Error::INVAL)?;
+                if alias.fid.is_null() {
+                    return Err(Error::INVAL);
+                }
+                let ep = ep.alias(alias.flags)?;
+                // SAFETY: checked above.
+                unsafe { alias.fid.write(ep.into_c().cast()) };
+                Ok(())
+            }
+            // SAFETY: `arg` is what the command asks for, as fi_control(3) says.
+            _ => unsafe { ep.inner().control(command, arg) },
+        }
+    })
+}
+
+unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ssize_t {
+    answer_transfer("fi_cancel", || {
+        // SAFETY: see above.
+        let shared = &unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared;
+        if shared.cancel_triggered(context) {
+            return Ok(());
+        }
+        shared.inner.cancel(Context(context), false)
+    })
+}
+
+unsafe extern "C" fn getopt<E: Endpoint>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getopt", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT {
+            return Err(Error::NOPROTOOPT);
+        }
+        if value.is_null() || len.is_null() {
+            return Err(Error::INVAL);
+        }
+        let mut bytes = [0; 64];
+        let n = ep.inner().getopt(name, &mut bytes)?;
+        // SAFETY: the caller gives `*len` bytes at `value`.
+        if unsafe { copy_out(&bytes[..n], value, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+    })
+}
+
+unsafe extern "C" fn setopt<E: Endpoint>(
+    fid: fid_t,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    answer("fi_setopt", || {
+        // SAFETY: see above.
+        let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
+        if level != abi::FI_OPT_ENDPOINT {
+            return Err(Error::NOPROTOOPT);
+        }
+        if value.is_null() {
+            return Err(Error::INVAL);
+        }
+        // SAFETY: the caller gives `len` bytes at `value`.
+        ep.inner().setopt(name, unsafe { bytes(value, len) })
+    })
+}
+
+unsafe extern "C" fn rx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
+    // SAFETY: see above.
+    answer("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(false))
+}
+
+unsafe extern "C" fn tx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
+    // SAFETY: see above.
+    answer("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(true))
+}
+
+unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
+    answer("fi_setname", || {
+        // SAFETY: see above; the caller gives `len` bytes at `addr`.
+        unsafe {
+            let ep = EpFid::<E>::from_c(fid.cast::<fid_ep>())?;
+            ep.inner().setname(bytes(addr, len))
+        }
+    })
+}
+
+/// Copies an address to the caller's buffer, as fi_getname and fi_getpeer do.
+///
+/// # Safety
+/// `len` is null or points to the bytes that `addr` has.
+pub(in crate::api) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result {
+    if len.is_null() {
+        return Err(Error::INVAL);
+    }
+    // SAFETY: by this function's contract.
+    if unsafe { copy_out(name, addr, len) } { Ok(()) } else { Err(Error::TOOSMALL) }
+}
+
+unsafe extern "C" fn getname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
+    answer("fi_getname", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe {
+            let name = EpFid::<E>::from_c(fid.cast::<fid_ep>())?.inner().getname()?;
+            give_name(&name, addr, len)
+        }
+    })
+}
+
+unsafe extern "C" fn getpeer<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    answer("fi_getpeer", || {
+        // SAFETY: see above; the buffer is the caller's.
+        unsafe {
+            let name = EpFid::<E>::from_c(ep)?.inner().getpeer()?;
+            give_name(&name, addr, len)
+        }
+    })
+}
+
+unsafe extern "C" fn connect<E: Endpoint>(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    param: *const c_void,
+    param_len: usize,
+) -> c_int {
+    answer("fi_connect", || {
+        // SAFETY: see above; `addr` is null or a socket address, `param` has
+        // `param_len` bytes.
+        unsafe {
+            let ep = EpFid::<E>::from_c(ep)?;
+            let addr = if addr.is_null() { None } else { Some(addr::bytes_at(addr)?) };
+            ep.enable()?;
+            ep.inner().connect(addr, bytes(param, param_len))
+        }
+    })
+}
+
+unsafe extern "C" fn accept<E: Endpoint>(
+    ep: *mut fid_ep,
+    param: *const c_void,
+    param_len: usize,
+) -> c_int {
+    answer("fi_accept", || {
+        // SAFETY: see above; `param` has `param_len` bytes.
+        unsafe {
+            let ep = EpFid::<E>::from_c(ep)?;
+            ep.enable()?;
+            ep.inner().accept(bytes(param, param_len))
+        }
+    })
+}
+
+unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int {
+    answer("fi_shutdown", || {
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above.
+        unsafe { EpFid::<E>::from_c(ep) }?.inner().shutdown()
+    })
+}

@@ -1,0 +1,393 @@
+//! The tables of messages and tagged messages (fi_msg(3), fi_tagged(3)) for any [`Endpoint`].
+use super::EpFid;
+use super::flags::{RX_FLAGS, SETTLES, TRX_FLAGS};
+use crate::abi::{self, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
+use crate::api::{Endpoint, RecvOp, SendOp, refusing};
+use crate::boundary::answer_transfer;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::fid::Embeds;
+use crate::reserved::ONLY_TAG;
+use core::ffi::c_void;
+use libc::{iovec, ssize_t};
+
+impl<E: Endpoint> EpFid<E> {
+    pub(super) const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        size: size_of::<fi_ops_msg>(),
+        recv: Some(recv::<E>),
+        recvv: Some(recvv::<E>),
+        recvmsg: Some(recvmsg::<E>),
+        send: Some(send::<E>),
+        sendv: Some(sendv::<E>),
+        sendmsg: Some(sendmsg::<E>),
+        inject: Some(inject::<E>),
+        senddata: Some(senddata::<E>),
+        injectdata: Some(injectdata::<E>),
+    };
+
+    pub(super) const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        size: size_of::<fi_ops_tagged>(),
+        recv: Some(trecv::<E>),
+        recvv: Some(trecvv::<E>),
+        recvmsg: Some(trecvmsg::<E>),
+        send: Some(tsend::<E>),
+        sendv: Some(tsendv::<E>),
+        sendmsg: Some(tsendmsg::<E>),
+        inject: Some(tinject::<E>),
+        senddata: Some(tsenddata::<E>),
+        injectdata: Some(tinjectdata::<E>),
+    };
+
+    /// The tagged calls of an endpoint with buffered receives, which post a tag without a
+    /// buffer.
+    pub(super) const BUFFERED_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::TAGGED_OPS
+    };
+
+    /// A shared receive context receives and does nothing else.
+    pub(super) const SRX_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        recv: Some(recv::<E>),
+        recvv: Some(recvv::<E>),
+        recvmsg: Some(recvmsg::<E>),
+        ..refusing::NO_MSG
+    };
+
+    pub(super) const SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(trecv::<E>),
+        recvv: Some(trecvv::<E>),
+        recvmsg: Some(trecvmsg::<E>),
+        ..refusing::NO_TAGGED
+    };
+
+    pub(super) const BUFFERED_SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: Some(post_tag::<E>),
+        recvv: Some(post_tag_v::<E>),
+        recvmsg: Some(post_tag_msg::<E>),
+        ..*Self::SRX_TAGGED_OPS
+    };
+
+    /// An endpoint that takes its receives from a shared context only sends.
+    pub(super) const SEND_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
+        recv: refusing::NO_MSG.recv,
+        recvv: refusing::NO_MSG.recvv,
+        recvmsg: refusing::NO_MSG.recvmsg,
+        ..*Self::MSG_OPS
+    };
+
+    pub(super) const SEND_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
+        recv: refusing::NO_TAGGED.recv,
+        recvv: refusing::NO_TAGGED.recvv,
+        recvmsg: refusing::NO_TAGGED.recvmsg,
+        ..*Self::TAGGED_OPS
+    };
+}
+
+// SAFETY of the entry points below: each is reachable only through the ops
+// tables of an endpoint of the same `E` that is open, or with null. Buffers and message
+// structures are the caller's as fi_msg(3) and fi_tagged(3) promise.
+
+/// The name of a call of the API.
+macro_rules! name {
+    ($call:ident) => {
+        concat!("fi_", stringify!($call))
+    };
+}
+
+/// The argument of a tagged call, or 0 in one without tags.
+macro_rules! or_0 {
+    () => {
+        0
+    };
+    ($argument:ident) => {
+        $argument
+    };
+}
+
+/// The ways to say what to send, for `fi_send` and for `fi_tsend`. `$op` makes the operation of a
+/// message structure.
+macro_rules! sends {
+    (
+        $method:ident($($tag:ident)?): $send:ident $sendv:ident $inject:ident $senddata:ident
+            $injectdata:ident, $sendmsg:ident $op:ident $msg:ty
+    ) => {
+        unsafe extern "C" fn $send<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            dest: fi_addr_t,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer(name!($send), || {
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
+                ep.$method(SendOp { buf, dest, context, data: 0, tag, flags: ep.tx() })
+            })
+        }
+
+        unsafe extern "C" fn $sendv<E: Endpoint>(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            descs: *mut *mut c_void,
+            count: usize,
+            dest: fi_addr_t,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer(name!($sendv), || {
+                // SAFETY: see above.
+                let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                // SAFETY: see above.
+                let buf = unsafe { SendBuf::from_iov(iov, count)?.with_descs(descs) };
+                let (context, tag) = (Context(context), or_0!($($tag)?));
+                ep.$method(SendOp { buf, dest, context, data: 0, tag, flags: ep.tx() })
+            })
+        }
+
+        unsafe extern "C" fn $inject<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            dest: fi_addr_t,
+            $($tag: u64,)?
+        ) -> ssize_t {
+            answer_transfer(name!($inject), || {
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let (flags, tag) = (ep.inject_flags(abi::FI_SEND), or_0!($($tag)?));
+                ep.$method(SendOp { buf, dest, context: Context::NULL, data: 0, tag, flags })
+            })
+        }
+
+        unsafe extern "C" fn $senddata<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            desc: *mut c_void,
+            data: u64,
+            dest: fi_addr_t,
+            $($tag: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer(name!($senddata), || {
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
+                let flags = ep.tx() | abi::FI_REMOTE_CQ_DATA;
+                ep.$method(SendOp { buf, dest, context, data, tag, flags })
+            })
+        }
+
+        unsafe extern "C" fn $injectdata<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *const c_void,
+            len: usize,
+            data: u64,
+            dest: fi_addr_t,
+            $($tag: u64,)?
+        ) -> ssize_t {
+            answer_transfer(name!($injectdata), || {
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+                let flags = ep.inject_flags(abi::FI_SEND) | abi::FI_REMOTE_CQ_DATA;
+                let (context, tag) = (Context::NULL, or_0!($($tag)?));
+                ep.$method(SendOp { buf, dest, context, data, tag, flags })
+            })
+        }
+
+        /// The operation that a message structure describes.
+        ///
+        /// # Safety
+        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
+        /// promises.
+        pub(in crate::api) unsafe fn $op(msg: &$msg, flags: u64) -> Result<SendOp> {
+            // SAFETY: by this function's contract.
+            let buf = unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) };
+            let (context, tag) = (Context(msg.context), 0 $(+ msg.$tag)?);
+            Ok(SendOp { buf, dest: msg.addr, context, data: msg.data, tag, flags })
+        }
+
+        unsafe extern "C" fn $sendmsg<E: Endpoint>(
+            ep: *mut fid_ep,
+            msg: *const $msg,
+            flags: u64,
+        ) -> ssize_t {
+            answer_transfer(name!($sendmsg), || {
+                // SAFETY: see above.
+                let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+                // SAFETY: see above.
+                let op = unsafe { $op(msg, ep.tx_msg(flags)?) }?;
+                ep.$method(op)
+            })
+        }
+    };
+}
+
+sends!(send(): send sendv inject senddata injectdata, sendmsg send_op fi_msg);
+sends!(tsend(tag): tsend tsendv tinject tsenddata tinjectdata, tsendmsg tsend_op fi_msg_tagged);
+
+/// The ways to say where to receive to, for `fi_recv` and for `fi_trecv`. `$allowed` answers the
+/// flags that a call with a message structure may carry.
+macro_rules! receives {
+    (
+        $method:ident($($tag:ident $ignore:ident)?): $recv:ident $recvv:ident,
+            $recvmsg:ident $op:ident $msg:ty, $allowed:expr
+    ) => {
+        unsafe extern "C" fn $recv<E: Endpoint>(
+            ep: *mut fid_ep,
+            buf: *mut c_void,
+            len: usize,
+            desc: *mut c_void,
+            src: fi_addr_t,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer(name!($recv), || {
+                // SAFETY: see above.
+                let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
+                let (buf, context, flags) = (buf.with_desc(desc), Context(context), ep.rx());
+                let (tag, ignore) = (or_0!($($tag)?), or_0!($($ignore)?));
+                ep.$method(RecvOp { buf, src, tag, ignore, context, flags })
+            })
+        }
+
+        unsafe extern "C" fn $recvv<E: Endpoint>(
+            ep: *mut fid_ep,
+            iov: *const iovec,
+            descs: *mut *mut c_void,
+            count: usize,
+            src: fi_addr_t,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            answer_transfer(name!($recvv), || {
+                // SAFETY: see above.
+                let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                // SAFETY: see above.
+                let buf = unsafe { RecvBuf::from_iov(iov, count)?.with_descs(descs) };
+                let (context, flags) = (Context(context), ep.rx());
+                let (tag, ignore) = (or_0!($($tag)?), or_0!($($ignore)?));
+                ep.$method(RecvOp { buf, src, tag, ignore, context, flags })
+            })
+        }
+
+        /// The receive that a message structure describes.
+        ///
+        /// # Safety
+        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
+        /// promises.
+        pub(in crate::api) unsafe fn $op(msg: &$msg, flags: u64) -> Result<RecvOp> {
+            // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none, whatever
+            // the structure says.
+            let peeks = flags & abi::FI_PEEK != 0;
+            let nowhere = flags & abi::FI_DISCARD != 0 || (peeks && msg.iov_count == 0);
+            let buf = if nowhere {
+                RecvBuf::none()
+            } else {
+                // SAFETY: by this function's contract.
+                unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) }
+            };
+            let (tag, ignore) = (0 $(+ msg.$tag)?, 0 $(+ msg.$ignore)?);
+            let (src, context) = (msg.addr, Context(msg.context));
+            Ok(RecvOp { buf, src, tag, ignore, context, flags })
+        }
+
+        unsafe extern "C" fn $recvmsg<E: Endpoint>(
+            ep: *mut fid_ep,
+            msg: *const $msg,
+            flags: u64,
+        ) -> ssize_t {
+            answer_transfer(name!($recvmsg), || {
+                // SAFETY: see above.
+                let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+                let allowed: fn(&EpFid<E>, u64) -> u64 = $allowed;
+                // SAFETY: see above.
+                let op = unsafe { $op(msg, ep.rx_msg(flags, allowed(ep, flags))?) }?;
+                ep.$method(op)
+            })
+        }
+    };
+}
+
+receives!(
+    recv(): recv recvv, recvmsg recv_op fi_msg,
+    |ep, flags| if ep.settles(flags) { RX_FLAGS | SETTLES } else { RX_FLAGS }
+);
+receives!(
+    trecv(tag ignore): trecv trecvv, trecvmsg trecv_op fi_msg_tagged,
+    |_, _| RX_FLAGS | TRX_FLAGS
+);
+
+/// Posts a tag to an endpoint with buffered receives: nothing is written anywhere.
+///
+/// # Safety
+/// See above.
+unsafe fn tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    src: fi_addr_t,
+    [tag, ignore]: [u64; 2],
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: by this function's contract.
+    let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+    let (context, flags) = (Context(context), ep.rx() | ONLY_TAG);
+    ep.trecv(RecvOp { buf: RecvBuf::none(), src, tag, ignore, context, flags })
+}
+
+unsafe extern "C" fn post_tag<E: Endpoint>(
+    ep: *mut fid_ep,
+    _buf: *mut c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_v<E: Endpoint>(
+    ep: *mut fid_ep,
+    _iov: *const iovec,
+    _descs: *mut *mut c_void,
+    _count: usize,
+    src: fi_addr_t,
+    tag_bits: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: see above.
+    answer_transfer("fi_trecvv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+}
+
+unsafe extern "C" fn post_tag_msg<E: Endpoint>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_tagged,
+    flags: u64,
+) -> ssize_t {
+    if flags & TRX_FLAGS != 0 {
+        // SAFETY: as this function.
+        return unsafe { trecvmsg::<E>(ep, msg, flags) };
+    }
+    answer_transfer("fi_trecvmsg", || {
+        // SAFETY: see above; the message structure is the caller's.
+        let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
+        let flags = ep.rx_msg(flags, RX_FLAGS)? | ONLY_TAG;
+        ep.trecv(RecvOp {
+            buf: RecvBuf::none(),
+            src: msg.addr,
+            tag: msg.tag,
+            ignore: msg.ignore,
+            context: Context(msg.context),
+            flags,
+        })
+    })
+}

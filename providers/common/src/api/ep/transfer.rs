@@ -1,0 +1,123 @@
+//! The way of every transfer from its call to the provider.
+use super::EpFid;
+use crate::abi::{
+    FI_ATOMIC, FI_MSG, FI_MULTICAST, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_TAGGED, FI_TRIGGER,
+    FI_WRITE,
+};
+use crate::api::{AtomicOp, Endpoint, ReadOp, RecvOp, SendOp, WriteOp};
+use crate::atomic::Kind;
+use crate::buf::SendBuf;
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use crate::reserved::{TO_GROUPS, is_group};
+
+/// A transfer that is ready to be posted.
+#[derive(Clone, Debug)]
+pub(in crate::api) enum Transfer {
+    Send(SendOp),
+    Tsend(SendOp),
+    Recv(RecvOp),
+    Trecv(RecvOp),
+    Read(ReadOp),
+    Write(WriteOp),
+    Atomic(AtomicOp),
+}
+
+impl Transfer {
+    pub(in crate::api) fn parts(&mut self) -> (&mut Context, &mut u64) {
+        match self {
+            Self::Send(op) | Self::Tsend(op) => (&mut op.context, &mut op.flags),
+            Self::Recv(op) | Self::Trecv(op) => (&mut op.context, &mut op.flags),
+            Self::Read(op) => (&mut op.context, &mut op.flags),
+            Self::Write(op) => (&mut op.context, &mut op.flags),
+            Self::Atomic(op) => (&mut op.context, &mut op.flags),
+        }
+    }
+
+    /// The flags of the transfer's completion entry: FI_SEND, FI_TAGGED, FI_RMA …
+    pub(in crate::api) fn kind(&self) -> u64 {
+        match self {
+            Self::Send(_) => FI_SEND | FI_MSG,
+            Self::Tsend(_) => FI_SEND | FI_TAGGED,
+            Self::Recv(_) => FI_RECV | FI_MSG,
+            Self::Trecv(_) => FI_RECV | FI_TAGGED,
+            Self::Read(_) => FI_READ | FI_RMA,
+            Self::Write(_) => FI_WRITE | FI_RMA,
+            Self::Atomic(op) if op.operation.kind() == Kind::Base => FI_WRITE | FI_ATOMIC,
+            Self::Atomic(_) => FI_READ | FI_ATOMIC,
+        }
+    }
+
+    /// The buffer of the bytes that the transfer sends, if it sends any.
+    pub(in crate::api) fn source(&mut self) -> Option<&mut SendBuf> {
+        match self {
+            Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
+            Self::Write(op) => Some(&mut op.buf),
+            Self::Atomic(op) => Some(&mut op.source),
+            Self::Recv(_) | Self::Trecv(_) | Self::Read(_) => None,
+        }
+    }
+
+    /// Whether the transfer sends, and is no receive.
+    pub(in crate::api) fn sends(&self) -> bool {
+        !matches!(self, Self::Recv(_) | Self::Trecv(_))
+    }
+
+    pub(in crate::api) fn post<E: Endpoint>(self, ep: &E) -> Result {
+        match self {
+            Self::Send(op) => ep.send(op),
+            Self::Tsend(op) => ep.tsend(op),
+            Self::Recv(op) => ep.recv(op),
+            Self::Trecv(op) => ep.trecv(op),
+            Self::Read(op) => ep.read(op),
+            Self::Write(op) => ep.write(op),
+            Self::Atomic(op) => ep.atomic(op),
+        }
+    }
+}
+
+/// Hands transfers to the provider, but for those that wait for a counter, be it
+/// that the call says so or the flags of the endpoint it was made on, and those that may
+/// be for a group.
+macro_rules! start {
+    ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
+        impl<E: Endpoint> EpFid<E> {
+            $(
+                #[inline(always)]
+                pub(in crate::api) fn $name(&self, op: $op) -> Result {
+                    if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
+                        return self.start(Transfer::$variant(op));
+                    }
+                    self.shared.hand($sends, |ep| ep.$name(op))
+                }
+            )*
+        }
+    };
+}
+
+start!(
+    send Send SendOp, true; tsend Tsend SendOp, true;
+    recv Recv RecvOp, false; trecv Trecv RecvOp, false;
+    read Read ReadOp, true; write Write WriteOp, true; atomic Atomic AtomicOp, true
+);
+
+impl<E: Endpoint> EpFid<E> {
+    /// Hands a transfer to the provider, to the counter it waits for, or to a group.
+    fn start(&self, mut op: Transfer) -> Result {
+        let (_, flags) = op.parts();
+        let (triggered, multicast) = (*flags & FI_TRIGGER != 0, *flags & FI_MULTICAST != 0);
+        *flags &= !(TO_GROUPS | FI_MULTICAST);
+        match op {
+            Transfer::Send(SendOp { dest, .. }) | Transfer::Tsend(SendOp { dest, .. })
+                if triggered && is_group(dest) =>
+            {
+                Err(Error::OPNOTSUPP)
+            }
+            Transfer::Send(op) if is_group(op.dest) => self.shared.send_to_group(op, false),
+            Transfer::Tsend(op) if is_group(op.dest) => self.shared.send_to_group(op, true),
+            _ if multicast => Err(Error::INVAL),
+            op if triggered => self.trigger(op),
+            op => self.shared.hand(op.sends(), |ep| op.post(ep)),
+        }
+    }
+}

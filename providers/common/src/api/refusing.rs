@@ -1,0 +1,48 @@
+//! Tables of calls that an endpoint does not have, or not yet.
+use crate::abi::{
+    FI_ENOSYS, FI_EOPBADSTATE, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma,
+    fi_ops_tagged,
+};
+use crate::fid::Slot;
+
+/// Defines tables all of whose calls answer one error code.
+macro_rules! refusing {
+    ($($(#[$doc:meta])* $table:ident: $ops:ident = $code:ident, $slots:tt;)+) => {
+        $(refusing!(@ $(#[$doc])* $table $ops $code $slots);)+
+    };
+    (@ $(#[$doc:meta])* $table:ident $ops:ident $code:ident [$($slot:ident)+]) => {
+        $(#[$doc])*
+        pub(crate) static $table: $ops = $ops {
+            size: size_of::<$ops>(),
+            $($slot: <_ as Slot<{ $code }>>::REFUSING,)+
+        };
+    };
+}
+
+refusing! {
+    /// Messages that the endpoint's capabilities do not have.
+    NO_MSG: fi_ops_msg = FI_ENOSYS,
+        [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
+    /// Tagged messages that the endpoint's capabilities do not have.
+    NO_TAGGED: fi_ops_tagged = FI_ENOSYS,
+        [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
+    /// Messages on an endpoint that is not enabled yet.
+    NOT_ENABLED_MSG: fi_ops_msg = FI_EOPBADSTATE,
+        [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
+    /// Tagged messages on an endpoint that is not enabled yet.
+    NOT_ENABLED_TAGGED: fi_ops_tagged = FI_EOPBADSTATE,
+        [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
+    /// The table of endpoints without remote memory access.
+    NO_RMA: fi_ops_rma = FI_ENOSYS,
+        [read readv readmsg write writev writemsg inject writedata injectdata];
+    /// The table of endpoints without atomic operations.
+    NO_ATOMIC: fi_ops_atomic = FI_ENOSYS, [
+        write writev writemsg inject readwrite readwritev readwritemsg compwrite compwritev
+        compwritemsg writevalid readwritevalid compwritevalid
+    ];
+    /// The table of endpoints without collective operations.
+    NO_COLLECTIVE: fi_ops_collective = FI_ENOSYS, [
+        barrier broadcast alltoall allreduce allgather reduce_scatter reduce scatter gather msg
+        barrier2
+    ];
+}
