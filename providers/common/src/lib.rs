@@ -33,17 +33,17 @@ pub mod core_provider;
 #[allow(unsafe_code)]
 pub mod api;
 
-use base::primitives;
 pub use base::{
     addr, atomic, buf, courtesy, lock, matching, progress, reserved, slab, sys, testing, wait,
     worker,
 };
+use base::{lent, primitives};
 use features::{coll, mcast, notices};
 pub use features::{later, ledger};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
-pub use objects::{av, cntr, cq, eq, mr, object, poll};
+pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, poll};
 pub use plugin::{log, param, provider};
 pub use rdm::{buffered, inbox, multi_recv, names, sep};
 

@@ -6,13 +6,14 @@ use super::{Atomic, Domain, Endpoint, Fabric, RxAttr, atomic, collective, opened
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_TAGGED, c_enum,
     fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
-    fi_mr_attr, fi_op, fi_ops, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid,
-    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
+    fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
+    fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::Kind;
-use crate::av::Av;
+use crate::av::{self, Av};
 use crate::boundary::answer;
-use crate::cntr::Cntr;
+use crate::cntr::{Cntr, Watch};
+use crate::coll;
 use crate::cq::{Cq, OnDomain};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops, unbuilt};
@@ -137,7 +138,7 @@ impl<D: Domain> DomainFid<D> {
             api_version: self.api_version,
             level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
-            later: self.later.clone(),
+            later: self.later.clone().map(|later| later as Arc<dyn Watch>),
         }
     }
 }
@@ -175,6 +176,9 @@ unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
     Ok(())
 }
 
+/// The calls of an address vector, of which sets are made for collectives.
+static AV_OPS: fi_ops_av = fi_ops_av { av_set: Some(coll::av_set), ..av::AV_OPS };
+
 unsafe extern "C" fn av_open<D: Domain>(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
@@ -186,7 +190,8 @@ unsafe extern "C" fn av_open<D: Domain>(
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
                 let format = domain.inner.settings().addr_format;
-                Av::open(domain.parent(), format, attr.as_mut(), context)
+                let av = Av::open(domain.parent(), format, attr.as_mut(), context)?;
+                Ok(av.with_ops(&AV_OPS))
             })
         }
     })

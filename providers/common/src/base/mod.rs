@@ -8,6 +8,8 @@ pub mod atomic;
 pub mod buf;
 pub mod courtesy;
 #[allow(unsafe_code)]
+pub(crate) mod lent;
+#[allow(unsafe_code)]
 pub mod lock;
 pub mod matching;
 #[allow(unsafe_code)]

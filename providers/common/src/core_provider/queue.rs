@@ -5,12 +5,12 @@ use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
     fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
-use crate::api::RemoteSegment;
 use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::lock::{Level, Lock};
+use crate::operation::RemoteSegment;
 use crate::reserved::SPARES_CALLERS;
 use crate::slab::{NONE, Slab};
 use core::ffi::{c_int, c_void};

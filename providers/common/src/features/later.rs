@@ -13,7 +13,7 @@
 //!
 //! Only domains opened for FI_TRIGGER, FI_COLLECTIVE or FI_MULTICAST have a `Later`.
 use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
-use crate::cntr::Cntr;
+use crate::cntr::{Cntr, Watch};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::object::Object;
@@ -168,6 +168,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+impl Watch for Later {
+    fn reached(&self, cntr: &Cntr) {
+        self.reach(cntr);
+    }
+
+    fn run(&self) {
+        self.run();
+    }
+}
+
 impl Later {
     /// A `Later` with nothing to do yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
@@ -299,14 +309,14 @@ impl Later {
         cntr.set_next(first);
         drop(waiting);
         if cntr.is_due() {
-            self.reached(cntr);
+            self.reach(cntr);
         }
     }
 
     /// Makes tasks of the requests whose threshold a counter may have reached. Any lock may be
     /// held.
     #[cold]
-    pub(crate) fn reached(&self, cntr: &Cntr) {
+    fn reach(&self, cntr: &Cntr) {
         let mut waiting = lock(&self.waiting);
         let key = std::ptr::from_ref(cntr) as usize;
         let Some(requests) = waiting.by_cntr.get_mut(&key) else {

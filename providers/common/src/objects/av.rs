@@ -149,6 +149,14 @@ impl Av {
         }))
     }
 
+    /// The vector, just opened, with these calls instead of [`AV_OPS`].
+    pub(crate) fn with_ops(mut self: Arc<Self>, ops: &'static fi_ops_av) -> Arc<Self> {
+        if let Some(av) = Arc::get_mut(&mut self) {
+            av.c.ops = std::ptr::from_ref(ops).cast_mut();
+        }
+        self
+    }
+
     fn news(&self) -> MutexGuard<'_, ()> {
         self.news.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -422,7 +430,8 @@ impl Object<fid_av> for Av {
     }
 }
 
-static AV_OPS: fi_ops_av = fi_ops_av {
+/// The calls of an address vector, without sets.
+pub(crate) static AV_OPS: fi_ops_av = fi_ops_av {
     size: size_of::<fi_ops_av>(),
     insert: Some(insert),
     insertsvc: Some(insertsvc),
@@ -430,7 +439,7 @@ static AV_OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: Some(crate::coll::av_set),
+    av_set: unbuilt(),
     insert_auth_key: unbuilt(),
     lookup_auth_key: unbuilt(),
     set_user_id: Some(set_user_id),
@@ -574,7 +583,7 @@ unsafe fn copy_addr(
     }
     let bytes = av.get(index)?.to_bytes();
     // SAFETY: the caller's buffer has `*len` bytes.
-    unsafe { crate::api::copy_out(&bytes, buf, len) };
+    unsafe { crate::lent::copy_out(&bytes, buf, len) };
     Ok(())
 }
 
@@ -628,7 +637,7 @@ unsafe extern "C" fn straddr(
         text.push(0);
         let room = *len;
         // `*len` becomes what was needed; cut text ends in a NUL too.
-        if !crate::api::copy_out(&text, buf.cast(), len) && room > 0 {
+        if !crate::lent::copy_out(&text, buf.cast(), len) && room > 0 {
             buf.add(room - 1).write(0);
         }
         buf

@@ -6,7 +6,6 @@ use crate::boundary::{answer, answer_quickly, end_if_cancelled};
 use crate::cq::OnDomain;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
-use crate::later::Later;
 use crate::object::{Base, Object, fid_ops};
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
@@ -27,6 +26,14 @@ enum Counts {
     Elsewhere(CntrOwner),
 }
 
+/// What waits for counters of a domain.
+pub trait Watch: Send + Sync {
+    /// A counter may have reached what is waited for. Any lock may be held.
+    fn reached(&self, cntr: &Cntr);
+    /// Does what follows, without any lock held.
+    fn run(&self);
+}
+
 /// A counter, as C and providers share it.
 #[repr(C)]
 pub struct Cntr {
@@ -39,8 +46,8 @@ pub struct Cntr {
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
-    /// The domain's [`Later`], in which requests may wait for the counter.
-    later: Option<Arc<Later>>,
+    /// Where requests may wait for the counter: what the domain does later.
+    later: Option<Arc<dyn Watch>>,
     /// The smallest threshold that a request waits for.
     next: AtomicU64,
     base: Base,
@@ -162,9 +169,12 @@ impl Cntr {
 
     /// Whether requests handed to `later` can wait for the counter: it belongs to
     /// the same domain, and is not counted elsewhere.
-    pub(crate) fn triggers(&self, later: &Arc<Later>) -> bool {
+    pub(crate) fn triggers<W: Watch>(&self, later: &Arc<W>) -> bool {
         let own = !matches!(self.counts, Counts::Elsewhere(_));
-        own && self.later.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, later))
+        own && self
+            .later
+            .as_ref()
+            .is_some_and(|ours| std::ptr::addr_eq(Arc::as_ptr(ours), Arc::as_ptr(later)))
     }
 
     /// fi_cntr_add, without running the tasks that become ready by it.

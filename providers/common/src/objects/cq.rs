@@ -10,10 +10,10 @@ use crate::abi::{
     fi_wait_obj, fid, fid_cq,
 };
 use crate::boundary::{answer, answer_quickly, end_if_cancelled};
+use crate::cntr::Watch;
 use crate::error::{Error, Result, strerror};
 use crate::fid::{Embeds, unbuilt};
 use crate::info::version;
-use crate::later::Later;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::CqOwner;
@@ -241,7 +241,7 @@ pub struct OnDomain {
     /// progress thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
     /// What the domain does when no lock is held, if anything may wait for a counter.
-    pub later: Option<Arc<Later>>,
+    pub later: Option<Arc<dyn Watch>>,
 }
 
 impl std::fmt::Debug for OnDomain {

@@ -1,10 +1,12 @@
 //! What programs open on fabrics and domains: queues, counters, address vectors, memory regions,
 //! poll and wait sets, and what all of these objects have in common (`object`).
+pub mod attr;
 pub mod av;
 pub mod cntr;
 pub mod cq;
 pub mod eq;
 pub mod mr;
 pub mod object;
+pub mod operation;
 pub(crate) mod peer;
 pub mod poll;

@@ -4,7 +4,6 @@ use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
     fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_mr,
 };
-use crate::api::{RemoteSegment, RemoteSegments};
 use crate::atomic::{Kind, Operation};
 use crate::boundary::answer;
 use crate::buf::IoVecs;
@@ -12,6 +11,7 @@ use crate::cntr::Cntr;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
+use crate::operation::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

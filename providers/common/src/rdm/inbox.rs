@@ -11,7 +11,6 @@ use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
-use crate::api::RecvOp;
 use crate::buf::RecvBuf;
 use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
@@ -22,6 +21,7 @@ use crate::matching::{Pattern, Posted, Unexpected};
 pub use crate::multi_recv::Recv;
 use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
+use crate::operation::RecvOp;
 use crate::reserved::{ASIDE, ONLY_TAG, OWN_TAG};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 //!
 //! The transmit and the receive context of one index are one endpoint of a provider's engine, so
 //! that their operations take the same code as those of any endpoint.
-use crate::api::ContextAttr;
+use crate::attr::ContextAttr;
 use crate::av::Listener;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -125,7 +125,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{RxAttr, TxAttr};
+    use crate::attr::{RxAttr, TxAttr};
 
     #[test]
     fn contexts_are_open_once_and_counted_each_kind_for_itself() {

@@ -1,0 +1,149 @@
+//! Transfers, as they are handed to a provider: what fi_send(3), fi_read(3), fi_atomic(3) and their
+//! like ask for.
+use crate::abi::fi_addr_t;
+use crate::atomic::Operation;
+use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::cq::Context;
+use crate::error::{Error, Result};
+
+/// One message to send.
+#[derive(Clone, Debug)]
+pub struct SendOp {
+    /// The message's bytes.
+    pub buf: SendBuf,
+    /// The peer the message is for; ignored on connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// The tag, for tagged messages.
+    pub tag: u64,
+    /// FI_COMPLETION when a success is to be reported, FI_INJECT when the
+    /// buffer is the application's again at return, completion level, FI_MORE …
+    pub flags: u64,
+}
+
+/// Room for one message (or, with FI_MULTI_RECV, several).
+#[derive(Clone, Debug)]
+pub struct RecvOp {
+    /// The buffer the message goes to.
+    pub buf: RecvBuf,
+    /// The peer a message must be from, FI_ADDR_UNSPEC for any.
+    pub src: fi_addr_t,
+    /// The tag to match, for tagged receives.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
+    pub flags: u64,
+}
+
+/// A place in a peer's memory (struct fi_rma_iov).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteSegment {
+    /// Virtual address, or offset into the region, as the peer's mr_mode says.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The region's key.
+    pub key: u64,
+}
+
+/// Up to four places in a peer's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteSegments {
+    segments: [RemoteSegment; IOV_LIMIT],
+    count: usize,
+}
+
+impl RemoteSegments {
+    /// A list without a place.
+    pub const EMPTY: Self =
+        Self { segments: [RemoteSegment { addr: 0, len: 0, key: 0 }; IOV_LIMIT], count: 0 };
+
+    /// A list with one place.
+    pub fn one(addr: u64, len: u64, key: u64) -> Self {
+        let mut all = Self::EMPTY;
+        all.segments[0] = RemoteSegment { addr, len, key };
+        all.count = 1;
+        all
+    }
+
+    /// Adds a place; -FI_EINVAL when it is one too many.
+    pub fn push(&mut self, segment: RemoteSegment) -> Result {
+        *self.segments.get_mut(self.count).ok_or(Error::INVAL)? = segment;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The places.
+    pub fn as_slice(&self) -> &[RemoteSegment] {
+        &self.segments[..self.count]
+    }
+
+    /// Bytes in all; -FI_EINVAL when there are more than memory can have.
+    pub fn total(&self) -> Result<usize> {
+        let sum = self.as_slice().iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
+        let sum = sum.and_then(|sum| usize::try_from(sum).ok());
+        sum.filter(|sum| *sum <= isize::MAX as usize).ok_or(Error::INVAL)
+    }
+}
+
+/// One write to a peer's memory.
+#[derive(Clone, Debug)]
+pub struct WriteOp {
+    /// The bytes to write.
+    pub buf: SendBuf,
+    /// The places the bytes go to, which have as many bytes as `buf`.
+    pub remote: RemoteSegments,
+    /// The peer whose memory it is; ignored on connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// Flags as in [`SendOp::flags`].
+    pub flags: u64,
+}
+
+/// One read of a peer's memory.
+#[derive(Clone, Debug)]
+pub struct ReadOp {
+    /// The buffer the bytes go to.
+    pub buf: RecvBuf,
+    /// The places to read, which have as many bytes as `buf` has room for.
+    pub remote: RemoteSegments,
+    /// The peer whose memory it is; ignored on connected endpoints.
+    pub src: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// FI_COMPLETION when a success is to be reported.
+    pub flags: u64,
+}
+
+/// One atomic operation on a peer's memory. Operands and results that the operation has are as
+/// long as all its places together, at most [`max_bytes`](crate::api::Atomic::max_bytes); the others are empty.
+#[derive(Clone, Debug)]
+pub struct AtomicOp {
+    /// The operation: its kind, datatype and op.
+    pub operation: Operation,
+    /// The first operand.
+    pub source: SendBuf,
+    /// The operand that the target is compared with.
+    pub compare: SendBuf,
+    /// The buffer that the former values go to.
+    pub result: RecvBuf,
+    /// The places of the target's elements; lengths are in bytes here as well.
+    pub remote: RemoteSegments,
+    /// The peer whose memory it is; ignored on connected endpoints.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// Flags as in [`SendOp::flags`].
+    pub flags: u64,
+}
