@@ -66,7 +66,7 @@ local: ## install into out/prefix, where demo, check and bench look
 	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DESTDIR=
 
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
-	@ctest/demo
+	@ctest/programs/demo
 
 check: ## every check there is; ends with 'N passed, N failed, N skipped'
 	@ctest/check

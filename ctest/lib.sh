@@ -10,6 +10,18 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
+# tests_of NAME: what a script tests. From here on `check STATUS WORDS...` tells of one test, `skip
+# WORDS...` of one that cannot run here; `total` prints the count and ends the script.
+tests_of() { SUITE=$1 OK=0 BAD=0 SKIPPED=0; }
+check() {
+  local r=$1; shift
+  if [ "$r" = 0 ]; then OK=$((OK + 1)); echo "ok   $SUITE: $*"; return; fi
+  BAD=$((BAD + 1)); echo "FAIL $SUITE: $*"
+  [ ! -s "${LOG:-/dev/null}" ] || tail -n 20 "$LOG"	# what the script names as the test's output
+}
+skip() { SKIPPED=$((SKIPPED + 1)); echo "skip $SUITE: $*"; }
+total() { echo "$OK passed, $BAD failed, $SKIPPED skipped"; [ $BAD = 0 ] && [ $((OK + SKIPPED)) -gt 0 ]; exit; }
+
 say() { printf '\n== %s\n' "$*"; }
 
 # need PACKAGE...: installs what is missing, once; fails with a clear message when it cannot.
