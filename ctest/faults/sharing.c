@@ -1048,4 +1048,4 @@ static const struct ct_test tests[] = {
 	{ "threads that share everything lose nothing, and nothing completes twice", share_all, CT_SOLO },
 	{ "an address that one thread takes out while another puts it in is known to all endpoints", come_and_go, CT_RDM | CT_SOLO },
 };
-CT_MAIN("threads", tests)
+CT_MAIN("sharing", tests)

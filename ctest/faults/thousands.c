@@ -259,4 +259,4 @@ static const struct ct_test tests[] = {
 	{ "thousands of peers connect, are answered, stay idle and go", thousands, CT_SOLO | CT_RDM },
 	{ "closing an endpoint takes as long for each of its peers, however many there are", closes, CT_SOLO | CT_RDM },
 };
-CT_MAIN("peers", tests)
+CT_MAIN("thousands", tests)
