@@ -4,14 +4,14 @@
 //! A stranger gets no further than here without a well-formed request, holds one of a bounded
 //! number of places for half a minute at most, and no other part of the provider knows of it.
 use crate::engine::cm_message;
+use crate::engine::net::{ByteLink, LinkPoller};
 use crate::guests::Guest;
 use crate::info::TCP;
-use crate::sock::Socket;
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Error;
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, Interest, max_descriptors};
+use ofi_provider::sys::{Interest, max_descriptors};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) socket: Socket,
+pub(crate) struct Caller<L> {
+    pub(crate) link: L,
     /// The address the call comes from.
     pub(crate) from: SocketAddr,
     pub(crate) guest: Guest,
@@ -51,8 +51,8 @@ pub(crate) enum Call {
 
 /// All callers of a passive endpoint or an engine.
 #[derive(Debug)]
-pub(crate) struct Callers {
-    waiting: Slab<Caller>,
+pub(crate) struct Callers<L> {
+    waiting: Slab<Caller<L>>,
     /// Callers in the order in which they came, as index and serial number; some may be gone.
     order: VecDeque<(u32, u64)>,
     came: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Callers {
     most: usize,
 }
 
-impl Callers {
+impl<L: ByteLink> Callers<L> {
     /// An empty list, of at most `most` callers. Epoll reports a caller by `token` plus its
     /// index.
     pub(crate) fn new(token: u64, most: usize) -> Self {
@@ -79,17 +79,18 @@ impl Callers {
     /// descriptors.
     pub(crate) fn admit(
         &mut self,
-        epoll: &Epoll,
-        socket: Socket,
+        poller: &impl LinkPoller<L::Id>,
+        link: L,
         from: SocketAddr,
         called: u32,
+        now: Instant,
     ) -> (u32, Call) {
         let most = self.most.min(max_descriptors() / 2);
         while self.len() >= most.max(1) && self.drop_oldest() {}
         self.came += 1;
-        let (serial, fd) = (self.came, socket.fd());
+        let (serial, watched) = (self.came, link.id());
         let id = self.waiting.insert(Caller {
-            socket,
+            link,
             from,
             guest: Guest::new(from.ip()),
             called,
@@ -97,7 +98,7 @@ impl Callers {
             request: None,
             held: None,
             serial,
-            since: Instant::now(),
+            since: now,
         });
         let mut call = self.hear(id);
         if call == Call::Incomplete {
@@ -105,7 +106,7 @@ impl Callers {
             if self.order.len() > 2 * self.len() + 64 {
                 self.forget_those_who_left();
             }
-            if epoll.add(fd, self.token | u64::from(id), Interest::READ).is_err() {
+            if poller.add(watched, self.token | u64::from(id), Interest::READ).is_err() {
                 self.drop(id);
                 call = Call::Over;
             }
@@ -141,23 +142,27 @@ impl Callers {
     }
 
     /// Takes a caller whose request is complete out of the list and out of epoll.
-    pub(crate) fn take(&mut self, epoll: &Epoll, id: u32) -> Option<(Caller, CmMessage)> {
+    pub(crate) fn take(
+        &mut self,
+        poller: &impl LinkPoller<L::Id>,
+        id: u32,
+    ) -> Option<(Caller<L>, CmMessage)> {
         let mut caller = self.waiting.remove(id)?;
-        epoll.remove(caller.socket.fd());
+        poller.remove(caller.link.id());
         let request = caller.request.take()?;
         Some((caller, request))
     }
 
     /// Makes a caller wait until the address vector holds this address.
-    pub(crate) fn hold(&mut self, epoll: &Epoll, id: u32, name: Addr) {
+    pub(crate) fn hold(&mut self, poller: &impl LinkPoller<L::Id>, id: u32, name: Addr) {
         let Some(caller) = self.waiting.get_mut(id) else { return };
         caller.held = Some(name);
-        let (fd, known) = (caller.socket.fd(), (id, caller.serial));
+        let (watched, known) = (caller.link.id(), (id, caller.serial));
         if !self.order.contains(&known) {
             // The request was complete when the caller was admitted, so it was never put in the
             // list and epoll.
             self.order.push_back(known);
-            if epoll.add(fd, self.token | u64::from(id), Interest::READ).is_err() {
+            if poller.add(watched, self.token | u64::from(id), Interest::READ).is_err() {
                 self.drop(id);
             }
         }
@@ -166,7 +171,7 @@ impl Callers {
     /// The callers of an endpoint that wait until the address vector holds this address.
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
         let is_meant =
-            |caller: &Caller| caller.called == called && caller.held.as_ref() == Some(name);
+            |caller: &Caller<L>| caller.called == called && caller.held.as_ref() == Some(name);
         self.waiting.iter().filter(|(_, caller)| is_meant(caller)).map(|(id, _)| id).collect()
     }
 
@@ -244,7 +249,7 @@ pub(crate) fn refuse(from: &SocketAddr, why: Malformed) {
     ofi_provider::log_sparsely!(&TCP, WARN, EP_CTRL, "refusing the connection of {from}: {why}");
 }
 
-impl Caller {
+impl<L: ByteLink> Caller<L> {
     /// Whether the request is complete now; the error is why the call is over, none where the
     /// caller ended it.
     fn read(&mut self) -> Result<bool, Option<Malformed>> {
@@ -267,7 +272,7 @@ impl Caller {
                 return Ok(true);
             }
             let most = want.min(room.len());
-            match self.socket.recv(&mut room[..most]) {
+            match self.link.recv(&mut room[..most]) {
                 Ok(0) => return Err(None),
                 Ok(n) => self.bytes.extend_from_slice(&room[..n]),
                 Err(Error::AGAIN | Error::INTR) => return Ok(false),
@@ -275,7 +280,7 @@ impl Caller {
             }
         }
         // A caller whose request is complete must send nothing before it is answered.
-        match self.socket.recv(&mut room[..1]) {
+        match self.link.recv(&mut room[..1]) {
             Err(Error::AGAIN | Error::INTR) => Ok(true),
             Ok(0) | Err(_) => Err(None),
             Ok(_) => Err(Some(Malformed("data before the connection is made"))),
@@ -286,7 +291,9 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sock::Socket;
     use crate::wire::Knows;
+    use ofi_provider::sys::Epoll;
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
@@ -296,7 +303,7 @@ mod tests {
     struct Place {
         epoll: Epoll,
         listener: Socket,
-        callers: Callers,
+        callers: Callers<Socket>,
     }
 
     impl Place {
@@ -317,7 +324,7 @@ mod tests {
                     accepted => break accepted.unwrap(),
                 }
             };
-            let (id, call) = self.callers.admit(&self.epoll, socket, from, 3);
+            let (id, call) = self.callers.admit(&self.epoll, socket, from, 3, Instant::now());
             (stream, id, call)
         }
 
@@ -352,7 +359,7 @@ mod tests {
         assert_eq!((request.data, caller.called), (DATA.to_vec(), 3));
         let mut rest = [0; 16];
         let n = loop {
-            match caller.socket.recv(&mut rest) {
+            match caller.link.recv(&mut rest) {
                 Err(Error::AGAIN) => std::thread::yield_now(),
                 n => break n.unwrap(),
             }

@@ -1,7 +1,8 @@
 //! Fabrics and domains.
 use crate::config::config;
-use crate::engine::{Engine, Identity, Kind, Request, TargetOf};
+use crate::engine::{Identity, Kind, TargetOf};
 use crate::ep::TcpEp;
+use crate::net::{Engine, Request, Sockets};
 use crate::pep::TcpPep;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_SOURCE_ERR, fi_ep_type};
@@ -33,7 +34,8 @@ impl Fabric for TcpFabric {
         config().peers.check()?;
         let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
-        let engine = Engine::new(level, !config().no_auto_progress, regions)?;
+        let threads = !config().no_auto_progress;
+        let engine = Engine::new(Sockets::new()?, level, threads, regions)?;
         Ok(TcpDomain { engine, settings, api_version })
     }
 

@@ -1,5 +1,6 @@
 //! The provider's endpoints: FI_EP_MSG and FI_EP_RDM.
-use crate::engine::{Engine, Identity, Kind, Request};
+use crate::engine::{Identity, Kind};
+use crate::net::{Engine, Request};
 use crate::sock::to_bytes;
 use crate::wire::{CM_DATA_MAX, MAX_ATOMIC};
 use core::ffi::c_int;

@@ -61,8 +61,8 @@ impl Guest {
     }
 
     /// Notes that the connection is made, so that messages may come.
-    pub(crate) fn connected(&mut self) {
-        self.connected = Some(Instant::now());
+    pub(crate) fn connected(&mut self, now: Instant) {
+        self.connected = Some(now);
     }
 
     /// Whether the connection may be ended now if nothing is under way on it ([`STAY`]).
@@ -147,7 +147,7 @@ mod tests {
     fn a_guest_stays_for_a_while_once_it_is_connected() {
         let mut guest = Guest::new([192, 0, 2, 3].into());
         assert!(guest.may_go(Instant::now()));
-        guest.connected();
+        guest.connected(Instant::now());
         let at = guest.connected.unwrap();
         assert!(!guest.may_go(at) && !guest.may_go(at + STAY / 2));
         assert!(guest.may_go(at + STAY));

@@ -12,6 +12,8 @@ mod engine;
 mod ep;
 mod guests;
 pub mod info;
+#[allow(unsafe_code)]
+mod net;
 mod pep;
 #[allow(unsafe_code)]
 mod ring;

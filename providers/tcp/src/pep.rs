@@ -1,9 +1,10 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::callers::{self, Call, Caller, Callers, HANDSHAKE_TIMEOUT};
 use crate::config::config;
-use crate::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, is_shortage};
+use crate::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, is_shortage};
 use crate::guests::{self, Door};
 use crate::info::TCP;
+use crate::net::Request;
 use crate::sock::{Socket, to_bytes};
 use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
@@ -77,7 +78,7 @@ struct State {
     /// Requests that the application knows of, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
     /// Accepted connections whose request is not complete.
-    callers: Callers,
+    callers: Callers<Socket>,
     to: Option<(Arc<Eq>, FidPtr)>,
     /// The fi_info that the application gets with a request, but for the addresses.
     info: InfoBuf,
@@ -231,7 +232,7 @@ impl State {
                         socket.set_nodelay();
                     }
                     socket.set_connect_timeout(CONNECT_TIMEOUT);
-                    match self.callers.admit(epoll, socket, peer, ALL) {
+                    match self.callers.admit(epoll, socket, peer, ALL, Instant::now()) {
                         (id, Call::Complete) => self.called(id, epoll),
                         (_, Call::Incomplete | Call::Over) => {}
                     }
@@ -346,16 +347,16 @@ impl State {
         }
     }
 
-    fn announce(&mut self, caller: Caller, message: CmMessage) -> Result {
-        let Caller { socket, from, guest, .. } = caller;
+    fn announce(&mut self, caller: Caller<Socket>, message: CmMessage) -> Result {
+        let Caller { link, from, guest, .. } = caller;
         let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
-        let local = socket.local_addr()?;
+        let local = link.local_addr()?;
         let mut info = self.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&to_bytes(&local)))?;
         info.set_dest_addr(Some(&to_bytes(&from)))?;
         let (order, atomics, pending) = (message.order, message.knows.atomics, Arc::new(()));
         let unanswered = Arc::downgrade(&pending);
-        let request = Request { socket, order, atomics, _guest: guest, _pending: pending };
+        let request = Request { link, order, atomics, _guest: guest, _pending: pending };
         let handle = Pending::keep(request, fid.0 as usize);
         info.set_handle(handle);
         let (handle, since) = (handle as usize, Instant::now());

@@ -5,6 +5,7 @@
 //! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
 //! kernel's behind our back: a connection may be closed and a buffer given back at
 //! any time, and it does not matter which thread submitted what, or that it ends.
+use crate::engine::net::MAX_EACH;
 use crate::sock::Socket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -15,7 +16,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Most operations in one call.
-pub(crate) const BATCH: usize = 16;
+pub(crate) const BATCH: usize = MAX_EACH;
 
 /// A send or a receive, and what became of it.
 pub(crate) struct Op<'a> {

@@ -1,4 +1,5 @@
 //! Non-blocking TCP sockets.
+use crate::engine::net::ZerocopyDone;
 use ofi_provider::addr::{self, RawAddr};
 use ofi_provider::error::{Error, Result};
 use std::net::SocketAddr;
@@ -16,15 +17,6 @@ fn millis(seconds: u32) -> libc::c_int {
 /// after all.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
-
-/// A notice that the system is done with the zero-copy calls numbered `low` to `high`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ZerocopyDone {
-    pub(crate) low: u32,
-    pub(crate) high: u32,
-    /// The system copied the calls' bytes after all.
-    pub(crate) copied: bool,
-}
 
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]

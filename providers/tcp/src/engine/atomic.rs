@@ -6,6 +6,7 @@
 //! those to reads. Only what was injected, and is complete with that, has none.
 use super::State;
 use super::inbox::About;
+use super::net::{ByteLink, Net};
 use super::rx::{Begun, Incoming, Target, about};
 use super::tx::{Body, Finish, Outgoing, Route, level};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
@@ -33,7 +34,7 @@ pub(super) struct Request {
     pub(super) operands: Box<[u8]>,
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, ep_id: u32, op: AtomicOp) -> Result {
         let len = op.source.len() + op.compare.len();
@@ -198,7 +199,7 @@ impl State {
             Err(error) => {
                 fetched.clear();
                 header.op_data = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
-                let peer = conn.socket.peer_addr();
+                let peer = conn.link.peer_addr();
                 ofi_provider::log!(
                     &crate::info::TCP,
                     INFO,

@@ -9,6 +9,7 @@
 //! requests to read it do the same, among messages; and what a peer asks for with
 //! several requests that came together leaves together when all are understood.
 use super::Engine;
+use super::net::{LateVisits, LinkClock, Net};
 use super::tx::Finish;
 use crate::config::config;
 use ofi_provider::error::Result;
@@ -52,13 +53,13 @@ pub(super) struct Burst(Option<Instant>);
 
 impl Burst {
     /// Notes that a message has left now.
-    pub(super) fn has_left(&mut self) {
-        self.0 = Some(Instant::now());
+    pub(super) fn has_left(&mut self, clock: &impl LinkClock) {
+        self.0 = Some(clock.now());
     }
 
     /// Whether a message that is sent now belongs to the burst.
-    pub(super) fn is_on(&self) -> bool {
-        self.0.is_some_and(|left| left.elapsed() < BURST)
+    pub(super) fn is_on(&self, clock: &impl LinkClock) -> bool {
+        self.0.is_some_and(|left| clock.now().saturating_duration_since(left) < BURST)
     }
 }
 
@@ -69,13 +70,13 @@ impl Batch {
 
     /// Whether a message that is sent now, after others since the last progress, belongs to a
     /// burst.
-    pub(super) fn is_burst(&self) -> bool {
-        self.left.is_on()
+    pub(super) fn is_burst(&self, clock: &impl LinkClock) -> bool {
+        self.left.is_on(clock)
     }
 
     /// Notes that the batch has left, or a message shortly after others.
-    pub(super) fn has_left(&mut self) {
-        self.left.has_left();
+    pub(super) fn has_left(&mut self, clock: &impl LinkClock) {
+        self.left.has_left(clock);
     }
 
     /// Whether the batch has enough transfers or bytes (FI_TCP_STAGING_SBUF_SIZE) to be sent at
@@ -139,9 +140,9 @@ impl Batch {
 /// its own work, makes no call. Its thread is started when it is first needed
 /// and sleeps unless messages are held back.
 #[derive(Debug)]
-pub(super) struct Courier {
+pub(crate) struct Courier<N: Net> {
     shared: Arc<Shared>,
-    engine: Weak<Engine>,
+    engine: Weak<Engine<N>>,
     worker: Option<Worker>,
     /// The application's count of progress and batches when the next visit was ordered.
     seen: u64,
@@ -154,16 +155,17 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Courier {
-    pub(super) fn new(engine: Weak<Engine>) -> Result<Self> {
+impl<N: Net> Courier<N> {
+    pub(crate) fn new(engine: Weak<Engine<N>>) -> Result<Self> {
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
         Ok(Self { shared, engine, worker: None, seen: 0 })
     }
+}
 
+impl<N: Net> LateVisits for Courier<N> {
     /// Orders a visit of the courier after [`PATIENCE`]; false if its thread cannot be started.
-    /// `done` counts what the application itself does to send held messages.
-    pub(super) fn order(&mut self, done: u64) -> bool {
+    fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
             self.worker = Worker::start("ofi-tcp-late", move || shared.run(&engine)).ok();
@@ -174,8 +176,7 @@ impl Courier {
         self.worker.is_some()
     }
 
-    /// Whether the application has done nothing since the visit was ordered.
-    pub(super) fn is_needed(&self, done: u64) -> bool {
+    fn is_needed(&self, done: u64) -> bool {
         self.seen == done
     }
 }
@@ -190,7 +191,7 @@ impl Shared {
         first
     }
 
-    fn run(&self, engine: &Weak<Engine>) {
+    fn run<N: Net>(&self, engine: &Weak<Engine<N>>) {
         loop {
             self.timer.wait();
             if self.stop.load(Ordering::Acquire) {
@@ -199,7 +200,7 @@ impl Shared {
             self.timer.set(Duration::ZERO);
             self.ordered.store(false, Ordering::Relaxed);
             let Some(engine) = engine.upgrade() else { return };
-            if unharmed(|| engine.flush()) == Some(false) {
+            if unharmed(|| engine.visited()) == Some(false) {
                 // Another thread holds the engine's lock; in case it does not send what is held,
                 // we come again.
                 self.order();
@@ -208,7 +209,7 @@ impl Shared {
     }
 }
 
-impl Drop for Courier {
+impl<N: Net> Drop for Courier<N> {
     fn drop(&mut self) {
         let Some(worker) = &mut self.worker else { return };
         worker.end(|| {

@@ -9,6 +9,7 @@
 use super::State;
 use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, MAX_UNEXPECTED};
+use super::net::Net;
 use super::post::TAGGED;
 use super::rx::{Begun, Incoming, Target};
 use core::ffi::c_int;
@@ -97,7 +98,7 @@ impl Ep {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// Begins a message on an endpoint with buffered receives; `met` is the posted tag that
     /// matches it.
     #[cold]

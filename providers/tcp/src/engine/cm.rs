@@ -6,12 +6,12 @@
 //! application, and their events go to the event queue.
 use super::conn::{Conn, Stage};
 use super::ep::{Ep, Kind};
+use super::net::{ByteLink, LinkListener, LinkPoller, Net};
 use super::tx::Outgoing;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
 use crate::callers::{self, Call, HANDSHAKE_TIMEOUT};
 use crate::config::config;
 use crate::guests::{self, Door, Guest};
-use crate::sock::Socket;
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
@@ -64,8 +64,8 @@ pub(crate) fn is_shortage(error: Error) -> bool {
 
 /// A request that came to a passive endpoint, until the application answers.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) socket: Socket,
+pub(crate) struct Request<L> {
+    pub(crate) link: L,
     pub(crate) order: ByteOrder,
     /// The caller supports this library's atomic operations.
     pub(crate) atomics: bool,
@@ -76,9 +76,9 @@ pub(crate) struct Request {
     pub(crate) _pending: Arc<()>,
 }
 
-impl ofi_provider::api::Reject for Request {
+impl<L: ByteLink> ofi_provider::api::Reject for Request<L> {
     fn reject(self, param: &[u8]) -> Result {
-        self.socket.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
+        self.link.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
         Ok(())
     }
 }
@@ -111,36 +111,23 @@ impl Ep {
     }
 }
 
-impl State {
-    fn add_conn(&mut self, conn: Conn) -> Result<u32> {
-        let (fd, interest) = (conn.socket.fd(), conn.interest);
+impl<N: Net> State<N> {
+    fn add_conn(&mut self, conn: Conn<N>) -> Result<u32> {
+        let (link, interest) = (conn.link.id(), conn.interest);
         let id = self.conns.insert(conn);
-        if let Err(error) = self.epoll.add(fd, TOKEN_CONN | u64::from(id), interest) {
+        if let Err(error) = self.net.poller().add(link, TOKEN_CONN | u64::from(id), interest) {
             self.conns.remove(id);
             return Err(error);
         }
         Ok(id)
     }
 
-    /// Starts a TCP connection from an endpoint to an address; `param` is the data of the
+    /// Begins a link from an endpoint to an address; `param` is the data of the
     /// connection request. Returns the connection's number.
     fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
-        let local = self.eps[ep_id].identity.local;
-        let socket = Socket::new(to)?;
-        if config().nodelay {
-            socket.set_nodelay();
-        }
-        socket.set_connect_timeout(CONNECT_TIMEOUT);
-        if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
-            // Peers know the endpoint by its own address, so the connection comes from there.
-            if self.eps[ep_id].identity.keep_port {
-                socket.bind_listener(&local, None)?;
-            } else {
-                socket.bind_source(local)?;
-            }
-        }
-        socket.connect(to)?;
-        let mut conn = Conn::new(socket, Stage::Connecting, ep_id);
+        let identity = &self.eps[ep_id].identity;
+        let link = self.net.dial(&identity.local, identity.keep_port, to)?;
+        let mut conn = Conn::new(link, Stage::Connecting, ep_id);
         conn.param = param;
         self.add_conn(conn)
     }
@@ -188,15 +175,15 @@ impl State {
     }
 
     /// fi_accept of a MSG endpoint opened with a request.
-    pub(crate) fn accept(&mut self, ep_id: u32, request: Request, param: &[u8]) -> Result {
+    pub(crate) fn accept(&mut self, ep_id: u32, request: Request<N::Link>, param: &[u8]) -> Result {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
         let knows = Knows { atomics: request.atomics, multicast: false };
-        request.socket.send(&CmMessage::encode(CmType::Response, knows, param))?;
-        let mut conn = Conn::new(request.socket, Stage::Connected, ep_id);
+        request.link.send(&CmMessage::encode(CmType::Response, knows, param))?;
+        let mut conn = Conn::new(request.link, Stage::Connected, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
-        conn.connected(self.transport.is_ring(), self.eps[ep_id].is_buffered());
+        conn.connected(self.net.is_ring(), self.eps[ep_id].is_buffered());
         let id = self.add_conn(conn)?;
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
@@ -217,7 +204,7 @@ impl State {
             self.flush(id);
         }
         if let Some(conn) = self.conns.get(id) {
-            conn.socket.shutdown();
+            conn.link.shutdown();
             self.fail(id, Error::CANCELED);
         }
         Ok(())
@@ -225,15 +212,11 @@ impl State {
 
     /// Starts listening for RDM peers.
     pub(crate) fn listen(&mut self, ep_id: u32) -> Result {
-        let local = self.eps[ep_id].identity.local;
-        let socket = Socket::new(&local)?;
-        socket.bind_listener(&local, config().ports)?;
-        socket.listen(BACKLOG)?;
-        let local = socket.local_addr()?;
-        self.epoll.add(socket.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ)?;
-        let ep = &mut self.eps[ep_id];
-        ep.identity.local = local;
-        ep.listener = Some((socket, Door::open()));
+        let (listener, local) = self.net.listen(&self.eps[ep_id].identity.local)?;
+        let token = TOKEN_LISTENER | u64::from(ep_id);
+        self.net.poller().add(listener.id(), token, Interest::READ)?;
+        self.eps[ep_id].identity.local = local;
+        self.listeners.insert(ep_id, (listener, Door::open()));
         Ok(())
     }
 
@@ -244,17 +227,12 @@ impl State {
                 self.be_deaf(ep_id);
                 return;
             }
-            let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref())
-            else {
-                return;
-            };
+            let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
             match listener.accept() {
                 Ok((_, from)) if !config().peers.admits(from.ip()) => {}
-                Ok((socket, from)) => {
-                    if config().nodelay {
-                        socket.set_nodelay();
-                    }
-                    match self.callers.admit(&self.epoll, socket, from, ep_id) {
+                Ok((link, from)) => {
+                    let now = self.net.now();
+                    match self.callers.admit(self.net.poller(), link, from, ep_id, now) {
                         (id, Call::Complete) => self.called(id),
                         (_, Call::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
                         (_, Call::Over) => {}
@@ -276,11 +254,11 @@ impl State {
         }
         // If the listener was deaf for want of descriptors, it is watched by epoll again.
         if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
-            && let Some((listener, _)) = &self.eps[ep_id].listener
+            && let Some((listener, _)) = self.listeners.get(&ep_id)
         {
             self.deaf.swap_remove(at);
-            let _ =
-                self.epoll.add(listener.fd(), TOKEN_LISTENER | u64::from(ep_id), Interest::READ);
+            let token = TOKEN_LISTENER | u64::from(ep_id);
+            let _ = self.net.poller().add(listener.id(), token, Interest::READ);
         }
     }
 
@@ -288,9 +266,7 @@ impl State {
     /// again and again, so the listener is taken out of it until the timer expires
     /// ([`DEAF_DELAY`]).
     fn be_deaf(&mut self, ep_id: u32) {
-        let Some((listener, _)) = self.eps.get(ep_id).and_then(|ep| ep.listener.as_ref()) else {
-            return;
-        };
+        let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
         if !self.deaf.contains(&ep_id) {
             ofi_provider::log_sparsely!(
                 &crate::info::TCP,
@@ -299,7 +275,7 @@ impl State {
                 "cannot accept a connection: out of file descriptors or memory; \
                  trying again (see RLIMIT_NOFILE)"
             );
-            self.epoll.remove(listener.fd());
+            self.net.poller().remove(listener.id());
             self.deaf.push(ep_id);
         }
         self.wake_in(DEAF_DELAY);
@@ -309,19 +285,19 @@ impl State {
     fn wake_at(&mut self, at: Instant) {
         if self.wakes.is_none_or(|wakes| at < wakes) {
             self.wakes = Some(at);
-            let delay = at.saturating_duration_since(Instant::now());
-            self.timer.set(delay.max(Duration::from_micros(1)));
+            let delay = at.saturating_duration_since(self.net.now());
+            self.net.set_timer(delay.max(Duration::from_micros(1)));
         }
     }
 
     fn wake_in(&mut self, delay: Duration) {
-        self.wake_at(Instant::now() + delay);
+        self.wake_at(self.net.now() + delay);
     }
 
     /// Notes a new connection in the list of strangers' connections, if the peer is in no
     /// address vector.
     fn note_guest(&mut self, new: u32) {
-        let is_guest = |conn: &&Conn| conn.guest.is_some();
+        let is_guest = |conn: &&Conn<N>| conn.guest.is_some();
         let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
             return;
         };
@@ -359,7 +335,7 @@ impl State {
     /// none.
     fn drop_guests(&mut self) -> bool {
         self.forget_guests();
-        let now = Instant::now();
+        let now = self.net.now();
         let many = guests::many();
         let mut left = self.guests.len() / GUESTS_PER_LEAVER + 1;
         let before = left;
@@ -398,7 +374,7 @@ impl State {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         match conn.stage {
             Stage::Connecting => {
-                if let Err(error) = conn.socket.take_error() {
+                if let Err(error) = conn.link.take_error() {
                     self.fail(id, error);
                     return true;
                 }
@@ -407,7 +383,7 @@ impl State {
                 let multicast = self.eps[conn.ep].identity.multicast && contexts.are_first();
                 let knows = Knows { atomics: true, multicast };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
-                match conn.socket.send(&message) {
+                match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
                         conn.stage = Stage::AwaitResponse;
                         conn.param = Vec::new();
@@ -443,7 +419,7 @@ impl State {
                 }
             };
             let n = want.min(bytes.len());
-            match conn.socket.recv(&mut bytes[..n]) {
+            match conn.link.recv(&mut bytes[..n]) {
                 Ok(0) | Err(Error::CONNRESET) => {
                     self.hung_up(id);
                     return true;
@@ -499,9 +475,8 @@ impl State {
         if self.holds(id, &addr) {
             return;
         }
-        let epoll = self.epoll.clone();
-        let Some((caller, request)) = self.callers.take(&epoll, id) else { return };
-        let mut conn = Conn::new(caller.socket, Stage::Called, caller.called);
+        let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
+        let mut conn = Conn::new(caller.link, Stage::Called, caller.called);
         conn.guest = Some(caller.guest);
         (conn.order, conn.knows) = (request.order, request.knows);
         if let Ok(id) = self.add_conn(conn) {
@@ -526,8 +501,7 @@ impl State {
             EP_CTRL,
             "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
         );
-        let epoll = self.epoll.clone();
-        self.callers.hold(&epoll, id, addr.clone());
+        self.callers.hold(self.net.poller(), id, addr.clone());
         self.wake_in(HANDSHAKE_TIMEOUT);
         true
     }
@@ -548,7 +522,7 @@ impl State {
         if !config().peers.only_known() {
             return;
         }
-        let theirs = |conn: &Conn| conn.ep == ep_id && peers.contains(&conn.peer);
+        let theirs = |conn: &Conn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
         let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
         for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Error::CONNABORTED);
@@ -570,7 +544,7 @@ impl State {
     /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
     /// log.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
-        let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
+        let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
         ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
@@ -585,9 +559,9 @@ impl State {
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         let buffers = self.eps[conn.ep].is_buffered();
-        conn.connected(self.transport.is_ring(), buffers);
+        conn.connected(self.net.is_ring(), buffers);
         if let Some(guest) = &mut conn.guest {
-            guest.connected();
+            guest.connected(self.net.now());
         }
         if conn.order == ByteOrder::Network {
             // The places in what waits were written before the peer's byte order was known.
@@ -672,10 +646,10 @@ impl State {
             if keep && known.is_connected() {
                 // The peer may also be a restarted process with the same number, whose old
                 // connection was never ended: probing finds that out.
-                known.socket.probe();
+                known.link.probe();
             }
             if keep {
-                let _ = self.conns[id].socket.send(&CmMessage::encode(
+                let _ = self.conns[id].link.send(&CmMessage::encode(
                     CmType::Nack,
                     Knows::default(),
                     &[],
@@ -709,7 +683,7 @@ impl State {
         let multicast = conn.knows.multicast && self.eps[ep_id].identity.multicast;
         let knows = Knows { multicast, ..conn.knows };
         let answer = CmMessage::encode(CmType::Response, knows, &answer.encode());
-        if conn.socket.send(&answer).is_err() {
+        if conn.link.send(&answer).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
             return;
@@ -771,7 +745,7 @@ impl State {
         }
         let delay = (RETRY_DELAY * (1 << entry.refusals.min(16))).min(MAX_RETRY_DELAY);
         entry.parked.extend(waiting);
-        entry.retry = Some(Instant::now() + delay);
+        entry.retry = Some(self.net.now() + delay);
         self.wake_in(delay);
     }
 
@@ -781,7 +755,7 @@ impl State {
         // A peer for which nothing waits may have been forgotten.
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
         if entry.conn == NONE && entry.retry.is_none() && !entry.parked.is_empty() {
-            entry.retry = Some(Instant::now() + delay);
+            entry.retry = Some(self.net.now() + delay);
             self.wake_in(delay);
         }
     }
@@ -790,9 +764,9 @@ impl State {
     /// time has come, lets deaf listeners accept again, and sets the timer for the next of
     /// these.
     pub(super) fn retry_refused(&mut self) {
-        self.timer.set(Duration::ZERO);
+        self.net.clear_timer();
         self.wakes = None;
-        let now = Instant::now();
+        let now = self.net.now();
         let (complete, mut next) = self.callers.end_silence(now);
         complete.into_iter().for_each(|id| self.called(id));
         let mut due = Vec::new();
@@ -840,13 +814,13 @@ impl State {
 
     /// Takes a connection out of the engine without reporting anything; its transfers are the
     /// caller's to end.
-    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn> {
+    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn<N>> {
         let conn = self.conns.remove(id)?;
         self.owed -= conn.owed;
         if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
             peer.conns -= 1;
         }
-        self.epoll.remove(conn.socket.fd());
+        self.net.poller().remove(conn.link.id());
         self.hot.retain(|hot| *hot != id);
         self.starved.retain(|starved| *starved != id);
         self.held.retain(|held| *held != id);
@@ -907,13 +881,13 @@ impl State {
         self.watch(id);
     }
 
-    fn end_transfers(&mut self, conn: &mut Conn, error: Error) {
+    fn end_transfers(&mut self, conn: &mut Conn<N>, error: Error) {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
         if conn.is_lending() {
             // The application gets its buffers back, so the system must not send from them any
             // more.
-            conn.socket.reset_when_closed();
+            conn.link.reset_when_closed();
         }
         let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
         let unacked = conn.unacked.drain(..);
@@ -960,7 +934,7 @@ impl State {
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
         let shares = self.inboxes[ep.inbox].shared;
-        let is_its = |(id, conn): (u32, &Conn)| (conn.ep == ep_id).then_some(id);
+        let is_its = |(id, conn): (u32, &Conn<N>)| (conn.ep == ep_id).then_some(id);
         let ids: Vec<u32> = match ep.identity.kind {
             // A MSG endpoint's only connection is not searched for: there may be as many
             // endpoints as connections.
@@ -987,8 +961,8 @@ impl State {
         for waiting in parked {
             self.fail_all(ep_id, waiting, Error::CANCELED);
         }
-        if let Some((listener, _)) = &self.eps[ep_id].listener {
-            self.epoll.remove(listener.fd());
+        if let Some((listener, _)) = self.listeners.remove(&ep_id) {
+            self.net.poller().remove(listener.id());
         }
         self.callers.drop_all_of(ep_id);
         self.deaf.retain(|deaf| *deaf != ep_id);
@@ -1000,8 +974,8 @@ impl State {
         }
     }
 
-    /// The endpoint's connected socket, for fi_getname and fi_getpeer.
-    pub(crate) fn connected_socket(&self, ep_id: u32) -> Option<&Socket> {
-        self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.socket)
+    /// The link of a connected endpoint, for fi_getname and fi_getpeer.
+    pub(crate) fn connected_socket(&self, ep_id: u32) -> Option<&N::Link> {
+        self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)
     }
 }

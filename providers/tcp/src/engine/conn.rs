@@ -1,11 +1,11 @@
-//! One TCP connection, and everything under way on it.
+//! One connection, and everything under way on it.
 use super::batch::Batch;
+use super::net::{ByteLink, Net};
 use super::rx::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
 use crate::config::config;
 use crate::guests::Guest;
-use crate::sock::Socket;
 use crate::wire::{ByteOrder, Header, Knows};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
@@ -51,8 +51,9 @@ impl Numbers {
 
 /// A connection and everything under way on it.
 #[derive(Debug)]
-pub(crate) struct Conn {
-    pub(super) socket: Socket,
+pub(crate) struct Conn<N: Net> {
+    /// The bytes go and come here.
+    pub(super) link: N::Link,
     pub(super) stage: Stage,
     /// Tells this connection from others that had or will have its index.
     pub(super) serial: u64,
@@ -133,10 +134,10 @@ pub(crate) struct Conn {
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-impl Conn {
-    pub(super) fn new(socket: Socket, stage: Stage, ep: u32) -> Self {
+impl<N: Net> Conn<N> {
+    pub(super) fn new(link: N::Link, stage: Stage, ep: u32) -> Self {
         Self {
-            socket,
+            link,
             stage,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             ep,
@@ -176,9 +177,8 @@ impl Conn {
     /// endpoint has buffered receives. The peer's byte order is known by now.
     pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
         self.stage = Stage::Connected;
-        self.socket.set_peer_timeout(config().peer_timeout);
-        self.socket.set_no_network();
-        self.zerocopy = Zerocopy::new(&self.socket);
+        self.link.made();
+        self.zerocopy = Zerocopy::new(&self.link);
         self.hears_plain = self.order.is_native() && !config().trace && !buffers;
         if self.hears_plain && self.zerocopy.is_none() && !by_ring {
             let max = if self.rendezvous { config().max_saved_size } else { usize::MAX };
@@ -284,7 +284,7 @@ impl Conn {
     pub(super) fn write_header(&mut self, header: &mut Header, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
         self.tx_id = header.id.wrapping_add(1);
-        trace("to", &self.socket, header);
+        trace("to", &self.link, header);
         header.write(self.order, wire)
     }
 

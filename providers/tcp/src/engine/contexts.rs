@@ -9,6 +9,7 @@
 use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
+use super::net::{ByteLink, Net};
 use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
@@ -51,7 +52,7 @@ impl Ep {
     }
 }
 
-impl Conn {
+impl<N: Net> Conn<N> {
     /// Whether a transfer or receive of the application is under way on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
@@ -72,7 +73,7 @@ impl Conn {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// Adds `count` contexts of a scalable endpoint, of which the first `receivers` have a
     /// receive context. Returns their numbers; the first names the scalable endpoint as a whole.
     pub(crate) fn add_contexts(
@@ -170,7 +171,7 @@ impl State {
         };
         let Some(receiver) = receiver else {
             let refusal = CmMessage::encode(CmType::Nack, Knows::default(), NO_SUCH_CONTEXT);
-            let _ = self.conns[id].socket.send(&refusal);
+            let _ = self.conns[id].link.send(&refusal);
             self.drop_conn(id);
             return;
         };
@@ -187,7 +188,7 @@ impl State {
         // Contexts of scalable endpoints are in no multicast groups.
         let knows = Knows { multicast: false, ..conn.knows };
         let answer = CmMessage::encode_for(CmType::Response, knows, contexts, &answer.encode());
-        match conn.socket.send(&answer) {
+        match conn.link.send(&answer) {
             Ok(_) => self.established(id),
             Err(error) => self.fail(id, error),
         }

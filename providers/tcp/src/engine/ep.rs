@@ -2,9 +2,8 @@
 use super::State;
 use super::buffered::buffering;
 use super::inbox::{About, Inbox};
+use super::net::Net;
 use super::tx::Outgoing;
-use crate::guests::Door;
-use crate::sock::Socket;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
@@ -148,8 +147,6 @@ pub(crate) struct Ep {
     /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them.
     pub(super) buffering: Option<Box<Buffering>>,
 
-    /// RDM: the listening socket that peers connect to.
-    pub(super) listener: Option<(Socket, Door)>,
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
@@ -178,7 +175,6 @@ impl Ep {
             source: None,
             tx_pending: 0,
             inbox,
-            listener: None,
             peers: Slab::default(),
             names: Names::default(),
             index: 0,
@@ -313,7 +309,7 @@ impl Ep {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
     pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled

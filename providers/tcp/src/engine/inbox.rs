@@ -1,6 +1,7 @@
 //! Where receives and messages meet: an endpoint's own, or one that several
 //! endpoints share (shared receive contexts, fi_endpoint(3)).
 use super::conn::Conn;
+use super::net::Net;
 use crate::config::config;
 use ofi_provider::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use ofi_provider::buf::zeroed;
@@ -76,7 +77,13 @@ pub(super) struct About {
 
 impl About {
     /// Describes a plain message that came on connection `id`.
-    pub(super) fn plain(tagged: bool, tag: u64, len: usize, conn: &Conn, id: u32) -> Self {
+    pub(super) fn plain<N: Net>(
+        tagged: bool,
+        tag: u64,
+        len: usize,
+        conn: &Conn<N>,
+        id: u32,
+    ) -> Self {
         Self {
             tagged,
             msg_tag: None,

@@ -13,7 +13,7 @@
 //! often the longer it has nothing to tell. When several move, or others want the
 //! processor, epoll is asked each time. Who looks in vain again and again gives way
 //! ([`courtesy`]). Idle connections cost nothing. With an io_uring all is up to epoll,
-//! and many sockets are read and written in one call ([`uring`]).
+//! and many sockets are read and written in one call ([`together`]).
 mod atomic;
 mod batch;
 mod buffered;
@@ -22,15 +22,17 @@ mod conn;
 mod contexts;
 mod ep;
 mod inbox;
+#[allow(unsafe_code)]
+pub(crate) mod net;
 mod post;
 #[allow(unsafe_code)]
 mod rx;
+mod together;
 #[allow(unsafe_code)]
 mod tx;
-#[allow(unsafe_code)]
-mod uring;
 mod zerocopy;
 
+pub(crate) use batch::Courier;
 pub(crate) use cm::{
     ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, cm_message, is_shortage,
 };
@@ -38,25 +40,26 @@ pub(crate) use ep::{Identity, Kind, TargetOf};
 
 use crate::callers::Callers;
 use crate::config::config;
-use batch::Courier;
+use crate::guests::Door;
+use batch::Burst;
 use conn::Conn;
 use ep::Ep;
 use inbox::Inbox;
 pub(crate) use inbox::MAX_UNEXPECTED;
+use net::{ByteLink, LateVisits, LinkPoller, Net};
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::{NONE, Slab};
-use ofi_provider::sys::{Epoll, Event, Interest, Timer};
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use ofi_provider::sys::{Event, Interest};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tx::Packet;
-use uring::Transport;
 
 /// Most connections on the hot list (`State::hot`). Only a single hot connection is read without
 /// asking epoll; from two on epoll is asked, so a longer list would gain nothing.
@@ -76,16 +79,17 @@ const FEW: u32 = 2;
 const LEFT_BEHIND: u32 = 16;
 
 /// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
-/// endpoint whose listener it is, the engine's timer, or a caller ([`Callers`]).
+/// endpoint whose listener it is, the engine's timer ([`net::TIMER_TOKEN`]), or a caller
+/// ([`Callers`]).
 const TOKEN_CONN: u64 = 0;
 const TOKEN_LISTENER: u64 = 1 << 32;
-const TOKEN_TIMER: u64 = 2 << 32;
 const TOKEN_CALLER: u64 = 3 << 32;
 
 /// A domain's engine.
-pub(crate) struct Engine {
-    state: Lock<State>,
-    epoll: Arc<Epoll>,
+pub(crate) struct Engine<N: Net> {
+    state: Lock<State<N>>,
+    /// Readable when something happens that the engine waits for.
+    wait_fd: RawFd,
     activity: AtomicU64,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
     /// sockets and its epoll with the parent ([`Engine::is_copy`]).
@@ -93,25 +97,49 @@ pub(crate) struct Engine {
 }
 
 /// The engines of all domains that are open.
-static LIVE: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+static LIVE: Mutex<Vec<Weak<dyn Live>>> = Mutex::new(Vec::new());
 
-fn live() -> MutexGuard<'static, Vec<Weak<Engine>>> {
+/// An engine, whatever it stands on.
+trait Live: Send + Sync {
+    /// Sends what is held back, unless this is a forked child's copy.
+    fn flush(&self);
+}
+
+impl<N: Net> Live for Engine<N> {
+    fn flush(&self) {
+        if !self.is_copy() {
+            self.visited();
+        }
+    }
+}
+
+fn live() -> MutexGuard<'static, Vec<Weak<dyn Live>>> {
     LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl std::fmt::Debug for Engine {
+/// Sends what is held back in any domain of this process, as far as links take it now.
+pub(crate) fn flush_all() {
+    // In a forked child the lock of the list may be held for ever, by a thread that only the
+    // parent has.
+    let Ok(live) = LIVE.try_lock() else { return };
+    live.iter().filter_map(Weak::upgrade).for_each(|engine| engine.flush());
+}
+
+impl<N: Net> std::fmt::Debug for Engine<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Engine")
     }
 }
 
 /// What the engine's lock guards.
-pub(crate) struct State {
-    epoll: Arc<Epoll>,
-    transport: Transport,
-    conns: Slab<Conn>,
+pub(crate) struct State<N: Net> {
+    /// What the engine stands on.
+    net: N,
+    conns: Slab<Conn<N>>,
     eps: Slab<Ep>,
     inboxes: Slab<Inbox>,
+    /// Where peers call the endpoints, by the endpoints' numbers.
+    listeners: HashMap<u32, (N::Listener, Door)>,
     /// Connections that moved lately; one alone is looked at in every turn.
     hot: Vec<u32>,
     /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
@@ -129,7 +157,7 @@ pub(crate) struct State {
     /// The thread that sends held messages if the application makes no call. None if the
     /// application serializes its calls or wants no thread of the library; then no message is
     /// held back without FI_MORE.
-    courier: Option<Courier>,
+    courier: Option<N::Visits>,
     /// Turns of progress since the engine was made.
     turns: u64,
     /// The value of `turns` when the courier last had to send held messages. If `turns` is still
@@ -147,16 +175,20 @@ pub(crate) struct State {
     since_epoll: u32,
     epoll_gap: u32,
     events: Vec<Event>,
-    /// Expires when refused connections are to be tried again, silent callers to be ended, or
-    /// deaf listeners to accept again; `epoll` watches it.
-    timer: Timer,
     /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
     /// of epoll until the timer expires.
     deaf: Vec<u32>,
-    /// When `timer` expires; none if it is not set.
+    /// When the timer of `net` expires; none if it is not set. It expires when refused connections
+    /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.
     wakes: Option<Instant>,
+    /// Buffers for what is read from many connections at once, one for each read.
+    rooms: Vec<Box<[u8]>>,
+    /// The turn in which a message last left at once where many are sent to with one call, and
+    /// when that was (`left`).
+    left_in: u64,
+    left: Burst,
     /// Accepted connections whose request is not complete yet.
-    callers: Callers,
+    callers: Callers<N::Link>,
     /// Connections of peers that called and were in no address vector then, with the
     /// connections' serial numbers, oldest first.
     guests: VecDeque<(u32, u64)>,
@@ -170,21 +202,24 @@ pub(crate) struct State {
     regions: Arc<MrTable>,
 }
 
-impl Engine {
-    /// A new engine for a domain with these registered regions. `level` says whether the
+impl<N: Net> Engine<N> {
+    /// A new engine on `net`, for a domain with these registered regions. `level` says whether the
     /// engine's lock is needed at all (it costs nothing if the application serializes its
     /// calls); without `threads` the engine starts no thread.
-    pub(crate) fn new(level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
-        let epoll = Arc::new(Epoll::new()?);
-        let timer = Timer::new()?;
-        epoll.add(timer.as_raw_fd(), TOKEN_TIMER, Interest::READ)?;
+    pub(crate) fn new(
+        net: N,
+        level: Level,
+        threads: bool,
+        regions: Arc<MrTable>,
+    ) -> Result<Arc<Self>> {
+        let wait_fd = net.wait_fd();
         let of_peers = regions.clone();
         let state = State {
-            epoll: epoll.clone(),
-            transport: Transport::new(),
+            net,
             conns: Slab::default(),
             eps: Slab::default(),
             inboxes: Slab::default(),
+            listeners: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; config().prefetch].into_boxed_slice(),
             packet: Box::new([0; size_of::<Packet>()]),
@@ -200,9 +235,11 @@ impl Engine {
             since_epoll: 0,
             epoll_gap: 1,
             events: Vec::with_capacity(64),
-            timer,
             deaf: Vec::new(),
             wakes: None,
+            rooms: Vec::new(),
+            left_in: 0,
+            left: Burst::default(),
             callers: Callers::new(TOKEN_CALLER, usize::MAX),
             guests: VecDeque::new(),
             hearing: NONE,
@@ -211,36 +248,24 @@ impl Engine {
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
-        let engine = Arc::new(Self { state, epoll, activity: AtomicU64::new(0), pid });
+        let engine = Arc::new(Self { state, wait_fd, activity: AtomicU64::new(0), pid });
         let lender: Weak<Self> = Arc::downgrade(&engine);
         of_peers.set_lender(lender);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
-        live.push(Arc::downgrade(&engine));
+        let flushes: Weak<Self> = Arc::downgrade(&engine);
+        live.push(flushes);
         drop(live);
         if threads && !matches!(level, Level::Serialized) && config().batch > 0 {
-            engine.lock().courier = Some(Courier::new(Arc::downgrade(&engine))?);
+            let mut state = engine.lock();
+            state.courier = Some(state.net.visits(Arc::downgrade(&engine))?);
         }
         Ok(engine)
     }
 
-    /// Sends what is held back in any domain of this process, as far as sockets
-    /// take it now.
-    pub(crate) fn flush_all() {
-        let pid = std::process::id();
-        // In a forked child the lock of the list may be held for ever, by a thread that only the
-        // parent has.
-        let Ok(live) = LIVE.try_lock() else { return };
-        for engine in live.iter().filter_map(Weak::upgrade) {
-            if engine.pid == pid {
-                engine.flush();
-            }
-        }
-    }
-
     /// Sends held messages from a thread of the library; false if another thread holds the
     /// engine's lock and so makes progress itself.
-    fn flush(&self) -> bool {
+    pub(crate) fn visited(&self) -> bool {
         self.state.visit(State::flush_forsaken).is_some()
     }
 
@@ -253,7 +278,7 @@ impl Engine {
     /// Called after a turn that moved nothing: offers the processor to other threads, or sleeps,
     /// as [`courtesy`] advises.
     #[inline(always)]
-    fn give_way(&self, mut state: Guard<'_, State>) {
+    fn give_way(&self, mut state: Guard<'_, State<N>>) {
         let first = state.idle == 1;
         let Some(offer) = state.looks.in_vain(first) else { return };
         if offer != Offer::Processor && !state.prepare_to_block() {
@@ -268,12 +293,12 @@ impl Engine {
 
     /// Takes the engine's lock, waiting for it if need be.
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_, State> {
+    pub(crate) fn lock(&self) -> Guard<'_, State<N>> {
         self.state.lock()
     }
 }
 
-impl Lender for Engine {
+impl<N: Net> Lender for Engine<N> {
     fn closing(&self, key: u64) {
         if !self.is_copy() {
             self.lock().save_answers(key);
@@ -281,7 +306,7 @@ impl Lender for Engine {
     }
 }
 
-impl Progress for Engine {
+impl<N: Net> Progress for Engine<N> {
     #[inline]
     fn progress(&self) {
         // `activity` is only read by the progress thread, which needs to see it change, not an
@@ -304,7 +329,7 @@ impl Progress for Engine {
     }
 
     fn wait_fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        self.wait_fd
     }
 
     fn may_block(&self) -> bool {
@@ -320,7 +345,7 @@ impl Progress for Engine {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// One turn of progress: feeds starved connections, sends held messages, and reads what
     /// epoll or the hot connection has.
     pub(crate) fn turn(&mut self) {
@@ -389,8 +414,7 @@ impl State {
             self.watch(self.hot[index]);
         }
         let mut events = std::mem::take(&mut self.events);
-        let epoll = self.epoll.clone();
-        let _ = epoll.wait(Some(Duration::ZERO), |event| events.push(event));
+        self.net.poll(&mut events);
         let (mut news, mut moved) = (false, false);
         let mut ready = Vec::new();
         for event in events.drain(..) {
@@ -401,7 +425,7 @@ impl State {
                     if self.conns.get(id).is_some() {
                         news |= !self.hot.contains(&id);
                         moved = true;
-                        if self.transport.is_ring() {
+                        if self.net.is_ring() {
                             ready.push(id);
                         } else if self.service(id) {
                             self.heat(id);
@@ -481,7 +505,7 @@ impl State {
         if self.hot.contains(&id) {
             return;
         }
-        if self.hot.len() < MAX_HOT && !self.transport.is_ring() {
+        if self.hot.len() < MAX_HOT && !self.net.is_ring() {
             self.hot.push(id);
         } else {
             self.watch(id);
@@ -515,7 +539,7 @@ impl State {
             read: !conn.blocked && !conn.is_connecting(),
             write: conn.is_connecting() || (conn.is_connected() && conn.has_unsent()),
         };
-        let (fd, token) = (conn.socket.fd(), TOKEN_CONN | u64::from(id));
+        let (link, token) = (conn.link.id(), TOKEN_CONN | u64::from(id));
         let before = std::mem::replace(&mut conn.interest, wanted);
         // A socket that waits for nothing is taken out: epoll would go on to
         // report its end, which nobody looks at before it is read again.
@@ -523,14 +547,18 @@ impl State {
             _ if before == wanted => Ok(()),
             // Epoll reports zero-copy notices on the error queue whatever the socket is watched
             // for.
-            (_, Interest::NONE) if conn.is_lending() => self.epoll.modify(fd, token, wanted),
+            (_, Interest::NONE) if conn.is_lending() => {
+                self.net.poller().modify(link, token, wanted)
+            }
             (_, Interest::NONE) => {
-                self.epoll.remove(fd);
+                self.net.poller().remove(link);
                 Ok(())
             }
-            (Interest::NONE, _) if conn.is_lending() => self.epoll.modify(fd, token, wanted),
-            (Interest::NONE, _) => self.epoll.add(fd, token, wanted),
-            _ => self.epoll.modify(fd, token, wanted),
+            (Interest::NONE, _) if conn.is_lending() => {
+                self.net.poller().modify(link, token, wanted)
+            }
+            (Interest::NONE, _) => self.net.poller().add(link, token, wanted),
+            _ => self.net.poller().modify(link, token, wanted),
         };
     }
 
@@ -597,7 +625,7 @@ impl State {
 
     fn flush_held(&mut self) {
         let held = std::mem::take(&mut self.held);
-        if self.transport.is_ring() {
+        if self.net.is_ring() {
             self.send_batches(&held);
         }
         for id in held {

@@ -3,6 +3,7 @@
 use super::State;
 use super::ep::Ep;
 use super::inbox::{About, Body, QUEUES};
+use super::net::Net;
 use super::rx::{Incoming, Target};
 use crate::wire::Header;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
@@ -21,7 +22,7 @@ pub(super) const TAGGED: usize = 1;
 /// Flags of a receive that keep it from being posted by the short way.
 const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
 
-impl State {
+impl<N: Net> State<N> {
     /// fi_recv and fi_trecv, in all their forms.
     #[inline(always)]
     pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {

@@ -10,6 +10,7 @@ use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
 use super::inbox::{About, Body, Inbox, Message, room_behind};
+use super::net::{ByteLink, Net};
 use super::tx::{Finish, trace};
 use crate::config::config;
 use crate::wire::{
@@ -248,8 +249,8 @@ impl Ep {
 /// there. Returns how many bytes it took; none in any other case, and then nothing has been done
 /// yet.
 #[inline(always)]
-fn plain_message(
-    conn: &Conn,
+fn plain_message<N: Net>(
+    conn: &Conn<N>,
     id: u32,
     eps: &Slab<Ep>,
     inboxes: &mut Slab<Inbox>,
@@ -290,7 +291,7 @@ fn plain_message(
     Some(message.wire_len())
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// Reads a connection until it has nothing more, or has had [`MAX_READS`] reads. Returns
     /// whether anything came.
     pub(super) fn read(&mut self, id: u32) -> bool {
@@ -332,7 +333,7 @@ impl State {
         {
             return None;
         }
-        let n = match conn.socket.recv(staging) {
+        let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
             Err(Error::AGAIN | Error::INTR) => return Some(false),
             end => {
@@ -374,7 +375,7 @@ impl State {
             } else {
                 let room = conn.room_in(staging);
                 let wanted = room.len();
-                (self.transport.receive(&conn.socket, room), wanted)
+                (self.net.receive(&conn.link, room), wanted)
             };
             match self.take_in(id, staging, wanted, result) {
                 Got::Nothing => return moved,
@@ -499,7 +500,7 @@ impl State {
         // SAFETY: the application lends its buffer until the receive completes;
         // a kept message and `staging` outlive the call; regions stay while their
         // table is open.
-        let result = unsafe { self.transport.receive_list(&conn.socket, &mut list) };
+        let result = unsafe { self.net.receive_list(&conn.link, &mut list) };
         drop(opened);
         (result, wanted)
     }
@@ -555,7 +556,7 @@ impl State {
                     return false;
                 }
             };
-            trace("from", &conn.socket, &header);
+            trace("from", &conn.link, &header);
             conn.large = header.op != Op::TagRts && header.len >= LARGE as u64;
             match self.begin(id, &header, &rest[..len], &rest[len..]) {
                 Ok(Begun::Taken(n)) => at += len + n,
@@ -609,7 +610,7 @@ impl State {
 
     /// A peer sent what is not a message: this one connection ends.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
-        let peer = self.conns.get(id).and_then(|conn| conn.socket.peer_addr().ok());
+        let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
         ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
@@ -772,7 +773,7 @@ impl State {
         });
         drop(opened);
         written.inspect_err(|error| {
-            let peer = self.conns[id].socket.peer_addr().ok();
+            let peer = self.conns[id].link.peer_addr().ok();
             ofi_provider::log_sparsely!(
                 &crate::info::TCP,
                 WARN,
@@ -790,7 +791,7 @@ impl State {
         if self.eps[conn.ep].identity.target.rma & right != 0 {
             return Ok(());
         }
-        let peer = conn.socket.peer_addr().ok();
+        let peer = conn.link.peer_addr().ok();
         ofi_provider::log_sparsely!(
             &crate::info::TCP,
             WARN,
@@ -1138,7 +1139,7 @@ impl State {
 
     /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
     /// fail, unexpected messages that are not complete are dropped.
-    pub(super) fn lose_incoming(&mut self, conn: &mut Conn, error: Error) {
+    pub(super) fn lose_incoming(&mut self, conn: &mut Conn<N>, error: Error) {
         let ep = &mut self.eps[conn.ep];
         let inbox = &mut self.inboxes[ep.inbox];
         let under_way =
@@ -1197,7 +1198,7 @@ fn wants_ack(header: &Header) -> bool {
 }
 
 #[inline]
-pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<About> {
+pub(super) fn about<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<About> {
     // A length that no buffer can have violates the protocol.
     let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
     if len > isize::MAX as usize {
@@ -1223,7 +1224,7 @@ pub(super) fn about(header: &Header, id: u32, conn: &Conn, ep: &Ep) -> Result<Ab
 
 /// The header at the start of `bytes` with its length, once all of it is there.
 #[inline]
-fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
+fn next_header<N: Net>(conn: &Conn<N>, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
     match Header::len_at(bytes)? {
         Some(len) if bytes.len() >= len => {
             Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))
@@ -1234,7 +1235,7 @@ fn next_header(conn: &Conn, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::Engine;
+    use crate::net::{Engine, Sockets};
     use ofi_provider::lock::Level;
     use ofi_provider::mr::MrTable;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -1243,7 +1244,7 @@ mod tests {
     #[test]
     fn the_room_for_reading_comes_back_when_its_user_panics() {
         let regions = Arc::new(MrTable::new(0));
-        let engine = Engine::new(Level::Shared, false, regions).unwrap();
+        let engine = Engine::new(Sockets::new().unwrap(), Level::Shared, false, regions).unwrap();
         let mut state = engine.lock();
         let len = state.staging.len();
         assert!(len > 0);

@@ -1,10 +1,10 @@
 //! Sending: from the application's calls and peers' requests to bytes for a socket.
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
+use super::net::{ByteLink, LateVisits, LinkPoller, Net};
 use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN};
 use crate::config::config;
-use crate::sock::Socket;
 use crate::wire::{
     ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA, SEGMENT_LEN,
 };
@@ -265,7 +265,7 @@ impl Ep {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// Checks whether another transfer with these flags may start: -FI_EINVAL if too much is
     /// injected; -FI_EAGAIN, after a turn of progress, if tx_attr.size or the completion queue
     /// leaves no room.
@@ -385,7 +385,7 @@ impl State {
         let head = packet.first_chunk_mut().expect("a packet has room for a header");
         let wire_len = Header::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head) + len;
         op.buf.copy_to(0, &mut packet[wire_len - len..wire_len]);
-        let result = conn.socket.send(&packet[..wire_len]);
+        let result = conn.link.send(&packet[..wire_len]);
         conn.sent_in = *turns;
         conn.tx_id = conn.tx_id.wrapping_add(1);
         if matches!(result, Ok(sent) if sent == wire_len) {
@@ -420,7 +420,7 @@ impl State {
         let leaves =
             if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
         match (route, leaves) {
-            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.transport.is_ring() => {
+            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.net.is_ring() => {
                 self.send_now(ep_id, id, op, tagged);
                 if leaves == Leaves::Next {
                     self.batch_has_left(id);
@@ -447,13 +447,13 @@ impl State {
         let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
             && !conn.leaves_uncopied(len);
         let small = len <= COPY_MAX;
-        if free && small && self.transport.is_ring() {
-            return self.transport.leaves(more, self.turns, nobody_looks);
+        if free && small && self.net.is_ring() {
+            return self.leaves_by_ring(more, nobody_looks);
         }
         let alone = conn.sent_in != self.turns || nobody_looks || known;
-        if free && small && (more || batched || (!alone && conn.batch.is_burst())) {
+        if free && small && (more || batched || (!alone && conn.batch.is_burst(&self.net))) {
             Leaves::Together
-        } else if free && !more && !batched && !self.transport.is_ring() {
+        } else if free && !more && !batched && !self.net.is_ring() {
             if alone { Leaves::First } else { Leaves::Next }
         } else {
             Leaves::InTurn
@@ -573,7 +573,7 @@ impl State {
         if self.owed == 0 {
             return;
         }
-        let reads = |conn: &Conn| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
+        let reads = |conn: &Conn<N>| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| reads(conn)).map(|(id, _)| id).collect();
         for id in ids {
@@ -716,7 +716,7 @@ impl State {
     /// Notes that a batch has left, or a message right after others, for telling a burst.
     fn batch_has_left(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id) {
-            conn.batch.has_left();
+            conn.batch.has_left(&self.net);
         }
     }
 
@@ -732,14 +732,14 @@ impl State {
         let wire_len = conn.write_header(&mut header, wire);
         let result = if len <= COPY_MAX {
             op.buf.copy_to(0, &mut self.packet[wire_len..wire_len + len]);
-            conn.socket.send(&self.packet[..wire_len + len])
+            conn.link.send(&self.packet[..wire_len + len])
         } else {
             let mut list = IoVecs::default();
             list.push_bytes(&self.packet[..wire_len]);
             op.buf.gather(0, &mut list);
             // SAFETY: the packet is alive; the application lends its buffer until
             // the operation completes, which it does not before this returns.
-            unsafe { list.send(conn.socket.fd()) }
+            unsafe { conn.link.send_list(&mut list, Way::Copied) }
         };
         match result {
             Ok(sent) if sent == wire_len + len => {
@@ -831,7 +831,7 @@ impl State {
                     outgoing.header.id = tx_id;
                     tx_id = tx_id.wrapping_add(1);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
-                    trace("to", &conn.socket, &outgoing.header);
+                    trace("to", &conn.link, &outgoing.header);
                 }
                 if outgoing.leaves_uncopied(&conn.zerocopy) {
                     // The head of a zero-copy message goes with what is before it, then its body
@@ -855,7 +855,7 @@ impl State {
                 // touched meanwhile; lent buffers are the library's until
                 // completion, which waits for the system if it does not copy
                 // them; regions stay while their table is open.
-                Ok(()) => unsafe { self.transport.send_list(&conn.socket, &mut list, way) },
+                Ok(()) => unsafe { self.net.send_list(&conn.link, &mut list, way) },
                 // A region is gone of which a peer was to be answered, and was not copied
                 // ([`State::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
@@ -865,7 +865,7 @@ impl State {
                 way = Way::Copied;
                 // SAFETY: as for the call before: the queue, lent buffers and regions outlive
                 // the call.
-                result = unsafe { self.transport.send_list(&conn.socket, &mut list, way) };
+                result = unsafe { self.net.send_list(&conn.link, &mut list, way) };
             }
             drop(opened);
             let mut sent = match result {
@@ -886,7 +886,7 @@ impl State {
                 zerocopy.called();
                 if conn.interest == Interest::NONE {
                     let token = TOKEN_CONN | u64::from(id);
-                    let _ = self.epoll.add(conn.socket.fd(), token, Interest::NONE);
+                    let _ = self.net.poller().add(conn.link.id(), token, Interest::NONE);
                 }
             }
             moved |= sent > 0;
@@ -1008,7 +1008,7 @@ impl State {
     /// until it reads some of them.
     #[inline]
     pub(super) fn owes_much(&self, id: u32) -> bool {
-        let much = |conn: &Conn| {
+        let much = |conn: &Conn<N>| {
             conn.owed > FAIR_OWED
                 && (self.owed > MAX_OWED || self.eps[conn.ep].is_stranger(conn.peer))
         };
@@ -1018,7 +1018,7 @@ impl State {
     /// Whether so many answers wait for a peer that its connection must end. The application's
     /// own transfers in the queue are bounded by tx_attr.size.
     pub(super) fn is_overrun(&self, id: u32) -> bool {
-        let own = |conn: &Conn| self.eps[conn.ep].identity.tx_size;
+        let own = |conn: &Conn<N>| self.eps[conn.ep].identity.tx_size;
         self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
@@ -1103,15 +1103,15 @@ impl State {
 
 /// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
 #[inline]
-pub(super) fn trace(direction: &str, socket: &Socket, header: &Header) {
+pub(super) fn trace(direction: &str, link: &impl ByteLink, header: &Header) {
     if config().trace {
-        tell(direction, socket, header);
+        tell(direction, link, header);
     }
 }
 
 #[cold]
-fn tell(direction: &str, socket: &Socket, header: &Header) {
-    let peer = socket.peer_addr().ok();
+fn tell(direction: &str, link: &impl ByteLink, header: &Header) {
+    let peer = link.peer_addr().ok();
     let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
     ofi_provider::log!(&crate::info::TCP, TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }

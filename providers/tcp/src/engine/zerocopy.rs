@@ -7,9 +7,9 @@
 //! this way; headers are copied as ever.
 use super::State;
 use super::conn::Conn;
+use super::net::{ByteLink, LinkPoller, Net, ZerocopyDone};
 use super::tx::Finish;
 use crate::config::config;
-use crate::sock::{Socket, ZerocopyDone};
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
 
@@ -50,9 +50,9 @@ pub(super) struct Zerocopy {
 impl Zerocopy {
     /// The state for a new connection; none if the user does not want zero-copy
     /// (FI_TCP_ZEROCOPY_SIZE) or the system does not have it.
-    pub(super) fn new(socket: &Socket) -> Option<Box<Self>> {
+    pub(super) fn new(link: &impl ByteLink) -> Option<Box<Self>> {
         let from = config().zerocopy_size;
-        let wanted = from != usize::MAX && socket.set_zerocopy().is_ok();
+        let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
         let new = || Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
         wanted.then(|| Box::new(new()))
     }
@@ -152,7 +152,7 @@ impl Zerocopy {
     }
 }
 
-impl Conn {
+impl<N: Net> Conn<N> {
     /// Whether a message of `len` bytes has to go through the queue for zero-copy: it is to be
     /// sent without being copied, or follows one that is.
     #[inline]
@@ -168,7 +168,7 @@ impl Conn {
     }
 }
 
-impl State {
+impl<N: Net> State<N> {
     /// Reads the system's notices on the socket's error queue, and completes the messages it is
     /// done with. Returns whether there were any.
     #[cold]
@@ -176,7 +176,7 @@ impl State {
         let mut moved = false;
         let Some(conn) = self.conns.get_mut(id) else { return false };
         let Some(zerocopy) = &mut conn.zerocopy else { return false };
-        while let Ok(ZerocopyDone { low, high, copied }) = conn.socket.zerocopy_done() {
+        while let Ok(ZerocopyDone { low, high, copied }) = conn.link.zerocopy_done() {
             moved = true;
             zerocopy.released(low, high);
             let calls = high.wrapping_sub(low).saturating_add(1);
@@ -197,7 +197,7 @@ impl State {
             self.eps[conn.ep].finish_tx(&finish, Ok(()));
         }
         if !zerocopy.is_busy() && conn.interest == Interest::NONE {
-            self.epoll.remove(conn.socket.fd());
+            self.net.poller().remove(conn.link.id());
         }
         moved
     }

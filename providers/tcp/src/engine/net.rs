@@ -1,0 +1,231 @@
+//! What the engine stands on: links that carry bytes in order, what tells that they can be read
+//! or written, a timer and a clock.
+//!
+//! The provider has sockets there ([`Sockets`](crate::net::Sockets)). An engine over anything else
+//! that keeps bytes in order is the same code, built for that type.
+use super::Engine;
+use core::time::Duration;
+use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::sys::{Event, Interest};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Weak;
+use std::time::Instant;
+
+/// Most connections that [`Net::send_each`] and [`Net::receive_each`] take at a time.
+pub(crate) const MAX_EACH: usize = 16;
+
+/// The token of the engine's timer in what [`Net::poll`] reports.
+pub(crate) const TIMER_TOKEN: u64 = 2 << 32;
+
+/// A notice that the system is done with the zero-copy calls numbered `low` to `high`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ZerocopyDone {
+    pub(crate) low: u32,
+    pub(crate) high: u32,
+    /// The system copied the calls' bytes after all.
+    pub(crate) copied: bool,
+}
+
+/// One end of a link that carries bytes both ways, each way in order. No call blocks.
+pub(crate) trait ByteLink: Debug + Send + 'static {
+    /// What a poller knows links and listeners by.
+    type Id: Copy;
+
+    /// What pollers know this link by.
+    fn id(&self) -> Self::Id;
+
+    /// Receives bytes that are there: how many, 0 at the end of the stream, -FI_EAGAIN if there
+    /// are none now.
+    fn recv(&self, room: &mut [u8]) -> Result<usize>;
+
+    /// Sends as many of these bytes as the link takes now; -FI_EAGAIN if it takes none.
+    fn send(&self, bytes: &[u8]) -> Result<usize>;
+
+    /// [`ByteLink::recv`] to all the room in a list.
+    ///
+    /// # Safety
+    /// All memory in the list is still alive and nobody else uses it.
+    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize>;
+
+    /// [`ByteLink::send`] of all the bytes in a list, in this way.
+    ///
+    /// # Safety
+    /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so until
+    /// [`ByteLink::zerocopy_done`] says that the link is done.
+    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize>;
+
+    /// How connecting went; an error ends the link.
+    fn take_error(&self) -> Result;
+
+    /// The address of the other end.
+    fn peer_addr(&self) -> Result<SocketAddr>;
+
+    /// Both ends have agreed to exchange messages: the link is set up for that.
+    fn made(&self) {}
+
+    /// Asks whether the other end is still there, if nothing came from it lately; the link ends if
+    /// it is not.
+    fn probe(&self) {}
+
+    /// Ends both directions; the other end sees the end of the stream.
+    fn shutdown(&self);
+
+    /// Makes closing throw away what was sent and has not left yet.
+    fn reset_when_closed(&self) {}
+
+    /// Lets calls send bytes without copying them ([`Way::Uncopied`]), where the link can.
+    fn set_zerocopy(&self) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    /// The next notice that uncopied bytes are not in use any more; -FI_EAGAIN if there is none.
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        Err(Error::AGAIN)
+    }
+}
+
+/// A place where others can begin links.
+pub(crate) trait LinkListener: Debug + Send + 'static {
+    /// The links that are begun here.
+    type Link: ByteLink;
+
+    /// What pollers know the listener by.
+    fn id(&self) -> <Self::Link as ByteLink>::Id;
+
+    /// Accepts a link that waits, with the address it comes from; -FI_EAGAIN if none does.
+    fn accept(&self) -> Result<(Self::Link, SocketAddr)>;
+}
+
+/// Tells which links can be read or written, and which listeners have callers.
+pub(crate) trait LinkPoller<Id> {
+    /// Starts watching a link or listener; what is told of it carries `token`.
+    fn add(&self, id: Id, token: u64, interest: Interest) -> Result;
+
+    /// Changes what a watched link is watched for.
+    fn modify(&self, id: Id, token: u64, interest: Interest) -> Result;
+
+    /// Stops watching a link or listener. What is gone is not watched any more.
+    fn remove(&self, id: Id);
+}
+
+/// A clock that only goes forward.
+pub(crate) trait LinkClock {
+    /// The time now.
+    fn now(&self) -> Instant;
+}
+
+/// Sees to it that what is held back leaves although the application makes no call.
+pub(crate) trait LateVisits: Debug + Send {
+    /// Orders a visit after a while, if none is ordered yet; false if nobody
+    /// can come. `done` counts what the application itself does to send held messages.
+    fn order(&mut self, done: u64) -> bool;
+
+    /// Whether the application has done nothing since the visit was ordered.
+    fn is_needed(&self, done: u64) -> bool;
+}
+
+/// All that an engine stands on.
+pub(crate) trait Net: LinkClock + Debug + Send + Sized + 'static {
+    type Link: ByteLink;
+    type Listener: LinkListener<Link = Self::Link>;
+    type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
+    type Visits: LateVisits;
+
+    /// What watches the engine's links and listeners.
+    fn poller(&self) -> &Self::Poller;
+
+    /// Adds what has happened to watched links and listeners, and to the timer
+    /// ([`TIMER_TOKEN`]), to `events`.
+    fn poll(&self, events: &mut Vec<Event>);
+
+    /// A descriptor that is readable when [`Net::poll`] has something to tell.
+    fn wait_fd(&self) -> RawFd;
+
+    /// Makes the timer expire after `delay`; it is never set for zero.
+    fn set_timer(&self, delay: Duration);
+
+    /// The timer has expired, and does not expire again until it is set.
+    fn clear_timer(&self);
+
+    /// Somebody to visit the engine ([`Engine::visited`]) when that is ordered.
+    fn visits(&self, engine: Weak<Engine<Self>>) -> Result<Self::Visits>;
+
+    /// Begins a link to an address, from `local` if that names an address of its kind; with
+    /// `keep_port` from that port as well. It goes on by itself.
+    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Self::Link>;
+
+    /// Listens at an address, whose port may be open. Returns the address with the port as well.
+    fn listen(&self, at: &SocketAddr) -> Result<(Self::Listener, SocketAddr)>;
+
+    /// Whether several links are sent to and received from with one call
+    /// ([`Net::send_each`], [`Net::receive_each`]).
+    #[inline(always)]
+    fn is_ring(&self) -> bool {
+        false
+    }
+
+    /// [`ByteLink::recv`], by the way of calls for several links if there is one.
+    #[inline(always)]
+    fn receive(&mut self, link: &Self::Link, room: &mut [u8]) -> Result<usize> {
+        link.recv(room)
+    }
+
+    /// [`ByteLink::recv_list`], by the way of calls for several links if there is one.
+    ///
+    /// # Safety
+    /// The contract of [`ByteLink::recv_list`].
+    unsafe fn receive_list(&mut self, link: &Self::Link, list: &mut IoVecs) -> Result<usize> {
+        // SAFETY: by this function's contract.
+        unsafe { link.recv_list(list) }
+    }
+
+    /// [`ByteLink::send_list`], by the way of calls for several links if there is one.
+    ///
+    /// # Safety
+    /// The contract of [`ByteLink::send_list`].
+    unsafe fn send_list(
+        &mut self,
+        link: &Self::Link,
+        list: &mut IoVecs,
+        way: Way,
+    ) -> Result<usize> {
+        // SAFETY: by this function's contract.
+        unsafe { link.send_list(list, way) }
+    }
+
+    /// Sends to up to [`MAX_EACH`] links with one call, and notes what became of each send.
+    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
+        for one in sends {
+            one.result = one.link.send(one.bytes);
+        }
+    }
+
+    /// Receives from up to [`MAX_EACH`] links with one call, and notes what became of each
+    /// receive.
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
+        for one in receives {
+            one.result = one.link.recv(one.room);
+        }
+    }
+}
+
+/// One send of several.
+#[derive(Debug)]
+pub(crate) struct Sending<'a, L> {
+    pub(crate) link: &'a L,
+    pub(crate) bytes: &'a [u8],
+    /// Bytes that were sent; -FI_EAGAIN until then.
+    pub(crate) result: Result<usize>,
+}
+
+/// One receive of several.
+#[derive(Debug)]
+pub(crate) struct Receiving<'a, L> {
+    pub(crate) link: &'a L,
+    pub(crate) room: &'a mut [u8],
+    /// Bytes that have come; -FI_EAGAIN until then.
+    pub(crate) result: Result<usize>,
+}

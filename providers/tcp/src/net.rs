@@ -1,0 +1,302 @@
+//! What the engine stands on in this provider: TCP sockets, epoll, and an io_uring if the user
+//! wants that (FI_TCP_IO_URING) and the system lets us.
+use crate::config::config;
+use crate::engine::net::{
+    ByteLink, LinkClock, LinkListener, LinkPoller, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN,
+    ZerocopyDone,
+};
+use crate::engine::{self, BACKLOG, CONNECT_TIMEOUT};
+use crate::ring::{Op, Ring};
+use crate::sock::Socket;
+use core::time::Duration;
+use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::error::Result;
+use ofi_provider::sys::{Epoll, Event, Interest, Timer};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Once, Weak};
+use std::time::Instant;
+
+/// The provider's engine.
+pub(crate) type Engine = engine::Engine<Sockets>;
+
+/// A connection request that came to a passive endpoint.
+pub(crate) type Request = engine::Request<Socket>;
+
+/// Sockets, and what tells when they can be read or written.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    epoll: Epoll,
+    timer: Timer,
+    /// Takes many operations with one system call; without it there is a call for each.
+    ring: Option<Box<Ring>>,
+}
+
+impl Sockets {
+    pub(crate) fn new() -> Result<Self> {
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(timer.as_raw_fd(), TIMER_TOKEN, Interest::READ)?;
+        Ok(Self { epoll, timer, ring: ring() })
+    }
+
+    /// Runs operations on the ring. If the ring fails, it is dropped and system calls are used
+    /// from then on.
+    fn run(&mut self, ops: &mut [Op<'_>]) {
+        if let Some(ring) = &mut self.ring
+            && let Err(error) = ring.run(ops)
+        {
+            ofi_provider::log!(
+                &crate::info::TCP,
+                WARN,
+                EP_DATA,
+                "the io_uring is out of order ({error}); going on without it"
+            );
+            self.ring = None;
+        }
+    }
+
+    fn run_one(&mut self, op: Op<'_>) -> Result<usize> {
+        let mut ops = [op];
+        self.run(&mut ops);
+        ops[0].result
+    }
+}
+
+/// The ring that the user chose (FI_TCP_IO_URING); none if the system has no io_uring for us.
+fn ring() -> Option<Box<Ring>> {
+    if !config().io_uring {
+        return None;
+    }
+    let ring = Ring::new().inspect_err(|error| {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            ofi_provider::log!(
+                &crate::info::TCP,
+                INFO,
+                DOMAIN,
+                "the system lets us have no io_uring ({error}); FI_TCP_IO_URING has no effect"
+            );
+        });
+    });
+    ring.ok().map(Box::new)
+}
+
+impl LinkClock for Sockets {
+    #[inline(always)]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+impl Net for Sockets {
+    type Link = Socket;
+    type Listener = Socket;
+    type Poller = Epoll;
+    type Visits = engine::Courier<Self>;
+
+    #[inline(always)]
+    fn poller(&self) -> &Epoll {
+        &self.epoll
+    }
+
+    #[inline(always)]
+    fn poll(&self, events: &mut Vec<Event>) {
+        let _ = self.epoll.wait(Some(Duration::ZERO), |event| events.push(event));
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn set_timer(&self, delay: Duration) {
+        self.timer.set(delay);
+    }
+
+    fn clear_timer(&self) {
+        self.timer.set(Duration::ZERO);
+    }
+
+    fn visits(&self, engine: Weak<Engine>) -> Result<Self::Visits> {
+        engine::Courier::new(engine)
+    }
+
+    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Socket> {
+        let socket = Socket::new(to)?;
+        if config().nodelay {
+            socket.set_nodelay();
+        }
+        socket.set_connect_timeout(CONNECT_TIMEOUT);
+        if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
+            // Peers know the endpoint by its own address, so the connection comes from there.
+            if keep_port {
+                socket.bind_listener(local, None)?;
+            } else {
+                socket.bind_source(*local)?;
+            }
+        }
+        socket.connect(to)?;
+        Ok(socket)
+    }
+
+    fn listen(&self, at: &SocketAddr) -> Result<(Socket, SocketAddr)> {
+        let socket = Socket::new(at)?;
+        socket.bind_listener(at, config().ports)?;
+        socket.listen(BACKLOG)?;
+        let local = socket.local_addr()?;
+        Ok((socket, local))
+    }
+
+    #[inline(always)]
+    fn is_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, socket: &Socket, room: &mut [u8]) -> Result<usize> {
+        if self.is_ring() {
+            return self.run_one(Op::receive(socket, room));
+        }
+        socket.recv(room)
+    }
+
+    unsafe fn receive_list(&mut self, socket: &Socket, list: &mut IoVecs) -> Result<usize> {
+        if self.is_ring() {
+            let mut message = list.message();
+            // SAFETY: by this function's contract.
+            return self.run_one(unsafe { Op::receive_list(socket, &mut message) });
+        }
+        // SAFETY: by this function's contract.
+        unsafe { socket.recv_list(list) }
+    }
+
+    unsafe fn send_list(&mut self, socket: &Socket, list: &mut IoVecs, way: Way) -> Result<usize> {
+        if self.is_ring() {
+            let message = list.message();
+            // SAFETY: by this function's contract.
+            return self.run_one(unsafe { Op::send_list(socket, &message, way) });
+        }
+        // SAFETY: by this function's contract.
+        unsafe { socket.send_list(list, way) }
+    }
+
+    fn send_each(&mut self, sends: &mut [Sending<'_, Socket>]) {
+        for sends in sends.chunks_mut(MAX_EACH) {
+            let mut ops = Op::nothing();
+            for (op, one) in ops.iter_mut().zip(&*sends) {
+                *op = Op::send(one.link, one.bytes);
+            }
+            self.run(&mut ops[..sends.len()]);
+            let results = ops.map(|op| op.result);
+            sends.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
+        }
+    }
+
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, Socket>]) {
+        for receives in receives.chunks_mut(MAX_EACH) {
+            let (mut ops, count) = (Op::nothing(), receives.len());
+            for (op, one) in ops.iter_mut().zip(&mut *receives) {
+                *op = Op::receive(one.link, one.room);
+            }
+            self.run(&mut ops[..count]);
+            let results = ops.map(|op| op.result);
+            receives.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
+        }
+    }
+}
+
+impl LinkPoller<RawFd> for Epoll {
+    #[inline(always)]
+    fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        Self::add(self, fd, token, interest)
+    }
+
+    #[inline(always)]
+    fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        Self::modify(self, fd, token, interest)
+    }
+
+    #[inline(always)]
+    fn remove(&self, fd: RawFd) {
+        Self::remove(self, fd);
+    }
+}
+
+impl LinkListener for Socket {
+    type Link = Self;
+
+    fn id(&self) -> RawFd {
+        self.fd()
+    }
+
+    fn accept(&self) -> Result<(Self, SocketAddr)> {
+        let (socket, from) = Self::accept(self)?;
+        if config().nodelay {
+            socket.set_nodelay();
+        }
+        Ok((socket, from))
+    }
+}
+
+impl ByteLink for Socket {
+    type Id = RawFd;
+
+    #[inline(always)]
+    fn id(&self) -> RawFd {
+        self.fd()
+    }
+
+    #[inline(always)]
+    fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        Self::recv(self, room)
+    }
+
+    #[inline(always)]
+    fn send(&self, bytes: &[u8]) -> Result<usize> {
+        Self::send(self, bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize> {
+        // SAFETY: by this function's contract.
+        unsafe { list.receive(self.fd()) }
+    }
+
+    #[inline(always)]
+    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize> {
+        // SAFETY: by this function's contract.
+        unsafe { list.send_by(self.fd(), way) }
+    }
+
+    fn take_error(&self) -> Result {
+        Self::take_error(self)
+    }
+
+    fn peer_addr(&self) -> Result<SocketAddr> {
+        Self::peer_addr(self)
+    }
+
+    fn made(&self) {
+        self.set_peer_timeout(config().peer_timeout);
+        self.set_no_network();
+    }
+
+    fn probe(&self) {
+        Self::probe(self);
+    }
+
+    fn shutdown(&self) {
+        Self::shutdown(self);
+    }
+
+    fn reset_when_closed(&self) {
+        Self::reset_when_closed(self);
+    }
+
+    fn set_zerocopy(&self) -> Result {
+        Self::set_zerocopy(self)
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        Self::zerocopy_done(self)
+    }
+}
