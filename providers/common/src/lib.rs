@@ -25,26 +25,26 @@ mod memory;
 
 mod features;
 
-mod rdm;
-
 #[allow(unsafe_code)]
 pub mod core_provider;
 
 #[allow(unsafe_code)]
 pub mod api;
 
+mod rdm;
+
 pub use base::{
     addr, atomic, buf, courtesy, lock, matching, progress, reserved, slab, sys, testing, wait,
     worker,
 };
 use base::{lent, primitives};
-use features::{coll, mcast, notices};
+use features::{coll, mcast, notices, variable};
 pub use features::{later, ledger};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
 pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, poll};
 pub use plugin::{log, param, provider};
-pub use rdm::{buffered, inbox, multi_recv, names, sep};
+pub use rdm::{buffered, calls, contexts, endpoint, inbox, multi_recv, names, peers};
 
 pub use ofi::{abi, boundary, error, fid, info};

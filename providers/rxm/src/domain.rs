@@ -1,18 +1,15 @@
 //! Fabrics and domains.
-use crate::config::{Config, config};
+use crate::config::config;
 use crate::engine::{Common, Engine, Identity};
-use crate::ep::{Kind, RxmEp};
+use crate::ep::RxmEp;
 use crate::info::{core_hints, core_version, find_cores};
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
-use ofi_provider::abi::{
-    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MR_BASIC, FI_MR_UNSPEC, FI_MULTICAST, FI_SOURCE_ERR,
-    fi_ep_type,
-};
+use ofi_provider::abi::{FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr};
-use ofi_provider::buffered;
 use ofi_provider::core_provider;
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoBuf, InfoRef, version};
 use ofi_provider::mr::MrTable;
@@ -93,23 +90,13 @@ impl RxmDomain {
         if info.ep_type() != fi_ep_type::FI_EP_RDM {
             return Err(Error::INVAL);
         }
-        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-        let Config { eager_limit, .. } = *config();
+        let mut attr = RdmAttr::of(info, self.api_version)?;
+        attr.inject_size = attr.inject_size.min(config().eager_limit);
         let key = info.ep_auth_key().filter(|_| self.has_key).unwrap_or(&self.key).to_vec();
         if key.len() > MAX_KEY_LEN {
             return Err(Error::INVAL);
         }
-        Ok(Identity {
-            local: Addr::of_info(info)?,
-            directed: (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            source_err: (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
-            multicast: info.caps() & FI_MULTICAST != 0,
-            buffered: buffered::is_asked(info, self.api_version),
-            tx_size: tx.size.max(1),
-            inject_size: tx.inject_size.min(eager_limit),
-            key,
-        })
+        Ok(Identity { local: Addr::of_info(info)?, attr, key })
     }
 }
 
@@ -139,29 +126,19 @@ impl Domain for RxmDomain {
         let identity = self.identity(info)?;
         // Peers call, send and use our memory whether there is something to wait for or not.
         self.start_thread()?;
-        Ok(RxmEp::new(self.engine.clone(), Kind::Rdm, identity))
+        Ok(RxmEp::new(self.engine.clone(), identity, ()))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        // Contexts are in no groups.
-        let identity = Identity { multicast: false, ..self.identity(info)? };
-        let ep = info.ep().ok_or(Error::INVAL)?;
+        let mut identity = self.identity(info)?;
+        identity.attr = identity.attr.of_contexts();
         self.start_thread()?;
-        RxmEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
+        RxmEp::scalable(self.engine.clone(), &identity, info)
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
-        let identity = Identity {
-            local: Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into()),
-            directed: rx.caps & FI_DIRECTED_RECV != 0,
-            source_err: false,
-            collective: false,
-            multicast: false,
-            buffered: false,
-            tx_size: 0,
-            inject_size: 0,
-            key: Vec::new(),
-        };
-        Ok(RxmEp::new(self.engine.clone(), Kind::Srx, identity))
+        let local = Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into());
+        let identity = Identity { local, attr: RdmAttr::of_srx(&rx), key: Vec::new() };
+        Ok(RxmEp::shared_rx(self.engine.clone(), identity, ()))
     }
 }

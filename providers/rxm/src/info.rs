@@ -7,13 +7,13 @@ use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered;
+use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, Offer, PROV_VERSION, alter, check, version,
 };
 use ofi_provider::provider::Provider;
-use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =

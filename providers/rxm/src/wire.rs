@@ -6,7 +6,7 @@
 //! one of them is not this library's; else the receiver reads the other order.
 //! Nothing here trusts what it reads.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
-use ofi_provider::sep::Contexts;
+use ofi_provider::contexts::Contexts;
 use std::fmt;
 
 /// Version of the connection data.

@@ -16,11 +16,11 @@ use ofi_provider::api::{
 };
 use ofi_provider::atomic::Operation;
 use ofi_provider::av::{Av, Listener};
+use ofi_provider::contexts::{Group, Half, Part};
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::sep::{Group, Half, Part};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -4,13 +4,13 @@ use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered::{self, VARIABLE_MSG};
+use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
     API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
-use ofi_provider::sep::MAX_CONTEXTS;
 use std::ffi::CString;
 use std::sync::OnceLock;
 

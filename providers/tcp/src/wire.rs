@@ -7,7 +7,7 @@
 //! [`Malformed`], and the connection it came on is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::Kind;
-use ofi_provider::sep::Contexts;
+use ofi_provider::contexts::Contexts;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;

@@ -4,11 +4,11 @@ use super::ep::{EpFid, Ground, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr};
 use crate::abi::{FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
 use crate::boundary::answer;
-use crate::buffered;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
 use crate::info::InfoRef;
 use crate::object::Parent;
+use crate::variable;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl<E: Endpoint> EpFid<E> {
             role: Role::Scalable,
             caps: info.caps(),
             ep_type: fi_ep_type::FI_EP_RDM,
-            buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
+            buffered: E::BUFFERS && variable::is_asked(info, ground.api_version),
             tx_defaults: tx.op_flags,
             rx_defaults: rx.op_flags,
             tx_size: 0,

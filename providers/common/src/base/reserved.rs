@@ -184,7 +184,7 @@ mod tests {
         }
         // Nor does one with a context (fi_rx_addr) of those there can be.
         for bits in 1..=32 {
-            for context in 0..crate::sep::MAX_CONTEXTS as u64 {
+            for context in 0..crate::contexts::MAX_CONTEXTS as u64 {
                 assert!(!is_group(context << (64 - bits) | 5));
             }
         }

@@ -5,3 +5,4 @@ pub mod later;
 pub mod ledger;
 pub(crate) mod mcast;
 pub(crate) mod notices;
+pub(crate) mod variable;

@@ -4,33 +4,14 @@
 //! Untagged messages are reported as they come, and so are tagged ones until the application
 //! posts a tag. From then on each tagged message waits for a tag that matches (fi_tagged(3)),
 //! and is reported with the context of that.
-use crate::abi::{FI_BUFFERED_RECV, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
+use crate::abi::{FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
 use crate::cq::Context;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
-use crate::info::{InfoRef, version};
+pub use crate::variable::{VARIABLE_MSG, bits, is_asked};
 use core::ffi::c_int;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
-
-/// FI_VARIABLE_MSG as programs for versions before 1.21 know it, which asks for
-/// the same as the mode bit FI_BUFFERED_RECV. Later the bit was given away.
-pub const VARIABLE_MSG: u64 = 1 << 48;
-
-/// Which bits mean buffered receives to an application of this API version: of
-/// the mode, and of the capabilities.
-pub fn bits(api_version: u32) -> (u64, u64) {
-    let mode = if api_version < version(2, 0) { FI_BUFFERED_RECV } else { 0 };
-    let caps = if api_version < version(1, 21) { VARIABLE_MSG } else { 0 };
-    (mode, caps)
-}
-
-/// Whether an info, or hints, of an application of this API version ask for
-/// buffered receives.
-pub fn is_asked(info: InfoRef<'_>, api_version: u32) -> bool {
-    let (mode, caps) = bits(api_version);
-    info.mode() & mode != 0 || info.caps() & caps != 0
-}
 
 /// The structure by whose address the application claims or discards a reported message. Until
 /// then the application may write to its member `context`.

@@ -1,7 +1,10 @@
 //! What reliable datagram endpoints have in common, whatever carries their messages.
 #[allow(unsafe_code)]
 pub mod buffered;
+pub mod calls;
+pub mod contexts;
+pub mod endpoint;
 pub mod inbox;
 pub mod multi_recv;
 pub mod names;
-pub mod sep;
+pub mod peers;

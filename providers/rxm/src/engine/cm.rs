@@ -10,11 +10,11 @@ use super::tx::{Token, Waiting};
 use crate::info::RXM;
 use crate::wire::{Accept, Call, FlowControl, Refusal};
 use ofi_provider::addr::{Addr, connect_order};
+use ofi_provider::calls::{CallAnswer, CallRetry, IncomingCall, OwnCall, ProcessMark, RetryRule};
 use ofi_provider::core_provider::{Endpoint, Event};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::slab::{NONE, Slab};
-use std::cmp::Ordering;
+use ofi_provider::slab::Slab;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -23,20 +23,9 @@ use std::time::{Duration, Instant};
 /// when these turn out too few.
 const FIRST_RX_BUFFERS: usize = 4;
 
-/// Calls of ours that a peer may refuse before its transfers fail.
-const MAX_REFUSALS: u32 = 8;
-
-/// Somebody the endpoint talks with.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) addr: Addr,
-    /// Which of its receive contexts; 0 if it is not scalable.
-    pub(super) rx: u16,
-    /// The connection to send on.
-    pub(super) conn: u32,
-    /// How many connections there are with it.
-    pub(super) conns: u32,
-}
+/// How refused calls are tried again: 10 ms after the first time, and 1.28 s after the last.
+const RETRY: RetryRule =
+    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
 
 /// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,8 +34,8 @@ pub(super) enum Link {
     Calling,
     /// The peer called, we accepted.
     Accepting,
-    /// The peer refused; we call again then, if it does not.
-    Refused(Instant),
+    /// The peer refused; we call again if it does not.
+    Refused,
     /// Transfers go.
     Connected,
 }
@@ -67,9 +56,10 @@ pub(super) struct Conn {
     secret: u32,
     /// How packets to the peer name the connection.
     pub(super) remote_id: u64,
-    /// The peer's process, as it said; 0 if not known.
-    pid: u32,
-    refusals: u32,
+    /// The peer's process, as it said.
+    process: ProcessMark,
+    /// How often the peer refused, and when it is called again.
+    retry: CallRetry,
     /// Transfers that wait, for the connection or for room in the core.
     pub(super) waiting: VecDeque<Waiting>,
     /// What was begun, or a peer waits for: it goes first, and past a fence, which may
@@ -115,8 +105,8 @@ impl Conn {
             // Never 0, as what it is read as in the other byte order.
             secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,
-            pid: 0,
-            refusals: 0,
+            process: ProcessMark::default(),
+            retry: CallRetry::default(),
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
             announced: 0,
@@ -142,6 +132,15 @@ impl Conn {
         self.secret << INDEX_BITS | id
     }
 
+    /// How far it is as our call, if the peer calls.
+    fn own_call(&self) -> OwnCall {
+        match self.link {
+            Link::Calling => OwnCall::Calling,
+            Link::Refused => OwnCall::Refused,
+            Link::Accepting | Link::Connected => OwnCall::Made,
+        }
+    }
+
     /// Whether transfers can go out right now.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
@@ -164,6 +163,11 @@ const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
 /// upper half, and leave it out of packets.
 fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
+}
+
+/// The peer's process, as a connection's number tells it.
+fn process_of(conn_id: u64) -> ProcessMark {
+    ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
 }
 
 /// Whether a packet that came from `source` says that it did.
@@ -198,7 +202,7 @@ impl Ep {
             self.conns.remove(id);
             return Err(Error::NOBUFS);
         }
-        self.peers[peer].conns += 1;
+        self.peers.attach(peer);
         self.unready += 1;
         Ok(id)
     }
@@ -226,14 +230,13 @@ impl Ep {
     /// Calls a peer; the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
-        let name = self.inbox.name_of(peer);
-        if self.av.as_ref().is_some_and(|av| av.is_firewalled(name)) {
+        if self.peers.is_out_of_reach(self.av.as_deref(), peer) {
             return Err(Error::FIREWALLADDR);
         }
         let id = self.new_conn(peer, Link::Calling)?;
         if let Err(error) = self.start_call(id) {
             self.conns.remove(id);
-            self.peers[peer].conns -= 1;
+            self.peers.detach(peer, id);
             self.unready -= 1;
             return Err(error);
         }
@@ -262,7 +265,7 @@ impl Ep {
             own: self.conns[id].own,
             swapped: false,
             ours: true,
-            multicast: self.identity.multicast,
+            multicast: self.identity.attr.multicast,
         };
         self.conns[id].own = call.is_own();
         let conn = &mut self.conns[id];
@@ -370,34 +373,29 @@ impl Ep {
             return;
         }
         let peer = self.peer_at(addr.clone());
-        let pid = (call.conn_id >> 32) as u32;
         let id = self.peers[peer].conn;
-        let Some(conn) = self.conns.get(id) else {
-            self.called_anew(peer, &info, &call);
-            return;
+        let known = self.conns.get(id);
+        let caller = process_of(call.conn_id);
+        let incoming = IncomingCall {
+            order: connect_order(&addr, &self.own_addr(&info)),
+            // Peers of this protocol do not tell of firewalls.
+            caller_firewalled: false,
+            firewalled: false,
+            same_process: known.is_none_or(|conn| conn.process.may_be(caller)),
         };
-        match conn.link {
-            Link::Refused(_) => self.accept(id, &info, &call),
-            Link::Calling => match connect_order(&addr, &self.own_addr(&info)) {
-                Ordering::Less => self.refuse(&info, Refusal::Already),
-                Ordering::Greater => {
-                    // Ours is dropped for the peer's; what waits stays.
-                    self.drop_link(id);
-                    self.accept(id, &info, &call);
-                }
-                Ordering::Equal => {
-                    // It is ourselves: one connection for each direction.
-                    match self.new_conn(peer, Link::Accepting) {
-                        Ok(id) => self.accept(id, &info, &call),
-                        Err(_) => self.refuse(&info, Refusal::Unspecified),
-                    }
-                }
-            },
-            Link::Accepting | Link::Connected if pid == 0 || conn.pid == pid || conn.pid == 0 => {
-                self.refuse(&info, Refusal::Already);
+        match incoming.answer(known.map_or(OwnCall::None, Conn::own_call)) {
+            CallAnswer::Accept => self.called_anew(peer, &info, &call),
+            CallAnswer::Replace => {
+                // What waits stays.
+                self.drop_link(id);
+                self.accept(id, &info, &call);
             }
-            Link::Accepting | Link::Connected => {
-                // The peer was started anew.
+            CallAnswer::Beside => match self.new_conn(peer, Link::Accepting) {
+                Ok(id) => self.accept(id, &info, &call),
+                Err(_) => self.refuse(&info, Refusal::Unspecified),
+            },
+            CallAnswer::Refuse => self.refuse(&info, Refusal::Already),
+            CallAnswer::Restarted => {
                 self.ended(id, Error::CONNRESET);
                 // That may have forgotten a peer without a name.
                 let peer = self.peer_at(addr);
@@ -439,7 +437,7 @@ impl Ep {
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
         conn.remote_id = packet_id(call.conn_id);
-        conn.pid = (call.conn_id >> 32) as u32;
+        conn.process = process_of(call.conn_id);
         (conn.swapped, conn.ours, conn.multicast) = (call.swapped, call.ours, call.multicast);
         let accepted = info.as_ref().to_owned().and_then(|info| {
             self.open_link(id, info)?;
@@ -450,7 +448,7 @@ impl Ep {
                 flow_control: self.flow_control(),
                 swapped: false,
                 ours: true,
-                multicast: call.multicast && self.identity.multicast,
+                multicast: call.multicast && self.identity.attr.multicast,
             };
             match &self.conns[id].ep {
                 Some(ep) => ep.accept(&data.write(call.own)),
@@ -470,7 +468,7 @@ impl Ep {
                     conn.swapped = accept.swapped;
                     (conn.ours, conn.multicast) = (accept.ours, accept.multicast);
                     conn.remote_id = packet_id(accept.conn_id);
-                    conn.pid = (accept.conn_id >> 32) as u32;
+                    conn.process = process_of(accept.conn_id);
                     self.count_credits(id, accept.flow_control);
                 }
                 Err(why) => {
@@ -485,11 +483,11 @@ impl Ep {
                 }
             },
             Link::Accepting => {}
-            Link::Refused(_) | Link::Connected => return,
+            Link::Refused | Link::Connected => return,
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
-        conn.refusals = 0;
+        conn.retry.made();
         self.unready -= 1;
         self.flush(id);
     }
@@ -501,9 +499,16 @@ impl Ep {
         // In the version that either byte order understands.
         let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
         conn.own |= in_own;
-        let again = matches!(refused, Some(Refusal::Already | Refusal::Unspecified)) || in_own;
-        if conn.link != Link::Calling || !again || conn.refusals >= MAX_REFUSALS {
-            let (link, refusals) = (conn.link, conn.refusals);
+        let (link, refusals, now) = (conn.link, conn.retry.refusals(), Instant::now());
+        let again = link == Link::Calling
+            && match refused {
+                _ if in_own => conn.retry.refused_form(now, &RETRY),
+                Some(Refusal::Already | Refusal::Unspecified) => {
+                    conn.retry.refused(now, &RETRY).is_some()
+                }
+                _ => false,
+            };
+        if !again {
             ofi_provider::log!(
                 &RXM,
                 INFO,
@@ -514,10 +519,7 @@ impl Ep {
             self.ended(id, if keys { Error::KEYREJECTED } else { error });
             return;
         }
-        conn.refusals += 1;
-        let wait = if in_own { 0 } else { 5 << conn.refusals };
-        let wait = Duration::from_millis(wait);
-        conn.link = Link::Refused(Instant::now() + wait);
+        conn.link = Link::Refused;
         self.drop_link(id);
         self.refused.push(id);
     }
@@ -525,14 +527,12 @@ impl Ep {
     fn call_refused_again(&mut self) {
         let now = Instant::now();
         for id in std::mem::take(&mut self.refused) {
-            match self.conns.get(id).map(|conn| conn.link) {
-                Some(Link::Refused(when)) if when <= now => {
-                    if let Err(error) = self.start_call(id) {
-                        self.ended(id, error);
-                    }
-                }
-                Some(Link::Refused(_)) => self.refused.push(id),
-                _ => {}
+            let refused = |conn: &&mut Conn| conn.link == Link::Refused;
+            let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
+            if !conn.retry.take_due(now) {
+                self.refused.push(id);
+            } else if let Err(error) = self.start_call(id) {
+                self.ended(id, error);
             }
         }
     }
@@ -568,12 +568,7 @@ impl Ep {
         if conn.stalled {
             self.stalled.retain(|stalled| *stalled != id);
         }
-        if let Some(peer) = self.peers.get_mut(conn.peer) {
-            peer.conns -= 1;
-            if peer.conn == id {
-                peer.conn = NONE;
-            }
-        }
+        self.peers.detach(conn.peer, id);
         // After this the core uses no memory of the connection's transfers.
         if let Some(ep) = conn.ep.take() {
             for (token, buf) in ep.close() {
@@ -597,19 +592,8 @@ impl Ep {
             && unconnected
             && let Some(later) = self.inbox.ledger.aside()
         {
-            later.lost(self.inbox.name_of(conn.peer), error);
+            later.lost(self.peers.name_of(conn.peer), error);
         }
         self.forget_peer_if_unused(conn.peer);
-    }
-
-    /// Forgets a peer that is not connected and has no name.
-    pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
-        let Some(entry) = self.peers.get(peer) else { return };
-        let named = self.inbox.name_of(peer) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-        if !named && entry.conns == 0 && !self.inbox.keeps_from(peer) {
-            self.names.remove(entry.addr.clone(), entry.rx);
-            self.peers.remove(peer);
-            self.inbox.forget(peer);
-        }
     }
 }

@@ -12,13 +12,13 @@ use super::ep::{Ep, Identity};
 use super::rx::Target;
 use super::{Engine, State};
 use crate::wire::{Call, Refusal};
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, ContextAttr};
+use ofi_provider::contexts::{ContextPlace, Contexts, Half};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::names::Dest;
-use ofi_provider::sep::{Contexts, Half};
+use ofi_provider::slab::NONE;
 
 /// A call for another context than that which listens.
 #[derive(Debug)]
@@ -33,35 +33,13 @@ pub(super) struct Handed {
 impl Ep {
     /// What a connection to this peer is between.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
-        Contexts { tx: self.index, rx: self.peers[peer].rx }
-    }
-
-    /// The peer that a destination names which is not in the first table: one not
-    /// sent to yet, or a receive context of one (fi_rx_addr).
-    #[cold]
-    pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let av = self.av.as_ref().ok_or(Error::NOAV)?;
-        match self.names.look_up(av, dest)? {
-            Dest::Peer(peer) => Ok(peer),
-            Dest::New(name, addr, rx) => {
-                let peer = self.context_at(addr, rx);
-                self.set_name(name, peer);
-                Ok(peer)
-            }
-        }
+        self.place.to(self.peers[peer].rx)
     }
 
     /// A transmit context calls, for a receive context of ours.
     pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: Call) {
-        let receiver = match usize::from(call.contexts.rx) {
-            // Also of an endpoint that is not scalable.
-            0 => {
-                self.accept_context(&info, addr, &call);
-                return;
-            }
-            rx => self.receivers.get(rx).copied(),
-        };
-        match receiver {
+        match self.place.receiver(call.contexts.rx, NONE) {
+            Some(NONE) => self.accept_context(&info, addr, &call),
             Some(receiver) => self.handed.push(Handed { receiver, info, addr, call }),
             None => self.refuse(&info, Refusal::Refused),
         }
@@ -80,10 +58,9 @@ impl Ep {
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
         match attr {
             ContextAttr::Tx(tx) => {
-                let most = self.identity.inject_size;
-                let identity = &mut self.identity;
-                identity.tx_size = tx.size.max(1);
-                identity.inject_size = tx.inject_size.min(most);
+                let attr = &mut self.identity.attr;
+                attr.tx_size = tx.size.max(1);
+                attr.inject_size = tx.inject_size.min(attr.inject_size);
             }
             ContextAttr::Rx(rx) => {
                 let chosen = |cap| rx.caps & cap != 0;
@@ -97,6 +74,14 @@ impl Ep {
         match half {
             Half::Transmit => self.bind_tx(bindings),
             Half::Receive => self.bind_rx(bindings),
+        }
+    }
+
+    /// A context is closed.
+    pub(crate) fn close_half(&mut self, half: Half) {
+        match half {
+            Half::Transmit => self.close_tx(),
+            Half::Receive => self.close_rx(),
         }
     }
 
@@ -144,14 +129,6 @@ impl Ep {
 }
 
 impl State {
-    /// A context is closed.
-    pub(crate) fn close_half(&mut self, id: u32, half: Half) {
-        match half {
-            Half::Transmit => self.eps[id].close_tx(),
-            Half::Receive => self.eps[id].close_rx(),
-        }
-    }
-
     /// Gives contexts the calls for them.
     #[cold]
     pub(super) fn hand_over(&mut self) {
@@ -177,10 +154,9 @@ impl Engine {
     ) -> Vec<u32> {
         let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
         let mut state = self.lock();
-        for (index, id) in (0..).zip(&ids) {
-            state.eps[*id].index = index;
+        for (id, place) in ContextPlace::all(&ids, receivers) {
+            state.eps[id].place = place;
         }
-        state.eps[ids[0]].receivers = ids[..receivers].to_vec();
         ids
     }
 

@@ -1,24 +1,26 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::Common;
 use super::buffered::{Reports, buffering};
-use super::cm::{Conn, Link, Peer};
+use super::cm::{Conn, Link};
 use super::contexts::Handed;
 use super::rx::{Body, Fetch, Parked, plain_message};
 use super::tx::{MAX_INJECT, TxOp};
 use crate::info::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
+    FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
+use ofi_provider::contexts::ContextPlace;
 use ofi_provider::core_provider::{self, Buf, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
-use ofi_provider::names::Names;
+use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
@@ -42,20 +44,8 @@ const IDLE_TURNS: u32 = 16;
 pub(crate) struct Identity {
     /// Its own address; the port may be 0 until it listens.
     pub(crate) local: Addr,
-    /// A receive's source counts (FI_DIRECTED_RECV).
-    pub(crate) directed: bool,
-    /// A stranger's message is reported as an error (FI_SOURCE_ERR).
-    pub(crate) source_err: bool,
-    /// Tags of the library's own are not the application's (FI_COLLECTIVE, FI_MULTICAST).
-    pub(crate) collective: bool,
-    /// It takes notices of multicast groups (FI_MULTICAST).
-    pub(crate) multicast: bool,
-    /// Messages are reported as they come (FI_BUFFERED_RECV).
-    pub(crate) buffered: bool,
-    /// tx_attr.size: transfers under way before -FI_EAGAIN.
-    pub(crate) tx_size: usize,
-    /// tx_attr.inject_size.
-    pub(crate) inject_size: usize,
+    /// What the application asked for.
+    pub(crate) attr: RdmAttr,
     /// Only peers with the same authorization key are talked with.
     pub(crate) key: Vec<u8>,
 }
@@ -93,13 +83,10 @@ pub(crate) struct Ep {
     pub(super) parked: VecDeque<Parked>,
     parked_max: usize,
 
-    pub(super) peers: Slab<Peer>,
-    pub(super) names: Names,
-    /// Which of a scalable endpoint's contexts this is; 0 is also its listener and
-    /// its talk with endpoints that are not scalable.
-    pub(super) index: u16,
-    /// The first one knows all that receive, and gives them the calls for them.
-    pub(super) receivers: Vec<u32>,
+    pub(super) peers: PeerTable<()>,
+    /// Which of a scalable endpoint's contexts this is.
+    pub(super) place: ContextPlace,
+    /// Calls that came to this one, which listens, for other contexts.
     pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<Conn>,
     /// Connections that are not made yet.
@@ -142,11 +129,12 @@ pub(crate) struct Ep {
 impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let mut inbox = Inbox::new(NONE, identity.directed, identity.source_err, least);
-        if identity.collective {
+        let attr = &identity.attr;
+        let mut inbox = Inbox::new(NONE, attr.directed, attr.source_err, least);
+        if attr.collective {
             inbox.set_collective();
         }
-        if identity.buffered {
+        if attr.buffered {
             inbox.buffer(buffering());
         }
         let plain_max = common.core_inject.min(MAX_INJECT);
@@ -166,10 +154,8 @@ impl Ep {
             reports: Reports::new(),
             parked: VecDeque::new(),
             parked_max: usize::MAX,
-            peers: Slab::default(),
-            names: Names::default(),
-            index: 0,
-            receivers: Vec::new(),
+            peers: PeerTable::default(),
+            place: ContextPlace::default(),
             handed: Vec::new(),
             conns: Slab::default(),
             unready: 0,
@@ -325,14 +311,14 @@ impl Ep {
 
     /// Transfers that would still be taken.
     pub(crate) fn tx_left(&self) -> usize {
-        self.identity.tx_size.saturating_sub(self.ops.len())
+        self.identity.attr.tx_size.saturating_sub(self.ops.len())
     }
 
     /// Whether another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
         let room = |ep: &Self| {
-            (ep.ops.len() < ep.identity.tx_size || flags & ASIDE != 0)
+            (ep.ops.len() < ep.identity.attr.tx_size || flags & ASIDE != 0)
                 && ep.ledger.has_room(flags & FI_COMPLETION != 0)
         };
         if !room(self) {
@@ -536,57 +522,35 @@ impl Ep {
 
     /// The peer with this address, made if it is new.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
-        self.context_at(addr, 0)
-    }
-
-    /// The same for a receive context of a peer's.
-    pub(super) fn context_at(&mut self, addr: Addr, rx: u16) -> u32 {
-        if let Some(peer) = self.names.at(addr.clone(), rx) {
-            return peer;
-        }
-        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(addr.clone()));
-        let peer = self.peers.insert(Peer { addr: addr.clone(), rx, conn: NONE, conns: 0 });
-        self.inbox.set_addr(peer, || addr.to_bytes());
-        self.names.add(addr, rx, peer);
-        self.set_name(name, peer);
-        peer
-    }
-
-    pub(super) fn set_name(&mut self, name: fi_addr_t, peer: u32) {
-        let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
-        self.inbox.set_name(peer, name, id);
-        self.names.put(name, self.peers[peer].rx, peer);
+        self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
     }
 
     /// An address got a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
-        // Only peers that exist; others are looked up when they are sent to.
-        for peer in self.names.all_at(addr) {
-            self.set_name(name, peer);
-        }
+        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
     }
 
     /// The application chose what completions report for a name.
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        for peer in self.names.named(name) {
-            self.inbox.set_name(peer, name, id);
-        }
+        self.peers.name_identified(name, id, &mut self.inbox);
     }
 
     /// A name is gone. The connection stays; the peer is a stranger again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        for peer in self.names.take(name) {
-            self.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-            self.forget_peer_if_unused(peer);
-        }
+        self.peers.name_removed(name, &mut self.inbox);
+    }
+
+    /// Forgets a peer that is not connected and has no name.
+    pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
+        self.peers.forget_if_unused(peer, &mut self.inbox);
     }
 
     /// The connection to a peer, which is called if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let peer = match self.names.first(dest) {
+        let peer = match self.peers.first(dest) {
             Some(peer) => peer,
-            None => self.look_up(dest)?,
+            None => self.peers.look_up(self.av.as_deref(), dest, &mut self.inbox)?,
         };
         match self.peers[peer].conn {
             NONE => self.call(peer),

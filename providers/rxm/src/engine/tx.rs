@@ -196,13 +196,13 @@ impl Ep {
         let report = op.flags & FI_COMPLETION != 0;
         if op.flags & SPECIAL != 0
             || len > self.plain_max
-            || (op.flags & FI_INJECT != 0 && len > self.identity.inject_size)
+            || (op.flags & FI_INJECT != 0 && len > self.identity.attr.inject_size)
             || self.tx_left() == 0
             || !self.ledger.has_room(report)
         {
             return false;
         }
-        let peer = self.names.first(op.dest).and_then(|peer| self.peers.get(peer));
+        let peer = self.peers.first(op.dest).and_then(|peer| self.peers.get(peer));
         let Some(conn) = peer.and_then(|peer| self.conns.get(peer.conn)) else { return false };
         let Some(link) = conn.ep.as_ref().filter(|_| conn.is_ready()) else { return false };
         let data = if op.flags & FI_REMOTE_CQ_DATA != 0 { op.data } else { 0 };
@@ -230,7 +230,7 @@ impl Ep {
     fn send_any(&mut self, op: SendOp, tagged: bool) -> Result {
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
-        if inject && len > self.identity.inject_size {
+        if inject && len > self.identity.attr.inject_size {
             return Err(Error::MSGSIZE);
         }
         self.may_start(op.flags)?;
@@ -295,7 +295,7 @@ impl Ep {
     pub(crate) fn write(&mut self, op: WriteOp) -> Result {
         let inject = op.flags & FI_INJECT != 0;
         let len = op.buf.len();
-        if inject && len > self.identity.inject_size {
+        if inject && len > self.identity.attr.inject_size {
             return Err(Error::MSGSIZE);
         }
         self.may_start(op.flags)?;
@@ -337,7 +337,7 @@ impl Ep {
 
     /// fi_atomic and its kin.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
-        if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.inject_size {
+        if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.attr.inject_size {
             return Err(Error::INVAL);
         }
         if op.flags & FI_REMOTE_CQ_DATA != 0 {

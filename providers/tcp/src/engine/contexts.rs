@@ -15,9 +15,9 @@ use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHell
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, ContextAttr};
+use ofi_provider::contexts::{Contexts, Half};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::names::Dest;
-use ofi_provider::sep::{Contexts, Half};
 
 /// The data of a refusal that is final, because the called endpoint has no such receive context.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";

@@ -20,7 +20,6 @@ use crate::abi::{
     fi_ep_type, fi_ops, fid, fid_ep,
 };
 use crate::boundary::answer;
-use crate::buffered;
 use crate::coll::Room;
 use crate::cq::Cq;
 use crate::eq::FidPtr;
@@ -32,6 +31,7 @@ use crate::ledger::{Ledger, Tally};
 use crate::object::{Object, Parent, Users};
 use crate::progress::Progress;
 use crate::reserved::{OF_SHARED_RX, OWN_FLAGS};
+use crate::variable;
 use core::ffi::{c_int, c_void};
 use std::any::TypeId;
 use std::cell::UnsafeCell;
@@ -210,7 +210,7 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Endpoint,
                 caps: info.caps(),
                 ep_type,
-                buffered: E::BUFFERS && buffered::is_asked(info, ground.api_version),
+                buffered: E::BUFFERS && variable::is_asked(info, ground.api_version),
                 tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !OWN_FLAGS),
                 rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !OWN_FLAGS),
                 tx_size: info.tx().map_or(0, |tx| tx.size),

@@ -37,6 +37,42 @@ impl Contexts {
     }
 }
 
+/// Which pair of contexts of a scalable endpoint an endpoint of an engine is. One that is not
+/// scalable has the place of the first.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ContextPlace {
+    /// The index. The first also listens, and talks with endpoints that are not scalable.
+    index: u16,
+    /// In the first one: the engine's numbers of all receive contexts, by index.
+    receivers: Vec<u32>,
+}
+
+impl ContextPlace {
+    /// The places of endpoints with these numbers, of which the first `receivers` receive.
+    pub fn all(ids: &[u32], receivers: usize) -> impl Iterator<Item = (u32, Self)> {
+        let receivers = ids[..receivers.min(ids.len())].to_vec();
+        let place = move |(index, id): (u16, &u32)| {
+            let receivers = if index == 0 { receivers.clone() } else { Vec::new() };
+            (*id, Self { index, receivers })
+        };
+        (0..).zip(ids).map(place)
+    }
+
+    /// What a connection from here to a peer's receive context is between.
+    pub fn to(&self, rx: u16) -> Contexts {
+        Contexts { tx: self.index, rx }
+    }
+
+    /// The endpoint that a call for receive context `rx` is for: `own`, which listens, for the
+    /// first, as endpoints have it that are not scalable. None if there is no such context.
+    pub fn receiver(&self, rx: u16, own: u32) -> Option<u32> {
+        match usize::from(rx) {
+            0 => Some(own),
+            rx => self.receivers.get(rx).copied(),
+        }
+    }
+}
+
 /// What a scalable endpoint and its contexts share. Thread-safe.
 pub struct Group {
     ids: Vec<u32>,
@@ -143,5 +179,17 @@ mod tests {
         group.give_back(Half::Transmit, 2, |id| assert_eq!(id, 9));
         assert_eq!(group.take(2, &tx), Ok((9, Half::Transmit)));
         assert!(Group::new([MAX_CONTEXTS + 1, 1], |_, _| Vec::new()).is_err());
+    }
+
+    #[test]
+    fn calls_find_the_receive_context_they_are_for() {
+        let places: Vec<_> = ContextPlace::all(&[4, 9, 7], 2).collect();
+        assert_eq!(places.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [4, 9, 7]);
+        let (listener, last) = (&places[0].1, &places[2].1);
+        let found = [0, 1, 2, 3].map(|rx| listener.receiver(rx, 4));
+        assert_eq!(found, [Some(4), Some(9), None, None]);
+        assert_eq!(last.to(1), Contexts { tx: 2, rx: 1 });
+        assert!(ContextPlace::default().to(0).are_first());
+        assert_eq!(ContextPlace::default().receiver(1, 4), None);
     }
 }

@@ -1,0 +1,435 @@
+//! Endpoints of a provider's engine, as [`api`](crate::api) sees them: whole ones, scalable ones
+//! with their contexts, and shared receive contexts (fi_endpoint(3)).
+//!
+//! An engine implements [`RdmEngine`], by which it numbers its endpoints and does what calls ask
+//! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
+//! transfer is one direct call.
+use super::contexts::{Group, Half, Part};
+use super::peers::{HearsNames, NameListener};
+use crate::abi::{
+    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
+    FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_SOURCE_ERR,
+};
+use crate::api::{
+    Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, RxAttr,
+    SendOp, Tagged, WriteOp,
+};
+use crate::atomic::Operation;
+use crate::av::Av;
+use crate::buffered;
+use crate::cq::Context;
+use crate::eq::FidPtr;
+use crate::error::{Error, Result};
+use crate::info::InfoRef;
+use core::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+
+/// What an application asks of an endpoint by its info, whatever carries the messages.
+#[derive(Clone, Debug, Default)]
+pub struct RdmAttr {
+    /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
+    pub directed: bool,
+    /// A message from a peer that is in no address vector is reported as an error, with that
+    /// peer's address (FI_SOURCE_ERR).
+    pub source_err: bool,
+    /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
+    /// FI_MULTICAST).
+    pub collective: bool,
+    /// The endpoint takes notices of multicast groups (FI_MULTICAST).
+    pub multicast: bool,
+    /// Messages are reported as they come, and claimed then (FI_BUFFERED_RECV).
+    pub buffered: bool,
+    /// tx_attr.size: transfers under way before -FI_EAGAIN.
+    pub tx_size: usize,
+    /// tx_attr.inject_size: most bytes of an injected message.
+    pub inject_size: usize,
+}
+
+impl RdmAttr {
+    /// What an application of this API version asks for by `info`.
+    pub fn of(info: InfoRef<'_>, api_version: u32) -> Result<Self> {
+        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        let caps = info.caps();
+        Ok(Self {
+            directed: (caps | rx.caps) & FI_DIRECTED_RECV != 0,
+            source_err: (caps | rx.caps) & FI_SOURCE_ERR != 0,
+            collective: caps & (FI_COLLECTIVE | FI_MULTICAST) != 0,
+            multicast: caps & FI_MULTICAST != 0,
+            buffered: buffered::is_asked(info, api_version),
+            tx_size: tx.size.max(1),
+            inject_size: tx.inject_size,
+        })
+    }
+
+    /// The same for a scalable endpoint, whose contexts are in no multicast groups.
+    pub fn of_contexts(self) -> Self {
+        Self { multicast: false, ..self }
+    }
+
+    /// What a shared receive context is to be like.
+    pub fn of_srx(rx: &RxAttr) -> Self {
+        Self { directed: rx.caps & FI_DIRECTED_RECV != 0, ..Self::default() }
+    }
+}
+
+/// An engine of reliable datagram endpoints, which it knows by numbers. The two contexts of one
+/// index of a scalable endpoint are one endpoint to it.
+pub trait RdmEngine: HearsNames + Sized {
+    /// What an endpoint is from its opening on.
+    type Identity;
+    /// What the provider keeps of an endpoint of the application's beside the engine.
+    type Aside: Send + Sync;
+
+    /// Adds an endpoint, or a shared receive context.
+    fn add(&self, identity: Self::Identity) -> u32;
+    /// Adds the contexts of a scalable endpoint, of which the first `receivers` receive. The
+    /// first one listens, and names the whole.
+    fn add_contexts(&self, identity: &Self::Identity, count: u16, receivers: usize) -> Vec<u32>;
+    /// Sets the fid by which events name the endpoint.
+    fn set_fid(&self, ep: u32, fid: FidPtr);
+    /// Enables an endpoint, whose receives are those of the shared receive context `srx` if that
+    /// is given, or the shared receive context itself. It hears of its address vector already.
+    fn enable(&self, ep: &RdmEndpoint<Self>, bindings: &Bindings, srx: Option<u32>) -> Result;
+    /// Enables a scalable endpoint: it can be called from now on, and its contexts name
+    /// themselves by its address.
+    fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result;
+    /// Takes over what was bound to a transmit or receive context.
+    fn bind_half(&self, ep: u32, half: Half, bindings: &Bindings);
+    /// Takes over what was bound to an endpoint after it was enabled.
+    fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
+    /// Half of an endpoint is opened as a context with these attributes.
+    fn become_context(&self, ep: u32, attr: &ContextAttr);
+    /// Cancels a posted receive ([`Endpoint::cancel`]).
+    fn cancel(&self, ep: u32, context: Context, aside: bool);
+    /// Closes an endpoint: ends its connections and cancels its operations.
+    fn close(&self, ep: u32);
+    /// Closes a transmit or receive context: drops its operations without reporting them.
+    fn close_half(&self, ep: u32, half: Half);
+    /// Whether the engine is a forked child's copy of its parent's, which closing must not touch.
+    fn is_copy(&self) -> bool {
+        false
+    }
+    /// How many more transfers may be started.
+    fn tx_left(&self, ep: u32) -> usize;
+
+    /// FI_OPT_MIN_MULTI_RECV.
+    fn min_multi_recv(&self, ep: u32) -> usize;
+    /// Sets FI_OPT_MIN_MULTI_RECV.
+    fn set_min_multi_recv(&self, ep: u32, size: usize);
+    /// FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, of an endpoint with buffered receives.
+    fn buffering(&self, ep: u32, name: c_int) -> Result<usize>;
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN.
+    fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result;
+    /// An option of the provider's own, into `value`: returns its length in bytes.
+    fn getopt(&self, _ep: &RdmEndpoint<Self>, _name: c_int, _value: &mut [u8]) -> Result<usize> {
+        Err(Error::NOPROTOOPT)
+    }
+    /// Sets an option of the provider's own.
+    fn setopt(&self, _ep: &RdmEndpoint<Self>, _name: c_int, _value: &[u8]) -> Result {
+        Err(Error::NOPROTOOPT)
+    }
+
+    /// Sends a message.
+    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result;
+    /// Posts a receive; peeks, claims and discards by `op.flags`.
+    fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result;
+    /// Reads a peer's memory.
+    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result;
+    /// Writes to a peer's memory.
+    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result;
+    /// Starts an atomic operation.
+    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result;
+    /// Most bytes of elements that one atomic operation of this kind can have.
+    fn max_atomic(operation: Operation) -> usize;
+    /// FI_OPT_MAX_ATOMIC_SIZE.
+    fn max_atomic_bytes() -> usize;
+
+    /// The endpoint's own address.
+    fn getname(&self, ep: u32) -> Result<Vec<u8>>;
+    /// Chooses the endpoint's own address before it is enabled.
+    fn setname(&self, ep: u32, name: &[u8]) -> Result;
+    /// The descriptor of a connected endpoint ([`Endpoint::fd`]).
+    fn fd(&self, _ep: &RdmEndpoint<Self>) -> Result<RawFd> {
+        Err(Error::NOSYS)
+    }
+    /// The peer's address, of a connected endpoint.
+    fn getpeer(&self, _ep: &RdmEndpoint<Self>) -> Result<Vec<u8>> {
+        Err(Error::NOSYS)
+    }
+    /// Connects an endpoint that is for one connection ([`Cm::connect`]).
+    fn connect(&self, _ep: &RdmEndpoint<Self>, _to: Option<&[u8]>, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Accepts the request that an endpoint was opened with.
+    fn accept(&self, _ep: &RdmEndpoint<Self>, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Ends the connection of an endpoint that is for one.
+    fn shutdown(&self, _ep: &RdmEndpoint<Self>) -> Result {
+        Err(Error::NOSYS)
+    }
+}
+
+/// An endpoint of the application's; what it does happens in the engine.
+#[derive(Debug)]
+pub struct RdmEndpoint<E: RdmEngine> {
+    /// The engine of the endpoint's domain.
+    pub engine: Arc<E>,
+    /// The endpoint's number in the engine.
+    pub id: u32,
+    /// What the provider keeps of the endpoint.
+    pub aside: E::Aside,
+    /// A shared receive context: an inbox, which reaches nobody itself.
+    is_srx: bool,
+    /// Hears of changes of the address vector.
+    names: OnceLock<Arc<NameListener<E>>>,
+    /// Whether this is an endpoint, a scalable one, or a context of one.
+    part: Part,
+}
+
+impl<E: RdmEngine> RdmEndpoint<E> {
+    /// Opens an endpoint.
+    pub fn new(engine: Arc<E>, identity: E::Identity, aside: E::Aside) -> Self {
+        let id = engine.add(identity);
+        Self::part(engine, id, aside, false, Part::Whole)
+    }
+
+    /// Opens a shared receive context.
+    pub fn shared_rx(engine: Arc<E>, identity: E::Identity, aside: E::Aside) -> Self {
+        Self { is_srx: true, ..Self::new(engine, identity, aside) }
+    }
+
+    fn part(engine: Arc<E>, id: u32, aside: E::Aside, is_srx: bool, part: Part) -> Self {
+        Self { engine, id, aside, is_srx, names: OnceLock::new(), part }
+    }
+
+    /// Whether this is a shared receive context.
+    pub fn is_srx(&self) -> bool {
+        self.is_srx
+    }
+
+    /// Hears of changes of the address vector from now on.
+    fn listen(&self, av: Option<&Arc<Av>>) {
+        if let Some(av) = av {
+            self.names.get_or_init(|| NameListener::listen(&self.engine, self.id, av));
+        }
+    }
+
+    /// A scalable endpoint is reachable from now on.
+    fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
+        for id in group.ids() {
+            if let Some(av) = &bindings.av {
+                group.keep(NameListener::listen(&self.engine, *id, av));
+            }
+        }
+        self.engine.enable_contexts(group.ids(), bindings)
+    }
+}
+
+impl<E: RdmEngine> RdmEndpoint<E>
+where
+    E::Aside: Default,
+{
+    /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says.
+    pub fn scalable(engine: Arc<E>, identity: &E::Identity, info: InfoRef<'_>) -> Result<Self> {
+        let counts = info.ep().map(|ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]).ok_or(Error::INVAL)?;
+        let add = |most, receivers| engine.add_contexts(identity, most, receivers);
+        let group = Group::new(counts, add)?;
+        let id = group.ids()[0];
+        Ok(Self::part(engine, id, E::Aside::default(), false, Part::Scalable(Arc::new(group))))
+    }
+}
+
+/// Puts a number into the value of an option.
+fn put(size: usize, value: &mut [u8]) -> Result<usize> {
+    let bytes = size.to_ne_bytes();
+    value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(&bytes);
+    Ok(bytes.len())
+}
+
+/// The number that an option is set to.
+fn number(value: &[u8]) -> Result<usize> {
+    Ok(usize::from_ne_bytes(value.try_into().map_err(|_| Error::INVAL)?))
+}
+
+impl<E: RdmEngine> Endpoint for RdmEndpoint<E>
+where
+    E::Aside: Default + 'static,
+{
+    const BUFFERS: bool = true;
+    const ACKNOWLEDGES: bool = true;
+    const LATER: bool = true;
+
+    fn opened(&self, fid: FidPtr) {
+        // The two contexts of an index are one to the engine, which names the
+        // one that receives.
+        if !matches!(self.part, Part::Scalable(_) | Part::Context(_, Half::Transmit, _)) {
+            self.engine.set_fid(self.id, fid);
+        }
+    }
+
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        match &self.part {
+            Part::Scalable(group) => return self.enable_contexts(group, bindings),
+            Part::Context(_, half, _) => {
+                self.engine.bind_half(self.id, *half, bindings);
+                return Ok(());
+            }
+            Part::Whole => {}
+        }
+        if srx.is_some_and(|srx| self.is_srx || !Arc::ptr_eq(&self.engine, &srx.engine)) {
+            return Err(Error::INVAL);
+        }
+        if !self.is_srx {
+            // Before any peer can call: what is inserted after its name was looked
+            // up must be heard of.
+            self.listen(bindings.av.as_ref());
+        }
+        self.engine.enable(self, bindings, srx.map(|srx| srx.id))
+    }
+
+    fn bound_late(&self, bindings: &Bindings) -> Result {
+        match &self.part {
+            Part::Whole => self.engine.bound_late(self.id, bindings),
+            Part::Context(_, half, _) => {
+                self.engine.bind_half(self.id, *half, bindings);
+                Ok(())
+            }
+            Part::Scalable(_) => Err(Error::OPBADSTATE),
+        }
+    }
+
+    fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
+        let Part::Scalable(group) = &self.part else { return Err(Error::INVAL) };
+        let (id, half) = group.take(index, attr)?;
+        self.engine.become_context(id, attr);
+        let part = Part::Context(group.clone(), half, index);
+        Ok(Self::part(self.engine.clone(), id, E::Aside::default(), false, part))
+    }
+
+    fn cancel(&self, context: Context, aside: bool) -> Result {
+        if !matches!(self.part, Part::Context(_, Half::Transmit, _)) {
+            // A transmit context has no receives: those of the engine's endpoint are the receive
+            // context's.
+            self.engine.cancel(self.id, context, aside);
+        }
+        Ok(())
+    }
+
+    fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => put(self.engine.min_multi_recv(self.id), value),
+            FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put(E::max_atomic_bytes(), value),
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                put(self.engine.buffering(self.id, name)?, value)
+            }
+            _ => self.engine.getopt(self, name, value),
+        }
+    }
+
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        match name {
+            FI_OPT_MIN_MULTI_RECV => {
+                self.engine.set_min_multi_recv(self.id, number(value)?);
+                Ok(())
+            }
+            FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
+                self.engine.set_buffering(self.id, name, number(value)?)
+            }
+            _ => self.engine.setopt(self, name, value),
+        }
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        self.engine.fd(self)
+    }
+
+    fn close(&self) {
+        if self.engine.is_copy() {
+            // In a forked child only the domain's closing closes the descriptors.
+            return;
+        }
+        match &self.part {
+            Part::Whole => self.engine.close(self.id),
+            Part::Scalable(group) => group.ids().iter().for_each(|id| self.engine.close(*id)),
+            Part::Context(group, half, index) => {
+                group.give_back(*half, *index, |id| self.engine.close_half(id, *half));
+            }
+        }
+    }
+
+    fn size_left(&self, tx: bool) -> Result<usize> {
+        if tx { Ok(self.engine.tx_left(self.id)) } else { Err(Error::NOSYS) }
+    }
+}
+
+impl<E: RdmEngine> Msg for RdmEndpoint<E> {
+    #[inline(always)]
+    fn send(&self, op: SendOp) -> Result {
+        self.engine.send(self.id, op, false)
+    }
+    #[inline(always)]
+    fn recv(&self, op: RecvOp) -> Result {
+        self.engine.recv(self.id, op, false)
+    }
+}
+
+impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
+    #[inline(always)]
+    fn tsend(&self, op: SendOp) -> Result {
+        self.engine.send(self.id, op, true)
+    }
+    #[inline(always)]
+    fn trecv(&self, op: RecvOp) -> Result {
+        self.engine.recv(self.id, op, true)
+    }
+}
+
+impl<E: RdmEngine> Rma for RdmEndpoint<E> {
+    fn read(&self, op: ReadOp) -> Result {
+        self.engine.read(self.id, op)
+    }
+    fn write(&self, op: WriteOp) -> Result {
+        self.engine.write(self.id, op)
+    }
+}
+
+impl<E: RdmEngine> Atomic for RdmEndpoint<E> {
+    const OFFERED: bool = true;
+    fn max_bytes(operation: Operation) -> usize {
+        E::max_atomic(operation)
+    }
+    fn atomic(&self, op: AtomicOp) -> Result {
+        self.engine.atomic(self.id, op)
+    }
+}
+
+impl<E: RdmEngine> Cm for RdmEndpoint<E> {
+    fn getname(&self) -> Result<Vec<u8>> {
+        if self.is_srx {
+            return Err(Error::NOSYS);
+        }
+        self.engine.getname(self.id)
+    }
+
+    fn setname(&self, name: &[u8]) -> Result {
+        self.engine.setname(self.id, name)
+    }
+
+    fn getpeer(&self) -> Result<Vec<u8>> {
+        self.engine.getpeer(self)
+    }
+
+    fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
+        self.engine.connect(self, to, param)
+    }
+
+    fn accept(&self, param: &[u8]) -> Result {
+        self.engine.accept(self, param)
+    }
+
+    fn shutdown(&self) -> Result {
+        self.engine.shutdown(self)
+    }
+}

@@ -1,0 +1,473 @@
+//! The peers of a reliable datagram endpoint: who they are, what the address vector calls them,
+//! and which connection leads to them (fi_av(3)).
+//!
+//! A [`PeerTable`] is generic over what a provider keeps of each peer beside that. Whoever has to
+//! know of peers' names, which is the endpoint's inbox, hears of each change ([`HearsPeers`]).
+use super::inbox::{Body, Inbox};
+use super::names::{Dest, Names};
+use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use crate::addr::Addr;
+use crate::av::{Av, Listener};
+use crate::error::{Error, Result};
+use crate::slab::{NONE, Slab};
+use std::ops::{Index, IndexMut};
+use std::sync::{Arc, Weak};
+
+/// An engine whose endpoints hear of the address vector that they are bound to. An endpoint that
+/// is closed by now hears nothing.
+pub trait HearsNames: Send + Sync + 'static {
+    /// The vector gave `addr` a name.
+    fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr);
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t);
+    /// A name was removed from the vector.
+    fn name_removed(&self, ep: u32, name: fi_addr_t);
+}
+
+/// Passes changes of an address vector to an endpoint of an engine.
+#[derive(Debug)]
+pub struct NameListener<E> {
+    engine: Weak<E>,
+    ep: u32,
+}
+
+impl<E: HearsNames> NameListener<E> {
+    /// Tells the engine's endpoint about changes of the vector from now on, as long as the
+    /// result lives.
+    pub fn listen(engine: &Arc<E>, ep: u32, av: &Av) -> Arc<Self> {
+        let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
+        let weak: Weak<Self> = Arc::downgrade(&names);
+        av.listen(weak);
+        names
+    }
+}
+
+impl<E: HearsNames> Listener for NameListener<E> {
+    fn inserted(&self, index: fi_addr_t, addr: &Addr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.name_inserted(self.ep, index, addr);
+        }
+    }
+
+    fn identified(&self, index: fi_addr_t, id: fi_addr_t) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.name_identified(self.ep, index, id);
+        }
+    }
+
+    fn removed(&self, index: fi_addr_t, _addr: &Addr) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.name_removed(self.ep, index);
+        }
+    }
+}
+
+/// What a [`PeerTable`] tells of its peers, to the endpoint's inbox.
+pub trait HearsPeers {
+    /// There is a new peer of this number and address, without a name so far.
+    fn added(&mut self, peer: u32, addr: &Addr);
+    /// A peer has another name, or its name another number in completions (FI_AV_USER_ID);
+    /// FI_ADDR_NOTAVAIL for a stranger.
+    fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t);
+    /// Whether something of the peer's is kept, so that the peer is not to be forgotten.
+    fn keeps_from(&self, peer: u32) -> bool;
+    /// The peer is no more, and its number may become another's.
+    fn forgotten(&mut self, peer: u32);
+}
+
+impl<B: Body> HearsPeers for Inbox<B> {
+    fn added(&mut self, peer: u32, addr: &Addr) {
+        self.set_addr(peer, || addr.to_bytes());
+    }
+
+    fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
+        self.set_name(peer, name, id);
+    }
+
+    fn keeps_from(&self, peer: u32) -> bool {
+        Inbox::keeps_from(self, peer)
+    }
+
+    fn forgotten(&mut self, peer: u32) {
+        self.forget(peer);
+    }
+}
+
+/// What a provider keeps of each peer.
+pub trait PeerExtra: Default {
+    /// Whether nothing waits there, so that the peer may be forgotten.
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+impl PeerExtra for () {}
+
+/// A peer of an endpoint, connected or not.
+#[derive(Debug)]
+pub struct RdmPeer<P> {
+    /// The peer's address, without what does not tell peers apart ([`Addr::identity`]).
+    pub addr: Addr,
+    /// Which of the peer's receive contexts this is; 0 if the peer is not scalable.
+    pub rx: u16,
+    /// The peer's fi_addr_t in the address vector, FI_ADDR_NOTAVAIL if it has none.
+    pub name: fi_addr_t,
+    /// What completions report as the source: `name`, or what the application chose
+    /// (FI_AV_USER_ID).
+    pub id: fi_addr_t,
+    /// The connection to send on, [`NONE`] if there is none.
+    pub conn: u32,
+    /// How many connections there are with the peer; more than one only where an endpoint talks
+    /// with itself, or contexts of scalable endpoints do.
+    pub conns: u32,
+    /// The peer said that it cannot be called.
+    pub firewalled: bool,
+    /// What the provider keeps.
+    pub extra: P,
+}
+
+/// The peers of an endpoint, by number, by address and by name.
+#[derive(Debug)]
+pub struct PeerTable<P> {
+    peers: Slab<RdmPeer<P>>,
+    names: Names,
+}
+
+impl<P> Default for PeerTable<P> {
+    fn default() -> Self {
+        Self { peers: Slab::default(), names: Names::default() }
+    }
+}
+
+impl<P> Index<u32> for PeerTable<P> {
+    type Output = RdmPeer<P>;
+
+    #[inline]
+    fn index(&self, peer: u32) -> &RdmPeer<P> {
+        &self.peers[peer]
+    }
+}
+
+impl<P> IndexMut<u32> for PeerTable<P> {
+    #[inline]
+    fn index_mut(&mut self, peer: u32) -> &mut RdmPeer<P> {
+        &mut self.peers[peer]
+    }
+}
+
+impl<P> PeerTable<P> {
+    /// The number of the peer that a destination names, if it is known: nearly always.
+    #[inline(always)]
+    pub fn first(&self, dest: fi_addr_t) -> Option<u32> {
+        self.names.first(dest)
+    }
+
+    /// The peer of this number. One without a name may be forgotten by now.
+    #[inline]
+    pub fn get(&self, peer: u32) -> Option<&RdmPeer<P>> {
+        self.peers.get(peer)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, peer: u32) -> Option<&mut RdmPeer<P>> {
+        self.peers.get_mut(peer)
+    }
+
+    /// All peers, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &RdmPeer<P>)> {
+        self.peers.iter()
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut RdmPeer<P>)> {
+        self.peers.iter_mut()
+    }
+
+    /// The peer's fi_addr_t, with which a receive's source is matched; FI_ADDR_NOTAVAIL if it has
+    /// none, or is forgotten.
+    #[inline]
+    pub fn name_of(&self, peer: u32) -> fi_addr_t {
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
+    }
+
+    /// The source address that completions report for the peer.
+    #[inline]
+    pub fn id_of(&self, peer: u32) -> fi_addr_t {
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
+    }
+
+    /// Whether a peer cannot be called, as the peer itself said or the application
+    /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
+    pub fn is_out_of_reach(&self, av: Option<&Av>, peer: u32) -> bool {
+        let peer = &self.peers[peer];
+        peer.firewalled || av.is_some_and(|av| av.is_firewalled(peer.name))
+    }
+
+    /// A connection with the peer begins, or the attempt at one.
+    pub fn attach(&mut self, peer: u32) {
+        self.peers[peer].conns += 1;
+    }
+
+    /// A connection with the peer is over: nothing is sent on it any more.
+    pub fn detach(&mut self, peer: u32, conn: u32) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.conns -= 1;
+            if peer.conn == conn {
+                peer.conn = NONE;
+            }
+        }
+    }
+
+    /// Gives a peer a name, and tells `hears`.
+    fn rename(
+        &mut self,
+        peer: u32,
+        name: fi_addr_t,
+        id: fi_addr_t,
+        hears: &mut impl HearsPeers,
+    ) -> bool {
+        let Some(entry) = self.peers.get_mut(peer) else { return false };
+        (entry.name, entry.id) = (name, id);
+        self.names.put(name, entry.rx, peer);
+        hears.renamed(peer, name, id);
+        true
+    }
+}
+
+/// What completions report for a name of the vector.
+fn id_of(av: Option<&Av>, name: fi_addr_t) -> fi_addr_t {
+    av.map_or(name, |av| av.id_of(name))
+}
+
+impl<P: PeerExtra> PeerTable<P> {
+    /// The number of the peer with this address, added if it is new. `addr` is without what does
+    /// not tell peers apart ([`Addr::identity`]).
+    pub fn peer_at(&mut self, av: Option<&Av>, addr: Addr, hears: &mut impl HearsPeers) -> u32 {
+        self.context_at(av, addr, 0, hears)
+    }
+
+    /// The same for the peer's receive context `rx`.
+    pub fn context_at(
+        &mut self,
+        av: Option<&Av>,
+        addr: Addr,
+        rx: u16,
+        hears: &mut impl HearsPeers,
+    ) -> u32 {
+        if let Some(peer) = self.names.at(addr.clone(), rx) {
+            return peer;
+        }
+        let (name, id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+        let peer = self.peers.insert(RdmPeer {
+            addr: addr.clone(),
+            rx,
+            name,
+            id,
+            conn: NONE,
+            conns: 0,
+            firewalled: false,
+            extra: P::default(),
+        });
+        hears.added(peer, &addr);
+        self.names.add(addr.clone(), rx, peer);
+        if let Some(av) = av {
+            let name = av.find(addr);
+            self.rename(peer, name, av.id_of(name), hears);
+        }
+        peer
+    }
+
+    /// The number of the peer that a destination names which [`first`](Self::first) does not
+    /// know: one that nothing was sent to yet, or a peer's receive context (fi_rx_addr).
+    /// -FI_ENOAV without an address vector, -FI_EINVAL if the vector names none so.
+    #[cold]
+    pub fn look_up(
+        &mut self,
+        av: Option<&Av>,
+        dest: fi_addr_t,
+        hears: &mut impl HearsPeers,
+    ) -> Result<u32> {
+        match self.names.look_up(av.ok_or(Error::NOAV)?, dest)? {
+            Dest::Peer(peer) => Ok(peer),
+            Dest::New(name, addr, rx) => {
+                let peer = self.context_at(av, addr, rx, hears);
+                if self.peers[peer].name != name {
+                    self.rename(peer, name, id_of(av, name), hears);
+                }
+                Ok(peer)
+            }
+        }
+    }
+
+    /// The address vector gave `addr` a name: returns the peers that have it now. Addresses that
+    /// are no peers' yet are looked up when something is sent there.
+    pub fn name_inserted(
+        &mut self,
+        av: Option<&Av>,
+        name: fi_addr_t,
+        addr: &Addr,
+        hears: &mut impl HearsPeers,
+    ) -> Vec<u32> {
+        let peers = self.names.all_at(addr);
+        for &peer in &peers {
+            self.rename(peer, name, id_of(av, name), hears);
+        }
+        peers
+    }
+
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    pub fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t, hears: &mut impl HearsPeers) {
+        for peer in self.names.named(name) {
+            self.rename(peer, name, id, hears);
+        }
+    }
+
+    /// A name was removed from the address vector: the peers that had it are strangers. Returns
+    /// their numbers, of which those are no peers any more that nothing refers to.
+    pub fn name_removed(&mut self, name: fi_addr_t, hears: &mut impl HearsPeers) -> Vec<u32> {
+        let peers = self.names.take(name);
+        for &peer in &peers {
+            self.rename(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, hears);
+            self.forget_if_unused(peer, hears);
+        }
+        peers
+    }
+
+    /// Forgets a peer that nothing refers to: not connected, not in the address vector, without
+    /// kept messages and waiting transfers. Returns whether it did.
+    pub fn forget_if_unused(&mut self, peer: u32, hears: &mut impl HearsPeers) -> bool {
+        let Some(entry) = self.peers.get(peer) else { return false };
+        let unused = entry.conn == NONE
+            && entry.conns == 0
+            && entry.name == FI_ADDR_NOTAVAIL
+            && entry.extra.is_idle()
+            && !hears.keeps_from(peer);
+        if unused {
+            self.names.remove(entry.addr.clone(), entry.rx);
+            self.peers.remove(peer);
+            hears.forgotten(peer);
+        }
+        unused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// What waits for a peer, and what was heard of it.
+    #[derive(Default)]
+    struct Parked(usize);
+
+    impl PeerExtra for Parked {
+        fn is_idle(&self) -> bool {
+            self.0 == 0
+        }
+    }
+
+    #[derive(Default)]
+    struct Heard {
+        news: Vec<(u32, Option<(fi_addr_t, fi_addr_t)>)>,
+        kept: HashSet<u32>,
+        forgotten: Vec<u32>,
+    }
+
+    impl HearsPeers for Heard {
+        fn added(&mut self, peer: u32, _addr: &Addr) {
+            self.news.push((peer, None));
+        }
+        fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
+            self.news.push((peer, Some((name, id))));
+        }
+        fn keeps_from(&self, peer: u32) -> bool {
+            self.kept.contains(&peer)
+        }
+        fn forgotten(&mut self, peer: u32) {
+            self.forgotten.push(peer);
+        }
+    }
+
+    const NOBODY: (fi_addr_t, fi_addr_t) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+
+    fn addr(port: u16) -> Addr {
+        Addr::Ip(([127, 0, 0, 1], port).into())
+    }
+
+    #[test]
+    fn a_stranger_that_gets_a_name_has_it_everywhere_until_it_is_taken() {
+        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let peer = table.peer_at(None, addr(7), &mut heard);
+        assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);
+        assert_eq!(heard.news, [(peer, None)]);
+        assert_eq!((table.name_of(peer), table.first(3)), (FI_ADDR_NOTAVAIL, None));
+
+        table.attach(peer);
+        assert_eq!(table.name_inserted(None, 3, &addr(7), &mut heard), [peer]);
+        assert_eq!(table.name_inserted(None, 4, &addr(8), &mut heard), []);
+        table.name_identified(3, 77, &mut heard);
+        assert_eq!((table.first(3), table.name_of(peer), table.id_of(peer)), (Some(peer), 3, 77));
+        assert_eq!(table.name_removed(3, &mut heard), [peer]);
+        assert_eq!((table.first(3), table.name_of(peer)), (None, FI_ADDR_NOTAVAIL));
+        let names = [(3, 3), (3, 77), NOBODY].map(|names| (peer, Some(names)));
+        assert_eq!(heard.news[1..], names);
+        // It is connected, and so still a peer.
+        assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);
+    }
+
+    #[test]
+    fn a_peer_is_forgotten_when_nothing_refers_to_it() {
+        let (mut table, mut heard) = (PeerTable::<Parked>::default(), Heard::default());
+        let peer = table.peer_at(None, addr(7), &mut heard);
+        table.name_inserted(None, 3, &addr(7), &mut heard);
+        table.attach(peer);
+        table[peer].conn = 9;
+        table[peer].extra.0 = 1;
+        heard.kept.insert(peer);
+
+        assert!(!table.forget_if_unused(peer, &mut heard), "it has a name");
+        table.name_removed(3, &mut heard);
+        assert!(!table.forget_if_unused(peer, &mut heard), "it is connected");
+        table.detach(peer, 9);
+        assert_eq!((table[peer].conn, table[peer].conns), (NONE, 0));
+        assert!(!table.forget_if_unused(peer, &mut heard), "something waits for it");
+        table[peer].extra.0 = 0;
+        assert!(!table.forget_if_unused(peer, &mut heard), "a message of its is kept");
+        heard.kept.clear();
+        assert!(heard.forgotten.is_empty());
+        assert!(table.forget_if_unused(peer, &mut heard));
+        assert!(!table.forget_if_unused(peer, &mut heard), "once");
+        assert_eq!(heard.forgotten, [peer]);
+        assert_eq!((table.name_of(peer), table.iter().count()), (FI_ADDR_NOTAVAIL, 0));
+    }
+
+    #[test]
+    fn another_connection_of_a_peer_stays_the_one_to_send_on() {
+        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let peer = table.peer_at(None, addr(7), &mut heard);
+        table.attach(peer);
+        table.attach(peer);
+        table[peer].conn = 5;
+        table.detach(peer, 6);
+        assert_eq!((table[peer].conn, table[peer].conns), (5, 1));
+        table.detach(peer, 5);
+        assert_eq!((table[peer].conn, table[peer].conns), (NONE, 0));
+        // A forgotten peer has no connections to count.
+        table.forget_if_unused(peer, &mut heard);
+        table.detach(peer, 5);
+    }
+
+    #[test]
+    fn contexts_of_a_peer_are_peers_of_their_own_with_its_name() {
+        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let first = table.context_at(None, addr(7), 0, &mut heard);
+        table.name_inserted(None, 3, &addr(7), &mut heard);
+        let other = table.context_at(None, addr(7), 2, &mut heard);
+        assert_ne!(first, other);
+        table.rename(other, 3, 3, &mut heard);
+        assert_eq!((table.first(3), table[other].rx), (Some(first), 2));
+        assert_eq!(table.name_removed(3, &mut heard), [first, other]);
+        assert_eq!(heard.forgotten, [first, other]);
+    }
+}
