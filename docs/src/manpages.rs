@@ -186,14 +186,14 @@ fn references(text: &str) -> String {
 }
 
 /// A manual page, and the names under which it is found besides its own.
-struct Page {
+struct ManPage {
     name: String,
     section: String,
     calls: Vec<String>,
     troff: String,
 }
 
-impl Page {
+impl ManPage {
     fn parse(name: &str, section: &str, source: &str, tables: &Tables) -> Result<Self> {
         let fail = |at: usize, why: &str| format!("{name}.{section}.md:{}: {why}", at + 1);
         if let Some(at) = source.lines().position(|line| !line.is_ascii()) {
@@ -300,7 +300,7 @@ fn make(sources: &Path, tables: &Tables) -> Result<BTreeMap<String, String>> {
             continue;
         };
         let source = fs::read_to_string(&path).map_err(io)?;
-        let page = Page::parse(name, section, &source, tables)?;
+        let page = ManPage::parse(name, section, &source, tables)?;
         let own = format!("man{section}/{name}.{section}");
         for call in &page.calls {
             if let Some(other) = owner.insert(call.clone(), own.clone()) {
@@ -387,10 +387,11 @@ mod tests {
 
     #[test]
     fn a_page_has_its_calls_in_its_name_and_unknown_ones_are_an_error() {
-        let page = Page::parse("fi_x", "3", "# fi_x - does\n{calls: fi_a}\n", &tables()).unwrap();
+        let page =
+            ManPage::parse("fi_x", "3", "# fi_x - does\n{calls: fi_a}\n", &tables()).unwrap();
         assert!(page.troff.contains(".SH NAME\nfi_x, fi_a \\- does\n"));
         assert_eq!(page.calls, ["fi_a"]);
-        let refused = |source| Page::parse("fi_x", "3", source, &tables()).err().unwrap();
+        let refused = |source| ManPage::parse("fi_x", "3", source, &tables()).err().unwrap();
         assert_eq!(refused("# fi_x - does\n{calls: fi_z}\n"), "fi_x.3.md:2: fi_z");
         assert!(refused("no heading\n").contains("summary"));
         assert!(refused("# fi_x - does\n```\n").contains("fence"));

@@ -3,7 +3,7 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use ofi::abi::fi_param_type::*;
-use ofi_core::log::Names;
+use ofi_core::log::NameFilter;
 use ofi_core::params::{self, Value};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ fn init() {
 
 fuzz_target!(init: init(), |bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let names = Names::parse(text);
+        let names = NameFilter::parse(text);
         for name in names.iter() {
             assert!(names.names(name) && !name.is_empty());
             assert_eq!(names.admits(name), !names.is_negated());

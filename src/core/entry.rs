@@ -60,7 +60,7 @@ unsafe fn getinfo_of(
                 Some(Hints(dup_raw(hints, era)?.as_ptr()))
             };
             let hints = copied.as_ref().map_or(hints, |copied| copied.0);
-            let request = getinfo::Request {
+            let request = getinfo::GetinfoCall {
                 version,
                 node: optional(node),
                 service: optional(service),

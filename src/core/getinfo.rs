@@ -7,8 +7,8 @@
 //! one, the core's name in its hints; the infos it makes of the answer keep
 //! that name, to which this side appends the utility provider's own. So a
 //! utility provider needs nothing of this library but what it exports.
-use crate::log::{self, Captured, Names};
-use crate::registry::{self, Kind, Provider, Registry};
+use crate::log::{self, Captured, NameFilter};
+use crate::registry::{self, LoadedProvider, ProviderKind, Registry};
 use crate::{hooks, params};
 use core::ffi::{CStr, c_void};
 use core::ptr;
@@ -25,7 +25,7 @@ const INTERNAL: u64 = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLO
 
 /// What somebody asks `fi_getinfo`.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct GetinfoCall<'a> {
     /// The version of the API the application was written for.
     pub version: u32,
     /// A name or address, as the manual says.
@@ -41,12 +41,12 @@ pub struct Request<'a> {
 /// What `prov_name` in hints asks for: `core`, `util`, `core;util`, and with
 /// `^` in front what is not to be used.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct WantedProviders {
     names: Vec<String>,
     not: Vec<String>,
 }
 
-impl Wanted {
+impl WantedProviders {
     fn parse(list: &str) -> Self {
         let mut wanted = Self::default();
         for name in list.split(';').map(str::trim).filter(|name| !name.is_empty()) {
@@ -58,13 +58,13 @@ impl Wanted {
         wanted
     }
 
-    fn has(list: &[String], prov: &Provider) -> bool {
+    fn has(list: &[String], prov: &LoadedProvider) -> bool {
         list.iter().any(|name| prov.is(name))
     }
 
     /// Whether a provider is to be asked.
-    fn asks(&self, registry: &Registry, prov: &Provider, flags: u64) -> bool {
-        if Self::has(&self.not, prov) || prov.kind() == Kind::Hook {
+    fn asks(&self, registry: &Registry, prov: &LoadedProvider, flags: u64) -> bool {
+        if Self::has(&self.not, prov) || prov.kind() == ProviderKind::Hook {
             return false;
         }
         if prov.hidden() && flags & GETINFO_HIDDEN == 0 {
@@ -72,21 +72,23 @@ impl Wanted {
         }
         let named = Self::has(&self.names, prov);
         if flags & OFFLOAD_PROV_ONLY != 0 {
-            return prov.kind() == Kind::Offload && (self.names.is_empty() || named);
+            return prov.kind() == ProviderKind::Offload && (self.names.is_empty() || named);
         }
         if flags & CORE_PROV_ONLY != 0 {
-            return prov.kind() == Kind::Core
+            return prov.kind() == ProviderKind::Core
                 && if self.names.is_empty() { prov.layered() } else { named };
         }
         match (prov.kind(), &self.names[..]) {
-            (Kind::Hook | Kind::Offload, _) => false,
+            (ProviderKind::Hook | ProviderKind::Offload, _) => false,
             (_, []) => true,
-            (Kind::Core, [_]) => named,
+            (ProviderKind::Core, [_]) => named,
             // A pair of names is of a core and what goes over it, never the core alone.
-            (Kind::Core, _) => false,
+            (ProviderKind::Core, _) => false,
             // What is named may be this one, or a core to go over.
-            (Kind::Util, [name]) => named || registry.find(name).is_none_or(Provider::layered),
-            (Kind::Util, [.., _, last]) => prov.is(last),
+            (ProviderKind::Util, [name]) => {
+                named || registry.find(name).is_none_or(LoadedProvider::layered)
+            }
+            (ProviderKind::Util, [.., _, last]) => prov.is(last),
         }
     }
 }
@@ -97,7 +99,7 @@ static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
 /// `-FI_ENODATA`: no provider does, and one line of the log says why.
-pub fn getinfo(request: Request<'_>) -> Result<InfoChain> {
+pub fn getinfo(request: GetinfoCall<'_>) -> Result<InfoChain> {
     super::start();
     if request.version > API_VERSION {
         log::warn(format_args!(
@@ -112,7 +114,7 @@ pub fn getinfo(request: Request<'_>) -> Result<InfoChain> {
         return names_only(&registry, request.version);
     }
     let hints = hooks::inside(&registry, request.hints)?;
-    let request = Request {
+    let request = GetinfoCall {
         hints: hints.as_ref().map_or(request.hints, |own| Some(own.as_ref())),
         ..request
     };
@@ -178,15 +180,15 @@ fn c_string(text: &str) -> Result<CString> {
 
 fn ask_all(
     registry: &Registry,
-    request: Request<'_>,
+    request: GetinfoCall<'_>,
     reasons: &mut Vec<String>,
 ) -> Result<InfoChain> {
     let asked = request.hints.and_then(InfoRef::prov_name);
     let asked = asked.map(CStr::to_string_lossy).unwrap_or_default();
-    let wanted = Wanted::parse(&asked);
+    let wanted = WantedProviders::parse(&asked);
     for name in &wanted.names {
         if registry.find(name).is_none() {
-            let known: Vec<_> = registry.providers().iter().map(Provider::name).collect();
+            let known: Vec<_> = registry.providers().iter().map(LoadedProvider::name).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             reason(reasons, format!("there is no provider {name} (there are: {known})"));
         }
@@ -225,7 +227,7 @@ fn ask_all(
             Err(Error::NOMEM) => return Err(Error::NOMEM),
             Err(error) if !internal => {
                 let text = format!("{}: getinfo returned {error:?}", prov.name());
-                if Wanted::has(&wanted.names, prov) && error != Error::NODATA {
+                if WantedProviders::has(&wanted.names, prov) && error != Error::NODATA {
                     log::warn(format_args!("{text}"));
                 }
                 log::explain(format_args!("{text}"));
@@ -246,7 +248,7 @@ fn reason(reasons: &mut Vec<String>, text: String) {
     reasons.push(text);
 }
 
-fn ask(prov: &Provider, request: Request<'_>) -> Result<InfoChain> {
+fn ask(prov: &LoadedProvider, request: GetinfoCall<'_>) -> Result<InfoChain> {
     let getinfo = prov.raw().getinfo.ok_or(Error::NOSYS)?;
     let string = |string: Option<&CStr>| string.map_or(ptr::null(), CStr::as_ptr);
     let hints = request.hints.map_or(ptr::null(), InfoRef::as_ptr);
@@ -261,11 +263,11 @@ fn ask(prov: &Provider, request: Request<'_>) -> Result<InfoChain> {
 }
 
 /// What a provider leaves to the core: its name and the versions.
-fn name(prov: &Provider, version: u32, info: &mut InfoBuf) -> Result {
+fn name(prov: &LoadedProvider, version: u32, info: &mut InfoBuf) -> Result {
     let lower = info.as_ref().prov_name().map(|name| name.to_string_lossy().into_owned());
     let full = match lower {
         None => prov.name().to_owned(),
-        Some(lower) if prov.kind() != Kind::Util => lower,
+        Some(lower) if prov.kind() != ProviderKind::Util => lower,
         Some(lower) if lower.rsplit(';').next().is_some_and(|last| prov.is(last)) => lower,
         Some(lower) => format!("{lower};{}", prov.name()),
     };
@@ -277,11 +279,11 @@ fn name(prov: &Provider, version: u32, info: &mut InfoBuf) -> Result {
 /// What the application, `FI_PROVIDER` and `FI_ADDR_FORMAT` leave of the answers.
 fn filter(
     registry: &Registry,
-    request: Request<'_>,
+    request: GetinfoCall<'_>,
     chain: &mut InfoChain,
     reasons: &mut Vec<String>,
 ) {
-    let formats = Names::parse(&params::core_string(c"addr_format").unwrap_or_default());
+    let formats = NameFilter::parse(&params::core_string(c"addr_format").unwrap_or_default());
     let want_fabric = request.hints.and_then(InfoRef::fabric_name);
     let want_domain = request.hints.and_then(InfoRef::domain_name);
     chain.retain(|info| {
@@ -303,7 +305,7 @@ fn filter(
 
 /// Why `FI_PROVIDER` leaves an info out. A list names layered providers in full,
 /// or by their core.
-fn not_admitted(filter: &Names, info: InfoRef<'_>) -> Option<String> {
+fn not_admitted(filter: &NameFilter, info: InfoRef<'_>) -> Option<String> {
     let full = info.prov_name()?.to_string_lossy();
     let core = full.split(';').next().unwrap_or_default();
     let listed = filter.names(&full) || (!filter.is_negated() && filter.names(core));
@@ -336,7 +338,7 @@ fn tcp_first(chain: InfoChain) -> InfoChain {
 
 /// The one line that says why there is nothing. It is a warning if nothing works so
 /// far, and not because the application looks for hardware that is not everywhere.
-fn summarise(registry: &Registry, request: Request<'_>, reasons: &[String]) {
+fn summarise(registry: &Registry, request: GetinfoCall<'_>, reasons: &[String]) {
     // What fits a line of the log, with room for what stands around it.
     const MOST: usize = 800;
     let mut text = String::new();
@@ -364,8 +366,9 @@ fn summarise(registry: &Registry, request: Request<'_>, reasons: &[String]) {
     }
     let version = version_text(request.version);
     let asked = request.hints.and_then(InfoRef::prov_name).map(CStr::to_string_lossy);
-    let absent =
-        |asked: &str| Wanted::parse(asked).names.iter().any(|n| registry.find(n).is_none());
+    let absent = |asked: &str| {
+        WantedProviders::parse(asked).names.iter().any(|n| registry.find(n).is_none())
+    };
     let tries = ANSWERED.load(Ordering::Relaxed) || asked.is_some_and(|asked| absent(&asked));
     let text =
         format!("fi_getinfo({version}): no data available: {text} (fi_info --explain shows all)");
@@ -399,7 +402,8 @@ pub unsafe fn fabric(
     let registry = registry::current();
     // The top layer opens those below it.
     let top = prov_name.rsplit(';').next().unwrap_or_default();
-    let prov = registry.find(top).filter(|prov| prov.kind() != Kind::Hook).ok_or(Error::NODEV)?;
+    let prov =
+        registry.find(top).filter(|prov| prov.kind() != ProviderKind::Hook).ok_or(Error::NODEV)?;
     let open = prov.raw().fabric.ok_or(Error::NODEV)?;
     // SAFETY: fi_fabric(3): attributes and the place for the answer, for the call.
     unsafe {
@@ -432,7 +436,7 @@ mod tests {
     fn asks(names: &str, prov: &CStr, flags: u64) -> bool {
         let prov: &'static CStr = Box::leak(prov.into());
         let prov = registry::tests::provider(registry::tests::raw(prov, 1));
-        Wanted::parse(names).asks(&Registry::default(), &prov, flags)
+        WantedProviders::parse(names).asks(&Registry::default(), &prov, flags)
     }
 
     #[test]
@@ -484,7 +488,7 @@ mod tests {
     fn fi_provider_names_layers_in_full_or_by_their_core() {
         let out = |filter: &str, prov| {
             let info = info(prov, fi_ep_type::FI_EP_RDM);
-            not_admitted(&Names::parse(filter), info.as_ref()).is_some()
+            not_admitted(&NameFilter::parse(filter), info.as_ref()).is_some()
         };
         assert!(!out("tcp", c"tcp") && !out("tcp", c"tcp;ofi_rxm"));
         assert!(out("tcp;ofi_rxm", c"tcp") && !out("tcp;ofi_rxm", c"tcp;ofi_rxm"));
@@ -535,7 +539,7 @@ mod tests {
         edit(&mut hints);
         let hints = Some(hints.as_ref());
         let version = version(1, 5);
-        let request = Request { version, node: None, service: None, flags: 0, hints };
+        let request = GetinfoCall { version, node: None, service: None, flags: 0, hints };
         let mut reasons = Vec::new();
         let mut chain = ask_all(registry, request, &mut reasons).unwrap();
         filter(registry, request, &mut chain, &mut reasons);
@@ -570,8 +574,13 @@ mod tests {
     #[test]
     fn a_provider_older_than_the_application_is_not_asked() {
         let registry = registry("");
-        let request =
-            Request { version: version(1, 6), node: None, service: None, flags: 0, hints: None };
+        let request = GetinfoCall {
+            version: version(1, 6),
+            node: None,
+            service: None,
+            flags: 0,
+            hints: None,
+        };
         let mut reasons = Vec::new();
         assert!(ask_all(&registry, request, &mut reasons).unwrap().is_empty());
         assert_eq!(reasons[0], "udp: built for version 1.5, the application asks for 1.6");

@@ -1,6 +1,6 @@
 //! Hook providers, which go around the fabrics that programs open (fi_hook(7)).
 use crate::log;
-use crate::registry::{Provider, Registry};
+use crate::registry::{LoadedProvider, Registry};
 use core::ptr;
 use ofi::abi::{fi_fabric_attr, fid, fid_domain, fid_fabric};
 use ofi::error::{Error, Result};
@@ -45,7 +45,11 @@ fn bare() -> MutexGuard<'static, BTreeSet<(usize, usize)>> {
 ///
 /// # Safety
 /// `fabric` is null or an open fabric of `prov`'s, and nobody else has it yet.
-pub(super) unsafe fn install(hook: &Provider, prov: &Provider, fabric: &mut *mut fid_fabric) {
+pub(super) unsafe fn install(
+    hook: &LoadedProvider,
+    prov: &LoadedProvider,
+    fabric: &mut *mut fid_fabric,
+) {
     let (Some(open), false) = (hook.raw().fabric, fabric.is_null()) else { return };
     let mut attr = fi_fabric_attr {
         fabric: *fabric,

@@ -32,17 +32,17 @@ static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 /// Where lines go that a program takes itself, null if it does not.
 static IMPORTED: AtomicPtr<fid_logging> = AtomicPtr::new(core::ptr::null_mut());
 
-static PROVIDERS: OnceLock<Names> = OnceLock::new();
+static PROVIDERS: OnceLock<NameFilter> = OnceLock::new();
 static OUTPUT: OnceLock<Output> = OnceLock::new();
 
 /// A list "a,b" of names, or "^a,b" of all others.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NameFilter {
     negated: bool,
     names: Vec<String>,
 }
 
-impl Names {
+impl NameFilter {
     /// Reads such a list.
     pub fn parse(list: &str) -> Self {
         let list = list.trim();
@@ -96,14 +96,14 @@ pub(super) fn configure() {
         INTERVAL.store(u64::from(interval.unsigned_abs()), Ordering::Relaxed);
     }
     if let Some(list) = params::core_string(c"log_subsys") {
-        let list = Names::parse(&list);
+        let list = NameFilter::parse(&list);
         let bits = (0..=fi_log_subsys::FI_LOG_CNTR as u32)
             .filter(|subsys| list.admits(tostr::log_subsys(*subsys)))
             .fold(0, |bits, subsys| bits | 1 << subsys);
         SUBSYS.store(bits, Ordering::Relaxed);
     }
     if let Some(list) = params::core_string(c"log_prov") {
-        let _ = PROVIDERS.set(Names::parse(&list));
+        let _ = PROVIDERS.set(NameFilter::parse(&list));
     }
     let mode = params::core_int(c"log_location_mode").unwrap_or(0o600);
     if let Some(location) = params::core_string(c"log_location") {
@@ -188,7 +188,7 @@ unsafe fn written(
     level: c_enum<fi_log_level>,
     subsys: c_enum<fi_log_subsys>,
 ) -> bool {
-    let admitted = |names: &Names| {
+    let admitted = |names: &NameFilter| {
         // SAFETY: by this function's contract.
         names.admits(&unsafe { prov_name(prov) }.to_string_lossy())
     };
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn a_list_of_names_admits_those_or_all_others() {
         let (some, others, all) =
-            (Names::parse("tcp, Shm"), Names::parse("^tcp"), Names::parse(""));
+            (NameFilter::parse("tcp, Shm"), NameFilter::parse("^tcp"), NameFilter::parse(""));
         assert!(some.admits("TCP") && some.admits("shm") && !some.admits("udp"));
         assert!(!others.admits("tcp") && others.admits("udp"));
         assert!(all.admits("tcp"));

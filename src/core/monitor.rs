@@ -22,7 +22,7 @@ use ofi::monitor::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-struct State {
+struct MonitorState {
     /// The program's monitor, null if there is none.
     imported: *mut fid_mem_monitor,
     /// What it watches, for all plug-ins together.
@@ -31,10 +31,10 @@ struct State {
 
 // SAFETY: fi_import_fid(3): the program keeps its monitor until it closes it,
 // and its operations may be called from any thread.
-unsafe impl Send for State {}
+unsafe impl Send for MonitorState {}
 
-static STATE: Mutex<State> =
-    Mutex::new(State { imported: core::ptr::null_mut(), watched: Coverage::EMPTY });
+static STATE: Mutex<MonitorState> =
+    Mutex::new(MonitorState { imported: core::ptr::null_mut(), watched: Coverage::EMPTY });
 
 type Notify = unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize);
 
@@ -53,7 +53,7 @@ unsafe impl Sync for Listener {}
 /// Replaced as a whole, under `STATE`: its lock is held for the exchange only.
 static LISTENERS: RwLock<Vec<Listener>> = RwLock::new(Vec::new());
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, MonitorState> {
     // Nothing in here panics half way through a change.
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -126,14 +126,14 @@ unsafe extern "C" fn notify(_monitor: *mut fid_mem_monitor, addr: *const c_void,
 
 /// What a plug-in gets.
 #[repr(C)]
-struct Monitor(fid_mem_monitor);
+struct ImportedMonitor(fid_mem_monitor);
 
 // SAFETY: written once, in `open`.
-unsafe impl Send for Monitor {}
+unsafe impl Send for ImportedMonitor {}
 // SAFETY: as above.
-unsafe impl Sync for Monitor {}
+unsafe impl Sync for ImportedMonitor {}
 // SAFETY: `repr(C)`, a `fid_mem_monitor` first, and C gets it from `into_c` alone.
-unsafe impl Embeds<fid_mem_monitor> for Monitor {}
+unsafe impl Embeds<fid_mem_monitor> for ImportedMonitor {}
 
 static MONITOR_FID_OPS: fi_ops = ops(close_monitor);
 
@@ -174,7 +174,7 @@ pub(super) unsafe fn open(
         // SAFETY: the program's function, called with its own object.
         Error::check(unsafe { start(imported.monitor) })?;
     }
-    let opened = Arc::new(Monitor(fid_mem_monitor {
+    let opened = Arc::new(ImportedMonitor(fid_mem_monitor {
         fid: fid {
             fclass: FI_CLASS_MEM_MONITOR as usize,
             context,
@@ -196,7 +196,7 @@ unsafe extern "C" fn close_monitor(monitor: *mut fid) -> c_int {
         let last = all.is_empty();
         set_listeners(all);
         // SAFETY: `open` made it, and nobody reports to it any more.
-        drop(unsafe { Monitor::take(monitor.cast()) });
+        drop(unsafe { ImportedMonitor::take(monitor.cast()) });
         if last {
             state.watched = Coverage::EMPTY;
             let imported = state.imported()?;
@@ -215,7 +215,7 @@ struct Imported {
     ops: fi_ops_mem_monitor,
 }
 
-impl State {
+impl MonitorState {
     fn imported(&self) -> Result<Imported> {
         // SAFETY: it stays until it is closed, which takes it from here, and
         // `import` has seen that its table is there and long enough.

@@ -4,7 +4,7 @@
 //! theirs that others hold, may outlive any moment at which one could unload
 //! them. Their `cleanup` runs when the library's destructors do.
 use crate::hooks::{Layer, Side, Sides};
-use crate::log::{self, Names};
+use crate::log::{self, NameFilter};
 use crate::params;
 use core::ffi::CStr;
 use core::mem;
@@ -59,7 +59,7 @@ const UNLAYERED: &[&str] = &["sockets", "shm", "efa", "psm3", "ucx", "cxi"];
 
 /// What a provider is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ProviderKind {
     /// Talks to hardware or the operating system.
     Core,
     /// Works over another one.
@@ -72,12 +72,12 @@ pub enum Kind {
 
 /// A provider that can be asked.
 #[derive(Clone, Debug)]
-pub struct Provider {
+pub struct LoadedProvider {
     raw: NonNull<fi_provider>,
     name: String,
     version: u32,
     fi_version: u32,
-    kind: Kind,
+    kind: ProviderKind,
     /// Wins over others of its name whatever their version.
     preferred: bool,
     /// Lost against another of its name, or is switched off.
@@ -88,11 +88,11 @@ pub struct Provider {
 
 // SAFETY: providers are written to only by themselves, and may be called by
 // any thread (fi_provider(7)).
-unsafe impl Send for Provider {}
+unsafe impl Send for LoadedProvider {}
 // SAFETY: as above.
-unsafe impl Sync for Provider {}
+unsafe impl Sync for LoadedProvider {}
 
-impl Provider {
+impl LoadedProvider {
     /// What a plug-in, or a part of this library, offers; why not, if it cannot
     /// be used.
     ///
@@ -110,12 +110,12 @@ impl Provider {
             return Err("it has no name".to_owned());
         }
         let kind = match name.as_str() {
-            _ if prov.getinfo.is_none() => Kind::Hook,
-            name if name.starts_with("ofi_") => Kind::Util,
-            name if name.starts_with("off_") => Kind::Offload,
-            _ => Kind::Core,
+            _ if prov.getinfo.is_none() => ProviderKind::Hook,
+            name if name.starts_with("ofi_") => ProviderKind::Util,
+            name if name.starts_with("off_") => ProviderKind::Offload,
+            _ => ProviderKind::Core,
         };
-        if kind != Kind::Hook && prov.fabric.is_none() {
+        if kind != ProviderKind::Hook && prov.fabric.is_none() {
             return Err("it cannot open a fabric".to_owned());
         }
         if prov.fi_version < version(1, 3) {
@@ -157,7 +157,7 @@ impl Provider {
     }
 
     /// What it is for.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProviderKind {
         self.kind
     }
 
@@ -168,7 +168,7 @@ impl Provider {
 
     /// Whether utility providers go over it without being asked to.
     pub fn layered(&self) -> bool {
-        self.kind == Kind::Core && !UNLAYERED.iter().any(|name| self.is(name))
+        self.kind == ProviderKind::Core && !UNLAYERED.iter().any(|name| self.is(name))
     }
 
     /// Whether that is its name, in any case.
@@ -191,11 +191,11 @@ impl Provider {
 /// All providers, in the order in which they are asked.
 #[derive(Debug, Default)]
 pub struct Registry {
-    providers: Vec<Provider>,
+    providers: Vec<LoadedProvider>,
     /// Plug-ins that were opened, so as not to open one twice.
     files: Vec<PathBuf>,
     /// What `FI_PROVIDER` says.
-    filter: Names,
+    filter: NameFilter,
     /// What `FI_HOOK` says, innermost first.
     hooks: Vec<String>,
     /// Where plug-ins were looked for.
@@ -215,7 +215,7 @@ pub fn current() -> Arc<Registry> {
 pub(super) fn load() {
     let hooks = params::core_string(c"hook").unwrap_or_default();
     let mut registry = Registry {
-        filter: Names::parse(&params::core_string(c"provider").unwrap_or_default()),
+        filter: NameFilter::parse(&params::core_string(c"provider").unwrap_or_default()),
         hooks: parse_hooks(&hooks),
         ..Registry::default()
     };
@@ -255,32 +255,32 @@ pub fn cleanup() {
 
 impl Registry {
     /// The providers in order, hidden ones among them.
-    pub fn providers(&self) -> &[Provider] {
+    pub fn providers(&self) -> &[LoadedProvider] {
         &self.providers
     }
 
     /// The provider of that name that applications get to see.
-    pub fn find(&self, name: &str) -> Option<&Provider> {
+    pub fn find(&self, name: &str) -> Option<&LoadedProvider> {
         self.providers.iter().find(|prov| prov.is(name) && !prov.hidden)
     }
 
     /// The hook providers that `FI_HOOK` names, innermost first; a line of the log
     /// says which name is none of a hook.
-    pub fn hooks(&self) -> impl Iterator<Item = &Provider> {
+    pub fn hooks(&self) -> impl Iterator<Item = &LoadedProvider> {
         self.hooks.iter().filter_map(|name| {
             let hook = self.hook(name);
             match hook {
                 None => log::warn(format_args!("No hook found for: {name}")),
-                Some(prov) if prov.kind != Kind::Hook => {
+                Some(prov) if prov.kind != ProviderKind::Hook => {
                     log::warn(format_args!("Specified provider is not a hook: {name}"));
                 }
                 Some(_) => {}
             }
-            hook.filter(|prov| prov.kind == Kind::Hook)
+            hook.filter(|prov| prov.kind == ProviderKind::Hook)
         })
     }
 
-    fn hook(&self, name: &str) -> Option<&Provider> {
+    fn hook(&self, name: &str) -> Option<&LoadedProvider> {
         self.find(name).or_else(|| self.find(&format!("{HOOK_PREFIX}{name}")))
     }
 
@@ -292,12 +292,13 @@ impl Registry {
     /// The same without a word.
     pub(super) fn layers(&self) -> Vec<Layer> {
         let hooks = self.hooks.iter().filter_map(|name| self.hook(name));
-        let layer = |prov: &Provider| Layer { hook: prov.raw.addr().get(), sides: prov.sides };
-        hooks.filter(|prov| prov.kind == Kind::Hook).map(layer).collect()
+        let layer =
+            |prov: &LoadedProvider| Layer { hook: prov.raw.addr().get(), sides: prov.sides };
+        hooks.filter(|prov| prov.kind == ProviderKind::Hook).map(layer).collect()
     }
 
     /// What `FI_PROVIDER` says.
-    pub fn filter(&self) -> &Names {
+    pub fn filter(&self) -> &NameFilter {
         &self.filter
     }
 
@@ -375,7 +376,7 @@ impl Registry {
 
     /// Adds a provider; of those with one name, the preferred or the newer is
     /// used and the others are only listed.
-    fn register(&mut self, mut prov: Provider, first_wins: bool) {
+    fn register(&mut self, mut prov: LoadedProvider, first_wins: bool) {
         let (major, minor) = (prov.version >> 16, prov.version & 0xffff);
         let listed = self.filter.names(&prov.name);
         // A positive list is of core providers: what goes over them stays.
@@ -383,7 +384,7 @@ impl Registry {
             log::info(format_args!("provider {} is switched off by FI_PROVIDER", prov.name));
             return;
         }
-        if !self.filter.is_negated() && !self.filter.is_empty() && prov.kind == Kind::Core {
+        if !self.filter.is_negated() && !self.filter.is_empty() && prov.kind == ProviderKind::Core {
             let asked = |name: &str| name.split(';').any(|part| prov.is(part));
             if !self.filter.iter().any(asked) {
                 log::info(format_args!("provider {} is not in FI_PROVIDER", prov.name));
@@ -405,8 +406,9 @@ impl Registry {
     }
 
     fn sort(&mut self) {
-        let rank =
-            |prov: &Provider| ORDER.iter().position(|name| prov.is(name)).unwrap_or(ORDER.len());
+        let rank = |prov: &LoadedProvider| {
+            ORDER.iter().position(|name| prov.is(name)).unwrap_or(ORDER.len())
+        };
         // Stable: those that are not in the order keep their own.
         self.providers.sort_by_key(rank);
     }
@@ -433,7 +435,7 @@ enum Refused {
 }
 
 /// Opens a plug-in for good.
-fn open(file: &Path) -> core::result::Result<Provider, Refused> {
+fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
     type Entry = unsafe extern "C" fn() -> *mut fi_provider;
     if is_cut_off(file) {
         return Err(Refused::Unusable("the file is cut off".to_owned()));
@@ -457,8 +459,8 @@ fn open(file: &Path) -> core::result::Result<Provider, Refused> {
         match entry() {
             raw if raw.is_null() => Err(Refused::Nothing),
             raw => {
-                let prov = Provider::new(raw).map_err(Refused::Unusable)?;
-                Ok(Provider { sides, ..prov })
+                let prov = LoadedProvider::new(raw).map_err(Refused::Unusable)?;
+                Ok(LoadedProvider { sides, ..prov })
             }
         }
     }
@@ -623,9 +625,9 @@ pub(super) mod tests {
         }
     }
 
-    pub(crate) fn provider(raw: fi_provider) -> Provider {
+    pub(crate) fn provider(raw: fi_provider) -> LoadedProvider {
         // SAFETY: leaked, so it stays for good.
-        unsafe { Provider::new(Box::leak(Box::new(raw))) }.unwrap()
+        unsafe { LoadedProvider::new(Box::leak(Box::new(raw))) }.unwrap()
     }
 
     fn names(registry: &Registry) -> Vec<(&str, u32, bool)> {
@@ -633,8 +635,8 @@ pub(super) mod tests {
         all.map(|prov| (prov.name(), prov.version >> 16, prov.hidden)).collect()
     }
 
-    pub(crate) fn registry(filter: &str, found: Vec<Provider>, first_wins: bool) -> Registry {
-        let mut registry = Registry { filter: Names::parse(filter), ..Registry::default() };
+    pub(crate) fn registry(filter: &str, found: Vec<LoadedProvider>, first_wins: bool) -> Registry {
+        let mut registry = Registry { filter: NameFilter::parse(filter), ..Registry::default() };
         for prov in found {
             registry.register(prov, first_wins);
         }
@@ -646,7 +648,7 @@ pub(super) mod tests {
     fn known_providers_have_their_order_and_others_follow() {
         let found = [c"mine", c"tcp", c"ofi_rxm", c"verbs"].map(|name| provider(raw(name, 1)));
         let registry = registry("", found.into(), false);
-        let names: Vec<_> = registry.providers.iter().map(Provider::name).collect();
+        let names: Vec<_> = registry.providers.iter().map(LoadedProvider::name).collect();
         assert_eq!(names, ["verbs", "ofi_rxm", "tcp", "mine"]);
     }
 
@@ -683,7 +685,7 @@ pub(super) mod tests {
         ];
         let mut registry = registry("", found, false);
         registry.hooks = parse_hooks("PERF;ofi_hook_noop; mine;;tcp;nobody;ofi_hook_mine;noop");
-        let names: Vec<_> = registry.hooks().map(Provider::name).collect();
+        let names: Vec<_> = registry.hooks().map(LoadedProvider::name).collect();
         assert_eq!(names, ["ofi_hook_perf", "ofi_hook_noop", "mine", "ofi_hook_noop"]);
     }
 
@@ -693,7 +695,7 @@ pub(super) mod tests {
             let mut raw = raw(c"tcp", 1);
             change(&mut raw);
             // SAFETY: read during the call only, for all of them are refused.
-            unsafe { Provider::new(&mut raw) }.map(|prov| prov.name).unwrap_err()
+            unsafe { LoadedProvider::new(&mut raw) }.map(|prov| prov.name).unwrap_err()
         };
         assert_eq!(refuse(|raw| raw.name = core::ptr::null()), "it has no name");
         assert_eq!(refuse(|raw| raw.fabric = None), "it cannot open a fabric");

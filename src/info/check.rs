@@ -55,7 +55,7 @@ pub struct Offer {
 
 /// Why a provider does not do what hints ask for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub struct HintsRefusal {
     /// Which attribute it is about, as in `domain_attr->mr_mode`.
     pub what: &'static str,
     /// What the application asked for.
@@ -64,17 +64,17 @@ pub struct Refusal {
     pub have: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HintsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: wanted {}, have {}", self.what, self.wanted, self.have)
     }
 }
 
-struct Refusals(Vec<Refusal>);
+struct Refusals(Vec<HintsRefusal>);
 
 impl Refusals {
     fn add(&mut self, what: &'static str, wanted: impl fmt::Display, have: impl fmt::Display) {
-        self.0.push(Refusal { what, wanted: wanted.to_string(), have: have.to_string() });
+        self.0.push(HintsRefusal { what, wanted: wanted.to_string(), have: have.to_string() });
     }
 
     /// A bound from below: 0 asks for nothing.
@@ -95,7 +95,7 @@ impl Refusals {
 /// Why the offer does not do for these hints of an application of this API
 /// version; nothing if it does. Names of fabric, domain and provider, and
 /// addresses, are not looked at here.
-pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<Refusal> {
+pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
     let mut no = Refusals(Vec::new());
     let most = offer.most.as_ref();
     no.subset("caps", hints.caps(), most.caps(), tostr::caps);
@@ -510,7 +510,7 @@ pub fn fit_comm_caps(
     loopback: bool,
     named: bool,
     hints: Option<InfoRef<'_>>,
-) -> core::result::Result<(), Refusal> {
+) -> core::result::Result<(), HintsRefusal> {
     let wanted = hints.map_or(0, InfoRef::caps) & COMM_CAPS;
     let caps = info.caps();
     let reach = match loopback {
@@ -519,7 +519,7 @@ pub fn fit_comm_caps(
         false => caps,
     };
     if wanted & !reach != 0 {
-        return Err(Refusal {
+        return Err(HintsRefusal {
             what: "caps",
             wanted: tostr::caps(wanted),
             have: tostr::caps(reach & COMM_CAPS),

@@ -24,7 +24,7 @@ mod owned;
 #[allow(unsafe_code)]
 pub mod tostr;
 
-pub use check::{Offer, Refusal, alter, check};
+pub use check::{HintsRefusal, Offer, alter, check};
 pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};

@@ -19,7 +19,7 @@ pub struct Nic {
     /// Where on the PCI bus it is, if it is on one.
     pub pci: Option<Pci>,
     /// Its link.
-    pub link: Link,
+    pub link: NicLink,
 }
 
 /// A device (struct fi_device_attr).
@@ -46,7 +46,7 @@ pub struct Pci {
 
 /// A link (struct fi_link_attr).
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct NicLink {
     /// In the words of its kind of network.
     pub address: Option<CString>,
     /// Bytes.
@@ -59,7 +59,7 @@ pub struct Link {
     pub network_type: Option<CString>,
 }
 
-impl Default for Link {
+impl Default for NicLink {
     fn default() -> Self {
         let state = fi_link_state::FI_LINK_UNKNOWN;
         Self { address: None, mtu: 0, speed: 0, state, network_type: None }
@@ -186,12 +186,12 @@ mod tests {
         Nic {
             device: Device { name: Some(c"mlx5_0".into()), ..Device::default() },
             pci: Some(Pci { domain_id: 0, bus_id: 0x3b, device_id: 1, function_id: 2 }),
-            link: Link {
+            link: NicLink {
                 mtu: 4096,
                 speed: 100_000_000_000,
                 state: fi_link_state::FI_LINK_UP,
                 network_type: Some(c"Ethernet".into()),
-                ..Link::default()
+                ..NicLink::default()
             },
         }
     }

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
-use text::{CONTROL_PORT, HEADING, Mode, Options, Row, parse, usage};
+use text::{CONTROL_PORT, HEADING, Mode, Options, ResultRow, parse, usage};
 
 #[link(name = "fabric")]
 unsafe extern "C" {
@@ -102,7 +102,7 @@ impl<T> During<T> for io::Result<T> {
 macro_rules! call {
     ($object:expr, $table:ident . $function:ident ( $($argument:expr),* $(,)? )) => {{
         let object = $object;
-        // SAFETY: the object was opened by the provider and is open (`Open`
+        // SAFETY: the object was opened by the provider and is open (`OpenFid`
         // closes it last), so that it and its tables are there; every table
         // this program uses has the function in its first version, and the
         // pointers among the arguments outlive the call, or, for transfers,
@@ -117,9 +117,9 @@ macro_rules! call {
 }
 
 /// An object that the library opened, closed when dropped.
-struct Open<T>(NonNull<T>);
+struct OpenFid<T>(NonNull<T>);
 
-impl<T> Open<T> {
+impl<T> OpenFid<T> {
     fn new(what: &str, open: impl FnOnce(*mut *mut T) -> Result<c_int>) -> Outcome<Self> {
         let mut object = ptr::null_mut();
         open(&mut object).during(what)?;
@@ -132,11 +132,11 @@ impl<T> Open<T> {
     fn fid(&self) -> *mut fid {
         self.get().cast()
     }
-    fn bind<U>(&self, to: &Open<U>, flags: u64) -> Outcome {
+    fn bind<U>(&self, to: &OpenFid<U>, flags: u64) -> Outcome {
         call!(self.fid(), ops.bind(to.fid(), flags)).during("fi_ep_bind").map(drop)
     }
 }
-impl<T> Drop for Open<T> {
+impl<T> Drop for OpenFid<T> {
     fn drop(&mut self) {
         if let Err(e) = call!(self.fid(), ops.close()) {
             eprintln!("[error] fi_pingpong : fi_close: {}", ofi::error::strerror(e.code()));
@@ -354,14 +354,14 @@ impl Drop for Buffers {
 
 /// Everything open; fields are closed in this order.
 struct PingPong {
-    endpoint: Open<fid_ep>,
-    passive: Option<Open<fid_pep>>,
-    av: Option<Open<fid_av>>,
-    tx: Open<fid_cq>,
-    rx: Open<fid_cq>,
-    eq: Option<Open<fid_eq>>,
-    domain: Open<fid_domain>,
-    fabric: Open<fid_fabric>,
+    endpoint: OpenFid<fid_ep>,
+    passive: Option<OpenFid<fid_pep>>,
+    av: Option<OpenFid<fid_av>>,
+    tx: OpenFid<fid_cq>,
+    rx: OpenFid<fid_cq>,
+    eq: Option<OpenFid<fid_eq>>,
+    domain: OpenFid<fid_domain>,
+    fabric: OpenFid<fid_fabric>,
     buffers: Buffers,
     peer: fi_addr_t,
     options: Options,
@@ -419,14 +419,14 @@ fn toward(info: &Info, format: u32, address: &[u8]) -> Outcome {
     Ok(())
 }
 
-fn open_fabric(info: &Info) -> Outcome<Open<fid_fabric>> {
+fn open_fabric(info: &Info) -> Outcome<OpenFid<fid_fabric>> {
     let attr = info.view().fabric_attr;
-    Open::new("fi_fabric", |f| {
+    OpenFid::new("fi_fabric", |f| {
         // SAFETY: attr is that of the info, f is ours to be filled.
         Error::check(unsafe { fi_fabric(attr, f, ptr::null_mut()) })
     })
 }
-fn open_eq(fabric: &Open<fid_fabric>) -> Outcome<Open<fid_eq>> {
+fn open_eq(fabric: &OpenFid<fid_fabric>) -> Outcome<OpenFid<fid_eq>> {
     let mut attr = fi_eq_attr {
         size: 0,
         flags: 0,
@@ -434,9 +434,9 @@ fn open_eq(fabric: &Open<fid_fabric>) -> Outcome<Open<fid_eq>> {
         signaling_vector: 0,
         wait_set: ptr::null_mut(),
     };
-    Open::new("fi_eq_open", |q| call!(fabric.get(), ops.eq_open(&mut attr, q, ptr::null_mut())))
+    OpenFid::new("fi_eq_open", |q| call!(fabric.get(), ops.eq_open(&mut attr, q, ptr::null_mut())))
 }
-fn name_of<T>(object: &Open<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
+fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
     let mut name = vec![0u8; 256];
     let mut length = name.len();
     // SAFETY: the object and its connection table are there while it is open;
@@ -455,7 +455,7 @@ fn name_of<T>(object: &Open<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
 }
 
 /// The next connection event, which must be `wanted`; a request comes with its info.
-fn event(eq: &Open<fid_eq>, wanted: u32) -> Outcome<Option<Info>> {
+fn event(eq: &OpenFid<fid_eq>, wanted: u32) -> Outcome<Option<Info>> {
     let mut entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut(), data: [] };
     let mut event = 0;
     let size = size_of::<fi_eq_cm_entry>();
@@ -479,20 +479,22 @@ impl PingPong {
     fn open(
         options: &Options,
         info: &Info,
-        fabric: Open<fid_fabric>,
-        eq: Option<Open<fid_eq>>,
-        passive: Option<Open<fid_pep>>,
+        fabric: OpenFid<fid_fabric>,
+        eq: Option<OpenFid<fid_eq>>,
+        passive: Option<OpenFid<fid_pep>>,
     ) -> Outcome<Self> {
         let null = ptr::null_mut;
         let domain =
-            Open::new("fi_domain", |d| call!(fabric.get(), ops.domain(info.get(), d, null())))?;
+            OpenFid::new("fi_domain", |d| call!(fabric.get(), ops.domain(info.get(), d, null())))?;
         // SAFETY: all zeroes asks for the defaults.
         let mut cq: fi_cq_attr = unsafe { std::mem::zeroed() };
         cq.format = fi_cq_format::FI_CQ_FORMAT_CONTEXT.into();
         cq.wait_obj = fi_wait_obj::FI_WAIT_NONE.into();
         cq.size = 64;
-        let tx = Open::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
-        let rx = Open::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
+        let tx =
+            OpenFid::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
+        let rx =
+            OpenFid::new("fi_cq_open", |q| call!(domain.get(), ops.cq_open(&mut cq, q, null())))?;
         let av = if options.endpoint == fi_ep_type::FI_EP_MSG {
             None
         } else {
@@ -501,12 +503,13 @@ impl PingPong {
             attr.count = 1;
             // SAFETY: the info of an endpoint has its domain attributes.
             attr.r#type = unsafe { (*info.view().domain_attr).av_type };
-            Some(Open::new("fi_av_open", |a| {
+            Some(OpenFid::new("fi_av_open", |a| {
                 call!(domain.get(), ops.av_open(&mut attr, a, null()))
             })?)
         };
-        let endpoint =
-            Open::new("fi_endpoint", |e| call!(domain.get(), ops.endpoint(info.get(), e, null())))?;
+        let endpoint = OpenFid::new("fi_endpoint", |e| {
+            call!(domain.get(), ops.endpoint(info.get(), e, null()))
+        })?;
         if let Some(eq) = &eq {
             endpoint.bind(eq, 0)?;
         }
@@ -552,7 +555,7 @@ impl PingPong {
         let fabric = open_fabric(&info)?;
         if options.endpoint == fi_ep_type::FI_EP_MSG {
             let eq = open_eq(&fabric)?;
-            let passive = Open::new("fi_passive_ep", |p| {
+            let passive = OpenFid::new("fi_passive_ep", |p| {
                 call!(fabric.get(), ops.passive_ep(info.get(), p, ptr::null_mut()))
             })?;
             passive.bind(&eq, 0)?;
@@ -654,7 +657,7 @@ impl PingPong {
     }
     /// Waits for one entry of a queue; true when it came, false when a datagram
     /// has not come for a long time.
-    fn wait(&self, queue: &Open<fid_cq>) -> Outcome<bool> {
+    fn wait(&self, queue: &OpenFid<fid_cq>) -> Outcome<bool> {
         let mut entry = fi_cq_entry { op_context: ptr::null_mut() };
         let mut since = None;
         for round in 0u32.. {
@@ -718,7 +721,7 @@ impl PingPong {
     }
 
     /// One line of the table.
-    fn exchange(&mut self, size: usize, client: bool, control: &mut Control) -> Outcome<Row> {
+    fn exchange(&mut self, size: usize, client: bool, control: &mut Control) -> Outcome<ResultRow> {
         if client {
             control.send(ASK)?;
             control.expect(ANSWER)?;
@@ -755,7 +758,7 @@ impl PingPong {
             debug(&self.options, || format!("the client sent {told:?} messages"));
             control.send(COUNT_OK)?;
         }
-        Ok(Row { size, sent: iterations, acknowledged: received, elapsed })
+        Ok(ResultRow { size, sent: iterations, acknowledged: received, elapsed })
     }
 
     /// Both sides tell that they are through, so that neither leaves early.

@@ -57,13 +57,13 @@ Options:
 
 /// What the command line asks the program to do, when it is not to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct UsageRefusal {
     pub(crate) message: String,
     pub(crate) usage: bool,
 }
 
-pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, Refusal> {
-    let refuse = |message: String, usage| Refusal { message, usage };
+pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageRefusal> {
+    let refuse = |message: String, usage| UsageRefusal { message, usage };
     let mut o = Options {
         source_port: None,
         destination_port: CONTROL_PORT,
@@ -156,7 +156,7 @@ pub(crate) const HEADING: &str =
     "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec";
 
 /// What one size took.
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     pub(crate) size: usize,
     pub(crate) sent: usize,
     pub(crate) acknowledged: usize,
@@ -177,7 +177,7 @@ pub(crate) fn short(n: u64) -> String {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ResultRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let acknowledged = match self.acknowledged.checked_sub(self.sent) {
             Some(0) => format!("={}", self.sent),

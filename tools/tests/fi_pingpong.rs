@@ -3,7 +3,7 @@ use std::time::Duration;
 #[path = "../src/fi_pingpong_text.rs"]
 #[allow(dead_code)]
 mod text;
-use text::{Mode, Refusal, Row, parse, short};
+use text::{Mode, ResultRow, UsageRefusal, parse, short};
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
@@ -27,8 +27,12 @@ fn sizes_are_shortened_as_in_the_table_of_every_fi_pingpong() {
 
 #[test]
 fn a_row_has_the_columns_of_every_fi_pingpong() {
-    let row =
-        Row { size: 64, sent: 10, acknowledged: 10, elapsed: Duration::from_nanos(68_204_000) };
+    let row = ResultRow {
+        size: 64,
+        sent: 10,
+        acknowledged: 10,
+        elapsed: Duration::from_nanos(68_204_000),
+    };
     assert_eq!(
         row.to_string(),
         "64      10      =10      1.2k        0.07s      0.02    3410.20       0.00"
@@ -52,5 +56,8 @@ fn unknown_options_and_missing_values_are_told_with_the_usage() {
     assert_eq!((r.message.as_str(), r.usage), ("invalid option -- 'x'", true));
     assert!(parse(&words("-p")).unwrap_err().usage);
     assert!(parse(&words("-S foo")).unwrap_err().message.contains("foo"));
-    assert_eq!(parse(&words("-h")).unwrap_err(), Refusal { message: String::new(), usage: true });
+    assert_eq!(
+        parse(&words("-h")).unwrap_err(),
+        UsageRefusal { message: String::new(), usage: true }
+    );
 }

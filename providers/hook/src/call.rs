@@ -11,9 +11,9 @@ macro_rules! ops {
         /// A call of the API.
         #[allow(missing_docs, reason = "each is the call fi_NAME")]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum Op { $($op,)+ }
+        pub enum HookOp { $($op,)+ }
 
-        impl Op {
+        impl HookOp {
             /// All of them, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$op),+];
 
@@ -84,9 +84,9 @@ ops! {
 /// Pointers are the program's own, valid for the call and only as far as the
 /// manual pages say; the accessors of this module follow them.
 #[derive(Clone, Copy)]
-pub struct Call {
+pub struct HookCall {
     /// Which one.
-    pub op: Op,
+    pub op: HookOp,
     /// The object as the program knows it; after a close only its address counts.
     pub object: *const fid,
     /// What the object's entries or addresses look like: of a completion queue,
@@ -102,7 +102,7 @@ pub enum Args {
     /// Nothing that a hook looks at.
     None,
     /// A transfer.
-    Transfer(Transfer),
+    Transfer(TransferArgs),
     /// Completions are read: into where, and their sources if asked for.
     Completions(*const c_void, *const fi_addr_t),
     /// An error is read.
@@ -114,14 +114,14 @@ pub enum Args {
     /// Another object is bound, with these flags.
     Bind(*const fid, u64),
     /// A region is registered.
-    Region(Region),
+    Region(RegionArgs),
     /// An object is opened.
-    Open(Open),
+    Open(OpenArgs),
 }
 
 /// What is sent, received, read or written.
 #[derive(Clone, Copy)]
-pub struct Transfer {
+pub struct TransferArgs {
     /// Local memory.
     pub pieces: Pieces,
     /// The peer.
@@ -142,7 +142,7 @@ pub struct Transfer {
     pub context: *mut c_void,
 }
 
-impl Transfer {
+impl TransferArgs {
     /// Of one local buffer.
     pub(crate) const fn of(buf: *const c_void, len: usize, addr: fi_addr_t) -> Self {
         Self::new(Pieces::One(buf, len), addr)
@@ -253,7 +253,7 @@ unsafe fn slice<'a, T>(start: *const T, count: usize) -> &'a [T] {
 
 /// What is registered.
 #[derive(Clone, Copy)]
-pub struct Region {
+pub struct RegionArgs {
     /// The attributes, as of `fi_mr_regattr`.
     pub attr: *const fi_mr_attr,
     /// Flags of the call.
@@ -262,7 +262,7 @@ pub struct Region {
     pub place: *mut *mut fid_mr,
 }
 
-impl Region {
+impl RegionArgs {
     /// The bytes of all pieces.
     ///
     /// # Safety
@@ -282,7 +282,7 @@ impl Region {
 
 /// What is opened.
 #[derive(Clone, Copy)]
-pub struct Open {
+pub struct OpenArgs {
     /// Where the object goes: the program's own, after the call.
     pub place: *mut *mut fid,
     /// The attributes.
@@ -306,7 +306,7 @@ pub enum Attr {
     Info(*const fi_info),
 }
 
-impl Open {
+impl OpenArgs {
     pub(crate) const fn new<C>(place: *mut *mut C, attr: Attr, context: *mut c_void) -> Self {
         Self { place: place.cast(), attr, context }
     }
@@ -345,7 +345,7 @@ impl Completion {
     }
 }
 
-impl Call {
+impl HookCall {
     /// The completions that a read of a queue came to, whose answer was `ret`.
     ///
     /// # Safety
@@ -396,7 +396,7 @@ mod tests {
         for (mr_iov, bytes) in [(ptr::from_ref(&file).cast(), 77), (ptr::null(), 0)] {
             (attr.mr_iov, attr.iov_count) = (mr_iov, 1);
             let (flags, place) = (FI_MR_DMABUF, ptr::null_mut());
-            let region = Region { attr: &raw const attr, flags, place };
+            let region = RegionArgs { attr: &raw const attr, flags, place };
             // SAFETY: the attributes, and what they point to, are as a call's.
             assert_eq!(unsafe { region.bytes() }, bytes);
         }
@@ -433,8 +433,8 @@ mod tests {
             buf: ptr::null_mut(),
             data: 7,
         });
-        let call = Call {
-            op: Op::CqRead,
+        let call = HookCall {
+            op: HookOp::CqRead,
             object: ptr::null(),
             format: 3,
             args: Args::Completions(entries.as_ptr().cast(), ptr::null()),

@@ -20,8 +20,10 @@ mod object;
 mod tables;
 pub mod text;
 
-pub use call::{Args, Attr, Call, Completion, Op, Open, Pieces, Region, Transfer};
-pub use log::Log;
+pub use call::{
+    Args, Attr, Completion, HookCall, HookOp, OpenArgs, Pieces, RegionArgs, TransferArgs,
+};
+pub use log::HookLog;
 pub use object::open_fabric;
 pub use ofi_provider::provider::Provider;
 pub use ofi_provider::{abi, error, info, param};
@@ -40,16 +42,16 @@ pub trait Hook: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// Without it the fabric is used as it is.
-    fn install(log: Log) -> Result<Self>;
+    fn install(log: HookLog) -> Result<Self>;
 
     /// A call begins.
-    fn enter(&self, call: &Call) -> Self::Entry;
+    fn enter(&self, call: &HookCall) -> Self::Entry;
 
     /// A call is over; `ret` is what it answers, 0 for texts.
     ///
     /// # Safety
     /// The pointers in `call` are those of the call that has just answered `ret`.
-    unsafe fn leave(&self, entry: Self::Entry, call: &Call, ret: isize);
+    unsafe fn leave(&self, entry: Self::Entry, call: &HookCall, ret: isize);
 
     /// The fabric is about to be closed.
     fn finish(&self) {}

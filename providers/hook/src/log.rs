@@ -1,15 +1,15 @@
 //! Log lines in the name of the provider that is hooked, as programs expect.
 use ofi_provider::abi::{fi_log_level, fi_log_subsys, fi_provider};
-use ofi_provider::log::{self, Source};
+use ofi_provider::log::{self, LogSource};
 use std::ffi::CString;
 
 pub use ofi_provider::log::{level, subsys};
 
 /// Where a hook logs.
 #[derive(Clone, Copy, Debug)]
-pub struct Log(Option<Source>);
+pub struct HookLog(Option<LogSource>);
 
-impl Log {
+impl HookLog {
     /// No lines at all.
     pub const NOWHERE: Self = Self(None);
 
@@ -19,7 +19,7 @@ impl Log {
     /// `prov` is null or a provider that stays for good.
     pub(crate) unsafe fn new(prov: *mut fi_provider) -> Self {
         // SAFETY: by this function's contract.
-        Self((!prov.is_null()).then(|| unsafe { Source::new(prov) }))
+        Self((!prov.is_null()).then(|| unsafe { LogSource::new(prov) }))
     }
 
     /// Whether a line of this level would be written.

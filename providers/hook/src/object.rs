@@ -1,8 +1,8 @@
 //! The program's side of an object: what it holds, how it is opened and closed.
 use crate::abi::*;
-use crate::call::{Call, Op};
+use crate::call::{HookCall, HookOp};
 use crate::error::Error;
-use crate::log::Log;
+use crate::log::HookLog;
 use crate::{Args, Hook, fids, tables};
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use ofi_provider::info::version;
 use std::sync::Arc;
 
 /// What all objects of a hooked fabric share.
-pub(crate) struct Shared<H> {
+pub(crate) struct HookedFabric<H> {
     pub(crate) hook: H,
     /// The interface that the hooked provider was built for, 0 if unknown.
     pub(crate) prov_version: u32,
@@ -24,14 +24,14 @@ pub(crate) struct Shared<H> {
 
 /// An object as the program knows it.
 #[repr(C)]
-pub(crate) struct Object<C, H> {
+pub(crate) struct HookedObject<C, H> {
     /// First, so that a pointer to it is one to this.
     outer: UnsafeCell<C>,
     /// The provider's object.
     inner: *mut C,
-    /// See [`Call::format`].
+    /// See [`HookCall::format`].
     pub(crate) format: u32,
-    pub(crate) shared: Arc<Shared<H>>,
+    pub(crate) shared: Arc<HookedFabric<H>>,
 }
 
 /// The kinds of objects.
@@ -44,7 +44,7 @@ pub(crate) unsafe trait Fid: Sized {
     ///
     /// # Safety
     /// `inner` is open.
-    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &Shared<H>) -> Self;
+    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &HookedFabric<H>) -> Self;
 
     /// Brings up to date what programs read directly and calls or events change.
     ///
@@ -99,11 +99,11 @@ impl Answer for *const c_char {
     }
 }
 
-impl<C: Fid, H: Hook> Object<C, H> {
+impl<C: Fid, H: Hook> HookedObject<C, H> {
     /// The object behind a pointer of the program's, of whatever type; `None` for null.
     ///
     /// # Safety
-    /// `outer` is null or an open object of this kind, made by [`Object::wrap`].
+    /// `outer` is null or an open object of this kind, made by [`HookedObject::wrap`].
     #[inline]
     pub(crate) unsafe fn of<'a, T>(outer: *const T) -> Option<&'a Self> {
         // SAFETY: by this function's contract; the first field is the object itself.
@@ -118,9 +118,9 @@ impl<C: Fid, H: Hook> Object<C, H> {
 
     /// Makes a call, and tells the hook of it.
     #[inline]
-    pub(crate) fn around<R: Answer>(&self, op: Op, args: Args, make: impl FnOnce() -> R) -> R {
+    pub(crate) fn around<R: Answer>(&self, op: HookOp, args: Args, make: impl FnOnce() -> R) -> R {
         let object = self.outer.get().cast::<fid>().cast_const();
-        let call = Call { op, object, format: self.format, args };
+        let call = HookCall { op, object, format: self.format, args };
         // A thread that is cancelled goes on to the end of the call: the frames of hooks
         // have something to clean up.
         let _uncancelled = Uncancelled::new();
@@ -144,7 +144,7 @@ impl<C: Fid, H: Hook> Object<C, H> {
     ) -> c_int {
         if ret == 0 && !place.is_null() {
             // SAFETY: by this function's contract the place holds an open object.
-            unsafe { *place = Object::wrap(*place, format, &self.shared) };
+            unsafe { *place = HookedObject::wrap(*place, format, &self.shared) };
         }
         ret
     }
@@ -153,7 +153,7 @@ impl<C: Fid, H: Hook> Object<C, H> {
     ///
     /// # Safety
     /// `inner` is null or open.
-    unsafe fn wrap(inner: *mut C, format: u32, shared: &Arc<Shared<H>>) -> *mut C {
+    unsafe fn wrap(inner: *mut C, format: u32, shared: &Arc<HookedFabric<H>>) -> *mut C {
         if inner.is_null() {
             return inner;
         }
@@ -180,12 +180,13 @@ impl<C: Fid, H: Hook> Object<C, H> {
 pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int {
     // SAFETY: fi_close: an open object, which is the program's no more if this succeeds.
     unsafe {
-        let Some(object) = Object::<C, H>::of(outer) else { return Error::INVAL.to_ret() };
+        let Some(object) = HookedObject::<C, H>::of(outer) else { return Error::INVAL.to_ret() };
         let shared = object.shared.clone();
         if (*outer).fclass == FI_CLASS_FABRIC as usize {
             shared.hook.finish();
         }
-        let call = Call { op: Op::Close, object: outer, format: object.format, args: Args::None };
+        let call =
+            HookCall { op: HookOp::Close, object: outer, format: object.format, args: Args::None };
         let entry = shared.hook.enter(&call);
         let inner = object.inner.cast::<fid>();
         let ret = match tables::slot!((*inner).ops, fi_ops, close) {
@@ -194,7 +195,7 @@ pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int
         };
         if ret == 0 {
             fids::remove(outer.cast::<C>());
-            drop(Box::from_raw(outer.cast::<Object<C, H>>()));
+            drop(Box::from_raw(outer.cast::<HookedObject<C, H>>()));
         }
         shared.hook.leave(entry, &call, ret as isize);
         ret
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn open_fabric<H: Hook>(
         unsafe {
             let attr = attr.as_ref().filter(|attr| !attr.fabric.is_null()).ok_or(Error::INVAL)?;
             let place = fabric.as_mut().ok_or(Error::INVAL)?;
-            let log = Log::new(prov);
+            let log = HookLog::new(prov);
             let func = format!("hook_{}_fabric", H::NAME);
             log.trace(
                 crate::log::subsys::FABRIC,
@@ -228,8 +229,8 @@ pub unsafe extern "C" fn open_fabric<H: Hook>(
             let prov_version = prov.as_ref().map_or(0, |prov| prov.fi_version);
             let since_1_5 = prov_version >= version(1, 5);
             let api_version = if since_1_5 { (*attr.fabric).api_version } else { 0 };
-            let shared = Shared { hook: H::install(log)?, prov_version, api_version };
-            *place = Object::wrap(attr.fabric, 0, &Arc::new(shared));
+            let shared = HookedFabric { hook: H::install(log)?, prov_version, api_version };
+            *place = HookedObject::wrap(attr.fabric, 0, &Arc::new(shared));
         }
         Ok(())
     })

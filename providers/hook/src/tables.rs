@@ -4,9 +4,9 @@
 //! the hook, what of the arguments the hook sees, and, where objects are among
 //! the arguments, what is done about them.
 use crate::abi::*;
-use crate::call::{Args, Attr, Op, Open, Region, Transfer};
+use crate::call::{Args, Attr, HookOp, OpenArgs, RegionArgs, TransferArgs};
 use crate::error::Error;
-use crate::object::{Answer, Fid, Object, Shared, close, head};
+use crate::object::{Answer, Fid, HookedFabric, HookedObject, close, head};
 use crate::{Hook, fids};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -48,7 +48,7 @@ macro_rules! table {
                     // to the provider is its own object and the same arguments. Its
                     // tables are as long as they say.
                     unsafe {
-                        let Some(object) = Object::<C, H>::of($this) else {
+                        let Some(object) = HookedObject::<C, H>::of($this) else {
                             return Answer::refusal(Error::INVAL);
                         };
                         let inner = object.inner();
@@ -58,7 +58,7 @@ macro_rules! table {
                         } else {
                             None
                         };
-                        object.around(Op::$op, $args, || match call {
+                        object.around(HookOp::$op, $args, || match call {
                             None => Answer::refusal(Error::NOSYS),
                             Some(call) => table!(
                                 @call object, inner, call, [$($arg),*] $(, |$object, $call| $body)?
@@ -258,12 +258,12 @@ unsafe fn outside<H: Hook>(place: *mut *mut fid) {
         place.write_unaligned(outer);
         match (*outer).fclass as c_int {
             FI_CLASS_MR => {
-                if let Some(mr) = Object::<fid_mr, H>::of(outer) {
+                if let Some(mr) = HookedObject::<fid_mr, H>::of(outer) {
                     mr.refresh();
                 }
             }
             FI_CLASS_MC => {
-                if let Some(mc) = Object::<fid_mc, H>::of(outer) {
+                if let Some(mc) = HookedObject::<fid_mc, H>::of(outer) {
                     mc.refresh();
                 }
             }
@@ -326,7 +326,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
         context: *mut c_void
     ) -> c_int,
-        Domain, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+        Domain, Args::Open(OpenArgs::new(domain, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, domain, context);
             object.opened(ret, domain, addr_format(info))
@@ -335,7 +335,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep,
         context: *mut c_void
     ) -> c_int,
-        PassiveEp, Args::Open(Open::new(pep, Attr::Info(info), context)), |object, call| {
+        PassiveEp, Args::Open(OpenArgs::new(pep, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, pep, context), pep, addr_format(info))
         };
@@ -343,14 +343,14 @@ table! {
         fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq,
         context: *mut c_void
     ) -> c_int,
-        EqOpen, Args::Open(Open::new(eq, Attr::None, context)), |object, call| {
+        EqOpen, Args::Open(OpenArgs::new(eq, Attr::None, context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, eq, context), eq, 0)
         };
     wait_open(
         fabric: *mut fid_fabric, attr: *mut fi_wait_attr, wait: *mut *mut fid_wait
     ) -> c_int,
-        WaitOpen, Args::Open(Open::new(wait, Attr::None, ptr::null_mut())),
+        WaitOpen, Args::Open(OpenArgs::new(wait, Attr::None, ptr::null_mut())),
         |object, call| object.opened(call(object.inner().cast(), attr, wait), wait, 0);
     trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
         Trywait, Args::None, |object, call| {
@@ -363,7 +363,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64,
         context: *mut c_void
     ) -> c_int,
-        Domain2, Args::Open(Open::new(domain, Attr::Info(info), context)), |object, call| {
+        Domain2, Args::Open(OpenArgs::new(domain, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, domain, flags, context);
             object.opened(ret, domain, addr_format(info))
@@ -377,27 +377,27 @@ table! {
         domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av,
         context: *mut c_void
     ) -> c_int,
-        AvOpen, Args::Open(Open::new(av, Attr::Av(attr), context)),
+        AvOpen, Args::Open(OpenArgs::new(av, Attr::Av(attr), context)),
         |object, call| object.opened(call(object.inner().cast(), attr, av, context), av, 0);
     cq_open(
         domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq,
         context: *mut c_void
     ) -> c_int,
-        CqOpen, Args::Open(Open::new(cq, Attr::Cq(attr), context)), |object, call| {
+        CqOpen, Args::Open(OpenArgs::new(cq, Attr::Cq(attr), context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, cq, context), cq, cq_format(attr))
         };
     endpoint(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int,
-        Endpoint, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+        Endpoint, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
         };
     scalable_ep(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int,
-        ScalableEp, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+        ScalableEp, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
         };
@@ -405,26 +405,26 @@ table! {
         domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
         context: *mut c_void
     ) -> c_int,
-        CntrOpen, Args::Open(Open::new(cntr, Attr::Cntr(attr), context)), |object, call| {
+        CntrOpen, Args::Open(OpenArgs::new(cntr, Attr::Cntr(attr), context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, cntr, context), cntr, 0)
         };
     poll_open(
         domain: *mut fid_domain, attr: *mut fi_poll_attr, poll: *mut *mut fid_poll
     ) -> c_int,
-        PollOpen, Args::Open(Open::new(poll, Attr::None, ptr::null_mut())),
+        PollOpen, Args::Open(OpenArgs::new(poll, Attr::None, ptr::null_mut())),
         |object, call| object.opened(call(object.inner().cast(), attr, poll), poll, 0);
     stx_ctx(
         domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx,
         context: *mut c_void
     ) -> c_int,
-        StxContext, Args::Open(Open::new(stx, Attr::None, context)),
+        StxContext, Args::Open(OpenArgs::new(stx, Attr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, stx, context), stx, 0);
     srx_ctx(
         domain: *mut fid_domain, attr: *mut fi_rx_attr, srx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        SrxContext, Args::Open(Open::new(srx, Attr::None, context)),
+        SrxContext, Args::Open(OpenArgs::new(srx, Attr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, srx, context), srx, 0);
     query_atomic(
         domain: *mut fid_domain, datatype: Type, op: Operation, attr: *mut fi_atomic_attr,
@@ -438,7 +438,7 @@ table! {
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64,
         context: *mut c_void
     ) -> c_int,
-        Endpoint2, Args::Open(Open::new(ep, Attr::Info(info), context)), |object, call| {
+        Endpoint2, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, ep, flags, context);
             object.opened(ret, ep, addr_format(info))
@@ -456,7 +456,7 @@ table! {
         domain: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64,
         flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
     ) -> c_int,
-        MrReg, Args::Region(Region {
+        MrReg, Args::Region(RegionArgs {
             attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, place: mr
         }),
         |object, call| {
@@ -469,7 +469,7 @@ table! {
         domain: *mut fid, iov: *const iovec, count: usize, access: u64, offset: u64, key: u64,
         flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
     ) -> c_int,
-        MrRegv, Args::Region(Region {
+        MrRegv, Args::Region(RegionArgs {
             attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr
         }),
         |object, call| {
@@ -479,7 +479,7 @@ table! {
             object.opened(ret, mr, 0)
         };
     regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int,
-        MrRegattr, Args::Region(Region { attr, flags, place: mr }), |object, call| {
+        MrRegattr, Args::Region(RegionArgs { attr, flags, place: mr }), |object, call| {
             let since_2_0 = object.shared.api_version >= version(2, 0);
             let _key = swap_key(attr, object.shared.api_version);
             let copy = attr.as_ref().filter(|_| since_2_0).map(|attr| fi_mr_attr {
@@ -503,7 +503,7 @@ table! {
         ep: *mut fid_ep, index: c_int, attr: *mut fi_tx_attr, tx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        TxContext, Args::Open(Open::new(tx, Attr::None, context)),
+        TxContext, Args::Open(OpenArgs::new(tx, Attr::None, context)),
         |object, call| {
             let ret = call(object.inner().cast(), index, attr, tx, context);
             object.opened(ret, tx, object.format)
@@ -512,7 +512,7 @@ table! {
         ep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        RxContext, Args::Open(Open::new(rx, Attr::None, context)),
+        RxContext, Args::Open(OpenArgs::new(rx, Attr::None, context)),
         |object, call| {
             let ret = call(object.inner().cast(), index, attr, rx, context);
             object.opened(ret, rx, object.format)
@@ -543,7 +543,7 @@ table! {
         ep: *mut fid_ep, addr: *const c_void, flags: u64, mc: *mut *mut fid_mc,
         context: *mut c_void
     ) -> c_int,
-        Join, Args::Open(Open::new(mc, Attr::None, context)), |object, call| {
+        Join, Args::Open(OpenArgs::new(mc, Attr::None, context)), |object, call| {
             let group = addr.cast::<fi_collective_addr>();
             let named = flags & FI_COLLECTIVE != 0 && !addr.is_null();
             let copy = named.then(|| fi_collective_addr {
@@ -561,12 +561,12 @@ table! {
     recv(
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         context: *mut c_void
-    ) -> ssize_t, Recv, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    ) -> ssize_t, Recv, Args::Transfer(TransferArgs { context, ..TransferArgs::of(buf, len, addr) });
     recvv(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, context: *mut c_void
     ) -> ssize_t,
-        Recvv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+        Recvv, Args::Transfer(TransferArgs { context, ..TransferArgs::vector(iov, count, addr) });
     recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
         Recvmsg, message(msg, flags & !FI_REMOTE_CQ_DATA), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
@@ -575,27 +575,27 @@ table! {
     send(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         context: *mut c_void
-    ) -> ssize_t, Send, Args::Transfer(Transfer { context, ..Transfer::of(buf, len, addr) });
+    ) -> ssize_t, Send, Args::Transfer(TransferArgs { context, ..TransferArgs::of(buf, len, addr) });
     sendv(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, context: *mut c_void
     ) -> ssize_t,
-        Sendv, Args::Transfer(Transfer { context, ..Transfer::vector(iov, count, addr) });
+        Sendv, Args::Transfer(TransferArgs { context, ..TransferArgs::vector(iov, count, addr) });
     sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t,
         Sendmsg, message(msg, flags), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
             call(object.inner().cast(), msg, flags)
         };
     inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t) -> ssize_t,
-        Inject, Args::Transfer(Transfer { ..Transfer::of(buf, len, addr) });
+        Inject, Args::Transfer(TransferArgs { ..TransferArgs::of(buf, len, addr) });
     senddata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
         addr: fi_addr_t, context: *mut c_void
     ) -> ssize_t,
-        Senddata, Args::Transfer(Transfer { data, context, ..Transfer::of(buf, len, addr) });
+        Senddata, Args::Transfer(TransferArgs { data, context, ..TransferArgs::of(buf, len, addr) });
     injectdata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t
-    ) -> ssize_t, Injectdata, Args::Transfer(Transfer { data, ..Transfer::of(buf, len, addr) });
+    ) -> ssize_t, Injectdata, Args::Transfer(TransferArgs { data, ..TransferArgs::of(buf, len, addr) });
 }
 
 table! {
@@ -605,13 +605,13 @@ table! {
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         tag: u64, ignore: u64, context: *mut c_void
     ) -> ssize_t,
-        Trecv, Args::Transfer(Transfer { tag, ignore, context, ..Transfer::of(buf, len, addr) });
+        Trecv, Args::Transfer(TransferArgs { tag, ignore, context, ..TransferArgs::of(buf, len, addr) });
     recvv(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void
     ) -> ssize_t,
         Trecvv,
-        Args::Transfer(Transfer { tag, ignore, context, ..Transfer::vector(iov, count, addr) });
+        Args::Transfer(TransferArgs { tag, ignore, context, ..TransferArgs::vector(iov, count, addr) });
     recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
         Trecvmsg, tagged_message(msg, flags, true), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
@@ -621,29 +621,29 @@ table! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         tag: u64, context: *mut c_void
     ) -> ssize_t,
-        Tsend, Args::Transfer(Transfer { tag, context, ..Transfer::of(buf, len, addr) });
+        Tsend, Args::Transfer(TransferArgs { tag, context, ..TransferArgs::of(buf, len, addr) });
     sendv(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, tag: u64, context: *mut c_void
     ) -> ssize_t,
-        Tsendv, Args::Transfer(Transfer { tag, context, ..Transfer::vector(iov, count, addr) });
+        Tsendv, Args::Transfer(TransferArgs { tag, context, ..TransferArgs::vector(iov, count, addr) });
     sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t,
         Tsendmsg, tagged_message(msg, flags, false), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
             call(object.inner().cast(), msg, flags)
         };
     inject(ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, tag: u64) -> ssize_t,
-        Tinject, Args::Transfer(Transfer { tag, ..Transfer::of(buf, len, addr) });
+        Tinject, Args::Transfer(TransferArgs { tag, ..TransferArgs::of(buf, len, addr) });
     senddata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
         addr: fi_addr_t, tag: u64, context: *mut c_void
     ) -> ssize_t,
         Tsenddata,
-        Args::Transfer(Transfer { data, tag, context, ..Transfer::of(buf, len, addr) });
+        Args::Transfer(TransferArgs { data, tag, context, ..TransferArgs::of(buf, len, addr) });
     injectdata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, tag: u64
     ) -> ssize_t,
-        Tinjectdata, Args::Transfer(Transfer { data, tag, ..Transfer::of(buf, len, addr) });
+        Tinjectdata, Args::Transfer(TransferArgs { data, tag, ..TransferArgs::of(buf, len, addr) });
 }
 
 table! {
@@ -653,13 +653,13 @@ table! {
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         raddr: u64, key: u64, context: *mut c_void
     ) -> ssize_t,
-        Read, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+        Read, Args::Transfer(TransferArgs { raddr, key, context, ..TransferArgs::of(buf, len, addr) });
     readv(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
     ) -> ssize_t,
         Readv,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+        Args::Transfer(TransferArgs { raddr, key, context, ..TransferArgs::vector(iov, count, addr) });
     readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
         Readmsg, remote_message(msg, flags), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
@@ -669,13 +669,13 @@ table! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, addr: fi_addr_t,
         raddr: u64, key: u64, context: *mut c_void
     ) -> ssize_t,
-        Write, Args::Transfer(Transfer { raddr, key, context, ..Transfer::of(buf, len, addr) });
+        Write, Args::Transfer(TransferArgs { raddr, key, context, ..TransferArgs::of(buf, len, addr) });
     writev(
         ep: *mut fid_ep, iov: *const iovec, desc: *mut *mut c_void, count: usize,
         addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
     ) -> ssize_t,
         Writev,
-        Args::Transfer(Transfer { raddr, key, context, ..Transfer::vector(iov, count, addr) });
+        Args::Transfer(TransferArgs { raddr, key, context, ..TransferArgs::vector(iov, count, addr) });
     writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t,
         Writemsg, remote_message(msg, flags), |object, call| {
             if let Some(msg) = msg.as_ref() { trigger(flags, msg.context); }
@@ -684,19 +684,19 @@ table! {
     inject(
         ep: *mut fid_ep, buf: *const c_void, len: usize, addr: fi_addr_t, raddr: u64, key: u64
     ) -> ssize_t,
-        InjectWrite, Args::Transfer(Transfer { raddr, key, ..Transfer::of(buf, len, addr) });
+        InjectWrite, Args::Transfer(TransferArgs { raddr, key, ..TransferArgs::of(buf, len, addr) });
     writedata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
         addr: fi_addr_t, raddr: u64, key: u64, context: *mut c_void
     ) -> ssize_t,
         Writedata,
-        Args::Transfer(Transfer { data, raddr, key, context, ..Transfer::of(buf, len, addr) });
+        Args::Transfer(TransferArgs { data, raddr, key, context, ..TransferArgs::of(buf, len, addr) });
     injectdata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, addr: fi_addr_t, raddr: u64,
         key: u64
     ) -> ssize_t,
         InjectWritedata,
-        Args::Transfer(Transfer { data, raddr, key, ..Transfer::of(buf, len, addr) });
+        Args::Transfer(TransferArgs { data, raddr, key, ..TransferArgs::of(buf, len, addr) });
 }
 
 table! {
@@ -707,8 +707,8 @@ table! {
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         Atomic,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::array(buf, count, datatype, addr)
         });
     writev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
@@ -716,8 +716,8 @@ table! {
         context: *mut c_void
     ) -> ssize_t,
         Atomicv,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::elements(iov, count, datatype, addr)
         });
     writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> ssize_t,
         Atomicmsg, atomic_message(msg, flags), |object, call| {
@@ -729,15 +729,15 @@ table! {
         datatype: Type, op: Operation
     ) -> ssize_t,
         InjectAtomic,
-        Args::Transfer(Transfer { raddr, key, ..Transfer::array(buf, count, datatype, addr) });
+        Args::Transfer(TransferArgs { raddr, key, ..TransferArgs::array(buf, count, datatype, addr) });
     readwrite(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64,
         datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomic,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::array(buf, count, datatype, addr)
         });
     readwritev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
@@ -745,8 +745,8 @@ table! {
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomicv,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::elements(iov, count, datatype, addr)
         });
     readwritemsg(
         ep: *mut fid_ep, msg: *const fi_msg_atomic, result: *mut fi_ioc,
@@ -763,8 +763,8 @@ table! {
         op: Operation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomic,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::array(buf, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::array(buf, count, datatype, addr)
         });
     compwritev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
@@ -773,8 +773,8 @@ table! {
         raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomicv,
-        Args::Transfer(Transfer {
-            raddr, key, context, ..Transfer::elements(iov, count, datatype, addr)
+        Args::Transfer(TransferArgs {
+            raddr, key, context, ..TransferArgs::elements(iov, count, datatype, addr)
         });
     compwritemsg(
         ep: *mut fid_ep, msg: *const fi_msg_atomic, compare: *const fi_ioc,
@@ -874,7 +874,7 @@ table! {
         av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set,
         context: *mut c_void
     ) -> c_int,
-        AvSet, Args::Open(Open::new(set, Attr::None, context)),
+        AvSet, Args::Open(OpenArgs::new(set, Attr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, set, context), set, 0);
     insert_auth_key(
         av: *mut fid_av, key: *const c_void, len: usize, fi_addr: *mut fi_addr_t, flags: u64
@@ -1072,11 +1072,11 @@ fn mr_attr(
 unsafe fn message(msg: *const fi_msg, flags: u64) -> Args {
     // SAFETY: by this function's contract.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Args::None };
-    Args::Transfer(Transfer {
+    Args::Transfer(TransferArgs {
         data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
         flags,
         context: msg.context,
-        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+        ..TransferArgs::vector(msg.msg_iov, msg.iov_count, msg.addr)
     })
 }
 
@@ -1085,13 +1085,13 @@ unsafe fn message(msg: *const fi_msg, flags: u64) -> Args {
 unsafe fn tagged_message(msg: *const fi_msg_tagged, flags: u64, receive: bool) -> Args {
     // SAFETY: by this function's contract.
     let Some(msg) = (unsafe { msg.as_ref() }) else { return Args::None };
-    Args::Transfer(Transfer {
+    Args::Transfer(TransferArgs {
         data: if !receive && flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
         flags,
         tag: msg.tag,
         ignore: if receive { msg.ignore } else { 0 },
         context: msg.context,
-        ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+        ..TransferArgs::vector(msg.msg_iov, msg.iov_count, msg.addr)
     })
 }
 
@@ -1102,13 +1102,13 @@ unsafe fn remote_message(msg: *const fi_msg_rma, flags: u64) -> Args {
     unsafe {
         let Some(msg) = msg.as_ref() else { return Args::None };
         let remote = msg.rma_iov.as_ref().filter(|_| msg.rma_iov_count > 0);
-        Args::Transfer(Transfer {
+        Args::Transfer(TransferArgs {
             data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
             flags,
             raddr: remote.map_or(0, |remote| remote.addr),
             key: remote.map_or(0, |remote| remote.key),
             context: msg.context,
-            ..Transfer::vector(msg.msg_iov, msg.iov_count, msg.addr)
+            ..TransferArgs::vector(msg.msg_iov, msg.iov_count, msg.addr)
         })
     }
 }
@@ -1120,13 +1120,13 @@ unsafe fn atomic_message(msg: *const fi_msg_atomic, flags: u64) -> Args {
     unsafe {
         let Some(msg) = msg.as_ref() else { return Args::None };
         let remote = msg.rma_iov.as_ref().filter(|_| msg.rma_iov_count > 0);
-        Args::Transfer(Transfer {
+        Args::Transfer(TransferArgs {
             data: if flags & FI_REMOTE_CQ_DATA != 0 { msg.data } else { 0 },
             flags,
             raddr: remote.map_or(0, |remote| remote.addr),
             key: remote.map_or(0, |remote| remote.key),
             context: msg.context,
-            ..Transfer::elements(msg.msg_iov, msg.iov_count, msg.datatype, msg.addr)
+            ..TransferArgs::elements(msg.msg_iov, msg.iov_count, msg.datatype, msg.addr)
         })
     }
 }
@@ -1137,7 +1137,7 @@ macro_rules! objects {
     ($($fid:ident {$($table:ident: $ops:ident),*} $(reads $($field:ident),+)?;)+) => {$(
         // SAFETY: a struct of the API that starts with a fid.
         unsafe impl Fid for $fid {
-            unsafe fn outer<H: Hook>(inner: *mut Self, _shared: &Shared<H>) -> Self {
+            unsafe fn outer<H: Hook>(inner: *mut Self, _shared: &HookedFabric<H>) -> Self {
                 // SAFETY: by this function's contract.
                 unsafe {
                     Self {
@@ -1177,7 +1177,7 @@ objects! {
 
 // SAFETY: a struct of the API that starts with a fid.
 unsafe impl Fid for fid_fabric {
-    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &Shared<H>) -> Self {
+    unsafe fn outer<H: Hook>(inner: *mut Self, shared: &HookedFabric<H>) -> Self {
         // SAFETY: by this function's contract.
         let fid = unsafe { head::<Self, H>(inner) };
         Self { fid, ops: fabric_ops::<Self, H>(), api_version: shared.api_version }

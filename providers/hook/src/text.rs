@@ -1,5 +1,5 @@
 //! What hooks print of structures and addresses of the program's.
-use crate::Call;
+use crate::HookCall;
 use crate::abi::*;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt;
@@ -61,7 +61,7 @@ pub unsafe fn address(format: u32, address: *const c_void) -> String {
 ///
 /// # Safety
 /// `call` is one of a completion queue that is open.
-pub unsafe fn cq_strerror(call: &Call, prov_errno: c_int, data: *const c_void) -> String {
+pub unsafe fn cq_strerror(call: &HookCall, prov_errno: c_int, data: *const c_void) -> String {
     let mut buf = [0 as c_char; 256];
     // SAFETY: by this function's contract the object is a queue, and all of its tables'
     // slots are there, because it is one of ours; the answer is a text or null.

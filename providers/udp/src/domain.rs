@@ -1,5 +1,5 @@
 //! Fabrics and domains.
-use crate::ep::{Engine, UdpEp};
+use crate::ep::{UdpEngine, UdpEp};
 use crate::info::QUEUE_SIZE;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
@@ -24,7 +24,7 @@ impl Fabric for UdpFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<UdpDomain> {
         let settings = DomainSettings::new(info, false)?;
-        let engine = Engine::new(settings.level.clone())?;
+        let engine = UdpEngine::new(settings.level.clone())?;
         Ok(UdpDomain { engine, settings })
     }
 }
@@ -36,7 +36,7 @@ impl Fabric for UdpFabric {
 /// application that sleeps on a condition variable has to be woken.
 #[derive(Debug)]
 pub(crate) struct UdpDomain {
-    engine: Arc<Engine>,
+    engine: Arc<UdpEngine>,
     settings: DomainSettings,
 }
 
@@ -55,7 +55,7 @@ impl Domain for UdpDomain {
         if kind != Kind::MutexCond {
             return Ok(());
         }
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        let engine: Weak<UdpEngine> = Arc::downgrade(&self.engine);
         self.settings.start_thread("ofi-udp", engine)
     }
 

@@ -13,7 +13,9 @@ use ofi_provider::abi::{
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
 use ofi_provider::addr::{self, Addr};
-use ofi_provider::api::{Atomic, Bindings, Cm, Endpoint, Msg, Part, RecvOp, Rma, SendOp, Tagged};
+use ofi_provider::api::{
+    Atomic, Bindings, Cm, Endpoint, GroupRole, Msg, RecvOp, Rma, SendOp, Tagged,
+};
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
@@ -36,7 +38,7 @@ const IDLE: Interest = Interest { read: false, write: false };
 
 /// What drives a domain's endpoints.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct UdpEngine {
     eps: Lock<Slab<Arc<Receiver>>>,
     epoll: Epoll,
     /// Some socket is not watched: look at all, not only where epoll points.
@@ -45,7 +47,7 @@ pub(crate) struct Engine {
     level: Level,
 }
 
-impl Engine {
+impl UdpEngine {
     /// A new engine, whose locks cost nothing if the application serializes its
     /// calls.
     pub(crate) fn new(level: Level) -> Result<Arc<Self>> {
@@ -59,7 +61,7 @@ impl Engine {
     }
 }
 
-impl Progress for Engine {
+impl Progress for UdpEngine {
     #[inline]
     fn progress(&self) {
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -104,7 +106,7 @@ impl Progress for Engine {
 
 /// A receive that waits for a datagram.
 #[derive(Debug)]
-struct Recv {
+struct UdpRecv {
     buf: RecvBuf,
     context: Context,
     report: bool,
@@ -112,7 +114,7 @@ struct Recv {
 
 #[derive(Debug)]
 struct Rx {
-    posted: VecDeque<Recv>,
+    posted: VecDeque<UdpRecv>,
     /// The engine's epoll watches the sockets.
     watched: bool,
 }
@@ -138,7 +140,7 @@ impl Receiver {
         cq.map_or(BATCH, |cq| cq.room())
     }
 
-    fn watch(&self, engine: &Engine, rx: &mut Rx, id: u32, wanted: bool) {
+    fn watch(&self, engine: &UdpEngine, rx: &mut Rx, id: u32, wanted: bool) {
         if rx.watched != wanted {
             rx.watched = wanted;
             let interest = if wanted { Interest::READ } else { IDLE };
@@ -154,7 +156,7 @@ impl Receiver {
     /// Takes what has arrived for the receives that are posted. True if some
     /// have to wait for room in the queue without the socket being watched.
     #[inline]
-    fn drain(&self, engine: &Engine, id: u32) -> bool {
+    fn drain(&self, engine: &UdpEngine, id: u32) -> bool {
         let Some(bound) = self.bindings.get() else { return false };
         let mut rx = self.rx.lock();
         if rx.posted.is_empty() {
@@ -207,7 +209,7 @@ impl Receiver {
 
 /// Reports a receive.
 #[inline]
-fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
+fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram) {
     let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(Addr::Ip(*from)));
     let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
     let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
@@ -219,7 +221,7 @@ fn complete(bound: &Bindings, recv: &Recv, datagram: &Datagram) {
     bound.ledger.rx.succeeded(entry, recv.report);
 }
 
-fn entry(recv: &Recv) -> Completion {
+fn entry(recv: &UdpRecv) -> Completion {
     Completion {
         context: recv.context,
         flags: FI_MSG | FI_RECV,
@@ -234,7 +236,7 @@ fn entry(recv: &Recv) -> Completion {
 /// An endpoint.
 #[derive(Debug)]
 pub(crate) struct UdpEp {
-    engine: Arc<Engine>,
+    engine: Arc<UdpEngine>,
     receiver: Arc<Receiver>,
     id: u32,
     rx_size: usize,
@@ -242,7 +244,7 @@ pub(crate) struct UdpEp {
 
 impl UdpEp {
     pub(crate) fn open(
-        engine: &Arc<Engine>,
+        engine: &Arc<UdpEngine>,
         local: SocketAddr,
         rx_size: usize,
         source: bool,
@@ -293,7 +295,7 @@ impl Endpoint for UdpEp {
 
     const JOINS: bool = true;
 
-    fn join(&self, group: SocketAddr, part: Part) -> Result<fi_addr_t> {
+    fn join(&self, group: SocketAddr, part: GroupRole) -> Result<fi_addr_t> {
         let rx = self.receiver.rx.lock();
         let mut groups = self.receiver.groups.lock();
         let (addr, change) = groups.join(&self.receiver.socket, group, part)?;
@@ -391,7 +393,7 @@ impl Msg for UdpEp {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
-        rx.posted.push_back(Recv { buf: op.buf, context: op.context, report });
+        rx.posted.push_back(UdpRecv { buf: op.buf, context: op.context, report });
         // Somebody may be asleep since there was nothing to receive for. From
         // now on the socket stays watched until somebody sleeps again.
         self.receiver.watch(&self.engine, &mut rx, self.id, true);
@@ -439,7 +441,7 @@ mod tests {
     }
 
     impl Loop {
-        fn open(engine: &Arc<Engine>, cq_size: usize) -> Self {
+        fn open(engine: &Arc<UdpEngine>, cq_size: usize) -> Self {
             let nothing = || Parent::new(Arc::new(()), Arc::default());
             let domain = OnDomain {
                 later: None,
@@ -508,7 +510,7 @@ mod tests {
 
     #[test]
     fn receives_are_filled_in_the_order_they_were_posted_as_far_as_the_queue_has_room() {
-        let engine = Engine::new(Level::Shared).unwrap();
+        let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 2);
         (1..=5).for_each(|number| me.post(room(), number).unwrap());
         for bytes in [&b"a"[..], b"bb", b"ccc", b"", b"eeeee"] {
@@ -525,7 +527,7 @@ mod tests {
 
     #[test]
     fn a_datagram_to_nobody_is_lost_and_nothing_else() {
-        let engine = Engine::new(Level::Shared).unwrap();
+        let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let nobody = me.av.insert(Addr::Ip(gone)).unwrap();
@@ -541,7 +543,7 @@ mod tests {
 
     #[test]
     fn many_endpoints_are_all_served_and_one_that_starved_is_not_forgotten() {
-        let engine = Engine::new(Level::Shared).unwrap();
+        let engine = UdpEngine::new(Level::Shared).unwrap();
         let all: Vec<_> = (0..FEW + 3).map(|_| Loop::open(&engine, 1)).collect();
         for (number, me) in all.iter().enumerate() {
             me.post(room(), number).unwrap();
@@ -563,7 +565,7 @@ mod tests {
 
     #[test]
     fn no_more_receives_wait_than_were_agreed_and_a_cancelled_one_makes_room() {
-        let engine = Engine::new(Level::Shared).unwrap();
+        let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         (1..=16).for_each(|number| me.post(room(), number).unwrap());
         assert_eq!(me.post(room(), 17), Err(Error::AGAIN));

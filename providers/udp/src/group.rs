@@ -6,7 +6,7 @@
 //! its own beside it, so that any endpoint can be a member.
 use crate::socket::Socket;
 use ofi_provider::abi::fi_addr_t;
-use ofi_provider::api::{MULTICAST_ADDR, Part, is_group};
+use ofi_provider::api::{GroupRole, MULTICAST_ADDR, is_group};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::Slab;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use std::os::fd::RawFd;
 
 /// A group that was joined.
 #[derive(Debug)]
-struct Member {
+struct GroupMember {
     group: SocketAddr,
-    part: Part,
+    part: GroupRole,
 }
 
 /// How an endpoint hears a group, however often it joined.
@@ -31,7 +31,7 @@ struct Hearing {
 /// The groups of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    members: Slab<Member>,
+    members: Slab<GroupMember>,
     heard: Vec<Hearing>,
 }
 
@@ -49,7 +49,7 @@ impl Groups {
         &mut self,
         own: &Socket,
         group: SocketAddr,
-        part: Part,
+        part: GroupRole,
     ) -> Result<(fi_addr_t, Change)> {
         if !group.ip().is_multicast() || group.port() == 0 {
             return Err(Error::INVAL);
@@ -81,13 +81,13 @@ impl Groups {
                 }
             }
         }
-        let id = self.members.insert(Member { group, part });
+        let id = self.members.insert(GroupMember { group, part });
         Ok((MULTICAST_ADDR | fi_addr_t::from(id), change))
     }
 
     /// Leaves a group. A socket that is not needed any more comes back.
     pub(crate) fn leave(&mut self, own: &Socket, addr: fi_addr_t) -> Option<Socket> {
-        let Member { group, part } = self.members.remove(addr as u32)?;
+        let GroupMember { group, part } = self.members.remove(addr as u32)?;
         if !part.receives {
             return None;
         }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    const BOTH: Part = Part { sends: true, receives: true };
+    const BOTH: GroupRole = GroupRole { sends: true, receives: true };
 
     fn any(port: u16) -> SocketAddr {
         (Ipv4Addr::UNSPECIFIED, port).into()
@@ -158,10 +158,10 @@ mod tests {
         let own = Socket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let mut groups = Groups::default();
         let group = "239.3.2.1:7654".parse().unwrap();
-        let hears = Part { sends: false, receives: true };
+        let hears = GroupRole { sends: false, receives: true };
         let (addr, _) = groups.join(&own, group, hears).unwrap();
         assert_eq!(groups.find(addr), Err(Error::INVAL));
-        let sends = Part { sends: true, receives: false };
+        let sends = GroupRole { sends: true, receives: false };
         let (addr, change) = groups.join(&own, group, sends).unwrap();
         assert_eq!((change, groups.find(addr)), (Change::Nothing, Ok(group)));
         // Neither an address of the vector nor what is no group's.

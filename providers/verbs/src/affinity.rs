@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// Where a device is.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CpuPlace {
     /// Its folder in sysfs, which names the bridges on the way to it.
     path: PathBuf,
     /// Its NUMA node.
     node: Option<u32>,
 }
 
-impl Place {
+impl CpuPlace {
     /// That of what is behind a path in sysfs, if there is something.
     pub(crate) fn of(link: &Path) -> Option<Self> {
         let path = fs::canonicalize(link).ok()?;
@@ -57,7 +57,7 @@ impl Place {
 }
 
 /// Puts the nearest first; those that are equally near stay in their order.
-pub(crate) fn nearest_first<T>(devices: &mut [T], to: &Place, place: impl Fn(&T) -> Place) {
+pub(crate) fn nearest_first<T>(devices: &mut [T], to: &CpuPlace, place: impl Fn(&T) -> CpuPlace) {
     devices.sort_by_cached_key(|device| Reverse(place(device).nearness(to)));
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn nearest_first<T>(devices: &mut [T], to: &Place, place: impl Fn(&T)
 mod tests {
     use super::*;
 
-    fn place(path: &str, node: i32) -> Place {
-        Place { path: path.into(), node: u32::try_from(node).ok() }
+    fn place(path: &str, node: i32) -> CpuPlace {
+        CpuPlace { path: path.into(), node: u32::try_from(node).ok() }
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
             place("/sys/devices/pci0000:81/0000:81:01.0/0000:82:00.0", 0),
         ];
         let before = devices.clone();
-        nearest_first(&mut devices, &to, Place::clone);
+        nearest_first(&mut devices, &to, CpuPlace::clone);
         let order = devices.iter().map(|device| before.iter().position(|was| was == device));
         assert_eq!(order.flatten().collect::<Vec<_>>(), [4, 3, 2, 0, 1, 5]);
     }
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn without_a_device_to_be_near_to_the_node_decides() {
         let mut devices = vec![place("/sys/devices/a", 0), place("/sys/devices/b", 1)];
-        nearest_first(&mut devices, &place("", 1), Place::clone);
+        nearest_first(&mut devices, &place("", 1), CpuPlace::clone);
         assert_eq!(devices[0], place("/sys/devices/b", 1));
         // Who has no node is near to nobody.
-        nearest_first(&mut devices, &place("", -1), Place::clone);
+        nearest_first(&mut devices, &place("", -1), CpuPlace::clone);
         assert_eq!(devices[0], place("/sys/devices/b", 1));
-        assert!(Place::here().is_some_and(|here| here.node.is_some()));
-        assert_eq!(Place::of_pci("no such address"), None);
+        assert!(CpuPlace::here().is_some_and(|here| here.node.is_some()));
+        assert_eq!(CpuPlace::of_pci("no such address"), None);
     }
 }

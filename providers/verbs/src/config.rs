@@ -1,12 +1,12 @@
 //! The provider's run-time parameters (fi_verbs(7)).
-use crate::affinity::Place;
+use crate::affinity::CpuPlace;
 use crate::info::VERBS;
 use ofi_provider::param;
 use std::sync::OnceLock;
 
 /// What the environment says, read once.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub(crate) struct VerbsConfig {
     /// Sizes of queues when the application names none.
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
@@ -24,18 +24,18 @@ pub(crate) struct Config {
     /// Regions do without pages that are there, if the device can.
     pub(crate) use_odp: bool,
     /// The devices to use.
-    pub(crate) devices: Names,
+    pub(crate) devices: DeviceFilter,
     /// The interfaces whose addresses to use.
-    pub(crate) ifaces: Names,
+    pub(crate) ifaces: DeviceFilter,
     /// What the devices that are told of first are near to, if the user cares.
-    pub(crate) near: Option<Place>,
+    pub(crate) near: Option<CpuPlace>,
 }
 
 /// The names that the user wants, with commas between them; none stands for all.
 #[derive(Debug)]
-pub(crate) struct Names(Vec<String>);
+pub(crate) struct DeviceFilter(Vec<String>);
 
-impl Names {
+impl DeviceFilter {
     fn new(text: Option<&str>) -> Self {
         let names = text.unwrap_or_default().split(',').map(str::trim);
         Self(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
@@ -53,15 +53,15 @@ impl Names {
 }
 
 /// What devices are to be near to; the user hears why his wish has no effect.
-fn near(policy: Option<&str>, device: Option<&str>) -> Option<Place> {
+fn near(policy: Option<&str>, device: Option<&str>) -> Option<CpuPlace> {
     let say = |why: &str| {
         ofi_provider::log!(&VERBS, WARN, FABRIC, "the order of devices is the system's: {why}");
         None
     };
     match (policy, device) {
         (None | Some("none"), _) => None,
-        (Some("auto"), None) => Place::here().or_else(|| say("no NUMA node is known")),
-        (Some("auto"), Some(device)) => Place::of_pci(device)
+        (Some("auto"), None) => CpuPlace::here().or_else(|| say("no NUMA node is known")),
+        (Some("auto"), Some(device)) => CpuPlace::of_pci(device)
             .or_else(|| say(&format!("FI_VERBS_AFFINITY_DEVICE: no PCI device {device}"))),
         (Some("manual"), _) => {
             say("FI_VERBS_NIC_AFFINITY_POLICY: files of orders (manual) are not read")
@@ -73,14 +73,14 @@ fn near(policy: Option<&str>, device: Option<&str>) -> Option<Place> {
 }
 
 /// The parameters; declares them to the core at first use.
-pub(crate) fn config() -> &'static Config {
-    static CONFIG: OnceLock<Config> = OnceLock::new();
+pub(crate) fn config() -> &'static VerbsConfig {
+    static CONFIG: OnceLock<VerbsConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let number = |name, default: usize, help| {
             param::int(&VERBS, name, help).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)
         };
         let text = |name, help| param::string(&VERBS, name, help).filter(|text| !text.is_empty());
-        Config {
+        VerbsConfig {
             tx_size: number(
                 c"tx_size",
                 384,
@@ -121,7 +121,7 @@ pub(crate) fn config() -> &'static Config {
                 c"register memory with on-demand paging, if the device can (0)",
             )
             .unwrap_or(false),
-            devices: Names::new(
+            devices: DeviceFilter::new(
                 text(
                     c"device_name",
                     c"use only devices with these names, or names that begin like this, with \
@@ -129,7 +129,7 @@ pub(crate) fn config() -> &'static Config {
                 )
                 .as_deref(),
             ),
-            ifaces: Names::new(
+            ifaces: DeviceFilter::new(
                 text(
                     c"iface",
                     c"use only network interfaces with these names, or names that begin like \
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn names_are_whole_or_how_they_begin_and_there_may_be_several() {
-        let names = Names::new(Some("mlx5_0, rxe,"));
+        let names = DeviceFilter::new(Some("mlx5_0, rxe,"));
         assert!(names.take("mlx5_0") && names.take("rxe1") && !names.take("mlx5_1"));
-        assert!(Names::new(None).take("siw0") && Names::new(Some(" ,")).take("siw0"));
+        assert!(DeviceFilter::new(None).take("siw0") && DeviceFilter::new(Some(" ,")).take("siw0"));
     }
 
     #[test]

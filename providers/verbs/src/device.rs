@@ -1,6 +1,6 @@
 //! What a device can do, and its addresses.
-use crate::affinity::{Place, nearest_first};
-use crate::config::{Config, config};
+use crate::affinity::{CpuPlace, nearest_first};
+use crate::config::{VerbsConfig, config};
 use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
@@ -63,7 +63,7 @@ pub(crate) struct Facts {
 /// What fi_getinfo(3) tells of devices and their addresses.
 pub(crate) struct Known {
     pub(crate) facts: Vec<Facts>,
-    locals: Vec<Local>,
+    locals: Vec<LocalDevice>,
     since: Instant,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn known(anew: bool, report: &dyn Fn(&str)) -> MutexGuard<'static, Op
 
 impl Known {
     /// The local addresses that devices have, in the system's order.
-    pub(crate) fn locals(&self) -> &[Local] {
+    pub(crate) fn locals(&self) -> &[LocalDevice] {
         &self.locals
     }
 
@@ -120,7 +120,7 @@ fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
     };
     let mut all: Vec<Facts> = Device::all().iter().filter(wanted).filter_map(facts).collect();
     if let Some(near) = &config.near {
-        nearest_first(&mut all, near, |facts| Place::of(&bus(facts.device)).unwrap_or_default());
+        nearest_first(&mut all, near, |facts| CpuPlace::of(&bus(facts.device)).unwrap_or_default());
     }
     all
 }
@@ -130,7 +130,7 @@ fn count(number: i32) -> usize {
 }
 
 impl Facts {
-    fn of(device: Device, config: &Config) -> Result<Self> {
+    fn of(device: Device, config: &VerbsConfig) -> Result<Self> {
         let (attr, port) = (device.attr()?, device.port(1)?);
         let iwarp = device.is_iwarp();
         let atomics = has_atomics(&attr);
@@ -391,7 +391,7 @@ fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) 
             firmware: CString::new(firmware).ok(),
         },
         pci: bus.ok().and_then(|path| pci(path.file_name()?.to_str()?)),
-        link: nic::Link {
+        link: nic::NicLink {
             address: None,
             mtu: mtu(port),
             speed: speed(port),
@@ -430,22 +430,22 @@ fn pci(name: &str) -> Option<nic::Pci> {
 
 /// A local address and the device that has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalDevice {
     pub(crate) addr: Addr,
     pub(crate) device: Device,
 }
 
 /// The local addresses that devices have, in the system's order: those of interfaces,
 /// and behind them those of InfiniBand ports.
-fn locals() -> Vec<Local> {
+fn locals() -> Vec<LocalDevice> {
     let ifaces = &config().ifaces;
-    let mut found: Vec<Local> = Vec::new();
+    let mut found: Vec<LocalDevice> = Vec::new();
     for (name, addr) in ofi_provider::info::ip::interfaces() {
         if addr.ip().is_loopback() || !ifaces.take(&name) {
             continue;
         }
         if let Some(device) = Device::of_address(&addr) {
-            found.push(Local { addr: Addr::Ip(addr), device });
+            found.push(LocalDevice { addr: Addr::Ip(addr), device });
         }
     }
     if ifaces.is_all() {
@@ -457,12 +457,12 @@ fn locals() -> Vec<Local> {
 
 /// The addresses of a device's ports as librdmacm knows them by itself. Nothing can be
 /// reached by those of iWARP.
-fn ib_locals(device: Device) -> Vec<Local> {
+fn ib_locals(device: Device) -> Vec<LocalDevice> {
     let gids = if device.is_iwarp() { Vec::new() } else { device.gids() };
     let local = |(port, gid)| {
         let pkey = device.pkey(port, 0).ok()?;
         let addr = IbAddr { scope: port.into(), ..IbAddr::new(gid, pkey) };
-        Some(Local { addr: Addr::Ib(addr), device })
+        Some(LocalDevice { addr: Addr::Ib(addr), device })
     };
     gids.into_iter().filter_map(local).collect()
 }
@@ -476,7 +476,7 @@ pub(crate) fn source_of(device: Device, dest: Option<&Addr>, format: u32) -> Opt
     {
         return Some(Addr::Ip(source));
     }
-    let same = |local: &Local| {
+    let same = |local: &LocalDevice| {
         local.device == device
             && local.addr.is_of(format)
             && dest.is_none_or(|dest| local.addr.may_meet(dest))

@@ -1,7 +1,7 @@
 //! Fabrics and domains.
 use crate::config::config;
 use crate::device::source_of;
-use crate::engine::{Connections, Engine, Limits};
+use crate::engine::{Connections, Limits, VerbsEngine};
 use crate::ep::VerbsEp;
 use crate::info::DATAGRAMS;
 use crate::memory::{Memory, OnDemand};
@@ -44,7 +44,7 @@ impl Fabric for VerbsFabric {
         let memory = Memory::open(&pd, on_demand, info.caps() & FI_HMEM != 0);
         let mr_mode = info.domain().map_or(0, |attr| attr.mr_mode);
         settings.regions = Arc::new(MrTable::backed(mr_mode, memory.clone()));
-        let engine = Engine::new(device, pd, memory)?;
+        let engine = VerbsEngine::new(device, pd, memory)?;
         let connections = Arc::new(Connections(engine.clone()));
         Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings })
     }
@@ -63,7 +63,7 @@ pub(crate) struct VerbsDomain {
     /// Looks after the connections, from the first endpoint on.
     thread: Mutex<Option<Thread>>,
     connections: Arc<Connections>,
-    engine: Arc<Engine>,
+    engine: Arc<VerbsEngine>,
     settings: DomainSettings,
 }
 
@@ -100,7 +100,7 @@ impl Domain for VerbsDomain {
         if kind != Kind::MutexCond {
             return Ok(());
         }
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        let engine: Weak<VerbsEngine> = Arc::downgrade(&self.engine);
         self.settings.need_thread("ofi-verbs", engine)
     }
 

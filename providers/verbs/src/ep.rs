@@ -1,6 +1,6 @@
 //! The provider's endpoints.
 use crate::cm::DATA_MAX;
-use crate::engine::{Engine, Request};
+use crate::engine::{VerbsEngine, WorkSpec};
 use crate::hmem;
 use crate::sys::{CmId, Verb};
 use core::ffi::c_int;
@@ -25,7 +25,7 @@ const ATOMIC_SIZE: usize = size_of::<u64>();
 /// An endpoint, or a shared receive context; what it does happens in the engine.
 #[derive(Debug)]
 pub(crate) struct VerbsEp {
-    engine: Arc<Engine>,
+    engine: Arc<VerbsEngine>,
     at: u32,
     /// Where fi_connect goes without an address.
     dest: Option<Addr>,
@@ -36,7 +36,7 @@ pub(crate) struct VerbsEp {
 }
 
 impl VerbsEp {
-    pub(crate) fn new(engine: Arc<Engine>, at: u32, dest: Option<Addr>) -> Self {
+    pub(crate) fn new(engine: Arc<VerbsEngine>, at: u32, dest: Option<Addr>) -> Self {
         Self { engine, at, dest, datagrams: false, p2p: None }
     }
 
@@ -46,7 +46,7 @@ impl VerbsEp {
     }
 
     /// A datagram endpoint.
-    pub(crate) fn datagrams(engine: Arc<Engine>, at: u32) -> Self {
+    pub(crate) fn datagrams(engine: Arc<VerbsEngine>, at: u32) -> Self {
         Self { engine, at, dest: None, datagrams: true, p2p: None }
     }
 }
@@ -133,7 +133,7 @@ impl Msg for VerbsEp {
         {
             return Ok(());
         }
-        let request = Request {
+        let request = WorkSpec {
             verb: Verb::Send,
             segments: op.buf.local(),
             len: op.buf.len(),
@@ -167,7 +167,7 @@ fn place(remote: &RemoteSegments) -> Result<(u64, u32)> {
 impl Rma for VerbsEp {
     fn read(&self, op: ReadOp) -> Result {
         let (addr, key) = place(&op.remote)?;
-        let request = Request {
+        let request = WorkSpec {
             verb: Verb::Read { addr, key },
             segments: op.buf.local(),
             len: op.buf.len(),
@@ -183,7 +183,7 @@ impl Rma for VerbsEp {
 
     fn write(&self, op: WriteOp) -> Result {
         let (addr, key) = place(&op.remote)?;
-        let request = Request {
+        let request = WorkSpec {
             verb: Verb::Write { addr, key },
             segments: op.buf.local(),
             len: op.buf.len(),
@@ -239,7 +239,7 @@ impl Atomic for VerbsEp {
             _ => Verb::FetchAdd { addr, key, add: operand(&op.source) },
         };
         let way = if operation.fetches() { FI_READ } else { FI_WRITE };
-        let request = Request {
+        let request = WorkSpec {
             verb,
             segments: Local::default(),
             len: op.remote.total()?,

@@ -1,6 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
 use crate::config::config;
-use crate::device::{self, Facts, Known, Local};
+use crate::device::{self, Facts, Known, LocalDevice};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
@@ -57,10 +57,10 @@ impl Ends {
     }
 
     /// The local addresses to make infos of.
-    fn locals(&self, format: u32, known: &Known) -> Vec<Local> {
+    fn locals(&self, format: u32, known: &Known) -> Vec<LocalDevice> {
         // An address that says only the port stands for all of its kind.
         let any = self.src.as_ref().filter(|src| src.is_any());
-        let takes = |local: &Local| {
+        let takes = |local: &LocalDevice| {
             local.addr.is_of(format) && any.is_none_or(|any| any.is_ib() == local.addr.is_ib())
         };
         let named = self.src.clone().filter(|src| !src.is_any());
@@ -71,12 +71,12 @@ impl Ends {
         }
         if let Some(addr) = named.or_else(|| known.source_for(self.dest.as_ref()?)) {
             let device = known.device_of(&addr);
-            return device.map(|device| Local { addr, device }).into_iter().collect();
+            return device.map(|device| LocalDevice { addr, device }).into_iter().collect();
         }
         if self.dest.is_some() {
             return Vec::new();
         }
-        let mut locals: Vec<Local> =
+        let mut locals: Vec<LocalDevice> =
             known.locals().iter().filter(|local| takes(local)).cloned().collect();
         for local in &mut locals {
             local.addr.set_port(any.map_or(0, |any| any.port()));

@@ -7,7 +7,7 @@ use crate::sys::{Device, Pd, Region, access};
 use core::ffi::c_void;
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::mr::{Backed, Backing, Count, Place, Wanted};
+use ofi_provider::mr::{Backed, Backing, Count, MemoryPlace, RegionRequest};
 use ofi_provider::mr_cache::{Cache, Cached, Registrar};
 use rdma_sys as raw;
 use rdma_sys::ibv_odp_transport_cap_bits as odp;
@@ -201,8 +201,8 @@ impl Memory {
         self.on_demand.map_or(rights, |on_demand| on_demand.rights(rights))
     }
 
-    fn of_dmabuf(&self, file: (i32, u64), wanted: &Wanted, rights: u32) -> Result<Region> {
-        let Wanted { base, len, .. } = *wanted;
+    fn of_dmabuf(&self, file: (i32, u64), wanted: &RegionRequest, rights: u32) -> Result<Region> {
+        let RegionRequest { base, len, .. } = *wanted;
         let rights = with_answers(&self.pd, rights);
         Region::of_dmabuf(&self.pd, file, base, len, rights).inspect_err(|error| {
             let (fd, offset) = file;
@@ -217,7 +217,7 @@ impl Memory {
 const DESC: usize = 1 << 32;
 
 /// A region of the application's, until this is dropped.
-struct Registered {
+struct DeviceRegion {
     lkey: u32,
     /// For our own transfers only: what was registered before does as well.
     _shared: Option<Cached<OfDevice>>,
@@ -226,8 +226,8 @@ struct Registered {
 }
 
 impl Backing for Memory {
-    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)> {
-        let Wanted { base, len, access: asked, .. } = *wanted;
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+        let RegionRequest { base, len, access: asked, .. } = *wanted;
         let remote = asked & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
         let mut rights = 0;
         if asked & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0 {
@@ -243,21 +243,21 @@ impl Backing for Memory {
             }
         }
         let region = match wanted.place {
-            Place::System if !remote => {
+            MemoryPlace::System if !remote => {
                 let (lkey, shared) = self.get(base, len, self.rights(rights))?;
-                let region = Registered { lkey, _shared: shared, _alone: None };
+                let region = DeviceRegion { lkey, _shared: shared, _alone: None };
                 return Ok((FI_KEY_NOTAVAIL, Box::new(region)));
             }
-            Place::System => register(&self.pd, base, len, self.rights(rights))?,
-            Place::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
-            Place::Device(iface) => {
+            MemoryPlace::System => register(&self.pd, base, len, self.rights(rights))?,
+            MemoryPlace::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
+            MemoryPlace::Device(iface) => {
                 let file = hmem::export(iface, base, len)?;
                 self.of_dmabuf((file.fd, file.offset), wanted, rights)?
             }
         };
         let key = if remote { u64::from(region.rkey()) } else { FI_KEY_NOTAVAIL };
         let lkey = region.lkey();
-        Ok((key, Box::new(Registered { lkey, _shared: None, _alone: Some(region) })))
+        Ok((key, Box::new(DeviceRegion { lkey, _shared: None, _alone: Some(region) })))
     }
 
     fn hmem(&self) -> bool {
@@ -265,7 +265,7 @@ impl Backing for Memory {
     }
 }
 
-impl Backed for Registered {
+impl Backed for DeviceRegion {
     fn count(&self) -> Result<Count> {
         // Devices do not tell of peers' writes.
         Err(Error::NOSYS)

@@ -34,18 +34,18 @@ impl Reject for Caller {
 /// A listening endpoint.
 #[derive(Debug)]
 pub(crate) struct VerbsPep {
-    shared: Arc<Shared>,
+    shared: Arc<PepShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PepShared {
     channel: Arc<Channel>,
-    state: Lock<State>,
+    state: Lock<PepState>,
     activity: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct PepState {
     /// The address; also that of the requests' infos.
     id: Option<CmId>,
     backlog: c_int,
@@ -59,7 +59,7 @@ struct State {
 impl VerbsPep {
     /// A passive endpoint for this address.
     pub(crate) fn new(info: InfoBuf, local: &Addr) -> Result<Self> {
-        let mut state = State {
+        let mut state = PepState {
             id: None,
             backlog: BACKLOG,
             listens: false,
@@ -72,12 +72,12 @@ impl VerbsPep {
             // fi_getinfo(3) could not know whether the kernel takes it.
             state.bind(&channel)?;
         }
-        let shared = Shared { channel, state: Lock::new(state), activity: AtomicU64::new(0) };
+        let shared = PepShared { channel, state: Lock::new(state), activity: AtomicU64::new(0) };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
 
-impl State {
+impl PepState {
     /// Takes the address, so that it can be told.
     fn bind(&mut self, channel: &Arc<Channel>) -> Result<&CmId> {
         if self.id.is_none() {
@@ -152,7 +152,7 @@ impl PassiveEp for VerbsPep {
     }
 }
 
-impl Progress for Shared {
+impl Progress for PepShared {
     fn progress(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock();
@@ -178,7 +178,7 @@ impl Progress for Shared {
     }
 }
 
-impl State {
+impl PepState {
     /// The application hears of a request.
     fn announce(&self, event: CmEvent) -> Result {
         let CmEvent { kind: CmKind::Request, request: Some(id), data, .. } = event else {

@@ -712,16 +712,16 @@ pub(crate) struct How {
 }
 
 /// A work request to be posted.
-pub(crate) struct Work {
+pub(crate) struct WorkRequest {
     wr: raw::ibv_send_wr,
     /// Its memory.
     pub(crate) sges: [Sge; IOV_LIMIT],
 }
 
 // SAFETY: its pointers are set and read by `CmId::post` alone.
-unsafe impl Send for Work {}
+unsafe impl Send for WorkRequest {}
 
-impl Default for Work {
+impl Default for WorkRequest {
     #[inline]
     fn default() -> Self {
         // SAFETY: numbers and null pointers, so all zeros is a value.
@@ -729,7 +729,7 @@ impl Default for Work {
     }
 }
 
-impl Work {
+impl WorkRequest {
     /// Makes it a request with this number, on the first `count` of its segments.
     #[inline(always)]
     pub(crate) fn is(&mut self, wr_id: u64, verb: Verb, count: usize, how: How) {
@@ -771,7 +771,7 @@ impl Work {
     }
 
     /// Makes it a datagram to that peer.
-    pub(crate) fn goes(&mut self, way: &Way) {
+    pub(crate) fn goes(&mut self, way: &UdWay) {
         let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
         self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
     }
@@ -856,7 +856,7 @@ impl Qp<'_> {
     #[inline(always)]
     pub(crate) unsafe fn post(
         &self,
-        work: &mut [Work],
+        work: &mut [WorkRequest],
     ) -> core::result::Result<(), (Error, usize)> {
         let mut next: *mut raw::ibv_send_wr = ptr::null_mut();
         for work in work.iter_mut().rev() {
@@ -871,7 +871,7 @@ impl Qp<'_> {
         // SAFETY: the queue pair is open; the requests live for the call.
         let posted = check_code(unsafe { raw::ibv_post_send(self.0.as_ptr(), next, &raw mut bad) });
         posted.map_err(|error| {
-            let at = |work: &Work| ptr::eq(&raw const work.wr, bad);
+            let at = |work: &WorkRequest| ptr::eq(&raw const work.wr, bad);
             (error, work.iter().position(at).unwrap_or(0))
         })
     }
@@ -952,7 +952,7 @@ impl UdQp {
     }
 
     /// The way to another queue pair.
-    pub(crate) fn way_to(&self, to: &UdAddr) -> Result<Way> {
+    pub(crate) fn way_to(&self, to: &UdAddr) -> Result<UdWay> {
         // SAFETY: numbers only, so all zeros is a value.
         let mut attr: raw::ibv_ah_attr = unsafe { std::mem::zeroed() };
         attr.grh.dgid = raw::ibv_gid { raw: to.gid };
@@ -964,7 +964,7 @@ impl UdQp {
         attr.port_num = 1;
         // SAFETY: open; the attributes live for the call.
         let ah = object(unsafe { raw::ibv_create_ah(self.pd.0.as_ptr(), &raw mut attr) })?;
-        Ok(Way { ah, qpn: to.qpn, _pd: self.pd.clone() })
+        Ok(UdWay { ah, qpn: to.qpn, _pd: self.pd.clone() })
     }
 }
 
@@ -977,18 +977,18 @@ impl Drop for UdQp {
 
 /// The way to a peer's queue pair for datagrams (ibv_create_ah(3)).
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct UdWay {
     ah: NonNull<raw::ibv_ah>,
     qpn: u32,
     _pd: Arc<Pd>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
-unsafe impl Send for Way {}
+unsafe impl Send for UdWay {}
 // SAFETY: as above.
-unsafe impl Sync for Way {}
+unsafe impl Sync for UdWay {}
 
-impl Drop for Way {
+impl Drop for UdWay {
     fn drop(&mut self) {
         // SAFETY: open, and requests that use it were copied when they were posted.
         unsafe { raw::ibv_destroy_ah(self.ah.as_ptr()) };

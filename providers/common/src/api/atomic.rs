@@ -47,7 +47,7 @@ impl<E: Endpoint> EpFid<E> {
         operation: Operation,
         operands: [Elements; 3],
         remote: RemoteSegments,
-        about: About,
+        about: AtomicArgs,
     ) -> Result {
         let mut op = Self::checked_op(operation, operands, remote, about)?;
         if operation.kind() == Kind::Base {
@@ -61,7 +61,7 @@ impl<E: Endpoint> EpFid<E> {
         operation: Operation,
         [source, compare, result]: [Elements; 3],
         remote: RemoteSegments,
-        about: About,
+        about: AtomicArgs,
     ) -> Result<AtomicOp> {
         let source = if operation.has_source() { source } else { Elements::NONE };
         let total = remote.total()?;
@@ -86,7 +86,7 @@ impl<E: Endpoint> EpFid<E> {
                 RecvBuf::from_iov(result.iov.as_ptr(), result.count)?,
             )
         };
-        let About { dest, context, data, flags } = about;
+        let AtomicArgs { dest, context, data, flags } = about;
         let context = Context(context);
         Ok(AtomicOp { operation, source, compare, result, remote, dest, context, data, flags })
     }
@@ -113,7 +113,7 @@ impl<E: Endpoint> EpFid<E> {
             ];
             (operands, places(msg.rma_iov, msg.rma_iov_count, op)?)
         };
-        let about = About { dest: msg.addr, context: msg.context, data: msg.data, flags };
+        let about = AtomicArgs { dest: msg.addr, context: msg.context, data: msg.data, flags };
         Self::checked_op(op, operands, remote, about)
     }
 }
@@ -195,14 +195,14 @@ pub(super) const NONE: (*const fi_ioc, usize) = (std::ptr::null(), 0);
 pub(super) const NO_RESULT: (*mut fi_ioc, usize) = (std::ptr::null_mut(), 0);
 
 /// The other arguments of a call.
-struct About {
+struct AtomicArgs {
     dest: fi_addr_t,
     context: *mut c_void,
     data: u64,
     flags: u64,
 }
 
-impl About {
+impl AtomicArgs {
     fn new<E: Endpoint>(ep: &EpFid<E>, dest: fi_addr_t, context: *mut c_void) -> Self {
         Self { dest, context, data: 0, flags: ep.tx() }
     }
@@ -242,11 +242,11 @@ fn operation(kind: Kind, datatype: Type, op: Op) -> Result<Operation> {
 /// What completes an operation that injects (without `$context`) and any other one.
 macro_rules! about {
     ($ep:ident $dest:ident) => {{
-        let about = About::new($ep, $dest, std::ptr::null_mut());
-        About { flags: $ep.inject_flags(abi::FI_WRITE), ..about }
+        let about = AtomicArgs::new($ep, $dest, std::ptr::null_mut());
+        AtomicArgs { flags: $ep.inject_flags(abi::FI_WRITE), ..about }
     }};
     ($ep:ident $dest:ident $context:ident) => {
-        About::new($ep, $dest, $context)
+        AtomicArgs::new($ep, $dest, $context)
     };
 }
 

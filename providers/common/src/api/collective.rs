@@ -1,7 +1,7 @@
 //! The fi_collective(3) table for any [`Endpoint`], joining, and asking a domain
 //! what there is.
 use super::domain::DomainFid;
-use super::ep::{EpFid, Shared};
+use super::ep::{EpFid, EpShared};
 use super::mc::Mc;
 use super::{Domain, Endpoint};
 use crate::abi::{
@@ -13,7 +13,7 @@ use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
-use crate::coll::{AvSet, Group, MAX_MEMBERS, Member, Plan, Room, Start};
+use crate::coll::{AvSet, CollGroup, Collectives, MAX_MEMBERS, Plan, RankOf, Start};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -41,13 +41,13 @@ impl<E: Endpoint> EpFid<E> {
     };
 }
 
-impl<E: Endpoint> Shared<E> {
+impl<E: Endpoint> EpShared<E> {
     /// The endpoint's collective operations.
-    pub(super) fn room(self: &Arc<Self>) -> Result<&Arc<Room>> {
+    pub(super) fn room(self: &Arc<Self>) -> Result<&Arc<Collectives>> {
         let later = self.ground.later.as_ref().ok_or(Error::NOSYS)?;
         Ok(self.room.get_or_init(|| {
             let weak = Arc::downgrade(self);
-            let room = Room::new(weak, later.clone(), self.lane());
+            let room = Collectives::new(weak, later.clone(), self.lane());
             let hears = Arc::downgrade(&room);
             later.listen(self.lane(), move |peer, error| {
                 if let Some(room) = hears.upgrade() {
@@ -59,9 +59,9 @@ impl<E: Endpoint> Shared<E> {
     }
 
     /// Begins a collective operation.
-    fn collective(self: &Arc<Self>, group: &Group, call: Call) -> Result {
+    fn collective(self: &Arc<Self>, group: &CollGroup, call: CollectiveCall) -> Result {
         let room = self.room()?;
-        let Call { plan, reduction, source, result, flags, context } = call;
+        let CollectiveCall { plan, reduction, source, result, flags, context } = call;
         if plan.input > source.len() || plan.result.len > result.len() {
             return Err(Error::INVAL);
         }
@@ -91,7 +91,7 @@ impl<E: Endpoint> Shared<E> {
 }
 
 /// A collective operation, ready to begin.
-struct Call {
+struct CollectiveCall {
     plan: Plan,
     reduction: Option<Operation>,
     source: SendBuf,
@@ -125,14 +125,14 @@ impl Elements {
 }
 
 /// The rank of the root.
-fn rank_of(group: &Group, root: fi_addr_t) -> Result<usize> {
+fn rank_of(group: &CollGroup, root: fi_addr_t) -> Result<usize> {
     group.members.iter().position(|member| *member == root).ok_or(Error::INVAL)
 }
 
 /// The plan of a member for this operation, with this many bytes per member.
 fn plan(
     coll: fi_collective_op,
-    group: &Group,
+    group: &CollGroup,
     root: fi_addr_t,
     elements: Elements,
     op: u32,
@@ -161,7 +161,7 @@ fn plan(
 }
 
 /// The arguments of a call whose buffers are contiguous.
-struct Plain {
+struct ContiguousArgs {
     coll: fi_collective_op,
     buf: *const c_void,
     result: *mut c_void,
@@ -174,7 +174,7 @@ struct Plain {
     context: *mut c_void,
 }
 
-impl Plain {
+impl ContiguousArgs {
     /// # Safety
     /// `ep` is null or an open endpoint of this type; the buffers are the caller's
     /// as fi_collective(3) says.
@@ -192,7 +192,8 @@ impl Plain {
             (SendBuf::new(self.buf, plan.input)?, RecvBuf::new(self.result, plan.result.len)?)
         };
         let context = Context(self.context);
-        ep.shared.collective(&group, Call { plan, reduction, source, result, flags, context })
+        ep.shared
+            .collective(&group, CollectiveCall { plan, reduction, source, result, flags, context })
     }
 }
 
@@ -225,8 +226,8 @@ unsafe extern "C" fn barrier2<E: Endpoint>(
     })
 }
 
-fn simple_barrier(group: fi_addr_t, flags: Option<u64>, context: *mut c_void) -> Plain {
-    Plain {
+fn simple_barrier(group: fi_addr_t, flags: Option<u64>, context: *mut c_void) -> ContiguousArgs {
+    ContiguousArgs {
         coll: fi_collective_op::FI_BARRIER,
         buf: std::ptr::null(),
         result: std::ptr::null_mut(),
@@ -253,8 +254,17 @@ unsafe extern "C" fn broadcast<E: Endpoint>(
     answer_transfer("fi_broadcast", || {
         let elements = Elements::new(count, datatype)?;
         let (coll, flags) = (fi_collective_op::FI_BROADCAST, Some(flags));
-        let call =
-            Plain { coll, buf, result: buf, elements, group, root, op: NOOP, flags, context };
+        let call = ContiguousArgs {
+            coll,
+            buf,
+            result: buf,
+            elements,
+            group,
+            root,
+            op: NOOP,
+            flags,
+            context,
+        };
         // SAFETY: see above.
         unsafe { call.begin::<E>(ep) }
     })
@@ -285,7 +295,7 @@ macro_rules! calls {
                 let elements = Elements::new(count, datatype)?;
                 let (coll, flags) = (fi_collective_op::$coll, Some(flags));
                 let (root, op) = (at, number);
-                let call = Plain { coll, buf, result, elements, group, root, op, flags, context };
+                let call = ContiguousArgs { coll, buf, result, elements, group, root, op, flags, context };
                 // SAFETY: see above.
                 unsafe { call.begin::<E>(ep) }
             })
@@ -383,7 +393,8 @@ unsafe extern "C" fn msg<E: Endpoint>(
         let elements = Elements { len, size, datatype: msg.datatype.raw() };
         let (plan, reduction) = plan(coll, &group, msg.root_addr, elements, msg.op.raw())?;
         let context = Context(msg.context);
-        ep.shared.collective(&group, Call { plan, reduction, source, result, flags, context })
+        ep.shared
+            .collective(&group, CollectiveCall { plan, reduction, source, result, flags, context })
     })
 }
 
@@ -406,7 +417,7 @@ fn own_rank(own: &Addr, members: &[Addr]) -> Result<usize> {
 /// # Safety
 /// The set in `to` is null or an open one of the application's; `out` can be written to.
 pub(super) unsafe fn join<E: Endpoint>(
-    shared: &Arc<Shared<E>>,
+    shared: &Arc<EpShared<E>>,
     to: &fi_collective_addr,
     out: *mut *mut fid_mc,
     context: *mut c_void,
@@ -425,7 +436,7 @@ pub(super) unsafe fn join<E: Endpoint>(
     }
     let addrs = members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
     let own = Addr::read(set.av().format(), &shared.inner.getname()?)?.identity();
-    let member = Member { rank: own_rank(&own, &addrs)?, of: members.len() };
+    let member = RankOf { rank: own_rank(&own, &addrs)?, of: members.len() };
     let room = shared.room()?;
     let mc = Mc::open(shared, eq, context);
     let (joining, context) = (mc.clone(), Context(context));

@@ -2,19 +2,19 @@
 //! operations or for multicast.
 use super::Endpoint;
 use super::collective;
-use super::ep::{EpFid, Shared};
+use super::ep::{EpFid, EpShared};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_MC, FI_COLLECTIVE, FI_RECV, FI_SEND, fi_addr_t,
     fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
 };
 use crate::addr;
 use crate::boundary::answer;
-use crate::coll::Group;
+use crate::coll::CollGroup;
 use crate::cq::Context;
 use crate::eq::{Eq, Event, EventError, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
-use crate::mcast::{Name, Part};
+use crate::mcast::{GroupAddr, GroupRole};
 use crate::object::Object;
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Mc<E> {
     /// The group's address (`fi_addr`) is written once, before the event that tells of it.
     c: UnsafeCell<fid_mc>,
-    shared: Arc<Shared<E>>,
+    shared: Arc<EpShared<E>>,
     eq: Arc<Eq>,
     group: OnceLock<Joined>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Mc<E> {
 /// The kind of group that was joined.
 enum Joined {
     /// A group for collective operations, once joining is complete.
-    Set(Arc<Group>),
+    Set(Arc<CollGroup>),
     /// A multicast group, from the beginning of joining, since it can be left at any time.
     Multicast(fi_addr_t),
     /// A multicast group of the network.
@@ -58,7 +58,7 @@ impl<E: Endpoint> Mc<E> {
     const FID_OPS: &'static fi_ops = &crate::fid::ops(close::<E>);
 
     /// A group that is being joined; this event queue is told when that is complete.
-    pub(super) fn open(shared: &Arc<Shared<E>>, eq: Arc<Eq>, context: *mut c_void) -> Arc<Self> {
+    pub(super) fn open(shared: &Arc<EpShared<E>>, eq: Arc<Eq>, context: *mut c_void) -> Arc<Self> {
         eq.add_user();
         Arc::new(Self {
             c: UnsafeCell::new(fid_mc {
@@ -76,7 +76,7 @@ impl<E: Endpoint> Mc<E> {
     }
 
     /// Called when joining a set is complete, or has failed.
-    pub(super) fn joined(&self, context: Context, result: Result<Arc<Group>>) {
+    pub(super) fn joined(&self, context: Context, result: Result<Arc<CollGroup>>) {
         match result {
             Ok(group) => {
                 let addr = group.addr();
@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
 /// # Safety
 /// `out` can be written to.
 unsafe fn join_multicast<E: Endpoint>(
-    shared: &Arc<Shared<E>>,
+    shared: &Arc<EpShared<E>>,
     group: SocketAddr,
     flags: u64,
     out: *mut *mut fid_mc,
@@ -195,7 +195,7 @@ unsafe fn join_multicast<E: Endpoint>(
     if wanted & !can != 0 {
         return Err(Error::INVAL);
     }
-    let part = Part { sends: wanted & FI_SEND != 0, receives: wanted & FI_RECV != 0 };
+    let part = GroupRole { sends: wanted & FI_SEND != 0, receives: wanted & FI_RECV != 0 };
     let eq = shared.bindings().eq.clone().ok_or(Error::NOEQ)?;
     if E::JOINS {
         let addr = shared.inner.join(group, part)?;
@@ -208,7 +208,7 @@ unsafe fn join_multicast<E: Endpoint>(
         return Ok(());
     }
     let room = shared.multicast_room()?;
-    let addr = room.enter(Name::of(group)?, part)?;
+    let addr = room.enter(GroupAddr::of(group)?, part)?;
     let mc = Mc::open(shared, eq, context);
     let _ = mc.group.set(Joined::Multicast(addr));
     let (joining, context) = (mc.clone(), Context(context));

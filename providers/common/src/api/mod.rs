@@ -29,7 +29,7 @@ mod trigger;
 
 pub use crate::attr::{ContextAttr, RxAttr, TxAttr};
 pub(crate) use crate::lent::{bytes, copy_out};
-pub use crate::mcast::Part;
+pub use crate::mcast::GroupRole;
 pub use crate::operation::{
     AtomicOp, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
@@ -164,7 +164,7 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     const JOINS: bool = false;
     /// Joins a group of the network; returns its address for sends, one for which [`is_group`]
     /// is true.
-    fn join(&self, _group: SocketAddr, _part: Part) -> Result<fi_addr_t> {
+    fn join(&self, _group: SocketAddr, _part: GroupRole) -> Result<fi_addr_t> {
         Err(Error::NOSYS)
     }
     /// Leaves a group of the network.

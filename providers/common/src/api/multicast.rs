@@ -1,6 +1,6 @@
 //! Sends to multicast groups (FI_MULTICAST of fi_msg(3)): one part for each member.
 use super::ep::Transfer;
-use super::ep::{Parts, Role, Shared};
+use super::ep::{EpShared, Parts, Role};
 use super::{Endpoint, SendOp};
 use crate::abi::{
     self, FI_COLLECTIVE, FI_COMPLETION, FI_INJECT, FI_MSG, FI_MULTICAST, FI_SEND, FI_TAGGED,
@@ -10,7 +10,7 @@ use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::later::{Later, Outcome, Task};
-use crate::mcast::Room;
+use crate::mcast::MulticastGroups;
 use crate::reserved::{ASIDE, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -25,7 +25,7 @@ const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
 
 /// An endpoint's multicast.
 pub(super) struct Multicast {
-    pub(super) room: Arc<Room>,
+    pub(super) room: Arc<MulticastGroups>,
     /// How many sends to groups are not complete.
     pending: AtomicUsize,
 }
@@ -39,8 +39,8 @@ impl<E: Endpoint> Parts<E> {
 }
 
 /// A send to a group that is under way.
-struct Sending<E> {
-    shared: Arc<Shared<E>>,
+struct GroupSend<E> {
+    shared: Arc<EpShared<E>>,
     /// The completion of the whole send.
     of: Completion,
     flags: u64,
@@ -53,7 +53,7 @@ struct Sending<E> {
     _copy: Option<Box<[u8]>>,
 }
 
-impl<E: Endpoint> Sending<E> {
+impl<E: Endpoint> GroupSend<E> {
     /// Notes that the message to one member is over.
     fn part_over(&self, result: Result) {
         if let Err(error) = result {
@@ -84,7 +84,7 @@ impl<E: Endpoint> Sending<E> {
     }
 }
 
-impl<E: Endpoint> Shared<E> {
+impl<E: Endpoint> EpShared<E> {
     /// Begins to hear peers' notices, when an endpoint with FI_COLLECTIVE or FI_MULTICAST is
     /// enabled.
     pub(super) fn hear_of_groups(self: &Arc<Self>) -> Result {
@@ -100,13 +100,13 @@ impl<E: Endpoint> Shared<E> {
         }
         let own = Addr::read(av.format(), &self.inner.getname()?)?;
         let weak: Weak<Self> = Arc::downgrade(self);
-        let room = Room::new(weak, later.clone(), self.lane(), av, own.port());
+        let room = MulticastGroups::new(weak, later.clone(), self.lane(), av, own.port());
         let _ = self.multicast.set(Multicast { room, pending: AtomicUsize::new(0) });
         Ok(())
     }
 
     /// The endpoint's multicast groups; an error if it has none.
-    pub(super) fn multicast_room(&self) -> Result<&Room> {
+    pub(super) fn multicast_room(&self) -> Result<&MulticastGroups> {
         Ok(&self.multicast.get().ok_or(Error::NOSYS)?.room)
     }
 
@@ -155,7 +155,7 @@ impl<E: Endpoint> Shared<E> {
         }
         multicast.pending.fetch_add(1, Ordering::Relaxed);
         let what = if tagged { FI_TAGGED } else { FI_MSG };
-        let sending = Arc::new(Sending {
+        let sending = Arc::new(GroupSend {
             shared: self.clone(),
             of: Completion::of(context, FI_SEND | what | FI_MULTICAST, 0),
             flags,
@@ -184,7 +184,7 @@ impl<E: Endpoint> Shared<E> {
         later: &Arc<Later>,
         part: Transfer,
         context: Context,
-        sending: &Arc<Sending<E>>,
+        sending: &Arc<GroupSend<E>>,
     ) {
         let (shared, of_later, sending) = (self.clone(), later.clone(), sending.clone());
         let post = move || match shared.post(part.clone()) {

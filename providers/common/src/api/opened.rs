@@ -7,40 +7,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A fabric or domain by what it was opened as.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Object {
+enum OpenedObject {
     Fabric(*mut fid_fabric),
     Domain(*mut fid_fabric, *mut fid_domain),
 }
 
 // SAFETY: pointers that are compared and handed back, never followed.
-unsafe impl Send for Object {}
+unsafe impl Send for OpenedObject {}
 
 /// Everything open of this plug-in, in the order of opening.
-static OPEN: Mutex<Vec<(CString, Object)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(CString, OpenedObject)>> = Mutex::new(Vec::new());
 
-fn open() -> MutexGuard<'static, Vec<(CString, Object)>> {
+fn open() -> MutexGuard<'static, Vec<(CString, OpenedObject)>> {
     // A push or a removal is whole or has not happened.
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes that a fabric of this name was opened.
 pub(super) fn add_fabric(name: &CStr, fabric: *mut fid_fabric) {
-    open().push((name.to_owned(), Object::Fabric(fabric)));
+    open().push((name.to_owned(), OpenedObject::Fabric(fabric)));
 }
 
 /// Notes that a domain of this name was opened on a fabric.
 pub(super) fn add_domain(name: &CStr, fabric: *mut fid_fabric, domain: *mut fid_domain) {
-    open().push((name.to_owned(), Object::Domain(fabric, domain)));
+    open().push((name.to_owned(), OpenedObject::Domain(fabric, domain)));
 }
 
 /// Forgets a fabric that is closed.
 pub(super) fn remove_fabric(fabric: *mut fid_fabric) {
-    open().retain(|(_, object)| *object != Object::Fabric(fabric));
+    open().retain(|(_, object)| *object != OpenedObject::Fabric(fabric));
 }
 
 /// Forgets a domain that is closed.
 pub(super) fn remove_domain(domain: *mut fid_domain) {
-    open().retain(|(_, object)| !matches!(object, Object::Domain(_, this) if *this == domain));
+    open()
+        .retain(|(_, object)| !matches!(object, OpenedObject::Domain(_, this) if *this == domain));
 }
 
 /// Drops the infos of other fabrics and domains than hints ask for by object,
@@ -53,19 +54,17 @@ pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
     }
     let asked_fabric = hints.and_then(InfoRef::fabric).map(|attr| attr.fabric);
     let asked_domain = hints.and_then(InfoRef::domain).map(|attr| attr.domain);
-    let is_wanted_domain =
-        |object: &Object| matches!(object, Object::Domain(_, this) if Some(*this) == asked_domain);
+    let is_wanted_domain = |object: &OpenedObject| matches!(object, OpenedObject::Domain(_, this) if Some(*this) == asked_domain);
     // Hints that ask for a domain ask for its fabric as well.
     let wanted_fabric = open
         .iter()
         .find_map(|(_, object)| match object {
-            Object::Domain(on, _) if is_wanted_domain(object) => Some(*on),
+            OpenedObject::Domain(on, _) if is_wanted_domain(object) => Some(*on),
             _ => None,
         })
         .or(asked_fabric);
-    let is_wanted_fabric =
-        |object: &Object| matches!(object, Object::Fabric(this) if Some(*this) == wanted_fabric);
-    let name_of = |is: &dyn Fn(&Object) -> bool| {
+    let is_wanted_fabric = |object: &OpenedObject| matches!(object, OpenedObject::Fabric(this) if Some(*this) == wanted_fabric);
+    let name_of = |is: &dyn Fn(&OpenedObject) -> bool| {
         open.iter().find(|(_, object)| is(object)).map(|(name, _)| name.as_c_str())
     };
     let fabric_name = name_of(&is_wanted_fabric);
@@ -75,20 +74,20 @@ pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
             && (domain_name.is_none() || info.as_ref().domain_name() == domain_name)
     });
     for info in infos.iter_mut() {
-        let first = |name: Option<&CStr>, is: &dyn Fn(&Object) -> bool| {
+        let first = |name: Option<&CStr>, is: &dyn Fn(&OpenedObject) -> bool| {
             let name = name?;
             open.iter().find(|(of, object)| of.as_c_str() == name && is(object)).map(|(_, o)| o)
         };
         let fabric = info.as_ref().fabric_name();
         let fabric = first(fabric, &is_wanted_fabric)
-            .or_else(|| first(fabric, &|object| matches!(object, Object::Fabric(_))));
-        let Some(&Object::Fabric(fabric)) = fabric else { continue };
+            .or_else(|| first(fabric, &|object| matches!(object, OpenedObject::Fabric(_))));
+        let Some(&OpenedObject::Fabric(fabric)) = fabric else { continue };
         let domain = info.as_ref().domain_name();
         let domain = first(domain, &is_wanted_domain).or_else(|| {
-            first(domain, &|object| matches!(object, Object::Domain(on, _) if *on == fabric))
+            first(domain, &|object| matches!(object, OpenedObject::Domain(on, _) if *on == fabric))
         });
         let domain = match domain {
-            Some(&Object::Domain(_, domain)) => domain,
+            Some(&OpenedObject::Domain(_, domain)) => domain,
             _ => std::ptr::null_mut(),
         };
         info.set_fabric(fabric);

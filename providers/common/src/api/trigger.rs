@@ -7,7 +7,7 @@
 //! again when its time has come; its completion goes to a counter of its own.
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
-use super::ep::{EpFid, RX_FLAGS, Shared, TX_FLAGS, Transfer};
+use super::ep::{EpFid, EpShared, RX_FLAGS, TX_FLAGS, Transfer};
 use super::{Domain, Endpoint, RecvOp, SendOp, ep, rma};
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_CLASS_CNTR, FI_COMPLETION, FI_INJECT, FI_MSG, FI_RECV,
@@ -21,7 +21,7 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
-use crate::later::{Aside, InUse, Later, Name, Outcome, Request, Task};
+use crate::later::{Aside, DeferredRequest, InUse, Later, Outcome, RequestName, Task};
 use crate::ledger::Ledger;
 use crate::notices::Port;
 use crate::object::Object;
@@ -91,8 +91,8 @@ impl<E: Endpoint> EpFid<E> {
             let of = Completion::of(context, kind, 0);
             shared.report(CompletionError::new(of, Error::CANCELED));
         };
-        let request = Request {
-            name: Name::Operation(context.0 as usize),
+        let request = DeferredRequest {
+            name: RequestName::Operation(context.0 as usize),
             task: Task::new(lane, run),
             counters: Vec::new(),
             cancelled: Some(Box::new(cancelled)),
@@ -103,7 +103,7 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
-impl<E: Endpoint> Port for Shared<E> {
+impl<E: Endpoint> Port for EpShared<E> {
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
         self.post(Transfer::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
     }
@@ -123,7 +123,7 @@ impl<E: Endpoint> Port for Shared<E> {
     }
 }
 
-impl<E: Endpoint> Shared<E> {
+impl<E: Endpoint> EpShared<E> {
     /// The lane of this endpoint's tasks.
     pub(super) fn lane(&self) -> usize {
         std::ptr::from_ref(self) as usize
@@ -166,7 +166,7 @@ impl<E: Endpoint> Shared<E> {
 
     /// fi_cancel of an operation that still waits for its counter; false if there is none.
     pub(super) fn cancel_triggered(&self, context: *mut c_void) -> bool {
-        let name = Name::Operation(context as usize);
+        let name = RequestName::Operation(context as usize);
         self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
     }
 
@@ -199,13 +199,13 @@ unsafe fn counter(cntr: *mut fid_cntr, later: &Arc<Later>) -> Result<Arc<Cntr>> 
 
 /// Deferred work of the application (struct fi_deferred_work).
 #[derive(Clone, Copy)]
-struct Work(*const fi_deferred_work);
+struct DeferredWork(*const fi_deferred_work);
 
 // SAFETY: fi_trigger(3): the structures are the library's, not a thread's, until
 // the work is done or taken back.
-unsafe impl Send for Work {}
+unsafe impl Send for DeferredWork {}
 
-impl Work {
+impl DeferredWork {
     /// The transfer that the work is, and the flags it was given.
     ///
     /// # Safety
@@ -278,7 +278,7 @@ impl Work {
 
     /// The task of deferred work that is a transfer, and the counters it needs.
     ///
-    /// # Safety The contract of [`Work::op`].
+    /// # Safety The contract of [`DeferredWork::op`].
     unsafe fn transfer<E: Endpoint>(self, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
         // Errors in the work are reported now, not when its time has come.
         // SAFETY: by this function's contract.
@@ -346,7 +346,7 @@ impl Work {
 
     /// The task of deferred work that changes a counter, and that counter.
     ///
-    /// # Safety The contract of [`Work::op`].
+    /// # Safety The contract of [`DeferredWork::op`].
     unsafe fn count(self, set: bool, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
         // SAFETY: by this function's contract; the type says which member it is.
         let (work, op) = unsafe { (&*self.0, (*self.0).op.cntr.as_ref().ok_or(Error::INVAL)?) };
@@ -384,7 +384,7 @@ fn renamed(outcome: Outcome, context: Context) -> Outcome {
     }
 }
 
-impl<E: Endpoint> Shared<E> {
+impl<E: Endpoint> EpShared<E> {
     /// Counts deferred work that is done, and reports it to the endpoint's queue and counter if
     /// the flags of the work ask for that.
     fn finish(&self, asked: u64, to: Option<Arc<InUse>>, outcome: Outcome) {
@@ -413,7 +413,7 @@ impl<E: Endpoint> Shared<E> {
 /// # Safety
 /// `work` is as fi_trigger(3) says.
 unsafe fn queue<D: Domain>(later: &Arc<Later>, work: *const fi_deferred_work) -> Result {
-    let of = Work(work);
+    let of = DeferredWork(work);
     // SAFETY: by this function's contract.
     let work = unsafe { work.as_ref() }.ok_or(Error::INVAL)?;
     // SAFETY: by this function's contract.
@@ -424,8 +424,8 @@ unsafe fn queue<D: Domain>(later: &Arc<Later>, work: *const fi_deferred_work) ->
     let (task, counters) = unsafe {
         if set || add { of.count(set, later) } else { of.transfer::<D::Endpoint>(later) }
     }?;
-    let name = Name::Work(of.0 as usize);
-    later.defer(&cntr, work.threshold, Request { name, task, counters, cancelled: None });
+    let name = RequestName::Work(of.0 as usize);
+    later.defer(&cntr, work.threshold, DeferredRequest { name, task, counters, cancelled: None });
     later.run();
     Ok(())
 }
@@ -466,7 +466,7 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
             match command {
                 abi::FI_QUEUE_WORK => queue::<D>(later, arg.cast()),
                 abi::FI_CANCEL_WORK if arg.is_null() => Err(Error::INVAL),
-                abi::FI_CANCEL_WORK => later.cancel(Name::Work(arg as usize)),
+                abi::FI_CANCEL_WORK => later.cancel(RequestName::Work(arg as usize)),
                 abi::FI_FLUSH_WORK => {
                     later.flush(flushed(arg, later)?.as_deref());
                     Ok(())

@@ -79,7 +79,7 @@ pub struct Taken<R> {
 
 /// A receive in the index.
 #[derive(Debug)]
-struct Entry<R> {
+struct PostedEntry<R> {
     of: Taken<R>,
     class: u32,
     prev: u32,
@@ -111,7 +111,7 @@ pub struct Posted<R> {
     /// All receives by age, while they are few.
     few: VecDeque<Taken<R>>,
     /// All receives, once they are many and until none is left.
-    entries: Slab<Entry<R>>,
+    entries: Slab<PostedEntry<R>>,
     /// Receives in the index that are searched one by one, by age.
     searched: List,
     /// Hash table of the other receives in the index, by what they match.
@@ -198,7 +198,8 @@ impl<R> Posted<R> {
         if self.entries.is_empty() || self.entries.len() >= self.buckets.len() * 2 {
             self.rebuild();
         }
-        let id = self.entries.insert(Entry { of: taken, class: WILD, prev: NONE, next: NONE });
+        let id =
+            self.entries.insert(PostedEntry { of: taken, class: WILD, prev: NONE, next: NONE });
         self.index(id, by_age);
     }
 
@@ -206,7 +207,7 @@ impl<R> Posted<R> {
     #[cold]
     fn rebuild(&mut self) {
         for of in std::mem::take(&mut self.few) {
-            self.entries.insert(Entry { of, class: WILD, prev: NONE, next: NONE });
+            self.entries.insert(PostedEntry { of, class: WILD, prev: NONE, next: NONE });
         }
         let ids = self.by_age();
         if self.buckets.len() < ids.len() {
@@ -433,7 +434,7 @@ impl<R> Posted<R> {
 }
 
 #[derive(Debug)]
-struct Message<U> {
+struct KeptMessage<U> {
     value: U,
     tag: u64,
     src: u64,
@@ -448,12 +449,12 @@ struct Message<U> {
 
 /// A message's place in a list of an index.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ListLinks {
     prev: u32,
     next: u32,
 }
 
-impl Link {
+impl ListLinks {
     const NONE: Self = Self { prev: NONE, next: NONE };
 }
 
@@ -466,7 +467,7 @@ struct Index {
     /// Hash table of the messages; those of one hash are in a list by age.
     buckets: Box<[List]>,
     /// Places in the lists, by the messages' numbers.
-    links: Vec<Link>,
+    links: Vec<ListLinks>,
     /// The value of the messages' `clock` when the index was used last.
     wanted: u64,
 }
@@ -483,18 +484,18 @@ impl Index {
     }
 
     /// Adds a message behind those of its hash that are older; mostly it is the youngest.
-    fn link<U>(&mut self, id: u32, messages: &Slab<Message<U>>, seed: Seed) {
+    fn link<U>(&mut self, id: u32, messages: &Slab<KeptMessage<U>>, seed: Seed) {
         let message = &messages[id];
         let bucket = self.bucket(seed, message.src, message.tag);
         let list = &mut self.buckets[bucket];
         if self.links.len() <= id as usize {
-            self.links.resize(id as usize + 1, Link::NONE);
+            self.links.resize(id as usize + 1, ListLinks::NONE);
         }
         let (mut prev, mut next) = (list.tail, NONE);
         while prev != NONE && messages[prev].seq > message.seq {
             (prev, next) = (self.links[prev as usize].prev, prev);
         }
-        self.links[id as usize] = Link { prev, next };
+        self.links[id as usize] = ListLinks { prev, next };
         match prev {
             NONE => list.head = id,
             prev => self.links[prev as usize].next = id,
@@ -505,11 +506,11 @@ impl Index {
         }
     }
 
-    fn unlink<U>(&mut self, id: u32, messages: &Slab<Message<U>>, seed: Seed) {
+    fn unlink<U>(&mut self, id: u32, messages: &Slab<KeptMessage<U>>, seed: Seed) {
         let message = &messages[id];
         let bucket = self.bucket(seed, message.src, message.tag);
         let list = &mut self.buckets[bucket];
-        let Link { prev, next } = self.links[id as usize];
+        let ListLinks { prev, next } = self.links[id as usize];
         match prev {
             NONE => list.head = next,
             prev => self.links[prev as usize].next = next,
@@ -529,7 +530,7 @@ impl Index {
 /// as there are many messages. Programs have few kinds.
 #[derive(Debug)]
 pub struct Unexpected<U> {
-    messages: Slab<Message<U>>,
+    messages: Slab<KeptMessage<U>>,
     order: List,
     /// By tag; then those that receives gave reason for.
     indices: Vec<Index>,
@@ -569,7 +570,7 @@ impl<U> Unexpected<U> {
     /// What a message takes of memory beside what is kept for it elsewhere: its place
     /// here, and in tables that are at most half empty.
     pub const COST: usize =
-        2 * (size_of::<Message<U>>() + 8 + 2 * size_of::<Link>()) + 2 * size_of::<List>();
+        2 * (size_of::<KeptMessage<U>>() + 8 + 2 * size_of::<ListLinks>()) + 2 * size_of::<List>();
 
     /// Room for another message; -FI_ENOMEM if there is none.
     pub fn reserve(&mut self) -> Result {
@@ -590,7 +591,7 @@ impl<U> Unexpected<U> {
         }
         let (seq, prev) = (self.next_seq, self.order.tail);
         self.next_seq += 1;
-        let message = Message { value, tag, src, seq, prev, next: NONE, listed: true };
+        let message = KeptMessage { value, tag, src, seq, prev, next: NONE, listed: true };
         let id = self.messages.insert(message);
         match prev {
             NONE => self.order.head = id,
@@ -731,7 +732,7 @@ impl<U> Unexpected<U> {
         for index in &mut self.indices {
             index.unlink(id, &self.messages, self.seed);
         }
-        let Message { prev, next, .. } = self.messages[id];
+        let KeptMessage { prev, next, .. } = self.messages[id];
         match prev {
             NONE => self.order.head = next,
             prev => self.messages[prev].next = next,

@@ -67,12 +67,12 @@ pub trait Progress: Send + Sync {
 /// would wake for every message and fight for the engine's lock.
 #[derive(Debug)]
 pub struct Thread {
-    shared: Arc<Shared>,
+    shared: Arc<Attendance>,
     worker: Worker,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Attendance {
     stop: AtomicBool,
     wake: EventFd,
     turns: AtomicU64,
@@ -96,7 +96,7 @@ const SHAKEN_MOST: Duration = LOOK_IN;
 impl Thread {
     /// Starts the thread. It ends when this is dropped, or when `engine` is gone.
     pub fn start(name: &str, engine: Weak<dyn Progress>) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Attendance {
             stop: AtomicBool::new(false),
             wake: EventFd::new()?,
             turns: AtomicU64::new(0),
@@ -114,7 +114,7 @@ impl Thread {
     }
 }
 
-fn run(shared: &Shared, epoll: &Epoll, engine: &Weak<dyn Progress>) {
+fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     let mut seen = 0;
     let (mut stand_back, mut shaken) = (STAND_BACK, SHAKEN);
     while !shared.stop.load(Ordering::Acquire) {

@@ -10,13 +10,13 @@ pub const NONE: u32 = u32::MAX;
 /// grown to what is needed.
 #[derive(Debug)]
 pub struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<Cell<T>>,
     free: u32,
     len: usize,
 }
 
 #[derive(Debug)]
-enum Slot<T> {
+enum Cell<T> {
     Used(T),
     Free(u32),
 }
@@ -33,14 +33,14 @@ impl<T> Slab<T> {
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         if self.free == NONE {
-            self.slots.push(Slot::Used(value));
+            self.slots.push(Cell::Used(value));
             return (self.slots.len() - 1) as u32;
         }
         let index = self.free;
-        if let Slot::Free(next) = self.slots[index as usize] {
+        if let Cell::Free(next) = self.slots[index as usize] {
             self.free = next;
         }
-        self.slots[index as usize] = Slot::Used(value);
+        self.slots[index as usize] = Cell::Used(value);
         index
     }
 
@@ -59,15 +59,15 @@ impl<T> Slab<T> {
     #[inline(always)]
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let slot = self.slots.get_mut(index as usize)?;
-        if matches!(slot, Slot::Free(_)) {
+        if matches!(slot, Cell::Free(_)) {
             return None;
         }
         self.len -= 1;
-        let old = std::mem::replace(slot, Slot::Free(self.free));
+        let old = std::mem::replace(slot, Cell::Free(self.free));
         self.free = index;
         match old {
-            Slot::Used(value) => Some(value),
-            Slot::Free(_) => None,
+            Cell::Used(value) => Some(value),
+            Cell::Free(_) => None,
         }
     }
 
@@ -75,7 +75,7 @@ impl<T> Slab<T> {
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
         match self.slots.get(index as usize) {
-            Some(Slot::Used(value)) => Some(value),
+            Some(Cell::Used(value)) => Some(value),
             _ => None,
         }
     }
@@ -84,7 +84,7 @@ impl<T> Slab<T> {
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         match self.slots.get_mut(index as usize) {
-            Some(Slot::Used(value)) => Some(value),
+            Some(Cell::Used(value)) => Some(value),
             _ => None,
         }
     }
@@ -102,16 +102,16 @@ impl<T> Slab<T> {
     /// All values with their indices, in the order of the indices.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
-            Slot::Used(value) => Some((index as u32, value)),
-            Slot::Free(_) => None,
+            Cell::Used(value) => Some((index as u32, value)),
+            Cell::Free(_) => None,
         })
     }
 
     /// All values to change, with their indices.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| match slot {
-            Slot::Used(value) => Some((index as u32, value)),
-            Slot::Free(_) => None,
+            Cell::Used(value) => Some((index as u32, value)),
+            Cell::Free(_) => None,
         })
     }
 }

@@ -123,8 +123,8 @@ impl Eq {
     /// The next event; `None` when there is none.
     pub fn read(&self) -> Result<Option<Event>> {
         #[repr(C, align(16))]
-        struct Room([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
-        let mut room = Room([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        struct EventRoom([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        let mut room = EventRoom([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut event = 0u32;
         let _uncancelled = Uncancelled::new();
         // SAFETY: the queue is open, the room is as long as said.

@@ -15,7 +15,7 @@ mod queue;
 mod wait;
 
 pub use cm::{Eq, Event, Passive};
-pub use queue::{Cq, Done, Endpoint, Entries, Entry, SharedRx};
+pub use queue::{CoreEntry, Cq, Done, Endpoint, Entries, SharedRx};
 pub use wait::WaitSet;
 
 use crate::abi::{
@@ -26,7 +26,7 @@ use crate::boundary::Uncancelled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{CORE_PROV_ONLY, Era, GETINFO_INTERNAL, InfoBuf, InfoChain, dup_raw};
-use crate::mr::{Backed, Backing, Count, Wanted};
+use crate::mr::{Backed, Backing, Count, RegionRequest};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -376,25 +376,25 @@ impl Regions {
 }
 
 impl Backing for Regions {
-    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)> {
-        let Wanted { base, len, access, offset, key, .. } = *wanted;
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+        let RegionRequest { base, len, access, offset, key, .. } = *wanted;
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
         let region = match &self.basic {
             None => self.domain.register(iov, access, offset, key)?,
             Some(keys) => self.domain.register_any(iov, access, base as u64, || keys.draw())?,
         };
-        Ok((region.key(), Box::new(Registered { region, cntr: OnceLock::new() })))
+        Ok((region.key(), Box::new(CoreRegistration { region, cntr: OnceLock::new() })))
     }
 }
 
 /// One of the application's regions. Fields close in this order.
-struct Registered {
+struct CoreRegistration {
     region: Region,
     /// The counter of peers' writes to the region.
     cntr: OnceLock<Arc<Cntr>>,
 }
 
-impl Backed for Registered {
+impl Backed for CoreRegistration {
     fn count(&self) -> Result<Count> {
         let cntr = Cntr::open(&self.region.domain)?;
         let (mr, to) = (self.region.raw.as_ptr().cast(), cntr.raw.as_ptr().cast());

@@ -39,7 +39,7 @@ struct Flight {
     token: u64,
     /// The endpoint or shared receive context the transfer was posted to.
     owner: u32,
-    kind: Kind,
+    kind: CoreOpKind,
     /// Tells the transfer from earlier ones in the same slot.
     number: u32,
     /// Neighbours in the list of its owner's transfers.
@@ -49,7 +49,7 @@ struct Flight {
 
 /// How much of a completion queue a kind of transfer may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum CoreOpKind {
     /// Anything but a receive: all that is left.
     Transfer,
     /// A receive without which nothing can come: up to half of the queue.
@@ -79,18 +79,18 @@ impl Flights {
         buf: Option<Buf>,
         token: u64,
         owner: u32,
-        kind: Kind,
+        kind: CoreOpKind,
     ) -> core::result::Result<usize, Option<Buf>> {
         let fits = self.slab.len() < self.room
             && match kind {
-                Kind::Transfer => true,
-                Kind::FirstRecv => self.receives < self.room / 2,
-                Kind::MoreRecv => self.receives < self.room / 4,
+                CoreOpKind::Transfer => true,
+                CoreOpKind::FirstRecv => self.receives < self.room / 2,
+                CoreOpKind::MoreRecv => self.receives < self.room / 4,
             };
         if !fits {
             return Err(buf);
         }
-        self.receives += usize::from(kind != Kind::Transfer);
+        self.receives += usize::from(kind != CoreOpKind::Transfer);
         // Never 0, so that no context is null.
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let number = self.numbers;
@@ -123,7 +123,7 @@ impl Flights {
     #[inline]
     fn remove(&mut self, id: u32) -> Option<Flight> {
         let flight = self.slab.remove(id)?;
-        self.receives -= usize::from(flight.kind != Kind::Transfer);
+        self.receives -= usize::from(flight.kind != CoreOpKind::Transfer);
         if let Some(prev) = self.slab.get_mut(flight.prev) {
             prev.next = flight.next;
         }
@@ -194,7 +194,7 @@ unsafe impl Send for Entries {}
 
 /// One entry of [`Entries`].
 #[derive(Clone, Copy)]
-pub struct Entry<'a> {
+pub struct CoreEntry<'a> {
     of: &'a fi_cq_tagged_entry,
     src: fi_addr_t,
 }
@@ -212,14 +212,14 @@ impl Entries {
 
     /// The next entry, once each.
     #[inline(always)]
-    pub fn take_next(&mut self) -> Option<Entry<'_>> {
+    pub fn take_next(&mut self) -> Option<CoreEntry<'_>> {
         if self.next == self.len {
             return None;
         }
         let at = self.next;
         self.next += 1;
         // SAFETY: the core wrote `len` entries, and all up to there are looked at once.
-        Some(Entry { of: unsafe { self.room[at].assume_init_ref() }, src: self.from[at] })
+        Some(CoreEntry { of: unsafe { self.room[at].assume_init_ref() }, src: self.from[at] })
     }
 }
 
@@ -229,9 +229,9 @@ impl std::fmt::Debug for Entries {
     }
 }
 
-impl std::fmt::Debug for Entry<'_> {
+impl std::fmt::Debug for CoreEntry<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({:#x}, {} bytes)", self.of.flags, self.of.len)
+        write!(f, "CoreEntry({:#x}, {} bytes)", self.of.flags, self.of.len)
     }
 }
 
@@ -356,7 +356,7 @@ impl Cq {
 
     /// The transfer that an entry completes; none if its endpoint was closed meanwhile.
     #[inline]
-    pub fn done(&self, entry: Entry<'_>) -> Option<Done> {
+    pub fn done(&self, entry: CoreEntry<'_>) -> Option<Done> {
         let of = entry.of;
         let flight = self.flights.lock_within().take(of.op_context as usize);
         let mut done = done(flight, of.flags, of.len, of.data, None)?;
@@ -394,7 +394,7 @@ impl Cq {
         buf: Buf,
         token: u64,
         owner: u32,
-        kind: Kind,
+        kind: CoreOpKind,
     ) -> core::result::Result<usize, (Error, Buf)> {
         let added = self.flights.lock_within().add(Some(buf), token, owner, kind);
         added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(Buf::none)))
@@ -485,7 +485,7 @@ impl SharedRx {
     #[inline(always)]
     pub fn pass_on(
         &self,
-        entry: Entry<'_>,
+        entry: CoreEntry<'_>,
         take: impl FnOnce(fi_addr_t, &[u8]) -> bool,
     ) -> Option<core::result::Result<(), Buf>> {
         let of = entry.of;
@@ -511,7 +511,7 @@ impl SharedRx {
     /// Posts a buffer for a message of any endpoint.
     pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
         // SAFETY: open.
-        unsafe { post(self.raw, &self.cq, self.owner, buf, token, Kind::FirstRecv) }
+        unsafe { post(self.raw, &self.cq, self.owner, buf, token, CoreOpKind::FirstRecv) }
     }
 }
 
@@ -552,7 +552,7 @@ unsafe fn post(
     owner: u32,
     buf: Buf,
     token: u64,
-    kind: Kind,
+    kind: CoreOpKind,
 ) -> core::result::Result<(), (Error, Buf)> {
     let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
     let context = cq.depart(buf, token, owner, kind)?;
@@ -625,7 +625,7 @@ impl Endpoint {
     /// queue will tell. Takes as long as it has receives posted.
     pub fn has_transfers(&self) -> bool {
         let flights = self.cq.flights.lock_within();
-        flights.of(self.owner).any(|(_, flight)| flight.kind == Kind::Transfer)
+        flights.of(self.owner).any(|(_, flight)| flight.kind == CoreOpKind::Transfer)
     }
 
     /// Opens an endpoint as `info` describes it, and enables it. Events name it
@@ -732,7 +732,7 @@ impl Endpoint {
         token: u64,
         first: bool,
     ) -> core::result::Result<(), (Error, Buf)> {
-        let kind = if first { Kind::FirstRecv } else { Kind::MoreRecv };
+        let kind = if first { CoreOpKind::FirstRecv } else { CoreOpKind::MoreRecv };
         // SAFETY: open.
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
     }
@@ -813,7 +813,7 @@ impl Endpoint {
         }
         let (base, desc) = (buf.base.as_ptr(), buf.desc());
         let len = len.min(buf.len);
-        let context = self.cq.depart(buf, token, self.owner, Kind::Transfer)?;
+        let context = self.cq.depart(buf, token, self.owner, CoreOpKind::Transfer)?;
         let sent = (|| {
             // SAFETY: open; the memory stays with the queue until the completion.
             unsafe {
@@ -851,7 +851,7 @@ impl Endpoint {
         for (desc, region) in desc[1..].iter_mut().zip(regions) {
             *desc = region.desc();
         }
-        let context = self.cq.depart(buf, token, self.owner, Kind::Transfer)?;
+        let context = self.cq.depart(buf, token, self.owner, CoreOpKind::Transfer)?;
         let message = fi_msg {
             msg_iov: iov.as_ptr(),
             desc: desc.as_mut_ptr(),
@@ -961,7 +961,8 @@ impl Endpoint {
             let Ok(len) = usize::try_from(segment.len) else { return Err((Error::INVAL, buf)) };
             *place = fi_rma_iov { addr: segment.addr, len, key: segment.key };
         }
-        let added = self.cq.flights.lock_within().add(buf, what.token, self.owner, Kind::Transfer);
+        let added =
+            self.cq.flights.lock_within().add(buf, what.token, self.owner, CoreOpKind::Transfer);
         let context = added.map_err(|buf| (Error::AGAIN, buf))?;
         let message = fi_msg_rma {
             msg_iov: iov.as_ptr(),
@@ -1021,15 +1022,15 @@ mod tests {
                 (0..most).map_while(|_| flights.add(None, 0, 0, kind).ok()).collect();
             (taken.len(), taken[0])
         };
-        assert_eq!(add(Kind::MoreRecv, 100).0, 4);
-        let (first, one) = add(Kind::FirstRecv, 100);
+        assert_eq!(add(CoreOpKind::MoreRecv, 100).0, 4);
+        let (first, one) = add(CoreOpKind::FirstRecv, 100);
         assert_eq!(first, 4);
-        assert_eq!(add(Kind::Transfer, 100).0, 8);
-        assert!(flights.add(None, 0, 0, Kind::Transfer).is_err());
+        assert_eq!(add(CoreOpKind::Transfer, 100).0, 8);
+        assert!(flights.add(None, 0, 0, CoreOpKind::Transfer).is_err());
         assert!(flights.take(one).is_some());
-        assert!(flights.add(None, 0, 0, Kind::MoreRecv).is_err());
-        assert!(flights.add(None, 0, 0, Kind::FirstRecv).is_ok());
-        assert!(flights.add(None, 0, 0, Kind::FirstRecv).is_err());
+        assert!(flights.add(None, 0, 0, CoreOpKind::MoreRecv).is_err());
+        assert!(flights.add(None, 0, 0, CoreOpKind::FirstRecv).is_ok());
+        assert!(flights.add(None, 0, 0, CoreOpKind::FirstRecv).is_err());
         assert_eq!(flights.take_all(0).len(), 16);
         assert_eq!(flights.receives, 0);
     }
@@ -1039,7 +1040,7 @@ mod tests {
         let mut flights = Flights { room: 100, ..Default::default() };
         let owners = [flights.owners.insert(NONE), flights.owners.insert(NONE)];
         let contexts: Vec<_> = (0..20)
-            .map(|i| flights.add(None, i, owners[i as usize % 2], Kind::Transfer).unwrap())
+            .map(|i| flights.add(None, i, owners[i as usize % 2], CoreOpKind::Transfer).unwrap())
             .collect();
         // The first, the last and one in the middle complete; others take their places.
         for done in [0, 18, 6] {
@@ -1047,7 +1048,7 @@ mod tests {
         }
         assert!(flights.take(contexts[6]).is_none());
         for token in [100, 101] {
-            flights.add(None, token, owners[0], Kind::Transfer).unwrap();
+            flights.add(None, token, owners[0], CoreOpKind::Transfer).unwrap();
         }
         let tokens = |all: Vec<Flight>| all.into_iter().map(|one| one.token).collect::<Vec<_>>();
         assert_eq!(tokens(flights.take_all(owners[0])), [2, 4, 8, 10, 12, 14, 16, 100, 101]);

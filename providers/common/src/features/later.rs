@@ -65,7 +65,7 @@ impl Task {
 
 /// The name by which a request that waits for a counter is taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Name {
+pub(crate) enum RequestName {
     /// Deferred work, by the address of its structure.
     Work(usize),
     /// A triggered operation, by its context.
@@ -73,8 +73,8 @@ pub(crate) enum Name {
 }
 
 /// A request that waits for a counter.
-pub(crate) struct Request {
-    pub(crate) name: Name,
+pub(crate) struct DeferredRequest {
+    pub(crate) name: RequestName,
     pub(crate) task: Task,
     /// The counters that the request needs, which cannot be closed meanwhile.
     pub(crate) counters: Vec<InUse>,
@@ -82,13 +82,13 @@ pub(crate) struct Request {
     pub(crate) cancelled: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Request {
+impl DeferredRequest {
     /// Whether the counter has reached the threshold. For deferred work failures count as well,
     /// for triggered operations they do not (fi_trigger(3)).
     fn is_due(&self, cntr: &Cntr, threshold: u64) -> bool {
         match self.name {
-            Name::Work(_) => cntr.sum() >= threshold,
-            Name::Operation(_) => cntr.value() >= threshold,
+            RequestName::Work(_) => cntr.sum() >= threshold,
+            RequestName::Operation(_) => cntr.value() >= threshold,
         }
     }
 }
@@ -111,15 +111,15 @@ impl Drop for InUse {
 
 /// Requests by their counter, threshold, and the order of their coming.
 #[derive(Default)]
-struct Waiting {
-    by_cntr: HashMap<usize, BTreeMap<(u64, u64), Request>>,
+struct WaitingRequests {
+    by_cntr: HashMap<usize, BTreeMap<(u64, u64), DeferredRequest>>,
     came: u64,
 }
 
-impl Waiting {
+impl WaitingRequests {
     /// Takes out the requests for which `goes` is true; the others stay in their order. The
     /// counters of requests that were taken keep a `next` that is too low, which is harmless.
-    fn take(&mut self, goes: impl Fn(usize, &Request) -> bool) -> Vec<Request> {
+    fn take(&mut self, goes: impl Fn(usize, &DeferredRequest) -> bool) -> Vec<DeferredRequest> {
         let mut taken = Vec::new();
         for (cntr, requests) in &mut self.by_cntr {
             let going: Vec<_> =
@@ -149,7 +149,7 @@ pub struct Later {
     /// Operations with [`ASIDE`] under way, by the number that is their context: the lane and
     /// what to do with the outcome.
     under_way: Mutex<Slab<(usize, Then)>>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingRequests>,
     /// Callbacks that hear of ended connections, by lane.
     listeners: Mutex<HashMap<usize, Vec<Listener>>>,
     /// Open endpoints of the domain, by the address of their fid.
@@ -298,7 +298,7 @@ impl Later {
     }
 
     /// Has a request wait for `cntr` to reach `threshold`. Runs nothing itself.
-    pub(crate) fn defer(&self, cntr: &Arc<Cntr>, threshold: u64, mut request: Request) {
+    pub(crate) fn defer(&self, cntr: &Arc<Cntr>, threshold: u64, mut request: DeferredRequest) {
         request.counters.push(InUse::new(cntr.clone()));
         let mut waiting = lock(&self.waiting);
         let came = waiting.came;
@@ -343,7 +343,7 @@ impl Later {
     }
 
     /// Takes back the request of this name; -FI_ENOENT when none waits.
-    pub(crate) fn cancel(&self, name: Name) -> Result {
+    pub(crate) fn cancel(&self, name: RequestName) -> Result {
         let taken = lock(&self.waiting).take(|_, request| request.name == name);
         if taken.is_empty() {
             return Err(Error::NOENT);
@@ -359,8 +359,8 @@ impl Later {
     /// Takes back all deferred work, or only that which waits for one counter.
     pub(crate) fn flush(&self, cntr: Option<&Cntr>) {
         let only = cntr.map(|cntr| std::ptr::from_ref(cntr) as usize);
-        let goes = |cntr: usize, request: &Request| {
-            matches!(request.name, Name::Work(_)) && only.is_none_or(|only| only == cntr)
+        let goes = |cntr: usize, request: &DeferredRequest| {
+            matches!(request.name, RequestName::Work(_)) && only.is_none_or(|only| only == cntr)
         };
         let taken = lock(&self.waiting).take(goes);
         drop(taken);
@@ -455,8 +455,8 @@ impl Aside {
 
 /// The task of a request whose threshold is reached. Its counters are in use until the task runs
 /// and no longer: who sees its effect may close them.
-fn fire(request: Request) -> Task {
-    let Request { task: Task { lane, mut run }, mut counters, .. } = request;
+fn fire(request: DeferredRequest) -> Task {
+    let DeferredRequest { task: Task { lane, mut run }, mut counters, .. } = request;
     Task::new(lane, move || {
         counters.clear();
         run()
@@ -509,9 +509,9 @@ mod tests {
     use super::*;
 
     /// Tasks that write down what they did.
-    struct Log(Arc<Mutex<Vec<u32>>>);
+    struct Order(Arc<Mutex<Vec<u32>>>);
 
-    impl Log {
+    impl Order {
         fn task(&self, lane: usize, number: u32, mut failures: u32) -> Task {
             let log = self.0.clone();
             Task::new(lane, move || {
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn what_has_to_be_tried_again_holds_up_its_own_lane_only() {
-        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        let (later, log) = (Later::new().unwrap(), Order(Arc::default()));
         later.add([log.task(1, 10, 1), log.task(2, 20, 0), log.task(1, 11, 0)]);
         later.run();
         assert_eq!(log.take(), [20]);
@@ -562,7 +562,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_lane_runs_after_it_was_stopped() {
-        let (later, log) = (Later::new().unwrap(), Log(Arc::default()));
+        let (later, log) = (Later::new().unwrap(), Order(Arc::default()));
         later.add([log.task(1, 10, 0), log.task(2, 20, 0)]);
         let context = later.expect(1, |_| panic!("of a lane that left"));
         later.leave(1);

@@ -2,7 +2,7 @@
 //! multicast tell peers of what they do.
 use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::coll::{Area, Part};
+use crate::coll::{Area, Bytes};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::later::{Later, Task};
@@ -38,14 +38,14 @@ pub(crate) trait Port: Send + Sync {
 
 /// The notices of one tag that an endpoint sends and receives. All runs as tasks of the
 /// domain, with no lock held.
-pub(crate) struct Notices {
+pub(crate) struct NoticeLine {
     port: Weak<dyn Port>,
     later: Arc<Later>,
     lane: usize,
     tag: u64,
 }
 
-impl Notices {
+impl NoticeLine {
     pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize, tag: u64) -> Arc<Self> {
         Arc::new(Self { port, later, lane, tag })
     }
@@ -65,7 +65,7 @@ impl Notices {
     ) {
         let Some(port) = self.port.upgrade() else { return };
         let Ok(area) = Area::new(LEN) else { return };
-        let whole = Part { at: 0, len: LEN };
+        let whole = Bytes { at: 0, len: LEN };
         let buf = area.recv(whole);
         let notices = self.clone();
         let context = self.later.expect(self.lane, move |outcome| {
@@ -110,7 +110,7 @@ impl Notices {
         let Some(port) = self.port.upgrade() else { return Ok(()) };
         let area = Area::new(bytes.len())?;
         area.write(0, bytes);
-        let buf = area.send(Part { at: 0, len: bytes.len() });
+        let buf = area.send(Bytes { at: 0, len: bytes.len() });
         let context = self.later.expect(self.lane, move |outcome| {
             let _sent = area;
             over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));

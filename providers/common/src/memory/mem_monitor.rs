@@ -22,32 +22,32 @@ const KEPT: usize = 64;
 
 /// The changes of memory that were reported, for any number of caches.
 #[derive(Debug)]
-pub struct Notices {
+pub struct MemoryEvents {
     /// Counts beginnings of reports.
     begun: AtomicU64,
-    ring: Mutex<Ring>,
+    ring: Mutex<EventRing>,
 }
 
 #[derive(Debug)]
-struct Ring {
+struct EventRing {
     /// Start and end of each reported range.
     ranges: [(usize, usize); KEPT],
     /// How many ranges were ever reported; the low bits are the next place.
     told: u64,
 }
 
-impl Default for Notices {
+impl Default for MemoryEvents {
     fn default() -> Self {
         Self {
             begun: AtomicU64::new(0),
-            ring: Mutex::new(Ring { ranges: [(0, 0); KEPT], told: 0 }),
+            ring: Mutex::new(EventRing { ranges: [(0, 0); KEPT], told: 0 }),
         }
     }
 }
 
 /// How far a cache has read the reports.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReadUpTo {
     begun: u64,
     told: u64,
 }
@@ -65,8 +65,8 @@ impl Changes {
     }
 }
 
-impl Notices {
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+impl MemoryEvents {
+    fn ring(&self) -> MutexGuard<'_, EventRing> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,15 +84,15 @@ impl Notices {
     }
 
     /// The present position: reports from now on count.
-    pub(crate) fn now(&self) -> Seen {
+    pub(crate) fn now(&self) -> ReadUpTo {
         let ring = self.ring();
-        Seen { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
+        ReadUpTo { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
     }
 
     /// The changes reported since `seen`, which is set to the present position; none if there
     /// are none.
     #[inline]
-    pub(crate) fn since(&self, seen: &mut Seen) -> Option<Changes> {
+    pub(crate) fn since(&self, seen: &mut ReadUpTo) -> Option<Changes> {
         if self.begun.load(Ordering::SeqCst) == seen.begun {
             return None;
         }
@@ -112,8 +112,8 @@ impl Notices {
     }
 }
 
-/// What watches memory and reports to [`Notices`].
-pub(crate) trait Source: Send + Sync {
+/// What watches memory and reports to [`MemoryEvents`].
+pub(crate) trait MemoryWatch: Send + Sync {
     /// Reports changes of these pages from now on. They may be watched already.
     fn watch(&self, pages: Range<usize>) -> Result;
     /// Ends reports of changes of these pages.
@@ -126,8 +126,8 @@ pub(crate) trait Source: Send + Sync {
 
 /// A monitor, as any number of caches share it.
 pub struct Monitor {
-    notices: Arc<Notices>,
-    source: Box<dyn Source>,
+    notices: Arc<MemoryEvents>,
+    source: Box<dyn MemoryWatch>,
     /// The ranges that are watched. The lock is held for calls of the source, so that a range
     /// given up and one taken up at the same time keep their order.
     watched: Mutex<Coverage>,
@@ -201,21 +201,21 @@ impl Monitor {
         if let Some(monitor) = shared.upgrade() {
             return Ok(monitor);
         }
-        let notices = Arc::new(Notices::default());
+        let notices = Arc::new(MemoryEvents::default());
         let source = Box::new(Uffd::start(notices.clone())?);
         let monitor = Arc::new(Self::new(notices, source));
         *shared = Arc::downgrade(&monitor);
         Ok(monitor)
     }
 
-    pub(crate) fn new(notices: Arc<Notices>, source: Box<dyn Source>) -> Self {
+    pub(crate) fn new(notices: Arc<MemoryEvents>, source: Box<dyn MemoryWatch>) -> Self {
         // SAFETY: asks for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096);
         Self { notices, source, watched: Mutex::new(Coverage::EMPTY), page }
     }
 
-    pub(crate) fn notices(&self) -> &Notices {
+    pub(crate) fn notices(&self) -> &MemoryEvents {
         &self.notices
     }
 
@@ -257,7 +257,7 @@ struct Imported {
     monitor: *mut fid_mem_monitor,
     ops: fi_ops_mem_monitor,
     /// The notices that `notified` is given by address, kept until the monitor is closed.
-    _notices: Arc<Notices>,
+    _notices: Arc<MemoryEvents>,
 }
 
 // SAFETY: the operations may be called from any thread (fi_open(3)).
@@ -289,7 +289,7 @@ impl Imported {
     }
 
     fn open_with(open: FiOpen) -> Option<Monitor> {
-        let notices = Arc::new(Notices::default());
+        let notices = Arc::new(MemoryEvents::default());
         let mut ops =
             fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(notified) };
         let mut opened: *mut fid = core::ptr::null_mut();
@@ -319,13 +319,13 @@ impl Imported {
 
 unsafe extern "C" fn notified(monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize) {
     let start = addr as usize;
-    // SAFETY: the object of `open`, whose context is the `Notices` that live
+    // SAFETY: the object of `open`, whose context is the `MemoryEvents` that live
     // until it is closed; closing it waits for calls of this.
-    let notices = unsafe { &*(*monitor).fid.context.cast::<Notices>() };
+    let notices = unsafe { &*(*monitor).fid.context.cast::<MemoryEvents>() };
     notices.report(|tell| tell(start..start.saturating_add(len)));
 }
 
-impl Source for Imported {
+impl MemoryWatch for Imported {
     fn watch(&self, pages: Range<usize>) -> Result {
         let subscribe = self.ops.subscribe.ok_or(Error::NOSYS)?;
         // SAFETY: our own object, which is open.
@@ -368,9 +368,9 @@ mod tests {
 
     #[test]
     fn what_was_reported_is_read_once_and_too_much_is_everything() {
-        let notices = Notices::default();
+        let notices = MemoryEvents::default();
         let mut seen = notices.now();
-        let read = |seen: &mut Seen| {
+        let read = |seen: &mut ReadUpTo| {
             notices.since(seen).map(|changes| changes.ranges().collect::<Vec<_>>())
         };
         assert_eq!(read(&mut seen), None);

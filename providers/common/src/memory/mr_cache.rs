@@ -9,7 +9,7 @@
 //! Among regions of one kind none lies within another, so sorted by their
 //! starts they are sorted by their ends: a look-up is one search.
 use crate::error::{Error, Result};
-use crate::mem_monitor::{Monitor, Seen};
+use crate::mem_monitor::{Monitor, ReadUpTo};
 use crate::param;
 use crate::provider::Provider;
 use crate::sys::sysconf;
@@ -76,23 +76,23 @@ pub struct Stats {
 }
 
 /// A region and what it is of.
-struct Entry<R: Registrar> {
+struct CachedRegion<R: Registrar> {
     range: Range<usize>,
     kind: R::Kind,
     region: R::Region,
 }
 
 /// An entry's place in the cache.
-struct Slot<R: Registrar> {
-    entry: Arc<Entry<R>>,
+struct CachePlace<R: Registrar> {
+    entry: Arc<CachedRegion<R>>,
     users: usize,
     /// The region's key in `idle` while it has no users.
     idle_since: u64,
 }
 
-type Tree<R> = BTreeMap<usize, Slot<R>>;
+type Tree<R> = BTreeMap<usize, CachePlace<R>>;
 
-struct State<R: Registrar> {
+struct CacheState<R: Registrar> {
     /// Each kind's slots by their starts.
     trees: Vec<(R::Kind, Tree<R>)>,
     /// Regions without users, those unused for longest first: kind and start.
@@ -100,18 +100,18 @@ struct State<R: Registrar> {
     clock: u64,
     /// Ranges that are being registered, and whether they changed meanwhile.
     coming: Vec<(u64, Range<usize>, bool)>,
-    seen: Seen,
+    seen: ReadUpTo,
     stats: Stats,
 }
 
 /// Entries that are out of the cache; to be dropped without its lock.
-type Dead<R> = Vec<Arc<Entry<R>>>;
+type Dead<R> = Vec<Arc<CachedRegion<R>>>;
 
 /// A cache of the regions of one domain.
 pub struct Cache<R: Registrar> {
     registrar: R,
     limits: Limits,
-    on: Option<(Arc<Monitor>, Mutex<State<R>>)>,
+    on: Option<(Arc<Monitor>, Mutex<CacheState<R>>)>,
 }
 
 impl<R: Registrar> std::fmt::Debug for Cache<R> {
@@ -123,7 +123,7 @@ impl<R: Registrar> std::fmt::Debug for Cache<R> {
 /// A region in use; dropping it gives it back.
 pub struct Cached<R: Registrar> {
     // First, so that a region that has left the cache goes before its registrar.
-    entry: Arc<Entry<R>>,
+    entry: Arc<CachedRegion<R>>,
     cache: Arc<Cache<R>>,
     /// The region is in the cache, which counts this user.
     counted: bool,
@@ -146,7 +146,7 @@ impl<R: Registrar> Cache<R> {
     /// A cache with this monitor; without one it keeps nothing.
     pub fn new(registrar: R, limits: Limits, monitor: Option<Arc<Monitor>>) -> Arc<Self> {
         let on = monitor.filter(|_| limits.count > 0).map(|monitor| {
-            let state = State {
+            let state = CacheState {
                 trees: Vec::new(),
                 idle: BTreeMap::new(),
                 clock: 0,
@@ -166,7 +166,7 @@ impl<R: Registrar> Cache<R> {
         let range = addr..addr.checked_add(len).ok_or(Error::INVAL)?;
         let Some((monitor, state)) = self.on.as_ref().filter(|_| len > 0) else {
             let region = self.registrar.register(addr, len, kind)?;
-            return Ok(self.handle(Arc::new(Entry { range, kind, region }), false));
+            return Ok(self.handle(Arc::new(CachedRegion { range, kind, region }), false));
         };
         let mut dead = Vec::new();
         let mut state_now = lock(state);
@@ -186,7 +186,7 @@ impl<R: Registrar> Cache<R> {
     fn miss(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
-        state: &Mutex<State<R>>,
+        state: &Mutex<CacheState<R>>,
         ticket: u64,
         range: Range<usize>,
         kind: R::Kind,
@@ -213,7 +213,7 @@ impl<R: Registrar> Cache<R> {
             }
         };
         state_now.stats.registered += 1;
-        let mut entry = Arc::new(Entry { range: range.clone(), kind, region });
+        let mut entry = Arc::new(CachedRegion { range: range.clone(), kind, region });
         let mut kept = false;
         let mut watch_ends = watched;
         if watched && same {
@@ -262,7 +262,7 @@ impl<R: Registrar> Cache<R> {
         stats
     }
 
-    fn handle(self: &Arc<Self>, entry: Arc<Entry<R>>, counted: bool) -> Cached<R> {
+    fn handle(self: &Arc<Self>, entry: Arc<CachedRegion<R>>, counted: bool) -> Cached<R> {
         Cached { entry, cache: self.clone(), counted }
     }
 }
@@ -277,7 +277,7 @@ impl<R: Registrar> Drop for Cache<R> {
     }
 }
 
-fn lock<R: Registrar>(state: &Mutex<State<R>>) -> MutexGuard<'_, State<R>> {
+fn lock<R: Registrar>(state: &Mutex<CacheState<R>>) -> MutexGuard<'_, CacheState<R>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -288,7 +288,7 @@ fn bury<R: Registrar>(monitor: &Monitor, dead: Dead<R>) {
     }
 }
 
-impl<R: Registrar> State<R> {
+impl<R: Registrar> CacheState<R> {
     fn read_notices(&mut self, monitor: &Monitor, dead: &mut Dead<R>) {
         if let Some(changes) = monitor.notices().since(&mut self.seen) {
             for range in changes.ranges() {
@@ -322,7 +322,7 @@ impl<R: Registrar> State<R> {
         }
     }
 
-    fn slot(&mut self, kind: R::Kind, start: usize) -> Option<&mut Slot<R>> {
+    fn slot(&mut self, kind: R::Kind, start: usize) -> Option<&mut CachePlace<R>> {
         self.trees.iter_mut().find(|(of, _)| *of == kind)?.1.get_mut(&start)
     }
 
@@ -354,7 +354,7 @@ impl<R: Registrar> State<R> {
         kind: R::Kind,
         monitor: &Monitor,
         dead: &mut Dead<R>,
-    ) -> Option<Arc<Entry<R>>> {
+    ) -> Option<Arc<CachedRegion<R>>> {
         for at in 0..self.trees.len() {
             let (have, tree) = &mut self.trees[at];
             if !R::serves(*have, kind) {
@@ -398,7 +398,7 @@ impl<R: Registrar> State<R> {
     }
 
     /// Takes an entry with its first user, if there is room or can be made.
-    fn keep(&mut self, entry: &Arc<Entry<R>>, limits: Limits, dead: &mut Dead<R>) -> bool {
+    fn keep(&mut self, entry: &Arc<CachedRegion<R>>, limits: Limits, dead: &mut Dead<R>) -> bool {
         let (range, kind) = (&entry.range, entry.kind);
         if range.len() > limits.bytes {
             return false;
@@ -425,7 +425,7 @@ impl<R: Registrar> State<R> {
                 return false;
             }
         }
-        let slot = Slot { entry: entry.clone(), users: 1, idle_since: 0 };
+        let slot = CachePlace { entry: entry.clone(), users: 1, idle_since: 0 };
         match self.trees.iter_mut().find(|(of, _)| *of == kind) {
             Some((_, tree)) => drop(tree.insert(range.start, slot)),
             None => self.trees.push((kind, BTreeMap::from([(range.start, slot)]))),
@@ -435,7 +435,7 @@ impl<R: Registrar> State<R> {
         true
     }
 
-    fn release(&mut self, entry: &Arc<Entry<R>>) {
+    fn release(&mut self, entry: &Arc<CachedRegion<R>>) {
         let now = self.tick();
         let (kind, start) = (entry.kind, entry.range.start);
         // Another entry may have taken the place of one that left meanwhile.
@@ -471,7 +471,7 @@ impl<R: Registrar> Drop for Cached<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem_monitor::{Notices, Source};
+    use crate::mem_monitor::{MemoryEvents, MemoryWatch};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// Counts what is registered.
@@ -513,12 +513,12 @@ mod tests {
 
     /// Watches nothing by itself.
     #[derive(Default)]
-    struct Told {
+    struct LoggedStats {
         watched: Arc<Mutex<Vec<Range<usize>>>>,
         invalid: Arc<AtomicBool>,
     }
 
-    impl Source for Told {
+    impl MemoryWatch for LoggedStats {
         fn watch(&self, pages: Range<usize>) -> Result {
             self.watched.lock().unwrap().push(pages);
             Ok(())
@@ -537,13 +537,13 @@ mod tests {
     struct Setup {
         cache: Arc<Cache<Counting>>,
         live: Arc<AtomicUsize>,
-        notices: Arc<Notices>,
+        notices: Arc<MemoryEvents>,
         watched: Arc<Mutex<Vec<Range<usize>>>>,
         invalid: Arc<AtomicBool>,
     }
 
     fn setup(limits: Limits, most: Option<usize>) -> Setup {
-        let (source, notices) = (Told::default(), Arc::new(Notices::default()));
+        let (source, notices) = (LoggedStats::default(), Arc::new(MemoryEvents::default()));
         let (watched, invalid) = (source.watched.clone(), source.invalid.clone());
         let monitor = Arc::new(Monitor::new(notices.clone(), Box::new(source)));
         let registrar = Counting { live: Arc::default(), most };

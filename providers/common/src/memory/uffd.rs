@@ -9,7 +9,7 @@
 //! registers them before the thread that unmapped them has returned may still
 //! find the old region: the interface of the kernel leaves that open.
 use crate::error::{Error, Result};
-use crate::mem_monitor::{Notices, Source};
+use crate::mem_monitor::{MemoryEvents, MemoryWatch};
 use crate::sys::{Epoll, EventFd, Interest, check};
 use crate::worker::Worker;
 use core::ffi::c_int;
@@ -72,7 +72,7 @@ pub(crate) struct Uffd {
 impl Uffd {
     /// Starts watching nothing. -FI_EPERM, -FI_ENOSYS or -FI_EINVAL when the
     /// kernel does not let us, or cannot.
-    pub(crate) fn start(notices: Arc<Notices>) -> Result<Self> {
+    pub(crate) fn start(notices: Arc<MemoryEvents>) -> Result<Self> {
         let fd = Arc::new(open(FEATURE_WP_SHARED).or_else(|_| open(0))?);
         let stop = Arc::new(EventFd::new()?);
         let epoll = Epoll::new()?;
@@ -102,7 +102,7 @@ fn open(more: u64) -> Result<OwnedFd> {
 }
 
 /// Reads events until told to stop.
-fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &Notices) {
+fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &MemoryEvents) {
     loop {
         let (mut events, mut stop) = (false, false);
         let waited = epoll.wait(None, |event| match event.token {
@@ -142,7 +142,7 @@ fn read_event(fd: &OwnedFd) -> Option<Range<usize>> {
     })
 }
 
-impl Source for Uffd {
+impl MemoryWatch for Uffd {
     fn watch(&self, pages: Range<usize>) -> Result {
         let range = UffdRange { start: pages.start as u64, len: pages.len() as u64 };
         let mut register = UffdRegister { range, mode: REGISTER_MODE_WP, ioctls: 0 };

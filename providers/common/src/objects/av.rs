@@ -31,7 +31,7 @@ pub trait Listener: Send + Sync {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AvEntry {
     addr: Addr,
     uses: usize,
     /// The fi_addr_t that completions report (FI_AV_USER_ID).
@@ -42,7 +42,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Table {
-    entries: Slab<Entry>,
+    entries: Slab<AvEntry>,
     index: HashMap<Addr, u32>,
     listeners: Vec<Weak<dyn Listener>>,
 }
@@ -261,7 +261,7 @@ impl Av {
             return Ok(u64::from(index));
         }
         let index =
-            table.entries.insert(Entry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
+            table.entries.insert(AvEntry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
         table.entries[index].id = u64::from(index);
         table.index.insert(addr.clone(), index);
         let listeners = table.listeners.clone();
@@ -731,9 +731,9 @@ mod tests {
     }
 
     /// An endpoint that looks an address up while it is told that it goes.
-    struct Looks(Arc<Av>, Mutex<Option<Result<Addr>>>);
+    struct LookingListener(Arc<Av>, Mutex<Option<Result<Addr>>>);
 
-    impl Listener for Looks {
+    impl Listener for LookingListener {
         fn inserted(&self, _: fi_addr_t, _: &Addr) {}
         fn removed(&self, index: fi_addr_t, _: &Addr) {
             *self.1.lock().unwrap() = Some(self.0.get(index));
@@ -743,7 +743,7 @@ mod tests {
     #[test]
     fn an_address_that_is_being_taken_out_names_nobody() {
         let av = open();
-        let looks = Arc::new(Looks(av.clone(), Mutex::default()));
+        let looks = Arc::new(LookingListener(av.clone(), Mutex::default()));
         av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn Listener>)));
         let index = av.insert(ip("10.0.0.1:1")).unwrap();
         av.remove(index).unwrap();

@@ -96,7 +96,7 @@ impl CompletionError {
 }
 
 #[derive(Debug)]
-struct Ring {
+struct EntryRing {
     slots: Box<[Completion]>,
     /// Slots read and written so far; the low bits are the place in the ring.
     read: usize,
@@ -128,7 +128,7 @@ fn zeroed(size: usize) -> Result<Box<[Completion]>> {
     }
 }
 
-impl Ring {
+impl EntryRing {
     /// A ring of these slots, whose number is a power of two, or 0 for a ring that is always
     /// full.
     fn new(slots: Box<[Completion]>) -> Self {
@@ -189,7 +189,7 @@ impl Ring {
 #[repr(C)]
 pub struct Cq {
     c: fid_cq,
-    ring: Lock<Ring>,
+    ring: Lock<EntryRing>,
     /// Entries in the ring and behind it; read without the lock.
     count: AtomicUsize,
     size: usize,
@@ -301,7 +301,7 @@ impl Cq {
         let slots = zeroed(size.next_power_of_two())?;
         let cq = Arc::new(Self {
             c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS).cast_mut() },
-            ring: Lock::with_level(Ring::new(slots), domain.level),
+            ring: Lock::with_level(EntryRing::new(slots), domain.level),
             count: AtomicUsize::new(0),
             size,
             format,
@@ -327,7 +327,7 @@ impl Cq {
                 fid: Self::fid(std::ptr::null_mut()),
                 ops: (&raw const PEER_CQ_OPS).cast_mut(),
             },
-            ring: Lock::with_level(Ring::new(Box::default()), domain.level),
+            ring: Lock::with_level(EntryRing::new(Box::default()), domain.level),
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
@@ -382,7 +382,7 @@ impl Cq {
 
     /// Publishes the number of entries for threads that read it without the lock.
     #[inline]
-    fn publish(&self, ring: &Ring) {
+    fn publish(&self, ring: &EntryRing) {
         self.count.store(ring.len(), Ordering::Release);
     }
 

@@ -95,7 +95,7 @@ pub struct EventError {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct EventQueue {
     events: VecDeque<Event>,
     /// The extra data of the error read last, valid until the next read.
     error_data: Vec<u8>,
@@ -105,7 +105,7 @@ struct Queue {
 #[repr(C)]
 pub struct Eq {
     c: fid_eq,
-    queue: Lock<Queue>,
+    queue: Lock<EventQueue>,
     count: AtomicUsize,
     may_write: bool,
     wait: Lazy,
@@ -160,7 +160,7 @@ impl Eq {
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
             c: fid_eq { fid: Self::fid(context), ops: (&raw const EQ_OPS).cast_mut() },
-            queue: Lock::new(Queue::default()),
+            queue: Lock::new(EventQueue::default()),
             count: AtomicUsize::new(0),
             may_write: flags & abi::FI_WRITE != 0,
             wait: Lazy::new(kind, wait_set.is_some())?,

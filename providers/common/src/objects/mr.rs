@@ -68,13 +68,13 @@ impl std::fmt::Debug for Keys {
 
 /// What an application wants to be registered (struct fi_mr_attr).
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct RegionRequest {
     /// The virtual address of the first byte.
     pub base: usize,
     /// Length in bytes; `base + len` does not overflow.
     pub len: usize,
     /// The kind of memory: of the process, a dma-buf file, or a device.
-    pub place: Place,
+    pub place: MemoryPlace,
     /// What may be done with the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address of the first byte for peers, unless they use the virtual one.
@@ -85,7 +85,7 @@ pub struct Wanted {
 
 /// The kind of memory that is to be registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum MemoryPlace {
     /// Ordinary memory of the process.
     System,
     /// Memory behind a dma-buf file (FI_MR_DMABUF), for which the processor may have no address.
@@ -107,10 +107,10 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     ///
     /// # Safety
     /// The memory stays valid until what comes back is dropped.
-    unsafe fn register(&self, wanted: &Wanted) -> Result<(u64, Box<dyn Backed>)>;
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)>;
 
     /// Whether applications may register memory of devices (FI_HMEM); otherwise
-    /// [`Backing::register`] sees [`Place::System`] only.
+    /// [`Backing::register`] sees [`MemoryPlace::System`] only.
     fn hmem(&self) -> bool {
         false
     }
@@ -460,7 +460,7 @@ impl std::fmt::Debug for Mr {
 /// # Safety
 /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
 /// fi_mr_dmabuf; either may be null.
-unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
+unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<RegionRequest> {
     const ACCESS: u64 = abi::FI_MSG
         | abi::FI_RMA
         | abi::FI_TAGGED
@@ -486,7 +486,7 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
         let fi_mr_dmabuf { fd, offset, len, base_addr } = unsafe { *attr.mr_iov.cast() };
         let start = usize::try_from(offset).map_err(|_| Error::INVAL)?;
         let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
-        (base, len, Place::Dmabuf { fd, offset })
+        (base, len, MemoryPlace::Dmabuf { fd, offset })
     } else {
         // Only one contiguous range can be registered: mr_iov_limit is 1.
         if attr.iov_count != 1 {
@@ -497,15 +497,15 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<Wanted> {
         // Memory that a device's interface allocated on the host is treated as ordinary memory.
         let host = !hmem || flags & abi::FI_HMEM_HOST_ALLOC != 0;
         let place = match attr.iface {
-            iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => Place::System,
-            iface => Place::Device(iface),
+            iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => MemoryPlace::System,
+            iface => MemoryPlace::Device(iface),
         };
         (iov.iov_base as usize, iov.iov_len, place)
     };
     // The range must not go beyond the last address.
     base.checked_add(len).ok_or(Error::INVAL)?;
     let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
-    Ok(Wanted { base, len, place, access, offset, key })
+    Ok(RegionRequest { base, len, place, access, offset, key })
 }
 
 impl Mr {
@@ -523,7 +523,7 @@ impl Mr {
     ) -> Result<Arc<Self>> {
         // SAFETY: by this function's contract.
         let wanted = unsafe { wanted(attr, flags, table.hmem()) }?;
-        let Wanted { base, len, access, offset, .. } = wanted;
+        let RegionRequest { base, len, access, offset, .. } = wanted;
         let (key, backing) = match &table.backing {
             None => (table.insert(base, len, access, offset, wanted.key)?, None),
             Some(backing) => {
@@ -679,7 +679,7 @@ mod tests {
         };
         let good = wanted(&dmabuf(0x2000, 64, 0x10000), true).unwrap();
         assert_eq!((good.base, good.len), (0x12000, 64));
-        assert_eq!(good.place, Place::Dmabuf { fd: 5, offset: 0x2000 });
+        assert_eq!(good.place, MemoryPlace::Dmabuf { fd: 5, offset: 0x2000 });
         assert_eq!(wanted(&dmabuf(0x2000, 64, 0), true).unwrap().base, 0x2000);
         assert_eq!(wanted(&dmabuf(0, 64, 0), false).unwrap_err(), Error::BADFLAGS);
         for bad in [dmabuf(u64::MAX, 1, 2), dmabuf(0, usize::MAX, 2)] {
@@ -699,9 +699,9 @@ mod tests {
             unsafe { wanted(&attr, flags, hmem) }.unwrap().place
         };
         let cuda = fi_hmem_iface::FI_HMEM_CUDA;
-        assert_eq!(place(cuda, 0, true), Place::Device(cuda.into()));
-        assert_eq!(place(cuda, 0, false), Place::System);
-        assert_eq!(place(cuda, abi::FI_HMEM_HOST_ALLOC, true), Place::System);
-        assert_eq!(place(fi_hmem_iface::FI_HMEM_SYSTEM, 0, true), Place::System);
+        assert_eq!(place(cuda, 0, true), MemoryPlace::Device(cuda.into()));
+        assert_eq!(place(cuda, 0, false), MemoryPlace::System);
+        assert_eq!(place(cuda, abi::FI_HMEM_HOST_ALLOC, true), MemoryPlace::System);
+        assert_eq!(place(fi_hmem_iface::FI_HMEM_SYSTEM, 0, true), MemoryPlace::System);
     }
 }

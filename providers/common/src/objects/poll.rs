@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Something a set can hold: a queue or a counter.
 #[derive(Clone, Debug)]
-enum Member {
+enum PollMember {
     Cq(Weak<Cq>),
     Eq(Weak<Eq>),
     Cntr(Weak<Cntr>),
 }
 
-impl Member {
+impl PollMember {
     /// # Safety
     /// `fid` points to a live fid.
     unsafe fn from_fid(fid: *mut fid) -> Result<Self> {
@@ -99,17 +99,17 @@ impl Member {
     }
 }
 
-impl From<&Arc<Cq>> for Member {
+impl From<&Arc<Cq>> for PollMember {
     fn from(cq: &Arc<Cq>) -> Self {
         Self::Cq(Arc::downgrade(cq))
     }
 }
-impl From<&Arc<Eq>> for Member {
+impl From<&Arc<Eq>> for PollMember {
     fn from(eq: &Arc<Eq>) -> Self {
         Self::Eq(Arc::downgrade(eq))
     }
 }
-impl From<&Arc<Cntr>> for Member {
+impl From<&Arc<Cntr>> for PollMember {
     fn from(cntr: &Arc<Cntr>) -> Self {
         Self::Cntr(Arc::downgrade(cntr))
     }
@@ -120,7 +120,7 @@ impl From<&Arc<Cntr>> for Member {
 pub struct WaitSet {
     c: fid_wait,
     wait: Wait,
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Vec<PollMember>>,
     base: Base,
 }
 
@@ -176,7 +176,7 @@ impl WaitSet {
         unsafe { Self::arc_from_c(set) }.map(Some)
     }
 
-    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<PollMember>> {
         self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -184,22 +184,22 @@ impl WaitSet {
     #[allow(private_bounds, reason = "the queues and counters of this crate only")]
     pub fn add<'a, T>(&self, member: &'a Arc<T>) -> Result
     where
-        Member: From<&'a Arc<T>>,
+        PollMember: From<&'a Arc<T>>,
     {
-        let member = Member::from(member);
+        let member = PollMember::from(member);
         match &member {
-            Member::Cq(cq) => {
+            PollMember::Cq(cq) => {
                 if let Some(cq) = cq.upgrade() {
                     self.add_source(&**cq.progress_source())?;
                 }
             }
-            Member::Cntr(cntr) => {
+            PollMember::Cntr(cntr) => {
                 if let Some(cntr) = cntr.upgrade() {
                     self.add_source(&**cntr.progress_source())?;
                 }
             }
             // An event queue adds its sources as it learns of them.
-            Member::Eq(_) => {}
+            PollMember::Eq(_) => {}
         }
         self.members().push(member);
         Ok(())
@@ -223,7 +223,8 @@ impl WaitSet {
     fn try_wait(&self) -> Result {
         self.wait.arm()?;
         let members = self.members().clone();
-        let busy = members.iter().any(Member::poll) || !members.iter().all(Member::may_block);
+        let busy =
+            members.iter().any(PollMember::poll) || !members.iter().all(PollMember::may_block);
         if busy { Err(Error::AGAIN) } else { Ok(()) }
     }
 
@@ -231,12 +232,12 @@ impl WaitSet {
     fn wait(&self, call: &mut Blocking) -> Result {
         let result = call.look(
             Some(&self.wait),
-            || self.members().clone().iter().all(Member::may_block),
+            || self.members().clone().iter().all(PollMember::may_block),
             || {
                 let members = self.members().clone();
-                if members.iter().any(Member::poll) { Ok(()) } else { Err(Error::AGAIN) }
+                if members.iter().any(PollMember::poll) { Ok(()) } else { Err(Error::AGAIN) }
             },
-            || self.members().iter().any(Member::ready),
+            || self.members().iter().any(PollMember::ready),
         );
         if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
     }
@@ -247,7 +248,7 @@ impl WaitSet {
 #[repr(C)]
 pub struct PollSet {
     c: fid_poll,
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Vec<PollMember>>,
     base: Base,
 }
 
@@ -280,7 +281,7 @@ impl PollSet {
         }))
     }
 
-    fn members(&self) -> std::sync::MutexGuard<'_, Vec<Member>> {
+    fn members(&self) -> std::sync::MutexGuard<'_, Vec<PollMember>> {
         self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -418,7 +419,7 @@ unsafe extern "C-unwind" fn poll_poll(
 unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
     answer("fi_poll_add", || {
         // SAFETY: see above; the fid is one the application has open.
-        let (set, member) = unsafe { (PollSet::from_c(set)?, Member::from_fid(fid)?) };
+        let (set, member) = unsafe { (PollSet::from_c(set)?, PollMember::from_fid(fid)?) };
         let mut members = set.members();
         if !members.iter().any(|known| known.is(fid)) {
             members.push(member);

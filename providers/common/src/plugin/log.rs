@@ -13,14 +13,14 @@ use std::time::Instant;
 
 /// The provider in whose name a message is logged; it stays for good.
 #[derive(Clone, Copy, Debug)]
-pub struct Source(*const fi_provider);
+pub struct LogSource(*const fi_provider);
 
 // SAFETY: only the core reads the provider, which stays, from any thread.
-unsafe impl Send for Source {}
+unsafe impl Send for LogSource {}
 // SAFETY: only the core reads the provider, which stays, from any thread.
-unsafe impl Sync for Source {}
+unsafe impl Sync for LogSource {}
 
-impl Source {
+impl LogSource {
     /// A source that is a provider of another plug-in.
     ///
     /// # Safety
@@ -30,21 +30,21 @@ impl Source {
     }
 }
 
-impl From<&'static Provider> for Source {
+impl From<&'static Provider> for LogSource {
     fn from(prov: &'static Provider) -> Self {
         Self(prov.as_ptr())
     }
 }
 
 /// Whether a message of this level would be printed.
-pub fn enabled(prov: impl Into<Source>, level: fi_log_level, subsys: fi_log_subsys) -> bool {
-    // SAFETY: a `Source` is a provider that stays for good.
+pub fn enabled(prov: impl Into<LogSource>, level: fi_log_level, subsys: fi_log_subsys) -> bool {
+    // SAFETY: a `LogSource` is a provider that stays for good.
     unsafe { abi::fi_log_enabled(prov.into().0, level.into(), subsys.into()) != 0 }
 }
 
 /// Prints one message. Use the macros, which check the level first.
 pub fn write(
-    prov: impl Into<Source>,
+    prov: impl Into<LogSource>,
     level: fi_log_level,
     subsys: fi_log_subsys,
     func: &CStr,

@@ -8,7 +8,7 @@ use core::fmt;
 use ofi_hook::abi::*;
 use ofi_hook::error::{Result, strerror};
 use ofi_hook::log::{level, subsys};
-use ofi_hook::{Args, Attr, Call, Completion, Hook, Log, Op, text};
+use ofi_hook::{Args, Attr, Completion, Hook, HookCall, HookLog, HookOp, text};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -21,13 +21,13 @@ struct Outstanding {
 
 /// Endpoints and queues by the addresses that the program knows them by.
 #[derive(Default)]
-struct State {
+struct DebugState {
     endpoints: HashMap<usize, Outstanding>,
     /// Which endpoints write to a queue, and completions of which direction.
     queues: HashMap<usize, Vec<(usize, u64)>>,
 }
 
-impl State {
+impl DebugState {
     fn post(&mut self, endpoint: usize, direction: u64) -> Outstanding {
         let outstanding = self.endpoints.entry(endpoint).or_default();
         match direction {
@@ -61,13 +61,13 @@ impl State {
 }
 
 struct Debug {
-    log: Log,
-    state: Mutex<State>,
+    log: HookLog,
+    state: Mutex<DebugState>,
 }
 
 /// The direction that an operation counts for: `None` for such that never complete.
-fn direction(op: Op) -> Option<u64> {
-    use Op::*;
+fn direction(op: HookOp) -> Option<u64> {
+    use HookOp::*;
     match op {
         Recv | Recvv | Recvmsg | Trecv | Trecvv | Trecvmsg => Some(FI_RECV),
         Inject | Injectdata | Tinject | Tinjectdata | InjectWrite | InjectWritedata
@@ -86,13 +86,13 @@ fn completed(flags: u64) -> Option<u64> {
 }
 
 impl Debug {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, DebugState> {
         // A panic between two updates leaves numbers that are off, no more.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a call answered; what it may answer any number of times is left out.
-    fn exit(&self, call: &Call, subsys: fi_log_subsys, ret: isize, text: bool) {
+    fn exit(&self, call: &HookCall, subsys: fi_log_subsys, ret: isize, text: bool) {
         if ret == -(FI_EAGAIN as isize) {
             return;
         }
@@ -104,7 +104,7 @@ impl Debug {
         );
     }
 
-    fn completion(&self, call: &Call, it: &Completion) {
+    fn completion(&self, call: &HookCall, it: &Completion) {
         if self.log.enabled(level::TRACE, subsys::CQ) {
             let line = |text: fmt::Arguments<'_>| {
                 self.log.trace(subsys::CQ, "hook_debug_cq_entry_log", text)
@@ -127,7 +127,7 @@ impl Debug {
         self.complete(call, it.flags.unwrap_or(0));
     }
 
-    fn complete(&self, call: &Call, flags: u64) {
+    fn complete(&self, call: &HookCall, flags: u64) {
         let Some(direction) = completed(flags) else { return };
         let completed = self.state().complete(call.object.addr(), direction);
         if let Some((endpoint, outstanding)) = completed {
@@ -145,7 +145,7 @@ impl Debug {
 
     /// # Safety
     /// `call` has just opened `object`, with these attributes.
-    unsafe fn opened(&self, call: &Call, object: *const fid, attr: Attr) {
+    unsafe fn opened(&self, call: &HookCall, object: *const fid, attr: Attr) {
         use fi_type::*;
         // SAFETY: by this function's contract attributes are of their types or null.
         unsafe {
@@ -165,7 +165,10 @@ impl Debug {
                     self.log.trace(subsys::CNTR, func, format_args!("fi_cntr_open: {object:p}"));
                 }
                 Attr::Info(info)
-                    if matches!(call.op, Op::Endpoint | Op::Endpoint2 | Op::ScalableEp) =>
+                    if matches!(
+                        call.op,
+                        HookOp::Endpoint | HookOp::Endpoint2 | HookOp::ScalableEp
+                    ) =>
                 {
                     let line = |text: fmt::Arguments<'_>| {
                         self.log.trace(subsys::EP_CTRL, "hook_debug_endpoint", text);
@@ -186,7 +189,7 @@ impl Debug {
 
     /// # Safety
     /// `call` has just bound the object to `other`.
-    unsafe fn bound(&self, call: &Call, other: *const fid, flags: u64) {
+    unsafe fn bound(&self, call: &HookCall, other: *const fid, flags: u64) {
         // SAFETY: by this function's contract both are open.
         let (class, other_class) = unsafe {
             let class = |fid: *const fid| fid.as_ref().map_or(0, |fid| fid.fclass as i32);
@@ -233,11 +236,11 @@ impl Hook for Debug {
     const NAME: &'static str = "debug";
     type Entry = ();
 
-    fn install(log: Log) -> Result<Self> {
+    fn install(log: HookLog) -> Result<Self> {
         Ok(Self { log, state: Mutex::default() })
     }
 
-    fn enter(&self, call: &Call) {
+    fn enter(&self, call: &HookCall) {
         if let Args::Threshold(threshold, timeout) = call.args {
             self.log.trace(
                 subsys::CNTR,
@@ -247,7 +250,7 @@ impl Hook for Debug {
         }
     }
 
-    unsafe fn leave(&self, _entry: (), call: &Call, ret: isize) {
+    unsafe fn leave(&self, _entry: (), call: &HookCall, ret: isize) {
         let object = call.object.addr();
         // SAFETY: by this function's contract the call has just answered `ret`.
         unsafe {
@@ -275,8 +278,8 @@ impl Hook for Debug {
                 Args::Open(ref it) if ret == 0 => self.opened(call, it.object(), it.attr),
                 Args::Bind(other, flags) if ret == 0 => self.bound(call, other, flags),
                 _ => match call.op {
-                    Op::EqRead | Op::EqSread => self.exit(call, subsys::EQ, ret, false),
-                    Op::Close if ret == 0 => {
+                    HookOp::EqRead | HookOp::EqSread => self.exit(call, subsys::EQ, ret, false),
+                    HookOp::Close if ret == 0 => {
                         let left = self.state().forget(object);
                         if let Some(left) = left.filter(|left| *left != Outstanding::default()) {
                             self.log.trace(
@@ -305,7 +308,7 @@ mod tests {
     #[test]
     fn operations_are_outstanding_until_the_queue_of_their_endpoint_has_them() {
         let (ep, tx, rx) = (1, 10, 20);
-        let mut state = State::default();
+        let mut state = DebugState::default();
         state.queues.insert(tx, vec![(ep, FI_SEND)]);
         state.queues.insert(rx, vec![(ep, FI_RECV)]);
         state.post(ep, FI_SEND);
@@ -322,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_completion_that_several_endpoints_could_have_is_nobodys() {
-        let mut state = State::default();
+        let mut state = DebugState::default();
         state.queues.insert(10, vec![(1, FI_SEND | FI_RECV), (2, FI_SEND)]);
         state.post(1, FI_SEND);
         assert_eq!(state.complete(10, FI_SEND), None);
@@ -336,7 +339,7 @@ mod tests {
         assert_eq!(completed(FI_RMA | FI_READ), Some(FI_SEND));
         assert_eq!(completed(FI_ATOMIC | FI_WRITE), Some(FI_SEND));
         assert_eq!(completed(FI_MSG | FI_RECV), Some(FI_RECV));
-        assert_eq!((direction(Op::Tinject), direction(Op::Atomic)), (None, Some(FI_SEND)));
+        assert_eq!((direction(HookOp::Tinject), direction(HookOp::Atomic)), (None, Some(FI_SEND)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The hook provider `noop`: passes every call on and adds nothing, which shows what
 //! hooking itself costs, and that it changes nothing.
 use ofi_hook::error::Result;
-use ofi_hook::{Call, Hook, Log};
+use ofi_hook::{Hook, HookCall, HookLog};
 
 struct Noop;
 
@@ -9,15 +9,15 @@ impl Hook for Noop {
     const NAME: &'static str = "noop";
     type Entry = ();
 
-    fn install(_log: Log) -> Result<Self> {
+    fn install(_log: HookLog) -> Result<Self> {
         Ok(Self)
     }
 
     #[inline]
-    fn enter(&self, _call: &Call) {}
+    fn enter(&self, _call: &HookCall) {}
 
     #[inline]
-    unsafe fn leave(&self, _entry: (), _call: &Call, _ret: isize) {}
+    unsafe fn leave(&self, _entry: (), _call: &HookCall, _ret: isize) {}
 }
 
 ofi_hook::plug_in!("noop", Noop);

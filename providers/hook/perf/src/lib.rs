@@ -9,26 +9,26 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ofi_hook::error::{Error, Result};
 use ofi_hook::log::{level, subsys};
-use ofi_hook::{Call, Hook, Log, Op, param};
-use pmu::{Event, Meter};
+use ofi_hook::{Hook, HookCall, HookLog, HookOp, param};
+use pmu::{Meter, PmuEvent};
 
 /// How many calls are measured: the first ones of all.
-const MEASURED: usize = Op::CntrSeterr as usize + 1;
+const MEASURED: usize = HookOp::CntrSeterr as usize + 1;
 
 /// What the calls of one name took together, and how many there were.
 #[derive(Default)]
-struct Sum {
+struct PerfSum {
     total: AtomicU64,
     events: AtomicU64,
 }
 
 struct Perf {
-    log: Log,
+    log: HookLog,
     meter: Meter,
-    sums: [Sum; MEASURED],
+    sums: [PerfSum; MEASURED],
 }
 
-fn sum_of(sums: &[Sum], op: Op) -> Option<&Sum> {
+fn sum_of(sums: &[PerfSum], op: HookOp) -> Option<&PerfSum> {
     sums.get(op as usize)
 }
 
@@ -36,12 +36,12 @@ impl Hook for Perf {
     const NAME: &'static str = "perf";
     type Entry = u64;
 
-    fn install(log: Log) -> Result<Self> {
+    fn install(log: HookLog) -> Result<Self> {
         let name = param::core_string(c"perf_cntr").unwrap_or_default();
         let event = if name.eq_ignore_ascii_case("cpu_cycles") {
-            Event::Cycles
+            PmuEvent::Cycles
         } else {
-            Event::Instructions
+            PmuEvent::Instructions
         };
         let meter = Meter::new(event).unwrap_or_else(|error| {
             log.line(
@@ -55,15 +55,16 @@ impl Hook for Perf {
         Ok(Self {
             log,
             meter,
-            sums: [const { Sum { total: AtomicU64::new(0), events: AtomicU64::new(0) } }; MEASURED],
+            sums: [const { PerfSum { total: AtomicU64::new(0), events: AtomicU64::new(0) } };
+                MEASURED],
         })
     }
 
-    fn enter(&self, call: &Call) -> u64 {
+    fn enter(&self, call: &HookCall) -> u64 {
         sum_of(&self.sums, call.op).map_or(0, |_| self.meter.now())
     }
 
-    unsafe fn leave(&self, entry: u64, call: &Call, _ret: isize) {
+    unsafe fn leave(&self, entry: u64, call: &HookCall, _ret: isize) {
         if let Some(sum) = sum_of(&self.sums, call.op) {
             let took = self.meter.now().saturating_sub(entry);
             sum.total.fetch_add(took, Ordering::Relaxed);
@@ -79,24 +80,24 @@ impl Hook for Perf {
         line(format_args!(""));
         line(format_args!("\tPERF: {}", self.meter.title()));
         line(format_args!("\t{:<20}{:<10}{}", "Name", "Avg", "Events"));
-        for (op, sum) in Op::ALL.iter().zip(&self.sums) {
+        for (op, sum) in HookOp::ALL.iter().zip(&self.sums) {
             let events = sum.events.load(Ordering::Relaxed);
             if events > 0 {
                 let average = sum.total.load(Ordering::Relaxed) as f64 / events as f64;
-                line(format_args!("{}", Row { name: op.name(), average, events }));
+                line(format_args!("{}", PerfRow { name: op.name(), average, events }));
             }
         }
     }
 }
 
 /// One line of the table.
-struct Row<'a> {
+struct PerfRow<'a> {
     name: &'a str,
     average: f64,
     events: u64,
 }
 
-impl fmt::Display for Row<'_> {
+impl fmt::Display for PerfRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = format!("perf_{}", self.name);
         write!(f, "\t{name:<20}{:<10}{}", general(self.average), self.events)
@@ -158,17 +159,19 @@ mod tests {
 
     #[test]
     fn a_line_has_name_average_and_number_of_calls_in_columns() {
-        let row = |name, average, events| Row { name, average, events }.to_string();
+        let row = |name, average, events| PerfRow { name, average, events }.to_string();
         assert_eq!(row("send", 803.272_189, 1183), "\tperf_send           803.272   1183");
         assert_eq!(row("inject_writedata", 777.0, 1), "\tperf_inject_writedata777       1");
     }
 
     #[test]
     fn the_calls_of_the_fast_path_are_measured_and_no_others() {
-        let perf = Perf::install(Log::NOWHERE).unwrap();
+        let perf = Perf::install(HookLog::NOWHERE).unwrap();
         let call =
-            |op| Call { op, object: core::ptr::null(), format: 0, args: ofi_hook::Args::None };
-        for op in [Op::Recv, Op::CntrSeterr, Op::CntrSeterr, Op::Atomic, Op::Close] {
+            |op| HookCall { op, object: core::ptr::null(), format: 0, args: ofi_hook::Args::None };
+        for op in
+            [HookOp::Recv, HookOp::CntrSeterr, HookOp::CntrSeterr, HookOp::Atomic, HookOp::Close]
+        {
             let entry = perf.enter(&call(op));
             // SAFETY: a call without arguments.
             unsafe { perf.leave(entry, &call(op), 0) };
@@ -176,6 +179,6 @@ mod tests {
         let events: Vec<_> =
             perf.sums.iter().map(|sum| sum.events.load(Ordering::Relaxed)).collect();
         assert_eq!(events.iter().sum::<u64>(), 3);
-        assert_eq!((events[Op::Recv as usize], events[Op::CntrSeterr as usize]), (1, 2));
+        assert_eq!((events[HookOp::Recv as usize], events[HookOp::CntrSeterr as usize]), (1, 2));
     }
 }

@@ -17,14 +17,14 @@ use std::time::Instant;
 
 /// What is counted; the numbers are the system's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum PmuEvent {
     Cycles = 0,
     Instructions = 1,
 }
 
 /// Where the numbers come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Meter(Option<Event>);
+pub(crate) struct Meter(Option<PmuEvent>);
 
 thread_local! {
     /// This thread's counters, by event; `None` where one cannot be opened.
@@ -36,7 +36,7 @@ impl Meter {
     pub(crate) const CLOCK: Self = Self(None);
 
     /// That event's counter; the error of a system that does not give it to programs.
-    pub(crate) fn new(event: Event) -> Result<Self> {
+    pub(crate) fn new(event: PmuEvent) -> Result<Self> {
         let opened = Counter::open(event);
         COUNTERS.with(|counters| {
             let (counter, result) = match opened {
@@ -65,8 +65,8 @@ impl Meter {
     pub(crate) fn title(self) -> &'static str {
         match self.0 {
             None => "nanoseconds",
-            Some(Event::Cycles) => "CPU cycles",
-            Some(Event::Instructions) => "CPU instr",
+            Some(PmuEvent::Cycles) => "CPU cycles",
+            Some(PmuEvent::Instructions) => "CPU instr",
         }
     }
 }
@@ -101,7 +101,7 @@ const USER_READS: u64 = 1 << 2;
 
 /// The beginning of `struct perf_event_mmap_page`.
 #[repr(C)]
-struct Page {
+struct PmuPage {
     version: u32,
     compat_version: u32,
     lock: u32,
@@ -117,12 +117,12 @@ struct Page {
 struct Counter {
     file: File,
     /// Written by the system; null where programs may not read themselves.
-    page: *mut Page,
+    page: *mut PmuPage,
     size: usize,
 }
 
 impl Counter {
-    fn open(event: Event) -> Result<Self> {
+    fn open(event: PmuEvent) -> Result<Self> {
         let attr = Attr {
             kind: HARDWARE,
             size: size_of::<Attr>() as u32,
@@ -160,7 +160,7 @@ impl Counter {
                 0,
             )
         };
-        let page = if page == libc::MAP_FAILED { ptr::null_mut() } else { page.cast::<Page>() };
+        let page = if page == libc::MAP_FAILED { ptr::null_mut() } else { page.cast::<PmuPage>() };
         Ok(Self { file, page, size })
     }
 
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn work_takes_more_than_none_whatever_is_counted() {
-        for event in [Event::Instructions, Event::Cycles] {
+        for event in [PmuEvent::Instructions, PmuEvent::Cycles] {
             let meter = Meter::new(event).unwrap_or(Meter::CLOCK);
             let start = meter.now();
             assert!(
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn structures_have_the_layout_of_the_system() {
         assert_eq!(size_of::<Attr>(), 64);
-        assert_eq!(core::mem::offset_of!(Page, offset), 16);
-        assert_eq!(core::mem::offset_of!(Page, width), 48);
+        assert_eq!(core::mem::offset_of!(PmuPage, offset), 16);
+        assert_eq!(core::mem::offset_of!(PmuPage, width), 48);
     }
 }

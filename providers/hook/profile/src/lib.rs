@@ -5,7 +5,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ofi_hook::error::Result;
 use ofi_hook::log::{level, subsys};
-use ofi_hook::{Args, Call, Hook, Log, Op};
+use ofi_hook::{Args, Hook, HookCall, HookLog, HookOp};
 
 /// Sizes in bytes from which on an operation belongs to the next class, with what the
 /// class before is called.
@@ -23,15 +23,15 @@ const CLASSES: [(&str, usize); 9] = [
 
 /// The calls of one name whose operations have about one size.
 #[derive(Default)]
-struct Sum {
+struct ProfileSum {
     calls: AtomicU64,
     bytes: AtomicU64,
 }
 
 struct Profile {
-    log: Log,
+    log: HookLog,
     /// A row for each call of the API.
-    sums: Vec<[Sum; CLASSES.len()]>,
+    sums: Vec<[ProfileSum; CLASSES.len()]>,
 }
 
 /// Which class a size belongs to.
@@ -40,7 +40,7 @@ fn class(bytes: usize) -> usize {
 }
 
 impl Profile {
-    fn count(&self, op: Op, bytes: usize) {
+    fn count(&self, op: HookOp, bytes: usize) {
         if let Some(sum) = self.sums.get(op as usize).and_then(|row| row.get(class(bytes))) {
             sum.calls.fetch_add(1, Ordering::Relaxed);
             sum.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -48,10 +48,10 @@ impl Profile {
     }
 
     /// The lines of the table: calls that were never made have none.
-    fn rows(&self) -> impl Iterator<Item = Row> {
-        Op::ALL.iter().zip(&self.sums).flat_map(|(op, row)| {
+    fn rows(&self) -> impl Iterator<Item = ProfileRow> {
+        HookOp::ALL.iter().zip(&self.sums).flat_map(|(op, row)| {
             row.iter().zip(CLASSES).filter_map(|(sum, (size, _))| {
-                let row = Row {
+                let row = ProfileRow {
                     name: op.name(),
                     size,
                     calls: sum.calls.load(Ordering::Relaxed),
@@ -65,14 +65,14 @@ impl Profile {
 
 /// One line of the table.
 #[derive(PartialEq, Eq, Debug)]
-struct Row {
+struct ProfileRow {
     name: &'static str,
     size: &'static str,
     calls: u64,
     bytes: u64,
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ProfileRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\t{:<20} {:<10} {:<12} {}", self.name, self.size, self.calls, self.bytes)
     }
@@ -82,14 +82,14 @@ impl Hook for Profile {
     const NAME: &'static str = "profile";
     type Entry = ();
 
-    fn install(log: Log) -> Result<Self> {
-        Ok(Self { log, sums: Op::ALL.iter().map(|_| Default::default()).collect() })
+    fn install(log: HookLog) -> Result<Self> {
+        Ok(Self { log, sums: HookOp::ALL.iter().map(|_| Default::default()).collect() })
     }
 
     #[inline]
-    fn enter(&self, _call: &Call) {}
+    fn enter(&self, _call: &HookCall) {}
 
-    unsafe fn leave(&self, _entry: (), call: &Call, ret: isize) {
+    unsafe fn leave(&self, _entry: (), call: &HookCall, ret: isize) {
         // SAFETY: by this function's contract the call has just answered.
         unsafe {
             match call.args {
@@ -127,10 +127,10 @@ ofi_hook::plug_in!("profile", Profile);
 mod tests {
     use super::*;
     use core::ptr;
-    use ofi_hook::{Pieces, Transfer};
+    use ofi_hook::{Pieces, TransferArgs};
 
-    fn send(len: usize) -> Call {
-        let args = Args::Transfer(Transfer {
+    fn send(len: usize) -> HookCall {
+        let args = Args::Transfer(TransferArgs {
             pieces: Pieces::One(ptr::null(), len),
             addr: 0,
             data: 0,
@@ -141,12 +141,12 @@ mod tests {
             key: 0,
             context: ptr::null_mut(),
         });
-        Call { op: Op::Send, object: ptr::null(), format: 0, args }
+        HookCall { op: HookOp::Send, object: ptr::null(), format: 0, args }
     }
 
     #[test]
     fn operations_that_succeeded_are_counted_by_their_size() {
-        let profile = Profile::install(Log::NOWHERE).unwrap();
+        let profile = Profile::install(HookLog::NOWHERE).unwrap();
         for (len, ret) in [(0, 0), (63, 0), (64, 0), (64, -11), (5 << 20, 0), (6 << 20, 0)] {
             // SAFETY: nothing in the call is followed.
             unsafe { profile.leave((), &send(len), ret) };

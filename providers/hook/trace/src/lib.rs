@@ -6,22 +6,24 @@ use ofi_hook::abi::*;
 use ofi_hook::error::{Result, strerror};
 use ofi_hook::log::{level, subsys};
 use ofi_hook::text::{self, Pointer};
-use ofi_hook::{Args, Attr, Call, Completion, Hook, Log, Op, Open, Region, Transfer};
+use ofi_hook::{
+    Args, Attr, Completion, Hook, HookCall, HookLog, HookOp, OpenArgs, RegionArgs, TransferArgs,
+};
 
-struct Trace(Log);
+struct Trace(HookLog);
 
 impl Hook for Trace {
     const NAME: &'static str = "trace";
     type Entry = ();
 
-    fn install(log: Log) -> Result<Self> {
+    fn install(log: HookLog) -> Result<Self> {
         Ok(Self(log))
     }
 
     #[inline]
-    fn enter(&self, _call: &Call) {}
+    fn enter(&self, _call: &HookCall) {}
 
-    unsafe fn leave(&self, _entry: (), call: &Call, ret: isize) {
+    unsafe fn leave(&self, _entry: (), call: &HookCall, ret: isize) {
         let Some(subsys) = subsystem(call) else { return };
         if !self.0.enabled(level::TRACE, subsys) {
             return;
@@ -34,8 +36,8 @@ impl Hook for Trace {
 }
 
 /// Where lines of a call belong; `None` for calls that have none.
-fn subsystem(call: &Call) -> Option<fi_log_subsys> {
-    use Op::*;
+fn subsystem(call: &HookCall) -> Option<fi_log_subsys> {
+    use HookOp::*;
     match call.args {
         Args::Transfer(_) => Some(subsys::EP_DATA),
         Args::Completions(..) | Args::Error(_) => Some(subsys::CQ),
@@ -59,7 +61,7 @@ fn pointer<T>(pointer: *const T) -> Pointer {
 
 /// # Safety
 /// `call` has just answered `ret`.
-unsafe fn lines(call: &Call, ret: isize) -> Vec<String> {
+unsafe fn lines(call: &HookCall, ret: isize) -> Vec<String> {
     // SAFETY: by this function's contract.
     unsafe {
         match call.args {
@@ -73,25 +75,25 @@ unsafe fn lines(call: &Call, ret: isize) -> Vec<String> {
                 vec![format!("addr: {}", text::address(call.format, address))]
             }
             Args::Region(ref it) => vec![region(it)],
-            Args::Open(_) if call.op == Op::Join => vec![endpoint(call)],
+            Args::Open(_) if call.op == HookOp::Join => vec![endpoint(call)],
             Args::Open(ref it) => opened(call, it),
             _ => vec![endpoint(call)],
         }
     }
 }
 
-fn endpoint(call: &Call) -> String {
+fn endpoint(call: &HookCall) -> String {
     format!("ep/pep {}", pointer(call.object))
 }
 
 /// # Safety
 /// The call that it is of is still going on.
-unsafe fn transfer(op: Op, it: &Transfer) -> String {
-    use Op::*;
+unsafe fn transfer(op: HookOp, it: &TransferArgs) -> String {
+    use HookOp::*;
     // SAFETY: by this function's contract.
     let (buf, len) = unsafe { it.pieces.total() };
     let (buf, context) = (pointer(buf), pointer(it.context));
-    let Transfer { addr, data, flags, tag, ignore, raddr, key, .. } = *it;
+    let TransferArgs { addr, data, flags, tag, ignore, raddr, key, .. } = *it;
     match op {
         Recv | Recvv | Recvmsg | Send | Sendv | Sendmsg | Inject | Senddata | Injectdata => {
             format!("buf {buf} len {len} addr {addr} data {data:#x} flags {flags:#x} ctx {context}")
@@ -131,7 +133,7 @@ fn completion(it: Completion) -> String {
 
 /// # Safety
 /// `call` has just read `entry`.
-unsafe fn error(call: &Call, entry: &fi_cq_err_entry) -> String {
+unsafe fn error(call: &HookCall, entry: &fi_cq_err_entry) -> String {
     let fi_cq_err_entry { flags, len, data, tag, olen, err, prov_errno, .. } = *entry;
     let context = pointer(entry.op_context);
     // SAFETY: by this function's contract.
@@ -150,7 +152,7 @@ unsafe fn error(call: &Call, entry: &fi_cq_err_entry) -> String {
 
 /// # Safety
 /// The call that it is of has just succeeded.
-unsafe fn region(it: &Region) -> String {
+unsafe fn region(it: &RegionArgs) -> String {
     // SAFETY: by this function's contract.
     unsafe {
         let mr = it.place.as_ref().map_or(Pointer(0), |mr| pointer(*mr));
@@ -168,7 +170,7 @@ unsafe fn dump<T>(data: *const T, kind: fi_type) -> String {
 
 /// # Safety
 /// The call that it is of has just succeeded.
-unsafe fn opened(call: &Call, it: &Open) -> Vec<String> {
+unsafe fn opened(call: &HookCall, it: &OpenArgs) -> Vec<String> {
     use fi_type::*;
     let (parent, context) = (pointer(call.object), pointer(it.context));
     // SAFETY: by this function's contract; attributes are of their types or null.
@@ -187,7 +189,7 @@ unsafe fn opened(call: &Call, it: &Open) -> Vec<String> {
                 vec![format!("av {object}, context {context}\n{}", dump(attr, FI_TYPE_AV_ATTR))]
             }
             Attr::Info(info) => {
-                let name = if call.op == Op::ScalableEp { "sep" } else { "ep" };
+                let name = if call.op == HookOp::ScalableEp { "sep" } else { "ep" };
                 let mut lines = vec![format!("{name} {object} context {context}")];
                 if let Some(info) = info.as_ref() {
                     lines.push(format!("\n{}", dump(info.ep_attr, FI_TYPE_EP_ATTR)));
@@ -210,8 +212,8 @@ mod tests {
     use core::ptr;
     use ofi_hook::Pieces;
 
-    fn some() -> Transfer {
-        Transfer {
+    fn some() -> TransferArgs {
+        TransferArgs {
             pieces: Pieces::One(ptr::without_provenance(0x2000), 64),
             addr: 3,
             data: 0xda7a,
@@ -228,13 +230,16 @@ mod tests {
     fn transfers_of_each_kind_have_their_line() {
         // SAFETY: a buffer that is not a vector is not followed.
         let line = |op| unsafe { transfer(op, &some()) };
-        assert_eq!(line(Op::Send), "buf 0x2000 len 64 addr 3 data 0xda7a flags 0x20000 ctx (nil)");
         assert_eq!(
-            line(Op::Trecv),
+            line(HookOp::Send),
+            "buf 0x2000 len 64 addr 3 data 0xda7a flags 0x20000 ctx (nil)"
+        );
+        assert_eq!(
+            line(HookOp::Trecv),
             "buf 0x2000 len 64 addr 3 data 55930 flags 0x20000 tag 0x7a9 ignore 0xf ctx (nil)"
         );
         assert_eq!(
-            line(Op::Write),
+            line(HookOp::Write),
             "buf 0x2000 len 64 addr 3 raddr 4660 data 55930 flags 0x20000 key 0x4e1 ctx (nil)"
         );
     }
@@ -261,8 +266,12 @@ mod tests {
 
     #[test]
     fn a_call_that_failed_has_no_line() {
-        let call =
-            Call { op: Op::Send, object: ptr::null(), format: 0, args: Args::Transfer(some()) };
+        let call = HookCall {
+            op: HookOp::Send,
+            object: ptr::null(),
+            format: 0,
+            args: Args::Transfer(some()),
+        };
         // SAFETY: nothing in it is followed.
         unsafe {
             assert_eq!(lines(&call, -11), [] as [&str; 0]);

@@ -1,8 +1,8 @@
 //! Calls: connection requests being sent, which may block, and what is left of an endpoint
 //! that was closed meanwhile.
-use super::ep::{Conn, Ep};
+use super::ep::{QpState, VerbsEndpoint};
 use super::request::Fifo;
-use super::{Engine, State};
+use super::{VerbsEngine, VerbsState};
 use crate::info::VERBS;
 use crate::sys::CmId;
 use ofi_provider::api::Bindings;
@@ -19,14 +19,14 @@ const CALLERS: usize = 16;
 const LOOK_IN: Duration = Duration::from_millis(100);
 
 /// A connection request that is to be sent, and the data that go along with it.
-pub(super) struct Call {
+pub(super) struct ConnectCall {
     /// The endpoint's index.
     pub(super) at: u32,
     pub(super) id: Arc<CmId>,
     pub(super) data: Vec<u8>,
 }
 
-impl Engine {
+impl VerbsEngine {
     /// Makes the calls that wait, in threads of their own where calls block: siw calls the
     /// peer's system and waits for that.
     pub(super) fn call(self: &Arc<Self>) {
@@ -49,11 +49,11 @@ impl Engine {
     /// returns false.
     fn make_call(&self) -> bool {
         let mut state = self.lock();
-        let Some(Call { at, id, data }) = state.calls.pop_front() else {
+        let Some(ConnectCall { at, id, data }) = state.calls.pop_front() else {
             state.callers -= 1;
             return false;
         };
-        if state.eps.get(at).is_some_and(|ep| matches!(ep.conn, Conn::Leaving { .. })) {
+        if state.eps.get(at).is_some_and(|ep| matches!(ep.conn, QpState::Leaving { .. })) {
             // The endpoint was closed before its call's turn came.
             drop(id);
             state.remove(at);
@@ -71,7 +71,7 @@ impl Engine {
     /// answered yet, a thread waits for the answers.
     pub(crate) fn leave(self: &Arc<Self>) {
         let is_left = |engine: &Self| {
-            engine.lock().eps.iter().any(|(_, ep)| matches!(ep.conn, Conn::Leaving { .. }))
+            engine.lock().eps.iter().any(|(_, ep)| matches!(ep.conn, QpState::Leaving { .. }))
         };
         if !is_left(self) {
             return;
@@ -91,29 +91,29 @@ impl Engine {
     }
 }
 
-impl State {
+impl VerbsState {
     /// Notes that an endpoint's call was made; the answer may have come already. `answer`:
     /// an endpoint that is closed has to wait for that.
     fn called(&mut self, at: u32, made: Result, answer: bool) {
         let Some(ep) = self.eps.get_mut(at) else { return };
         ep.calling = false;
         match (&ep.conn, made) {
-            (Conn::Leaving { answered: false }, Ok(())) if answer => {}
-            (Conn::Leaving { .. }, _) => self.remove(at),
-            (Conn::Calling, Ok(())) => ep.conn = Conn::Requested,
-            (Conn::Calling, Err(error)) => ep.fail(error, -error.code(), Vec::new()),
+            (QpState::Leaving { answered: false }, Ok(())) if answer => {}
+            (QpState::Leaving { .. }, _) => self.remove(at),
+            (QpState::Calling, Ok(())) => ep.conn = QpState::Requested,
+            (QpState::Calling, Err(error)) => ep.fail(error, -error.code(), Vec::new()),
             // The answer came before the call returned.
             _ => {}
         }
     }
 }
 
-impl Ep {
+impl VerbsEndpoint {
     /// Drops all of a closed endpoint but what its call needs until that is answered, and
     /// returns true; returns false if the endpoint can be removed at once. An endpoint waits
     /// while its call is being made and, with `answer`, until the call is answered.
     pub(super) fn leave(&mut self, answer: bool) -> bool {
-        let waits = self.calling || (answer && self.conn == Conn::Requested);
+        let waits = self.calling || (answer && self.conn == QpState::Requested);
         if !waits {
             return false;
         }
@@ -121,8 +121,8 @@ impl Ep {
         if self.qp().and_then(|qp| qp.fail()).is_err() && !self.calling {
             return false;
         }
-        let answered = !matches!(self.conn, Conn::Calling | Conn::Requested);
-        self.conn = Conn::Leaving { answered };
+        let answered = !matches!(self.conn, QpState::Calling | QpState::Requested);
+        self.conn = QpState::Leaving { answered };
         (self.fid, self.bindings) = (None, Bindings::default());
         (self.sent, self.posted) = (Fifo::default(), Fifo::default());
         self.work = Vec::new();

@@ -1,7 +1,7 @@
 //! Connections: made, accepted and ended, by calls of the application and by events.
-use super::call::Call;
-use super::ep::{Conn, Ep};
-use super::{Engine, State};
+use super::call::ConnectCall;
+use super::ep::{QpState, VerbsEndpoint};
+use super::{VerbsEngine, VerbsState};
 use crate::cm::{pack, pack_request, unpack};
 use crate::config::config;
 use crate::sys::{CmEvent, CmId, CmKind};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the side that accepted a connection waits to send while the other side has
-/// sent nothing: the time that one may take to read the acceptance ([`Conn::Settling`]).
+/// sent nothing: the time that one may take to read the acceptance ([`QpState::Settling`]).
 const SETTLE: Duration = Duration::from_millis(200);
 
-impl State {
+impl VerbsState {
     /// An endpoint's connection at librdmacm.
     pub(crate) fn id(&self, at: u32) -> Result<&CmId> {
         self.eps[at].id.as_deref().ok_or(Error::OPBADSTATE)
@@ -26,15 +26,15 @@ impl State {
 
     /// Whether an endpoint's connection is up.
     pub(crate) fn is_connected(&self, at: u32) -> bool {
-        matches!(self.eps[at].conn, Conn::Up | Conn::Settling(_))
+        matches!(self.eps[at].conn, QpState::Up | QpState::Settling(_))
     }
 
     /// Begins to connect an endpoint (fi_connect(3)).
     pub(crate) fn connect(&mut self, at: u32, to: &Addr, param: &[u8]) -> Result {
         let ep = &mut self.eps[at];
         match ep.conn {
-            Conn::None => {}
-            Conn::Up => return Err(Error::ISCONN),
+            QpState::None => {}
+            QpState::Up => return Err(Error::ISCONN),
             _ => return Err(Error::OPBADSTATE),
         }
         let id = ep.id.as_ref().ok_or(if ep.srq.is_some() {
@@ -45,20 +45,20 @@ impl State {
         let from = id.local().ok_or(Error::OPBADSTATE)?;
         let packed = pack_request(&from, to, param)?;
         id.resolve_addr(to)?;
-        ep.conn = Conn::Resolving(packed);
+        ep.conn = QpState::Resolving(packed);
         Ok(())
     }
 
     /// Accepts the connection request that an endpoint was opened for (fi_accept(3)).
     pub(crate) fn accept(&mut self, at: u32, param: &[u8]) -> Result {
         let ep = &mut self.eps[at];
-        if ep.conn != Conn::None {
+        if ep.conn != QpState::None {
             return Err(Error::OPBADSTATE);
         }
         let id = ep.id.as_ref().ok_or(Error::OPBADSTATE)?;
         id.accept(&pack(param)?)?;
         ep.tune();
-        ep.conn = Conn::Accepted;
+        ep.conn = QpState::Accepted;
         Ok(())
     }
 
@@ -66,29 +66,29 @@ impl State {
     /// before.
     pub(crate) fn shutdown(&mut self, at: u32) -> Result {
         let ep = &mut self.eps[at];
-        if ep.conn == Conn::Down {
+        if ep.conn == QpState::Down {
             // The peer has ended it before.
             return Ok(());
         }
         if !ep.is_made() {
             return Err(Error::NOTCONN);
         }
-        ep.conn = Conn::Up;
+        ep.conn = QpState::Up;
         ep.ring();
         ep.id.as_ref().ok_or(Error::OPBADSTATE)?.disconnect()
     }
 
     /// Takes in an event of a connection; returns the endpoint, if that ended its connection.
-    pub(super) fn hear(&mut self, event: CmEvent, engine: &Engine) -> Option<u32> {
+    pub(super) fn hear(&mut self, event: CmEvent, engine: &VerbsEngine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
-        if let Conn::Leaving { answered } = &mut ep.conn {
+        if let QpState::Leaving { answered } = &mut ep.conn {
             if ep.calling {
                 *answered = true;
                 return None;
             }
             if kind == CmKind::Established {
-                ep.conn = Conn::Up;
+                ep.conn = QpState::Up;
             }
             self.remove(token as u32);
             return None;
@@ -96,17 +96,17 @@ impl State {
         match kind {
             CmKind::AddrResolved | CmKind::RouteResolved => match ep.go_on(kind) {
                 Ok(call) => {
-                    let of = |(id, data)| Call { at: token as u32, id, data };
+                    let of = |(id, data)| ConnectCall { at: token as u32, id, data };
                     self.calls.extend(call.map(of));
                 }
                 Err(error) => ep.fail(error, status, Vec::new()),
             },
             CmKind::Established => {
                 ep.tune();
-                if engine.settles && ep.conn == Conn::Accepted && !ep.heard {
-                    ep.conn = Conn::Settling(Instant::now() + SETTLE);
+                if engine.settles && ep.conn == QpState::Accepted && !ep.heard {
+                    ep.conn = QpState::Settling(Instant::now() + SETTLE);
                 } else {
-                    ep.conn = Conn::Up;
+                    ep.conn = QpState::Up;
                 }
                 ep.tell(FI_CONNECTED as u32, unpack(&data));
             }
@@ -122,7 +122,7 @@ impl State {
             // lost, or the handshake did not come to its end.
             CmKind::Disconnected | CmKind::Removed | CmKind::Failed => {
                 let was_up = ep.is_made();
-                ep.conn = Conn::Down;
+                ep.conn = QpState::Down;
                 if was_up {
                     ep.tell(FI_SHUTDOWN as u32, Vec::new());
                 }
@@ -135,7 +135,7 @@ impl State {
 
     /// Ends this side of a connection that the peer has ended; what is posted is flushed.
     pub(super) fn end(&mut self, at: u32) {
-        if let Some(Ep { conn: Conn::Down, id: Some(id), .. }) = self.eps.get(at)
+        if let Some(VerbsEndpoint { conn: QpState::Down, id: Some(id), .. }) = self.eps.get(at)
             && id.disconnect().is_err()
         {
             let _ = id.qp().and_then(|qp| qp.fail());
@@ -143,16 +143,16 @@ impl State {
     }
 }
 
-impl Ep {
+impl VerbsEndpoint {
     /// Takes the next step of connecting after the one that is `done`; returns the
     /// connection request to send and its data, if sending it is the next step.
     fn go_on(&mut self, done: CmKind) -> Result<Option<(Arc<CmId>, Vec<u8>)>> {
         let id = self.id.as_ref().ok_or(Error::OPBADSTATE)?;
         match &mut self.conn {
-            Conn::Resolving(_) if done == CmKind::AddrResolved => id.resolve_route()?,
-            Conn::Resolving(data) => {
+            QpState::Resolving(_) if done == CmKind::AddrResolved => id.resolve_route()?,
+            QpState::Resolving(data) => {
                 let call = (id.clone(), std::mem::take(data));
-                (self.conn, self.calling) = (Conn::Calling, true);
+                (self.conn, self.calling) = (QpState::Calling, true);
                 return Ok(Some(call));
             }
             _ => {}
@@ -172,7 +172,7 @@ impl Ep {
 
     /// Reports that the connection could not be made.
     pub(super) fn fail(&mut self, error: Error, status: c_int, err_data: Vec<u8>) {
-        self.conn = Conn::Down;
+        self.conn = QpState::Down;
         let _ = self.qp().and_then(|qp| qp.fail());
         let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) else { return };
         let (context, prov_errno) = (Context::NULL, status);

@@ -1,8 +1,8 @@
 //! Completions: the device's completion queues, which all queue pairs of a domain share,
 //! are emptied into the queues and counters of the application.
-use super::ep::{Conn, Ep};
-use super::request::{Posted, SEND, Sent};
-use super::{Engine, State};
+use super::ep::{QpState, VerbsEndpoint};
+use super::request::{PostedRecv, SEND, Sent};
+use super::{VerbsEngine, VerbsState};
 use crate::info::VERBS;
 use crate::sys::{HwCq, WorkDone, status, status_text};
 use core::ffi::{CStr, c_int};
@@ -25,7 +25,7 @@ const POLLS: usize = 8;
 
 /// A completion queue of the device. Room for everything that endpoints can post is reserved
 /// in it.
-pub(super) struct Queue {
+pub(super) struct DeviceQueue {
     pub(super) cq: HwCq,
     /// Entries that are not reserved for an endpoint.
     pub(super) free: usize,
@@ -56,7 +56,7 @@ impl Hasher for NumberHasher {
     }
 }
 
-impl Progress for Engine {
+impl Progress for VerbsEngine {
     fn progress(&self) {
         // The library of a device may call what is a cancellation point.
         let _uncancelled = Uncancelled::new();
@@ -89,10 +89,10 @@ impl Progress for Engine {
     }
 }
 
-impl State {
+impl VerbsState {
     /// Reserves room for that many completions in a queue of the device; returns the index
     /// of the queue.
-    pub(super) fn reserve(&mut self, room: usize, engine: &Engine) -> Result<usize> {
+    pub(super) fn reserve(&mut self, room: usize, engine: &VerbsEngine) -> Result<usize> {
         let found = self.queues.iter().position(|queue| queue.free >= room);
         let at = match found {
             Some(at) => at,
@@ -102,7 +102,7 @@ impl State {
                 if engine.armed.load(Ordering::Relaxed) {
                     cq.arm()?;
                 }
-                self.queues.push(Queue { cq, free: size });
+                self.queues.push(DeviceQueue { cq, free: size });
                 self.queues.len() - 1
             }
         };
@@ -146,7 +146,7 @@ impl State {
 
 /// Gives a completion to the endpoint whose request it completes.
 #[inline(always)]
-fn take(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+fn take(eps: &mut Slab<VerbsEndpoint>, sharers: &Sharers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
     let Some(ep) = eps.get_mut(at) else { return };
     if number & SEND != 0 {
@@ -162,7 +162,7 @@ fn take(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
 
 /// Gives the completion of a shared context's receive to the endpoint that took the receive.
 #[inline(never)]
-fn take_shared(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
+fn take_shared(eps: &mut Slab<VerbsEndpoint>, sharers: &Sharers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
     let Some(posted) = eps.get_mut(at).and_then(|context| context.shared.remove(number)) else {
         return;
@@ -174,7 +174,7 @@ fn take_shared(eps: &mut Slab<Ep>, sharers: &Sharers, done: &WorkDone) {
     }
 }
 
-impl Ep {
+impl VerbsEndpoint {
     /// Takes in that a send is complete, and with it all before it whose success the device
     /// does not report. Others before it may not be complete: on siw a message overtakes a
     /// read. For the application all complete in the order of their posting all the same.
@@ -249,11 +249,11 @@ impl Ep {
 
     /// Completes a receive, for the application.
     #[inline]
-    fn received(&mut self, posted: &Posted, done: &WorkDone) {
+    fn received(&mut self, posted: &PostedRecv, done: &WorkDone) {
         if !self.heard && done.status() == status::IBV_WC_SUCCESS {
             self.heard = true;
-            if matches!(self.conn, Conn::Settling(_)) {
-                self.conn = Conn::Up;
+            if matches!(self.conn, QpState::Settling(_)) {
+                self.conn = QpState::Up;
             }
         }
         let kind = if done.is_write() { FI_RMA | FI_REMOTE_WRITE } else { FI_MSG | FI_RECV };
@@ -302,7 +302,7 @@ impl Ep {
             }
         }
         let was_up = self.is_made() && self.ud.is_none();
-        self.conn = Conn::Down;
+        self.conn = QpState::Down;
         if was_up {
             self.tell(FI_SHUTDOWN as u32, Vec::new());
         }
@@ -350,7 +350,7 @@ mod tests {
             datagrams: false,
             hmem: false,
         };
-        let mut ep = Ep::new(limits);
+        let mut ep = VerbsEndpoint::new(limits);
         for signalled in [true, false, true, false] {
             ep.sent.items.push_back(Sent {
                 context: Context::NULL,

@@ -1,6 +1,6 @@
 //! An endpoint, as the engine keeps it.
-use super::request::{Fifo, Posted, Scratch, Sent};
-use crate::sys::{CmId, Qp, Srq, UdQp, Way, Work};
+use super::request::{Fifo, PostedRecv, Scratch, Sent};
+use crate::sys::{CmId, Qp, Srq, UdQp, UdWay, WorkRequest};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
 use ofi_provider::api::Bindings;
@@ -28,7 +28,7 @@ pub(crate) struct Limits {
 
 /// How far an endpoint's connection is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Conn {
+pub(super) enum QpState {
     /// The endpoint has neither asked for a connection nor accepted one.
     None,
     /// The device looks for the way to the peer; the bytes then go along with the
@@ -59,11 +59,11 @@ pub(super) enum Conn {
 }
 
 /// An endpoint or a shared receive context.
-pub(super) struct Ep {
+pub(super) struct VerbsEndpoint {
     pub(super) limits: Limits,
     pub(super) fid: Option<FidPtr>,
     pub(super) bindings: Bindings,
-    pub(super) conn: Conn,
+    pub(super) conn: QpState,
     /// The connection at librdmacm, shared with the thread that sends its request.
     pub(super) id: Option<Arc<CmId>>,
     /// The connection request is to be sent, or a thread is sending it.
@@ -81,18 +81,18 @@ pub(super) struct Ep {
     /// The sends, reads, writes and atomic operations under way.
     pub(super) sent: Fifo<Sent>,
     /// The receives under way.
-    pub(super) posted: Fifo<Posted>,
+    pub(super) posted: Fifo<PostedRecv>,
     /// The peer has sent something.
     pub(super) heard: bool,
     /// The receives under way of a shared context, in any order.
-    pub(super) shared: Slab<Posted>,
+    pub(super) shared: Slab<PostedRecv>,
     /// How many sends were posted since the last one whose success the device reports.
     pub(super) silent: usize,
     /// How many of `sent` the device has reported while others before them are not complete.
     pub(super) told: usize,
     /// Requests that are noted in `sent` and not posted: they are posted with the next one
     /// that has no FI_MORE.
-    pub(super) work: Vec<Work>,
+    pub(super) work: Vec<WorkRequest>,
     /// Where the results of atomic operations go.
     pub(super) scratch: Option<Scratch>,
 }
@@ -100,17 +100,17 @@ pub(super) struct Ep {
 /// A datagram endpoint's queue pair, and the ways to the peers it sent to.
 pub(super) struct Ud {
     // Dropped first: with the queue pair goes the protection domain.
-    pub(super) ways: HashMap<UdAddr, Way>,
+    pub(super) ways: HashMap<UdAddr, UdWay>,
     pub(super) pair: UdQp,
 }
 
-impl Ep {
+impl VerbsEndpoint {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
             fid: None,
             bindings: Bindings::default(),
-            conn: Conn::None,
+            conn: QpState::None,
             id: None,
             calling: false,
             ud: None,
@@ -141,7 +141,7 @@ impl Ep {
 
     /// Whether the endpoint has a connection, or has accepted one.
     pub(super) fn is_made(&self) -> bool {
-        matches!(self.conn, Conn::Up | Conn::Accepted | Conn::Settling(_))
+        matches!(self.conn, QpState::Up | QpState::Accepted | QpState::Settling(_))
     }
 
     /// How many completions of this endpoint the device's queue has room for.

@@ -1,7 +1,7 @@
 //! Events: what a domain's connections and its device report, which a thread of the domain
 //! takes in, whatever the application does.
-use super::ep::{Conn, Ep};
-use super::{Engine, State, engines};
+use super::ep::{QpState, VerbsEndpoint};
+use super::{VerbsEngine, VerbsState, engines};
 use crate::info::VERBS;
 use crate::sys::{Device, DeviceEvent};
 use ofi_provider::progress::Progress;
@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_millis(5);
 /// and what is posted is flushed when the peer goes, whatever the application waits for
 /// meanwhile.
 #[derive(Debug)]
-pub(crate) struct Connections(pub(crate) Arc<Engine>);
+pub(crate) struct Connections(pub(crate) Arc<VerbsEngine>);
 
 impl Progress for Connections {
     fn progress(&self) {
@@ -45,7 +45,7 @@ impl Progress for Connections {
 /// to a listener are taken in before it.
 pub(crate) fn hear_all() {
     let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
-    engines.iter().for_each(Engine::hear);
+    engines.iter().for_each(VerbsEngine::hear);
 }
 
 /// Takes in an event of a device, for all engines that have the device open.
@@ -68,7 +68,7 @@ fn device_told(device: Device, event: DeviceEvent) {
     }
 }
 
-impl Engine {
+impl VerbsEngine {
     /// Takes in the events of the domain's connections.
     pub(super) fn hear(self: &Arc<Self>) {
         let mut ended = Vec::new();
@@ -90,13 +90,13 @@ impl Engine {
     }
 }
 
-impl State {
+impl VerbsState {
     /// Takes in an event of the device.
     fn device_told(&mut self, event: DeviceEvent) {
         match event {
             DeviceEvent::FirstMessage(pair) => {
-                let of = |ep: &Ep| ep.qp().is_ok_and(|qp| qp.number() == pair);
-                if let Some((_, Ep { conn: Conn::Accepted, id: Some(id), .. })) =
+                let of = |ep: &VerbsEndpoint| ep.qp().is_ok_and(|qp| qp.number() == pair);
+                if let Some((_, VerbsEndpoint { conn: QpState::Accepted, id: Some(id), .. })) =
                     self.eps.iter().find(|(_, ep)| of(ep))
                 {
                     // A failure means that the handshake came to its end before.

@@ -24,16 +24,16 @@ mod tx;
 
 pub(crate) use ep::Limits;
 pub(crate) use events::{Connections, hear_all};
-pub(crate) use request::Request;
+pub(crate) use request::WorkSpec;
 
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
 use crate::memory::Memory;
 use crate::sys::{Channel, CompChannel, Device, Pd, WorkDone, bunch};
-use call::Call;
+use call::ConnectCall;
 use core::ffi::c_int;
-use cq::{Queue, Sharers};
-use ep::Ep;
+use cq::{DeviceQueue, Sharers};
+use ep::VerbsEndpoint;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Lock};
@@ -48,14 +48,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const SIW: u32 = 0x62_6d74;
 
 /// A domain's endpoints and what they share.
-pub(crate) struct Engine {
+pub(crate) struct VerbsEngine {
     pub(crate) device: Device,
     pub(crate) pd: Arc<Pd>,
     memory: Arc<Memory>,
     pub(crate) channel: Arc<Channel>,
     comp: Arc<CompChannel>,
     epoll: Epoll,
-    state: Lock<State>,
+    state: Lock<VerbsState>,
     /// How often somebody made progress.
     activity: AtomicU64,
     /// Somebody may be asleep until the device reports a completion.
@@ -68,35 +68,35 @@ pub(crate) struct Engine {
     /// The device has atomic operations.
     atomics: bool,
     /// The device is siw: the side that accepted a connection lets the other send first
-    /// ([`ep::Conn::Settling`]), and a connection request blocks who sends it ([`call`]).
+    /// ([`ep::QpState::Settling`]), and a connection request blocks who sends it ([`call`]).
     settles: bool,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for VerbsEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Engine({:?})", self.device.name())
+        write!(f, "VerbsEngine({:?})", self.device.name())
     }
 }
 
 /// What the engine's lock guards. Fields are dropped in this order: endpoints before the
 /// completion queues that their queue pairs use.
-pub(crate) struct State {
-    eps: Slab<Ep>,
-    queues: Vec<Queue>,
+pub(crate) struct VerbsState {
+    eps: Slab<VerbsEndpoint>,
+    queues: Vec<DeviceQueue>,
     /// The endpoints that take receives from a shared context, by the numbers of their
     /// queue pairs.
     sharers: Sharers,
     /// Endpoints that hold requests back until the next one (FI_MORE).
     waiting: Vec<u32>,
     /// Connection requests that are to be sent: the way to the peer is known.
-    calls: VecDeque<Call>,
+    calls: VecDeque<ConnectCall>,
     /// How many threads send connection requests.
     callers: usize,
     /// Room for the completions that are taken from a queue of the device at once.
     bunch: Box<[WorkDone]>,
 }
 
-impl Engine {
+impl VerbsEngine {
     /// The engine of a domain that has opened this device.
     pub(crate) fn new(device: Device, pd: Arc<Pd>, memory: Arc<Memory>) -> Result<Arc<Self>> {
         let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
@@ -111,7 +111,7 @@ impl Engine {
             channel,
             comp,
             epoll,
-            state: Lock::new(State {
+            state: Lock::new(VerbsState {
                 eps: Slab::default(),
                 queues: Vec::new(),
                 sharers: Sharers::default(),
@@ -141,14 +141,14 @@ impl Engine {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_, State> {
+    pub(crate) fn lock(&self) -> Guard<'_, VerbsState> {
         self.state.lock()
     }
 }
 
 /// The engines of this process. An event of a device comes to one domain that has the
 /// device open and concerns all of them.
-fn engines() -> MutexGuard<'static, Vec<Weak<Engine>>> {
-    static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
+fn engines() -> MutexGuard<'static, Vec<Weak<VerbsEngine>>> {
+    static ENGINES: Mutex<Vec<Weak<VerbsEngine>>> = Mutex::new(Vec::new());
     ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
 }

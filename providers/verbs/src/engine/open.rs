@@ -1,8 +1,8 @@
 //! Endpoints from their opening to their closing: their queue pairs, and what the
 //! application sets and asks of one endpoint.
-use super::ep::{Conn, Ep, Limits, Ud};
+use super::ep::{Limits, QpState, Ud, VerbsEndpoint};
 use super::request::Scratch;
-use super::{Engine, State};
+use super::{VerbsEngine, VerbsState};
 use crate::config::config;
 use crate::sys::{CmId, Device, Pd, QpSpec, Srq, UdQp};
 use ofi_provider::abi::fi_addr_t;
@@ -13,11 +13,11 @@ use ofi_provider::error::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-impl Engine {
-    /// Opens an endpoint, which has no connection before [`State::set_id`]; returns its
+impl VerbsEngine {
+    /// Opens an endpoint, which has no connection before [`VerbsState::set_id`]; returns its
     /// index.
     pub(crate) fn add(&self, limits: Limits) -> u32 {
-        self.lock().eps.insert(Ep::new(limits))
+        self.lock().eps.insert(VerbsEndpoint::new(limits))
     }
 
     /// Opens a shared receive context; returns its index.
@@ -71,7 +71,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl VerbsState {
     /// Makes an endpoint's queue pair, with completions in that `queue`; returns its number
     /// if it is one of a connection.
     fn make_pair(
@@ -95,7 +95,7 @@ impl State {
         if limits.datagrams {
             let pair = UdQp::new(pd, &spec, config().gid_idx as u8)?;
             let ep = &mut self.eps[at];
-            (ep.inline, ep.conn) = (pair.inline as usize, Conn::Up);
+            (ep.inline, ep.conn) = (pair.inline as usize, QpState::Up);
             ep.ud = Some(Ud { ways: HashMap::new(), pair });
             return Ok(None);
         }
@@ -114,7 +114,7 @@ impl State {
         // The answer counts: a device may copy more into a request than it was asked for.
         ep.inline = if limits.hmem { 0 } else { made? as usize };
         if let Some(srx) = srx {
-            // So that `Ep::reserved` counts the receives for which room was reserved.
+            // So that `VerbsEndpoint::reserved` counts the receives for which room was reserved.
             let recvs = self.eps[srx].limits.rx_size;
             self.eps[at].limits.rx_size = recvs;
         }
@@ -188,7 +188,7 @@ impl State {
 
     /// How many more sends (`tx`) or receives an endpoint would take.
     pub(crate) fn size_left(&self, at: u32, tx: bool) -> usize {
-        let Ep { limits, sent, posted, .. } = &self.eps[at];
+        let VerbsEndpoint { limits, sent, posted, .. } = &self.eps[at];
         match tx {
             true => limits.tx_size.saturating_sub(sent.items.len()),
             false => limits.rx_size.saturating_sub(posted.items.len()),

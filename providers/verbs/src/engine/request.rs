@@ -24,7 +24,7 @@ pub(super) const SEND: u32 = 1 << 31;
 pub(super) type Kept = Option<Box<[Cached<OfDevice>]>>;
 
 /// A send, read, write or atomic operation, as the engine takes it.
-pub(crate) struct Request<'a> {
+pub(crate) struct WorkSpec<'a> {
     pub(crate) verb: Verb,
     pub(crate) segments: Local<'a>,
     pub(crate) len: usize,
@@ -74,7 +74,7 @@ pub(super) struct Rare {
 }
 
 /// A posted receive.
-pub(super) struct Posted {
+pub(super) struct PostedRecv {
     pub(super) context: Context,
     pub(super) flags: u64,
     pub(super) buf: usize,

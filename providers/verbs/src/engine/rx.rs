@@ -1,14 +1,14 @@
 //! Receives, from the call to the device.
-use super::Engine;
-use super::ep::{Conn, Ep};
-use super::request::{Posted, post_error};
+use super::VerbsEngine;
+use super::ep::{QpState, VerbsEndpoint};
+use super::request::{PostedRecv, post_error};
 use crate::memory::Memory;
 use crate::sys::Sge;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 
-impl Engine {
+impl VerbsEngine {
     /// Posts a receive; -FI_EAGAIN when there is no room.
     #[inline]
     pub(crate) fn recv(&self, at: u32, op: RecvOp) -> Result {
@@ -17,15 +17,15 @@ impl Engine {
     }
 }
 
-impl Ep {
-    /// Posts a receive as [`Engine::recv`] does.
+impl VerbsEndpoint {
+    /// Posts a receive as [`VerbsEngine::recv`] does.
     #[inline]
-    fn recv(&mut self, at: u32, op: &RecvOp, engine: &Engine) -> Result {
+    fn recv(&mut self, at: u32, op: &RecvOp, engine: &VerbsEngine) -> Result {
         let posted = if self.srq.is_some() { self.shared.len() } else { self.posted.items.len() };
         if posted >= self.limits.rx_size {
             return Err(Error::AGAIN);
         }
-        if self.conn == Conn::Down {
+        if self.conn == QpState::Down {
             return Err(Error::NOTCONN);
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
@@ -39,7 +39,7 @@ impl Ep {
             count = 1;
         }
         let (context, flags) = (op.context, op.flags);
-        let item = Posted { context, flags, buf: op.buf.address(), _kept: kept };
+        let item = PostedRecv { context, flags, buf: op.buf.address(), _kept: kept };
         let number = match &self.srq {
             Some(_) => self.shared.insert(item),
             None => {
@@ -51,7 +51,7 @@ impl Ep {
         let wr_id = u64::from(at) << 32 | u64::from(number);
         let to = &mut sges[..count];
         // SAFETY: the application lends the memory until the completion, which is
-        // when `Posted` goes and with it what keeps the memory registered.
+        // when `PostedRecv` goes and with it what keeps the memory registered.
         let result = unsafe {
             match &self.srq {
                 Some(srq) => srq.recv(wr_id, to),

@@ -1,11 +1,11 @@
 //! The memory of a request, in segments as the device takes them.
-use super::Engine;
+use super::VerbsEngine;
 use super::request::Kept;
 use crate::sys::Sge;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment};
 use ofi_provider::error::{Error, Result};
 
-impl Engine {
+impl VerbsEngine {
     /// Fills `sges` with the segments that are not empty; returns how many those are, and
     /// the regions that are to be kept until the operation is complete: memory without a
     /// descriptor is registered with this `right`, unless it goes `inline`.
@@ -27,7 +27,7 @@ impl Engine {
         self.other_segments(segments, sges, inline, right)
     }
 
-    /// Does what [`Engine::segments`] does, for more than one segment or without a descriptor.
+    /// Does what [`VerbsEngine::segments`] does, for more than one segment or without a descriptor.
     #[inline(never)]
     fn other_segments(
         &self,

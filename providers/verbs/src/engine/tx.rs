@@ -1,10 +1,10 @@
 //! Sends, reads, writes and atomic operations, from the call to the device.
-use super::Engine;
-use super::ep::{Conn, Ep, Ud};
-use super::request::{Rare, Request, SEND, Sent, post_error};
+use super::VerbsEngine;
+use super::ep::{QpState, Ud, VerbsEndpoint};
+use super::request::{Rare, SEND, Sent, WorkSpec, post_error};
 use crate::info::VERBS;
 use crate::memory::Memory;
-use crate::sys::{How, Sge, Verb, Way, Work, WorkDone};
+use crate::sys::{How, Sge, UdWay, Verb, WorkDone, WorkRequest};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
@@ -19,11 +19,11 @@ use std::time::Instant;
 /// The most requests that are posted together (FI_MORE).
 const TOGETHER: usize = 16;
 
-impl Engine {
+impl VerbsEngine {
     /// Posts a send, read, write or atomic operation; -FI_EAGAIN when there is no room even
     /// after progress.
     #[inline]
-    pub(crate) fn send(&self, at: u32, request: Request<'_>) -> Result {
+    pub(crate) fn send(&self, at: u32, request: WorkSpec<'_>) -> Result {
         let mut state = self.lock();
         if !state.eps[at].has_room()? {
             drop(state);
@@ -59,18 +59,18 @@ impl Engine {
     }
 }
 
-impl Ep {
+impl VerbsEndpoint {
     /// Whether the endpoint would take another send; an error if it has no connection.
     #[inline]
     fn has_room(&mut self) -> Result<bool> {
         if !self.is_made() {
             return Err(Error::NOTCONN);
         }
-        if let Conn::Settling(end) = self.conn {
+        if let QpState::Settling(end) = self.conn {
             if Instant::now() < end {
                 return Ok(false);
             }
-            self.conn = Conn::Up;
+            self.conn = QpState::Up;
         }
         Ok(self.has_queue_room())
     }
@@ -81,7 +81,7 @@ impl Ep {
         self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
     }
 
-    /// Posts a message as [`Engine::send_plain`] does.
+    /// Posts a message as [`VerbsEngine::send_plain`] does.
     #[inline]
     fn send_plain(
         &mut self,
@@ -93,7 +93,7 @@ impl Ep {
     ) -> Result<bool> {
         let LocalSegment { addr, len, desc } = segment;
         let inline = len <= self.inline;
-        let is_plain = matches!(self.conn, Conn::Up)
+        let is_plain = matches!(self.conn, QpState::Up)
             && !self.limits.datagrams
             && self.work.is_empty()
             && match flags & FI_INJECT {
@@ -106,7 +106,7 @@ impl Ep {
         let report = flags & FI_COMPLETION != 0;
         let signalled = self.is_signalled(report || self.bindings.ledger.tx.counts(FI_SEND));
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32);
-        let mut work = Work::default();
+        let mut work = WorkRequest::default();
         work.sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
         work.is(wr_id, Verb::Send, 1, How { data, inline, signalled, fence: false });
@@ -138,17 +138,17 @@ impl Ep {
         self.sent.items.push_back(sent);
     }
 
-    /// Posts a request as [`Engine::send`] does.
+    /// Posts a request as [`VerbsEngine::send`] does.
     #[inline]
-    fn send(&mut self, at: u32, request: Request<'_>, engine: &Engine) -> Result {
-        let Request { verb, segments, len, kind, flags, data, context, dest, fetch } = request;
+    fn send(&mut self, at: u32, request: WorkSpec<'_>, engine: &VerbsEngine) -> Result {
+        let WorkSpec { verb, segments, len, kind, flags, data, context, dest, fetch } = request;
         let atomic = matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. });
         let read = matches!(verb, Verb::Read { .. });
         let most = if self.limits.datagrams { engine.max_datagram } else { engine.max_msg_size };
         if len > most || (flags & FI_INJECT != 0 && len > self.limits.inject) {
             return Err(Error::MSGSIZE);
         }
-        let mut work = Work::default();
+        let mut work = WorkRequest::default();
         let sges = &mut work.sges;
         let inline = !read && !atomic && len <= self.inline;
         let (mut count, mut kept) = (0, None);
@@ -233,7 +233,7 @@ impl Ep {
     }
 
     /// The way from a datagram endpoint to a peer.
-    fn way_to(&mut self, dest: fi_addr_t) -> Result<&Way> {
+    fn way_to(&mut self, dest: fi_addr_t) -> Result<&UdWay> {
         let Addr::Ud(to) = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)? else {
             return Err(Error::INVAL);
         };
@@ -246,7 +246,7 @@ impl Ep {
 
     /// Posts one request.
     #[inline]
-    fn post(&self, work: &mut Work) -> Result {
+    fn post(&self, work: &mut WorkRequest) -> Result {
         let qp = self.qp()?;
         // SAFETY: the application lends the memory until the completion, which is
         // when `Sent` goes and with it what keeps the memory registered; an
@@ -283,7 +283,7 @@ impl Ep {
     fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
         self.ring();
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
-        let mut work = Work::default();
+        let mut work = WorkRequest::default();
         work.sges[0] = to;
         work.is(wr_id, verb, 1, How::default());
         self.post(&mut work)?;

@@ -1,5 +1,5 @@
 //! What is bound to an endpoint, and enabling it (fi_endpoint(3)).
-use super::{EpFid, Ground, Role, Shared, srx_fids};
+use super::{EpFid, EpShared, Ground, Role, srx_fids};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX,
     fi_ep_type, fid, fid_ep,
@@ -288,7 +288,7 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
-impl<E: Endpoint> Shared<E> {
+impl<E: Endpoint> EpShared<E> {
     /// Changes the list of endpoints' queues of a shared receive context. Cancelled receives are
     /// reported to one of these, which cannot be closed while an endpoint has it.
     pub(super) fn change_sharers(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
@@ -323,7 +323,7 @@ impl<E: Endpoint> Shared<E> {
     }
 }
 
-impl<E> Shared<E> {
+impl<E> EpShared<E> {
     pub(super) fn bind_stx(&self, stx: Arc<Stx>) -> Result {
         let mut slot = self.stx.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if slot.is_some() {

@@ -20,7 +20,7 @@ use crate::abi::{
     fi_ep_type, fi_ops, fid, fid_ep,
 };
 use crate::boundary::answer;
-use crate::coll::Room;
+use crate::coll::Collectives;
 use crate::cq::Cq;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ pub(super) struct Parts<E> {
     /// What contexts inherit, if this is a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
     /// The scalable endpoint, if this is a context of one.
-    pub(super) sep: Option<Arc<Shared<E>>>,
+    pub(super) sep: Option<Arc<EpShared<E>>>,
 }
 
 /// The fids of open shared receive contexts, and their type, which tells the provider: a fid
@@ -106,13 +106,13 @@ fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
 }
 
 /// What an endpoint and its aliases share.
-pub(super) struct Shared<E> {
+pub(super) struct EpShared<E> {
     parts: Parts<E>,
     /// Objects that must be closed first: the endpoints that use this shared receive context, or
     /// the contexts of this scalable endpoint.
     pub(super) users: Arc<Users>,
     /// The shared receive context the endpoint takes its receives from.
-    srx: Mutex<Option<Arc<Shared<E>>>>,
+    srx: Mutex<Option<Arc<EpShared<E>>>>,
     /// In a shared receive context: the completion queues of its endpoints, by the endpoint's
     /// address (`place`). A context without a queue of its own reports to the first.
     sharers: Mutex<Vec<(usize, Arc<Cq>)>>,
@@ -128,7 +128,7 @@ pub(super) struct Shared<E> {
     /// first.
     fids: Mutex<Vec<FidPtr>>,
     /// The endpoint's collective operations, once it has any.
-    pub(super) room: OnceLock<Arc<Room>>,
+    pub(super) room: OnceLock<Arc<Collectives>>,
     /// The endpoint's multicast groups, once it is enabled.
     pub(super) multicast: OnceLock<Multicast>,
 }
@@ -148,7 +148,7 @@ impl<E> Parts<E> {
 }
 
 /// The parts an endpoint was made of never change.
-impl<E> Deref for Shared<E> {
+impl<E> Deref for EpShared<E> {
     type Target = Parts<E>;
     fn deref(&self) -> &Parts<E> {
         &self.parts
@@ -166,7 +166,7 @@ pub struct EpFid<E> {
     tx_msg_flags: AtomicU64,
     rx_flags: AtomicU64,
     rx_msg_flags: AtomicU64,
-    pub(super) shared: Arc<Shared<E>>,
+    pub(super) shared: Arc<EpShared<E>>,
 }
 
 // SAFETY: the C part changes only in `enable`, which fi_endpoint(3) orders
@@ -263,7 +263,7 @@ impl<E: Endpoint> EpFid<E> {
             _ => (rx, rx_msg),
         };
         let flags = [tx | marked, tx_msg | marked, rx, rx_msg];
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EpShared {
             // A shared receive context needs nothing bound to it to take receives.
             enabled: AtomicBool::new(parts.role == Role::Srx),
             counted: AtomicU64::new(0),
@@ -289,7 +289,7 @@ impl<E: Endpoint> EpFid<E> {
         [tx | abi::FI_COMPLETION, abi::FI_COMPLETION, rx | abi::FI_COMPLETION, abi::FI_COMPLETION]
     }
 
-    fn make(shared: Arc<Shared<E>>, context: *mut c_void, flags: [u64; 4]) -> Arc<Self> {
+    fn make(shared: Arc<EpShared<E>>, context: *mut c_void, flags: [u64; 4]) -> Arc<Self> {
         let [tx, tx_msg, rx, rx_msg] = flags.map(AtomicU64::new);
         let enabled = shared.enabled.load(Ordering::Acquire);
         let (class, ops) = match shared.role {
@@ -370,7 +370,7 @@ impl<E: Endpoint> EpFid<E> {
         }
     }
 
-    fn srx(&self) -> MutexGuard<'_, Option<Arc<Shared<E>>>> {
+    fn srx(&self) -> MutexGuard<'_, Option<Arc<EpShared<E>>>> {
         self.shared.srx.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -419,7 +419,7 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
-impl<E> Shared<E> {
+impl<E> EpShared<E> {
     /// A number that tells this endpoint from others while it is open: its address.
     fn place(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -456,7 +456,7 @@ impl<E> Shared<E> {
     }
 }
 
-impl<E> Drop for Shared<E> {
+impl<E> Drop for EpShared<E> {
     fn drop(&mut self) {
         let srx = self.srx.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(srx) = srx {

@@ -1,5 +1,5 @@
 //! The memory of one collective operation.
-use super::plan::{Part, Step};
+use super::plan::{Bytes, Step};
 use crate::atomic::Operation;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
@@ -31,41 +31,41 @@ impl Area {
         Ok(Self { base: NonNull::from(&mut *bytes).cast(), len })
     }
 
-    fn at(&self, part: Part) -> *mut u8 {
+    fn at(&self, part: Bytes) -> *mut u8 {
         assert!(part.at <= self.len && part.len <= self.len - part.at, "a plan within its area");
         // SAFETY: within the area, by the line above.
         unsafe { self.base.as_ptr().add(part.at) }
     }
 
     /// A part of the area, as a buffer to send from.
-    pub(crate) fn send(&self, part: Part) -> SendBuf {
+    pub(crate) fn send(&self, part: Bytes) -> SendBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { SendBuf::new(self.at(part).cast(), part.len) }
             .unwrap_or_else(|_| unreachable!("not null"))
     }
 
     /// A part of the area, as a buffer to receive into.
-    pub(crate) fn recv(&self, part: Part) -> RecvBuf {
+    pub(crate) fn recv(&self, part: Bytes) -> RecvBuf {
         // SAFETY: the operation keeps the area until all its transfers are over.
         unsafe { RecvBuf::new(self.at(part).cast(), part.len) }.unwrap_or_else(|_| RecvBuf::none())
     }
 
     /// Fills the beginning with the application's bytes.
     pub(super) fn fill(&self, input: &SendBuf) {
-        let to = self.at(Part { at: 0, len: input.len() });
+        let to = self.at(Bytes { at: 0, len: input.len() });
         // SAFETY: within the area; no transfer was posted yet.
         input.copy_to(0, unsafe { std::slice::from_raw_parts_mut(to, input.len()) });
     }
 
     /// Writes bytes of the library's own at an offset, before any transfer is posted.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        let to = self.at(Part { at, len: bytes.len() });
+        let to = self.at(Bytes { at, len: bytes.len() });
         // SAFETY: within the area; `bytes` is none of it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// The bytes of a part, which no transfer receives into any more.
-    pub(crate) fn bytes(&self, part: Part) -> &[u8] {
+    pub(crate) fn bytes(&self, part: Bytes) -> &[u8] {
         // SAFETY: within the area; what is still under way, if anything, reads it.
         unsafe { std::slice::from_raw_parts(self.at(part), part.len) }
     }
@@ -74,13 +74,13 @@ impl Area {
     pub(super) fn step(&self, step: Step, reduction: Option<Operation>) {
         match step {
             Step::Copy { from, to } => {
-                let to = self.at(Part { at: to, len: from.len });
+                let to = self.at(Bytes { at: to, len: from.len });
                 // SAFETY: both are within the area, and no transfer is under way.
                 unsafe { std::ptr::copy(self.at(from), to, from.len) };
             }
             Step::Reduce { from, into } => {
                 let Some(operation) = reduction else { return };
-                let target = self.at(Part { at: into, len: from.len });
+                let target = self.at(Bytes { at: into, len: from.len });
                 // SAFETY: both are within the area, apart from each other, and no
                 // transfer is under way: nobody else looks at them.
                 unsafe {

@@ -1,7 +1,7 @@
 //! Collective operations (fi_collective(3)), on top of the tagged messages of any
 //! endpoint whose completions can be put aside ([`crate::later`]).
 //!
-//! A [`Room`] is an endpoint's side of it all, a [`Group`] one joined set, a
+//! A [`Collectives`] is an endpoint's side of it all, a [`CollGroup`] one joined set, a
 //! [`Run`] one operation of a group, which follows its [`plan`]. Runs work on
 //! memory of their own: the application's buffers are read when the call is made
 //! and written when it completes, so that one that fails lets go of them at once.
@@ -24,7 +24,7 @@
 //! address as its source. Peers that the address vector does not have are members of no group;
 //! what they send is dropped, but for the notices.
 //!
-//! No group has the number 0, whose tag is for [`Notice`]s: that a group is broken, that joining
+//! No group has the number 0, whose tag is for [`CollNotice`]s: that a group is broken, that joining
 //! one failed, or of turns, which are believed of members only; an empty notice only proves that
 //! a member is reachable.
 //!
@@ -51,7 +51,7 @@ mod plan;
 mod set;
 
 pub(crate) use area::Area;
-pub(crate) use plan::{Member, Part, Plan};
+pub(crate) use plan::{Bytes, Plan, RankOf};
 pub(crate) use set::{AvSet, av_set};
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
@@ -61,12 +61,12 @@ use crate::buf::SendBuf;
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::later::{Later, Outcome, Task};
-use crate::notices::{Notices, Port};
+use crate::notices::{NoticeLine, Port};
 use crate::reserved::{
     COLLECTIVE_ADDR, COLLECTIVE_TAG, GROUP_SHIFT, JOINING_TAG, OWN_TAG, RANK_BITS, SEQ_BITS,
 };
 use crate::sys;
-use plan::{Round, Transfer};
+use plan::{Exchange, Round};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -97,7 +97,7 @@ pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// A notice: of a broken group, of joining that failed, of turns, or of nothing.
 #[derive(Clone, Copy, Default)]
-struct Notice {
+struct CollNotice {
     /// The group's number, or 0; in a notice of a turn the number by which members know the set
     /// ([`Set::name`]).
     group: u32,
@@ -108,7 +108,7 @@ struct Notice {
     joining: u64,
 }
 
-impl Notice {
+impl CollNotice {
     const LEN: usize = 16;
 
     fn write(&self) -> [u8; Self::LEN] {
@@ -127,17 +127,17 @@ impl Notice {
 }
 
 /// An endpoint's collectives.
-pub(crate) struct Room {
+pub(crate) struct Collectives {
     port: Weak<dyn Port>,
     later: Arc<Later>,
     lane: usize,
-    notices: Arc<Notices>,
-    state: Mutex<State>,
+    notices: Arc<NoticeLine>,
+    state: Mutex<CollState>,
 }
 
 #[derive(Default)]
-struct State {
-    groups: HashMap<u32, Arc<Group>>,
+struct CollState {
+    groups: HashMap<u32, Arc<CollGroup>>,
     /// Numbers reserved for groups that are still being made.
     reserved: HashSet<u32>,
     /// Reserved numbers whose group is broken already, as a member told: the member, the number,
@@ -201,8 +201,8 @@ fn is_after(turn: u64, other: u64) -> bool {
 
 impl Set {
     /// Makes the notice of a turn.
-    fn notice(&self, turn: u64, error: i32) -> Notice {
-        Notice { group: self.name, error, joining: joining_tag(self.signature, turn) }
+    fn notice(&self, turn: u64, error: i32) -> CollNotice {
+        CollNotice { group: self.name, error, joining: joining_tag(self.signature, turn) }
     }
 
     /// Notes the turn that a member has told. A turn higher than ours is ours from now on;
@@ -220,12 +220,12 @@ impl Set {
 }
 
 /// A joined group.
-pub(crate) struct Group {
+pub(crate) struct CollGroup {
     number: u32,
     /// The tag by which it was joined.
     joining: u64,
     pub(crate) members: Arc<[fi_addr_t]>,
-    pub(crate) member: Member,
+    pub(crate) member: RankOf,
     state: Mutex<GroupState>,
 }
 
@@ -238,7 +238,7 @@ struct GroupState {
     lost: HashMap<fi_addr_t, Error>,
 }
 
-impl Group {
+impl CollGroup {
     /// The address by which calls name the group.
     pub(crate) fn addr(&self) -> fi_addr_t {
         COLLECTIVE_ADDR | fi_addr_t::from(self.number)
@@ -247,7 +247,7 @@ impl Group {
 
 /// An operation under way.
 struct Run {
-    room: Arc<Room>,
+    room: Arc<Collectives>,
     /// The number of the operation's group; 0 while a group is being made.
     group: u32,
     members: Arc<[fi_addr_t]>,
@@ -262,12 +262,12 @@ struct Run {
 struct RunState {
     rounds: VecDeque<Round>,
     /// Transfers of this round that are not posted yet.
-    unposted: VecDeque<Transfer>,
+    unposted: VecDeque<Exchange>,
     /// How many transfers are posted and not complete.
     outstanding: usize,
     /// The receives among them, and the rank each is from.
     receives: Vec<(Context, usize)>,
-    result: plan::Part,
+    result: plan::Bytes,
     /// Called when the operation is over; none from then on.
     finish: Option<Finish>,
 }
@@ -280,16 +280,16 @@ pub(crate) struct Start {
     pub(crate) finish: Finish,
 }
 
-impl Room {
+impl Collectives {
     pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize) -> Arc<Self> {
         // Numbers need not be secret: two groups with the same one are found out.
-        let state = State { seed: sys::random(), ..State::default() };
-        let notices = Notices::new(port.clone(), later.clone(), lane, COLLECTIVE_TAG);
+        let state = CollState { seed: sys::random(), ..CollState::default() };
+        let notices = NoticeLine::new(port.clone(), later.clone(), lane, COLLECTIVE_TAG);
         Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }
 
     /// The group that this address names.
-    pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<Group>> {
+    pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<CollGroup>> {
         let number = u32::try_from(addr & !COLLECTIVE_ADDR).map_err(|_| Error::INVAL)?;
         if addr & COLLECTIVE_ADDR == 0 {
             return Err(Error::INVAL);
@@ -298,7 +298,7 @@ impl Room {
     }
 
     /// Leaves a group; -FI_EBUSY while an operation of it is under way.
-    pub(crate) fn leave(&self, group: &Group) -> Result {
+    pub(crate) fn leave(&self, group: &CollGroup) -> Result {
         let mut state = lock(&self.state);
         if state.runs.iter().any(|run| run.group == group.number) {
             return Err(Error::BUSY);
@@ -316,7 +316,7 @@ impl Room {
     }
 
     /// Begins an operation of a group.
-    pub(crate) fn start(self: &Arc<Self>, group: &Group, start: Start) -> Result {
+    pub(crate) fn start(self: &Arc<Self>, group: &CollGroup, start: Start) -> Result {
         let mut state = lock(&group.state);
         if let Some(error) = state.broken {
             return Err(error);
@@ -378,9 +378,9 @@ impl Room {
     pub(crate) fn join(
         self: &Arc<Self>,
         members: Arc<[fi_addr_t]>,
-        member: Member,
+        member: RankOf,
         addrs: &[Addr],
-        done: impl FnOnce(Result<Arc<Group>>) + Send + 'static,
+        done: impl FnOnce(Result<Arc<CollGroup>>) + Send + 'static,
     ) {
         let (signature, name) = (signature(addrs), name(addrs));
         let (room, done) = (self.clone(), Box::new(done));
@@ -467,9 +467,9 @@ impl Room {
     fn listen(self: &Arc<Self>) {
         if !std::mem::replace(&mut lock(&self.state).listening, true) {
             let room = Arc::downgrade(self);
-            self.notices.listen(move |from, bytes: &[u8; Notice::LEN]| {
+            self.notices.listen(move |from, bytes: &[u8; CollNotice::LEN]| {
                 if let Some(room) = room.upgrade() {
-                    room.noticed(from, &Notice::read(bytes));
+                    room.noticed(from, &CollNotice::read(bytes));
                 }
             });
         }
@@ -487,15 +487,15 @@ impl Room {
         members.iter().position(is).filter(|_| id != FI_ADDR_NOTAVAIL)
     }
 
-    fn noticed(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
-        let Notice { group, joining, .. } = *notice;
+    fn noticed(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
+        let CollNotice { group, joining, .. } = *notice;
         if notice.error == 0 || notice.error == UNASKED {
             return self.heard_turn(from, notice);
         }
         let error = Error::from_code(notice.error.max(1));
         let mut state = lock(&self.state);
         // A member may fail in the last step of joining, of which others see nothing.
-        let is_meant = |of: &&Arc<Group>| of.number == group || of.joining == joining;
+        let is_meant = |of: &&Arc<CollGroup>| of.number == group || of.joining == joining;
         let groups: Vec<_> = state.groups.values().filter(is_meant).cloned().collect();
         let runs: Vec<_> = state.runs.iter().filter(|run| run.tag == joining).cloned().collect();
         let same = |of: &&(fi_addr_t, u32, Error)| of.0 == from;
@@ -521,7 +521,7 @@ impl Room {
     }
 
     /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
-    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &Notice) {
+    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let (name, tag) = (notice.group, notice.joining);
         let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
         if tag & JOINING_TAG == 0 {
@@ -625,7 +625,7 @@ impl Room {
         if raised && !asks && before != 0 {
             // Others may wait for us in the turn that is left or skipped here, or be through.
             let error = Error::CONNRESET.code();
-            self.tell(members, own, &Notice { group: 0, error, joining: passed });
+            self.tell(members, own, &CollNotice { group: 0, error, joining: passed });
         }
     }
 
@@ -637,14 +637,14 @@ impl Room {
     }
 
     /// Sends a notice to all members but the one of this rank.
-    fn tell(self: &Arc<Self>, members: &[fi_addr_t], rank: usize, notice: &Notice) {
+    fn tell(self: &Arc<Self>, members: &[fi_addr_t], rank: usize, notice: &CollNotice) {
         for (_, member) in members.iter().enumerate().filter(|(other, _)| *other != rank) {
             self.notify(*member, notice);
         }
     }
 
     /// Sends a notice; a member to which it cannot be sent counts as lost.
-    fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &Notice) {
+    fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &CollNotice) {
         let room = self.clone();
         self.notices.send(to, notice.write(), move |result| {
             if let Err(error) = result {
@@ -657,7 +657,7 @@ impl Room {
     pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
         let mut state = lock(&self.state);
         state.reached.remove(&name);
-        let of_it = |group: &&Arc<Group>| group.members.contains(&name);
+        let of_it = |group: &&Arc<CollGroup>| group.members.contains(&name);
         let groups: Vec<_> = state.groups.values().filter(of_it).cloned().collect();
         for (_, set) in state.sets.iter_mut().filter(|(of, set)| set.joining && of.contains(&name))
         {
@@ -674,7 +674,7 @@ impl Room {
     }
 
     /// Breaks a group: all its operations fail, those under way and later ones.
-    fn broken(&self, group: &Group, error: Error) {
+    fn broken(&self, group: &CollGroup, error: Error) {
         if lock(&group.state).broken.replace(error).is_some() {
             return;
         }
@@ -738,15 +738,15 @@ const BALLOT: usize = 9;
 /// A group being made: rank 0 proposes a number, and all say which one they heard and whether
 /// they have a group of that number already. Nobody is through before everybody has come.
 struct Join {
-    room: Arc<Room>,
+    room: Arc<Collectives>,
     members: Arc<[fi_addr_t]>,
-    member: Member,
+    member: RankOf,
     signature: u32,
     name: u32,
     turn: u64,
     /// The number reserved for the group.
     reserved: Option<u32>,
-    done: Box<dyn FnOnce(Result<Arc<Group>>) + Send>,
+    done: Box<dyn FnOnce(Result<Arc<CollGroup>>) + Send>,
 }
 
 impl Join {
@@ -794,7 +794,7 @@ impl Join {
         let others: BTreeSet<usize> = plans.iter().flat_map(Plan::others).collect();
         let (room, members) = (self.room.clone(), self.members.clone());
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
-        let question = Notice { group: self.name, error: 0, joining };
+        let question = CollNotice { group: self.name, error: 0, joining };
         let nothing = Plan::nothing();
         self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| join.enter());
         for other in others {
@@ -848,7 +848,8 @@ impl Join {
                 room.go(run);
             }
             Err(error) => {
-                let notice = Notice { error: error.code(), joining: tag, ..Notice::default() };
+                let notice =
+                    CollNotice { error: error.code(), joining: tag, ..CollNotice::default() };
                 room.tell(&members, rank, &notice);
                 if let Some(join) = lock(&slot).take() {
                     join.over(Err(error));
@@ -890,7 +891,7 @@ impl Join {
             let broken: Vec<_> = state.broken.extract_if(.., |(_, of, _)| *of == number).collect();
             drop(state);
             let member_says = broken.iter().find(|(by, ..)| join.room.is_among(*by, &join.members));
-            let group = Arc::new(Group {
+            let group = Arc::new(CollGroup {
                 number,
                 joining: join.tag(),
                 members: join.members.clone(),
@@ -914,7 +915,7 @@ impl Join {
         }
     }
 
-    fn over(mut self, result: Result<Arc<Group>>) {
+    fn over(mut self, result: Result<Arc<CollGroup>>) {
         self.release();
         if let Some(set) = lock(&self.room.state).sets.get_mut(&self.members) {
             set.joining = false;
@@ -957,7 +958,7 @@ impl Run {
                 return Ok(());
             };
             // Receives are posted first, so that messages need not be kept as unexpected.
-            let is_recv = |t: &&Transfer| matches!(t, Transfer::Recv { .. });
+            let is_recv = |t: &&Exchange| matches!(t, Exchange::Recv { .. });
             let recvs = round.transfers.iter().filter(is_recv);
             let sends = round.transfers.iter().filter(|t| !is_recv(t));
             state.unposted = recvs.chain(sends).copied().collect();
@@ -968,11 +969,11 @@ impl Run {
         }
     }
 
-    fn post(self: &Arc<Self>, transfer: Transfer) -> Result {
+    fn post(self: &Arc<Self>, transfer: Exchange) -> Result {
         let port = self.room.port.upgrade().ok_or(Error::CANCELED)?;
         let run = self.clone();
         match transfer {
-            Transfer::Send { to, part } => {
+            Exchange::Send { to, part } => {
                 let peer = self.members[to];
                 let context =
                     self.room.later.expect(self.room.lane, move |outcome| run.over(None, outcome));
@@ -987,7 +988,7 @@ impl Run {
                 }
                 result
             }
-            Transfer::Recv { from, part } => {
+            Exchange::Recv { from, part } => {
                 let peer = self.members[from];
                 let slot = Arc::new(Mutex::new(Context::NULL));
                 let own = slot.clone();
@@ -1039,7 +1040,7 @@ impl Run {
             });
         } else if lock(&self.room.state).reached.insert(peer) {
             // The notice makes a connection; if it fails, `lost` is called.
-            self.room.notify(peer, &Notice::default());
+            self.room.notify(peer, &CollNotice::default());
         }
     }
 
@@ -1100,7 +1101,7 @@ impl Run {
             return;
         }
         let group = lock(&self.room.state).groups.get(&self.group).cloned();
-        let mut notice = Notice { group: self.group, error: error.code(), joining: 0 };
+        let mut notice = CollNotice { group: self.group, error: error.code(), joining: 0 };
         match &group {
             // The member that told us has told the others as well.
             Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),

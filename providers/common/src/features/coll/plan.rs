@@ -12,32 +12,32 @@
 
 /// A range of bytes of the operation's area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Bytes {
     pub(crate) at: usize,
     pub(crate) len: usize,
 }
 
 /// A message of a round: from or to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Transfer {
-    Send { to: usize, part: Part },
-    Recv { from: usize, part: Part },
+pub(super) enum Exchange {
+    Send { to: usize, part: Bytes },
+    Recv { from: usize, part: Bytes },
 }
 
 /// Something done to the member's own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Copies `from` to the same length at `to`; the two do not overlap.
-    Copy { from: Part, to: usize },
+    Copy { from: Bytes, to: usize },
     /// Combines the elements of `from` into those at `into`.
-    Reduce { from: Part, into: usize },
+    Reduce { from: Bytes, into: usize },
 }
 
 /// Steps, and then messages that may go at the same time.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Round {
     pub(super) steps: Vec<Step>,
-    pub(super) transfers: Vec<Transfer>,
+    pub(super) transfers: Vec<Exchange>,
 }
 
 /// What a member does. The input lies at the start of the area when it begins;
@@ -46,7 +46,7 @@ pub(super) struct Round {
 pub(crate) struct Plan {
     pub(super) area: usize,
     pub(crate) input: usize,
-    pub(crate) result: Part,
+    pub(crate) result: Bytes,
     pub(super) rounds: Vec<Round>,
 }
 
@@ -57,20 +57,20 @@ const AT_ONCE: usize = 16;
 /// all of it, rather than many of a part.
 const SHORT: usize = 16 << 10;
 
-fn part(at: usize, len: usize) -> Part {
-    Part { at, len }
+fn part(at: usize, len: usize) -> Bytes {
+    Bytes { at, len }
 }
 
-fn send(to: usize, part: Part) -> Transfer {
-    Transfer::Send { to, part }
+fn send(to: usize, part: Bytes) -> Exchange {
+    Exchange::Send { to, part }
 }
 
-fn recv(from: usize, part: Part) -> Transfer {
-    Transfer::Recv { from, part }
+fn recv(from: usize, part: Bytes) -> Exchange {
+    Exchange::Recv { from, part }
 }
 
 /// A round that has messages and no steps.
-fn talk(transfers: Vec<Transfer>) -> Round {
+fn talk(transfers: Vec<Exchange>) -> Round {
     Round { steps: Vec::new(), transfers }
 }
 
@@ -83,22 +83,22 @@ impl Plan {
     /// The ranks of those that messages go to or come from.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         self.rounds.iter().flat_map(|round| &round.transfers).map(|transfer| match transfer {
-            Transfer::Send { to, .. } => *to,
-            Transfer::Recv { from, .. } => *from,
+            Exchange::Send { to, .. } => *to,
+            Exchange::Recv { from, .. } => *from,
         })
     }
 }
 
 /// A member of a group.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Member {
+pub(crate) struct RankOf {
     /// The member's rank.
     pub(crate) rank: usize,
     /// How many members the group has.
     pub(crate) of: usize,
 }
 
-impl Member {
+impl RankOf {
     fn plus(self, distance: usize) -> usize {
         (self.rank + distance) % self.of
     }
@@ -228,7 +228,7 @@ impl Member {
     }
 
     /// Splits a vector into one block for each member, of about the same number of elements.
-    fn blocks(self, len: usize, size: usize) -> Vec<Part> {
+    fn blocks(self, len: usize, size: usize) -> Vec<Bytes> {
         let count = len / size;
         let start = |block: usize| count * block / self.of * size;
         (0..self.of).map(|block| part(start(block), start(block + 1) - start(block))).collect()
@@ -418,24 +418,24 @@ mod tests {
                         }
                     }
                     for transfer in &round.transfers {
-                        if let Transfer::Send { to, part } = *transfer {
+                        if let Exchange::Send { to, part } = *transfer {
                             assert_ne!(to, rank);
                             let bytes = area[part.at..part.at + part.len].to_vec();
                             sent.entry((rank, to)).or_default().push_back(bytes);
                         }
                     }
                 }
-                let came = |t: &Transfer| match *t {
-                    Transfer::Recv { from, .. } => {
+                let came = |t: &Exchange| match *t {
+                    Exchange::Recv { from, .. } => {
                         sent.get(&(from, rank)).is_some_and(|queue| !queue.is_empty())
                     }
-                    Transfer::Send { .. } => true,
+                    Exchange::Send { .. } => true,
                 };
                 if !round.transfers.iter().all(came) {
                     continue;
                 }
                 for transfer in &round.transfers {
-                    if let Transfer::Recv { from, part } = *transfer {
+                    if let Exchange::Recv { from, part } = *transfer {
                         let bytes = sent.get_mut(&(from, rank)).unwrap().pop_front().unwrap();
                         assert_eq!(bytes.len(), part.len, "{from} to {rank}");
                         area[part.at..part.at + part.len].copy_from_slice(&bytes);
@@ -459,8 +459,8 @@ mod tests {
         areas.iter().zip(plans).map(result).collect()
     }
 
-    fn members(of: usize) -> impl Iterator<Item = Member> {
-        (0..of).map(move |rank| Member { rank, of })
+    fn members(of: usize) -> impl Iterator<Item = RankOf> {
+        (0..of).map(move |rank| RankOf { rank, of })
     }
 
     /// As many different bytes for each of `n` members.
@@ -481,7 +481,7 @@ mod tests {
                 let small = inputs(n, len);
                 let big = inputs(n, n * len);
                 let all = small.concat();
-                let plans: Vec<_> = members(n).map(Member::barrier).collect();
+                let plans: Vec<_> = members(n).map(RankOf::barrier).collect();
                 run(&plans, &small);
 
                 let plans: Vec<_> = members(n).map(|m| m.allgather(len)).collect();
@@ -500,7 +500,7 @@ mod tests {
                     assert_eq!(*got, total[rank * len..(rank + 1) * len], "reduce_scatter {n}");
                 }
 
-                for plan in [Member::allreduce_short, |m: Member, len| m.allreduce_long(len, 1)] {
+                for plan in [RankOf::allreduce_short, |m: RankOf, len| m.allreduce_long(len, 1)] {
                     let plans: Vec<_> = members(n).map(|m| plan(m, len)).collect();
                     let want = sum(&small);
                     assert!(run(&plans, &small).iter().all(|got| *got == want), "allreduce {n}");
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn long_vectors_are_cut_between_elements() {
-        let member = Member { rank: 1, of: 3 };
+        let member = RankOf { rank: 1, of: 3 };
         for block in member.blocks(8 * 10, 8) {
             assert_eq!((block.at % 8, block.len % 8), (0, 0));
         }

@@ -1,8 +1,8 @@
 //! Multicast groups (fi_join of fi_cm(3)) of reliable endpoints, by replication: a
 //! message to a group goes to each of its members, as one like any other.
 //!
-//! A [`Room`] is an endpoint's side of it all. There is no directory: who is a member is
-//! known from [`Notice`]s among the endpoints that have each other in their address
+//! A [`MulticastGroups`] is an endpoint's side of it all. There is no directory: who is a member is
+//! known from [`GroupNotice`]s among the endpoints that have each other in their address
 //! vectors. Whoever joins to send asks them all, and keeps who says so; whoever joins to
 //! receive tells them all, and those that send there keep it. Nothing else is kept of
 //! what peers say, so that they cannot make us hold much. Joining is complete when all
@@ -31,7 +31,7 @@ use crate::addr::Addr;
 use crate::av::{self, Av};
 use crate::error::{Error, Result};
 use crate::later::Later;
-use crate::notices::{Notices, Port};
+use crate::notices::{NoticeLine, Port};
 use crate::reserved::{MULTICAST_ADDR, MULTICAST_TAG};
 use crate::slab::Slab;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -44,12 +44,12 @@ const MAX_ANSWERS: usize = 1024;
 
 /// The name of a multicast group: its IP address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Name {
+pub(crate) struct GroupAddr {
     ip: [u8; 16],
     port: u16,
 }
 
-impl Name {
+impl GroupAddr {
     /// The name of the group at this address; -FI_EINVAL if it is no multicast address.
     pub(crate) fn of(addr: SocketAddr) -> Result<Self> {
         if !addr.ip().is_multicast() {
@@ -77,14 +77,14 @@ enum Word {
 /// A notice, as peers send it to each other: in network order the word, the port of the
 /// sender, that of the group, zeros, and the address of the group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Notice {
+struct GroupNotice {
     word: Word,
     /// The port of the sender's own address.
     port: u16,
-    group: Name,
+    group: GroupAddr,
 }
 
-impl Notice {
+impl GroupNotice {
     const LEN: usize = 24;
 
     fn write(&self) -> [u8; Self::LEN] {
@@ -103,14 +103,14 @@ impl Notice {
         let [w0, w1, p0, p1, g0, g1, 0, 0, ip @ ..] = *bytes else { return None };
         let word = u16::from_be_bytes([w0, w1]);
         let word = WORDS.into_iter().find(|known| *known as u16 == word)?;
-        let group = Name { ip, port: u16::from_be_bytes([g0, g1]) };
+        let group = GroupAddr { ip, port: u16::from_be_bytes([g0, g1]) };
         Some(Self { word, port: u16::from_be_bytes([p0, p1]), group })
     }
 }
 
 /// How an endpoint takes part in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct GroupRole {
     /// The endpoint sends to the group.
     pub sends: bool,
     /// The endpoint receives what is sent to the group.
@@ -118,9 +118,9 @@ pub struct Part {
 }
 
 /// A group that the endpoint has joined. Peers are known by their indices.
-struct Group {
-    name: Name,
-    part: Part,
+struct JoinedGroup {
+    name: GroupAddr,
+    part: GroupRole,
     /// If the endpoint sends: the members it sends to, and peers that were asked whether they
     /// are members (`asked`).
     members: BTreeSet<fi_addr_t>,
@@ -134,8 +134,8 @@ struct Group {
     joined: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Group {
-    fn new(name: Name, part: Part) -> Self {
+impl JoinedGroup {
+    fn new(name: GroupAddr, part: GroupRole) -> Self {
         Self {
             name,
             part,
@@ -176,19 +176,19 @@ impl Group {
 }
 
 /// An endpoint's multicast groups.
-pub(crate) struct Room {
+pub(crate) struct MulticastGroups {
     me: Weak<Self>,
-    notices: Arc<Notices>,
+    notices: Arc<NoticeLine>,
     av: Arc<Av>,
     /// The port of the endpoint's own address.
     own_port: u16,
-    state: Mutex<State>,
+    state: Mutex<GroupsState>,
 }
 
 #[derive(Default)]
-struct State {
-    groups: Slab<Group>,
-    numbers: HashMap<Name, u32>,
+struct GroupsState {
+    groups: Slab<JoinedGroup>,
+    numbers: HashMap<GroupAddr, u32>,
     /// Ports of peers that asked or told something before the address vector had them.
     strangers: HashSet<u16>,
     /// Peers that got `Again` since, because the address vector has them now.
@@ -197,14 +197,14 @@ struct State {
     answers: HashMap<fi_addr_t, usize>,
 }
 
-impl State {
-    fn group(&mut self, name: Name) -> Option<&mut Group> {
+impl GroupsState {
+    fn group(&mut self, name: GroupAddr) -> Option<&mut JoinedGroup> {
         let number = *self.numbers.get(&name)?;
         self.groups.get_mut(number)
     }
 }
 
-impl Room {
+impl MulticastGroups {
     /// Makes the room of an endpoint that has this address vector and listens at `own_port`, and
     /// begins to hear notices. No lock may be held.
     pub(crate) fn new(
@@ -214,7 +214,7 @@ impl Room {
         av: Arc<Av>,
         own_port: u16,
     ) -> Arc<Self> {
-        let notices = Notices::new(port, later.clone(), lane, MULTICAST_TAG);
+        let notices = NoticeLine::new(port, later.clone(), lane, MULTICAST_TAG);
         let room = Arc::new_cyclic(|me| {
             let me = me.clone();
             Self { me, notices, av, own_port, state: Mutex::default() }
@@ -229,25 +229,25 @@ impl Room {
             }
         });
         room.notices.listen(move |from, bytes| {
-            if let (Some(room), Some(notice)) = (weak.upgrade(), Notice::read(bytes)) {
+            if let (Some(room), Some(notice)) = (weak.upgrade(), GroupNotice::read(bytes)) {
                 room.noticed(from, &notice);
             }
         });
         room
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GroupsState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Begins to join a group, and returns its address for sends; -FI_EALREADY if the endpoint
     /// is in it.
-    pub(crate) fn enter(&self, name: Name, part: Part) -> Result<fi_addr_t> {
+    pub(crate) fn enter(&self, name: GroupAddr, part: GroupRole) -> Result<fi_addr_t> {
         let mut state = self.lock();
         if state.numbers.contains_key(&name) {
             return Err(Error::ALREADY);
         }
-        let number = state.groups.insert(Group::new(name, part));
+        let number = state.groups.insert(JoinedGroup::new(name, part));
         state.numbers.insert(name, number);
         Ok(MULTICAST_ADDR | fi_addr_t::from(number))
     }
@@ -300,7 +300,7 @@ impl Room {
     }
 
     /// Sends a notice soon. Any lock may be held.
-    fn say(&self, peer: fi_addr_t, word: Word, group: Name) {
+    fn say(&self, peer: fi_addr_t, word: Word, group: GroupAddr) {
         self.send(peer, word, group, |_| {});
     }
 
@@ -310,11 +310,11 @@ impl Room {
         &self,
         peer: fi_addr_t,
         word: Word,
-        group: Name,
+        group: GroupAddr,
         over: impl Fn(&Self) + Send + Sync + 'static,
     ) {
         let room = self.me.clone();
-        let notice = Notice { word, port: self.own_port, group };
+        let notice = GroupNotice { word, port: self.own_port, group };
         self.notices.send(peer, notice.write(), move |result| {
             let Some(room) = room.upgrade() else { return };
             over(&room);
@@ -326,7 +326,7 @@ impl Room {
 
     /// Sends a notice like [`say`](Self::say) that answers a peer, unless [`MAX_ANSWERS`]
     /// answers to that peer are waiting.
-    fn answer(&self, state: &mut State, peer: fi_addr_t, word: Word, group: Name) {
+    fn answer(&self, state: &mut GroupsState, peer: fi_addr_t, word: Word, group: GroupAddr) {
         let answers = state.answers.entry(peer).or_default();
         if *answers >= MAX_ANSWERS {
             return;
@@ -344,7 +344,7 @@ impl Room {
     }
 
     /// Handles a notice that could not be sent: no answer to it will come.
-    fn unreachable(&self, peer: fi_addr_t, word: Word, group: Name) {
+    fn unreachable(&self, peer: fi_addr_t, word: Word, group: GroupAddr) {
         let mut state = self.lock();
         let Some(group) = state.group(group) else { return };
         match word {
@@ -381,8 +381,8 @@ impl Room {
     }
 
     /// Handles a notice from the peer for which completions report `from`.
-    fn noticed(&self, from: fi_addr_t, notice: &Notice) {
-        let Notice { word, port, group: name } = *notice;
+    fn noticed(&self, from: fi_addr_t, notice: &GroupNotice) {
+        let GroupNotice { word, port, group: name } = *notice;
         let peer = self.index_of(from);
         let mut state = self.lock();
         let Some(peer) = peer else {
@@ -437,7 +437,7 @@ impl Room {
 
     /// Handles a notice of a peer that the address vector did not have when it came, and that
     /// expects an answer. The vector may have the peer by now.
-    fn heard_stranger(&self, state: &mut State, word: Word, port: u16, name: Name) {
+    fn heard_stranger(&self, state: &mut GroupsState, word: Word, port: u16, name: GroupAddr) {
         if !matches!(word, Word::Ask | Word::Joined) {
             return;
         }
@@ -456,7 +456,7 @@ impl Room {
     }
 }
 
-impl av::Listener for Room {
+impl av::Listener for MulticastGroups {
     fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         let mut state = self.lock();
         let known = state.strangers.contains(&addr.port());
@@ -464,7 +464,7 @@ impl av::Listener for Room {
             group.introduce(index).for_each(|word| self.say(index, word, group.name));
         }
         if known && state.reminded.insert(index) {
-            self.say(index, Word::Again, Name { ip: [0; 16], port: 0 });
+            self.say(index, Word::Again, GroupAddr { ip: [0; 16], port: 0 });
         }
     }
 
@@ -480,8 +480,8 @@ impl av::Listener for Room {
 mod tests {
     use super::*;
 
-    fn name(addr: &str) -> Result<Name> {
-        Name::of(addr.parse().expect("an address"))
+    fn name(addr: &str) -> Result<GroupAddr> {
+        GroupAddr::of(addr.parse().expect("an address"))
     }
 
     #[test]
@@ -499,20 +499,20 @@ mod tests {
         let group = name("239.1.2.3:258").unwrap();
         let mut said = HashSet::new();
         for word in [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again] {
-            let notice = Notice { word, port: 0x0304, group };
-            assert_eq!(Notice::read(&notice.write()), Some(notice));
+            let notice = GroupNotice { word, port: 0x0304, group };
+            assert_eq!(GroupNotice::read(&notice.write()), Some(notice));
             said.insert(notice.write());
         }
         assert_eq!(said.len(), 6);
-        let bytes = Notice { word: Word::Joined, port: 0x0304, group }.write();
+        let bytes = GroupNotice { word: Word::Joined, port: 0x0304, group }.write();
         assert_eq!(bytes[..8], [0, 4, 3, 4, 1, 2, 0, 0]);
         assert_eq!(bytes[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
     }
 
     #[test]
     fn what_says_nothing_that_is_known_is_no_notice() {
-        let good = Notice { word: Word::Ask, port: 1, group: name("239.0.0.1:7").unwrap() };
-        for at in 0..Notice::LEN {
+        let good = GroupNotice { word: Word::Ask, port: 1, group: name("239.0.0.1:7").unwrap() };
+        for at in 0..GroupNotice::LEN {
             for value in 0..=255 {
                 let mut bytes = good.write();
                 bytes[at] = value;
@@ -521,9 +521,9 @@ mod tests {
                     1 => (1..=6).contains(&value),
                     _ => true,
                 };
-                assert_eq!(Notice::read(&bytes).is_some(), known, "byte {at} is {value}");
+                assert_eq!(GroupNotice::read(&bytes).is_some(), known, "byte {at} is {value}");
             }
         }
-        assert_eq!(Notice::read(&[0xff; Notice::LEN]), None);
+        assert_eq!(GroupNotice::read(&[0xff; GroupNotice::LEN]), None);
     }
 }
