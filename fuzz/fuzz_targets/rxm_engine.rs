@@ -6,4 +6,8 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../engine/mod.rs"]
 mod engine;
 
-fuzz_target!(|script: &[u8]| engine::run(&rxm_fi::info::RXM, script, true));
+fuzz_target!(|script: &[u8]| {
+    // It has its entry points from then on.
+    rxm_fi::fi_prov_ini();
+    engine::run(&rxm_fi::provider::RXM, script, true);
+});

@@ -1,5 +1,5 @@
 //! The provider's run-time parameters (fi_rxm(7)).
-use crate::info::RXM;
+use crate::provider::RXM;
 use crate::wire::{IOCS_LEN, PLACES_LEN};
 use core::ffi::CStr;
 use ofi_provider::atomic::{Kind, Operation};

@@ -2,16 +2,16 @@
 use crate::config::config;
 use crate::engine::{Common, Engine, Identity};
 use crate::ep::RxmEp;
-use crate::info::{core_hints, core_version, find_cores};
+use crate::info::{self, core_hints, core_version, find_cores};
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Domain, DomainSettings, Fabric, NoPassiveEp, RxAttr};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp, RxAttr};
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoRef, version};
+use ofi_provider::info::{InfoBuf, InfoChain, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
@@ -52,6 +52,18 @@ impl Fabric for RxmFabric {
         let has_key = api_version >= version(1, 5);
         let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
         Ok(RxmDomain { engine, settings, key, has_key, api_version })
+    }
+}
+
+impl Getinfo for RxmFabric {
+    fn getinfo(
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoChain> {
+        info::getinfo(version, node, service, flags, hints)
     }
 }
 

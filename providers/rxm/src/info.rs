@@ -1,19 +1,15 @@
 //! What the provider offers over which core providers (fi_getinfo(3),
-//! fi_rxm(7)), and its entry point.
+//! fi_rxm(7)).
 use crate::config::{MSG_TX_SIZE, config};
-use crate::domain::RxmFabric;
+use crate::provider::{RXM, RXM_NAME};
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
-use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered;
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoRef, Offer, PROV_VERSION, alter, check, version,
-};
-use ofi_provider::provider::Provider;
+use ofi_provider::info::{InfoBuf, InfoChain, InfoRef, Offer, alter, check, version};
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -315,37 +311,36 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     Ok(Some(info))
 }
 
-impl Getinfo for RxmFabric {
-    fn getinfo(
-        api: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain> {
-        let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
-        if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
-            report("refused: ep_attr->type: only FI_EP_RDM");
-            return Err(Error::NODATA);
-        }
-        let flags = match config().rescan {
-            Some(true) => flags | FI_RESCAN,
-            Some(false) => flags & !FI_RESCAN,
-            None => flags,
-        };
-        let cores = find_cores(core_version(api), node, service, flags, core_hints(hints)?)?;
-        let mut chain = InfoChain::new();
-        for core in cores.iter() {
-            if core.addr_format() == FI_SOCKADDR_IB as u32 {
-                report("a core left out: only those with IP addresses");
-                continue;
-            }
-            if let Some(info) = layer(api, core, hints)? {
-                chain.push(info);
-            }
-        }
-        if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+/// The answer to fi_getinfo(3).
+pub(crate) fn getinfo(
+    api: u32,
+    node: Option<&CStr>,
+    service: Option<&CStr>,
+    flags: u64,
+    hints: Option<InfoRef<'_>>,
+) -> Result<InfoChain> {
+    let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
+    if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
+        report("refused: ep_attr->type: only FI_EP_RDM");
+        return Err(Error::NODATA);
     }
+    let flags = match config().rescan {
+        Some(true) => flags | FI_RESCAN,
+        Some(false) => flags & !FI_RESCAN,
+        None => flags,
+    };
+    let cores = find_cores(core_version(api), node, service, flags, core_hints(hints)?)?;
+    let mut chain = InfoChain::new();
+    for core in cores.iter() {
+        if core.addr_format() == FI_SOCKADDR_IB as u32 {
+            report("a core left out: only those with IP addresses");
+            continue;
+        }
+        if let Some(info) = layer(api, core, hints)? {
+            chain.push(info);
+        }
+    }
+    if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
 }
 
 /// The core providers that do for these hints, with a transmit size as large as there is, up
@@ -371,20 +366,3 @@ pub(crate) fn find_cores(
 fn report(line: &str) {
     ofi_provider::log!(&RXM, INFO, FABRIC, "{line}");
 }
-
-const RXM_NAME: &CStr = c"ofi_rxm";
-
-/// The provider, as the core knows it.
-pub static RXM: Provider = Provider::new(
-    RXM_NAME,
-    PROV_VERSION,
-    API_VERSION,
-    getinfo_entry::<RxmFabric>,
-    open_fabric::<RxmFabric>,
-);
-
-ofi_provider::plug_in!({
-    // Declares the parameters, so that fi_getparams lists them.
-    config();
-    RXM.as_ptr()
-});

@@ -1,7 +1,7 @@
 //! The ofi_rxm provider: reliable datagrams over the connected endpoints of any
 //! core provider.
 //!
-//! [`info`] says what it offers over which core providers; `domain` and `ep`
+//! `info` says what it offers over which core providers; `domain` and `ep`
 //! stand behind `ofi_provider::api`; `engine` makes connections and moves messages
 //! over them; [`wire`] has the formats, which are the original's.
 #![forbid(unsafe_code)]
@@ -9,5 +9,15 @@ mod config;
 mod domain;
 mod engine;
 mod ep;
-pub mod info;
+mod info;
+pub mod provider;
 pub mod wire;
+
+use ofi_provider::api::{getinfo_entry, open_fabric};
+
+ofi_provider::plug_in!({
+    // Declares the parameters, so that fi_getparams lists them.
+    config::config();
+    let (getinfo, fabric) = (getinfo_entry::<domain::RxmFabric>, open_fabric::<domain::RxmFabric>);
+    provider::RXM.hand_out_with(None, getinfo, fabric)
+});

@@ -51,6 +51,23 @@ impl Provider {
         Self::of(name, version, api_version, Some(getinfo), fabric)
     }
 
+    /// A provider whose entry points come with [`hand_out_with`](Self::hand_out_with), so that
+    /// what they call can name the provider in its log lines.
+    pub const fn named(name: &'static CStr, version: u32, api_version: u32) -> Self {
+        Self {
+            c: UnsafeCell::new(fi_provider {
+                version,
+                fi_version: api_version,
+                context: fi_context { internal: [core::ptr::null_mut(); 4] },
+                name: name.as_ptr(),
+                getinfo: None,
+                fabric: None,
+                cleanup: None,
+            }),
+            handed_out: AtomicBool::new(false),
+        }
+    }
+
     /// A hook provider: one that is never asked for infos, and whose fabrics go
     /// around those of others (fi_hook(7)).
     pub const fn new_hook(
@@ -69,18 +86,10 @@ impl Provider {
         getinfo: Option<GetinfoFn>,
         fabric: FabricFn,
     ) -> Self {
-        Self {
-            c: UnsafeCell::new(fi_provider {
-                version,
-                fi_version: api_version,
-                context: fi_context { internal: [core::ptr::null_mut(); 4] },
-                name: name.as_ptr(),
-                getinfo,
-                fabric: Some(fabric),
-                cleanup: None,
-            }),
-            handed_out: AtomicBool::new(false),
-        }
+        let mut provider = Self::named(name, version, api_version);
+        let c = provider.c.get_mut();
+        (c.getinfo, c.fabric) = (getinfo, Some(fabric));
+        provider
     }
 
     /// Hands the provider to the core, at the start of a plug-in's `fi_prov_ini`: with another
@@ -94,6 +103,22 @@ impl Provider {
             unsafe { (*self.c.get()).name = CString::into_raw(name) };
         }
         self.as_ptr()
+    }
+
+    /// The same, with the entry points of a provider that has only a name so far.
+    pub fn hand_out_with(
+        &'static self,
+        name: Option<CString>,
+        getinfo: GetinfoFn,
+        fabric: FabricFn,
+    ) -> *mut fi_provider {
+        if !self.handed_out.load(Ordering::Acquire) {
+            let c = self.c.get();
+            // SAFETY: the core, which reads these, does not know us yet: it asks for the
+            // provider first, and from one thread.
+            unsafe { ((*c).getinfo, (*c).fabric) = (Some(getinfo), Some(fabric)) };
+        }
+        self.hand_out(name)
     }
 
     /// Adds what is to be done when the program ends (fi_provider(7)): the core calls it once,
@@ -156,5 +181,15 @@ mod tests {
         assert_eq!(name(PROV.as_ptr()), c"zed");
         assert_eq!(name(PROV.hand_out(Some(c"other".into()))), c"other");
         assert_eq!(name(PROV.hand_out(Some(c"third".into()))), c"other");
+    }
+
+    #[test]
+    fn a_provider_that_has_only_a_name_gets_its_entry_points_when_it_is_handed_out() {
+        static PROV: Provider = Provider::named(c"zed", 3, 4);
+        let prov = PROV.hand_out_with(None, no_getinfo, no_fabric);
+        // SAFETY: a static provider, which nobody else has.
+        let prov = unsafe { &*prov };
+        assert!(prov.getinfo.is_some() && prov.fabric.is_some());
+        assert_eq!((prov.version, prov.fi_version), (3, 4));
     }
 }

@@ -5,70 +5,18 @@
 //! What of a message is to be reported with it is fetched first if it waits at its
 //! sender: all of one up to the endpoint's limit, and the start of a longer one. The
 //! messages of one peer are reported in the order in which they came.
+use super::conn::Token;
 use super::ep::Ep;
-use super::rx::{Body, Fetch};
-use super::tx::Token;
+use super::pending::{Body, Early, Fetch, Report};
 use crate::wire::{Header, Kind};
 use core::ffi::c_int;
 use ofi_provider::abi::FI_KEY_NOTAVAIL;
-use ofi_provider::api::{RecvOp, RemoteSegments};
+use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::buffered::Buffering;
 use ofi_provider::core_provider::Buf;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
-use ofi_provider::reserved::ONLY_TAG;
-use std::collections::{HashMap, VecDeque};
-
-/// The largest limit.
-const MAX_LIMIT: usize = super::rx::MAX_KEPT / 4;
-
-/// The longest start of a message.
-const MAX_START: usize = 16384;
-
-/// Messages that are to be reported, as their queue and number, by their peers: those
-/// of a peer's of which not enough is here yet, and all behind them.
-pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
-
-/// What is here of a message that waits at its sender.
-#[derive(Debug, Default)]
-pub(crate) enum Early {
-    /// Nothing is fetched.
-    #[default]
-    None,
-    /// So much is being fetched.
-    Coming(usize),
-    /// Its start.
-    Here(Box<[u8]>),
-    /// Nothing can be fetched but all, to where the application wants it: its sender
-    /// writes it.
-    Unreadable,
-}
-
-impl Early {
-    /// What it takes of memory.
-    pub(super) fn cost(&self) -> usize {
-        match self {
-            Self::None | Self::Unreadable => 0,
-            Self::Coming(len) => *len,
-            Self::Here(bytes) => bytes.len(),
-        }
-    }
-}
-
-/// What of a message is fetched to be reported with it.
-#[derive(Debug)]
-pub(super) struct Report {
-    queue: usize,
-    message: u32,
-    bytes: Vec<u8>,
-}
-
-/// How an endpoint buffers whose application has set nothing.
-pub(super) fn buffering() -> Box<Buffering> {
-    Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
-}
 
 impl Ep {
     /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
@@ -289,39 +237,6 @@ impl Ep {
         if let Some(reports) = self.reports.get_mut(&about.peer) {
             reports.retain(|of| *of != (queue, message));
             self.report_due(about.peer);
-        }
-    }
-}
-
-/// Whether a receive only names a tag.
-pub(super) fn only_tag(recv: &Recv) -> bool {
-    recv.flags & ONLY_TAG != 0
-}
-
-impl Fetch {
-    /// What is not asked for yet.
-    pub(super) fn new(
-        recv: Recv,
-        about: About,
-        conn: u32,
-        header: Header,
-        places: RemoteSegments,
-    ) -> Self {
-        let wanted = about.len.min(recv.buf.len());
-        Self {
-            recv,
-            about,
-            conn,
-            header,
-            places,
-            next: 0,
-            asked: 0,
-            wanted,
-            outstanding: 0,
-            by_write: false,
-            error: None,
-            regions: Vec::new(),
-            report: None,
         }
     }
 }

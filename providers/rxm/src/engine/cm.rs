@@ -4,185 +4,20 @@
 //! when both call at once, the one with the larger address wins. Transfers wait
 //! in the connection until it is made. A call that is refused by a peer that is
 //! calling itself is answered by that peer's call; if none comes, we call again.
+use super::conn::{Conn, INDEX_BITS, Link, Token, Waiting, came_on, packet_id, process_of};
 use super::ep::Ep;
-use super::rx::Partial;
-use super::tx::{Token, Waiting};
-use crate::info::RXM;
+use crate::provider::RXM;
 use crate::wire::{Accept, Call, FlowControl, Refusal};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::calls::{CallAnswer, CallRetry, IncomingCall, OwnCall, ProcessMark, RetryRule};
+use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
 use ofi_provider::core_provider::{Endpoint, Event};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::slab::Slab;
-use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
-
-/// Receive buffers that a connection has at first, if it has its own; more follow
-/// when these turn out too few.
-const FIRST_RX_BUFFERS: usize = 4;
 
 /// How refused calls are tried again: 10 ms after the first time, and 1.28 s after the last.
 const RETRY: RetryRule =
     RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
-
-/// How far a connection is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Link {
-    /// We called.
-    Calling,
-    /// The peer called, we accepted.
-    Accepting,
-    /// The peer refused; we call again if it does not.
-    Refused,
-    /// Transfers go.
-    Connected,
-}
-
-/// One connection, or the attempt at one.
-#[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) peer: u32,
-    pub(super) link: Link,
-    /// The core's endpoint; none while refused.
-    pub(super) ep: Option<Endpoint>,
-    /// Receive buffers posted to it, if it has its own, and how many are to be.
-    pub(super) rx_posted: usize,
-    pub(super) rx_wanted: usize,
-    /// What packets must say beside the connection's index, so that none is taken for one
-    /// of another connection that had the same index before. It need not be hard to guess:
-    /// on which connection a packet came the core says.
-    secret: u32,
-    /// How packets to the peer name the connection.
-    pub(super) remote_id: u64,
-    /// The peer's process, as it said.
-    process: ProcessMark,
-    /// How often the peer refused, and when it is called again.
-    retry: CallRetry,
-    /// Transfers that wait, for the connection or for room in the core.
-    pub(super) waiting: VecDeque<Waiting>,
-    /// What was begun, or a peer waits for: it goes first, and past a fence, which may
-    /// be waiting for what the peer does then.
-    pub(super) urgent: VecDeque<Waiting>,
-    /// Messages of its that are still at the sender and wait for a receive.
-    pub(super) announced: usize,
-    /// Messages that arrive in segments.
-    pub(super) partial: Vec<Partial>,
-    /// It is on the endpoint's list of stalled ones.
-    pub(super) stalled: bool,
-    /// Transfers that are not complete, those that wait too.
-    pub(super) ops: usize,
-    /// How many of them are atomic operations.
-    pub(super) atomics: usize,
-    /// The first that waits does so for all before it to complete (FI_FENCE).
-    pub(super) fenced: bool,
-    /// It is called in this library's version of connection data.
-    own: bool,
-    /// The peer's byte order is not ours.
-    pub(super) swapped: bool,
-    /// The peer has this library.
-    pub(super) ours: bool,
-    /// The peer takes notices of multicast groups.
-    pub(super) multicast: bool,
-    /// The sides count each other's receive buffers.
-    pub(super) counted: bool,
-    /// Receive buffers that the peer told of before we knew that they count: its
-    /// message may overtake its acceptance.
-    pub(super) early: u32,
-    /// Receive buffers of which the peer does not know yet.
-    pub(super) untold: u32,
-}
-
-impl Conn {
-    fn new(peer: u32, link: Link) -> Self {
-        Self {
-            peer,
-            link,
-            ep: None,
-            rx_posted: 0,
-            rx_wanted: FIRST_RX_BUFFERS,
-            // Never 0, as what it is read as in the other byte order.
-            secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
-            remote_id: 0,
-            process: ProcessMark::default(),
-            retry: CallRetry::default(),
-            waiting: VecDeque::new(),
-            urgent: VecDeque::new(),
-            announced: 0,
-            partial: Vec::new(),
-            stalled: false,
-            ops: 0,
-            atomics: 0,
-            fenced: false,
-            own: false,
-            swapped: false,
-            ours: false,
-            multicast: false,
-            counted: false,
-            early: 0,
-            untold: 0,
-        }
-    }
-}
-
-impl Conn {
-    /// What names it, in packets and to the core, if this is its index.
-    fn name(&self, id: u32) -> u32 {
-        self.secret << INDEX_BITS | id
-    }
-
-    /// How far it is as our call, if the peer calls.
-    fn own_call(&self) -> OwnCall {
-        match self.link {
-            Link::Calling => OwnCall::Calling,
-            Link::Refused => OwnCall::Refused,
-            Link::Accepting | Link::Connected => OwnCall::Made,
-        }
-    }
-
-    /// Whether transfers can go out right now.
-    #[inline]
-    pub(super) fn is_ready(&self) -> bool {
-        self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
-    }
-
-    /// It is the next to go again.
-    pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
-        let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
-        queue.push_front(waiting);
-    }
-}
-
-/// Bits of a connection's index in what names it; the others, but for the sign,
-/// are its secret.
-const INDEX_BITS: u32 = 20;
-const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
-
-/// What packets carry of a connection's number: peers have the process in the
-/// upper half, and leave it out of packets.
-fn packet_id(conn_id: u64) -> u64 {
-    conn_id & u64::from(u32::MAX)
-}
-
-/// The peer's process, as a connection's number tells it.
-fn process_of(conn_id: u64) -> ProcessMark {
-    ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
-}
-
-/// Whether a packet that came from `source` says that it did.
-#[inline(always)]
-pub(super) fn names(conn_id: u64, source: u64) -> bool {
-    u64::from(conn_id as u32) == source
-}
-
-/// The connection that a packet came on, as the core says; nothing if it is over.
-#[inline(always)]
-pub(super) fn came_on(conns: &Slab<Conn>, source: u64) -> Option<(u32, &Conn)> {
-    let id = source as u32 & ((1 << INDEX_BITS) - 1);
-    let conn = conns.get(id)?;
-    (u64::from(conn.name(id)) == source).then_some((id, conn))
-}
 
 impl Ep {
     /// Our number of a connection, as connection data have it.

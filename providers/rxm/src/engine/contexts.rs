@@ -7,28 +7,17 @@
 //! connection of its own, on which only the one sends messages to the other. It
 //! is made like all others, from the sender to the listener; the connection data
 //! name both, in a version that only this library understands.
-use super::cm::Link;
-use super::ep::{Ep, Identity};
-use super::rx::Target;
-use super::{Engine, State};
+use super::conn::{Link, Target};
+use super::ep::Ep;
+use super::pending::Handed;
 use crate::wire::{Call, Refusal};
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_RMA_EVENT, FI_SOURCE_ERR};
+use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, ContextAttr};
-use ofi_provider::contexts::{ContextPlace, Contexts, Half};
-use ofi_provider::error::{Error, Result};
+use ofi_provider::contexts::{Contexts, Half};
+use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
-
-/// A call for another context than that which listens.
-#[derive(Debug)]
-pub(super) struct Handed {
-    receiver: u32,
-    info: InfoBuf,
-    /// Who calls.
-    addr: Addr,
-    call: Call,
-}
 
 impl Ep {
     /// What a connection to this peer is between.
@@ -46,7 +35,7 @@ impl Ep {
     }
 
     /// A connection of its own for a transmit context's messages to this one.
-    fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &Call) {
+    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &Call) {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
@@ -120,60 +109,10 @@ impl Ep {
 
     /// Whether a posted receive is being filled from a connection.
     fn is_filling(&self, id: u32) -> bool {
-        let arriving = |conn: &super::cm::Conn| {
+        let arriving = |conn: &super::conn::Conn| {
             conn.partial.iter().any(|partial| matches!(partial.target, Target::Recv(_)))
         };
         self.conns.get(id).is_some_and(arriving)
             || self.fetches.iter().any(|(_, fetch)| fetch.conn == id)
-    }
-}
-
-impl State {
-    /// Gives contexts the calls for them.
-    #[cold]
-    pub(super) fn hand_over(&mut self) {
-        let all: Vec<_> =
-            self.eps.iter_mut().map(|(_, ep)| std::mem::take(&mut ep.handed)).collect();
-        for Handed { receiver, info, addr, call } in all.into_iter().flatten() {
-            // They close together.
-            if let Some(ep) = self.eps.get_mut(receiver) {
-                ep.accept_context(&info, addr, &call);
-            }
-        }
-    }
-}
-
-impl Engine {
-    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
-    /// receive. The first one listens, and names the whole.
-    pub(crate) fn add_contexts(
-        &self,
-        identity: &Identity,
-        count: u16,
-        receivers: usize,
-    ) -> Vec<u32> {
-        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
-        let mut state = self.lock();
-        for (id, place) in ContextPlace::all(&ids, receivers) {
-            state.eps[id].place = place;
-        }
-        ids
-    }
-
-    /// The scalable endpoint can be called from now on, and its contexts name
-    /// themselves by its address.
-    pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {
-        let mut state = self.lock();
-        // Contexts come and go; connections stay, and count for those to come.
-        let counts = [self.common.info.as_ref().caps() & FI_RMA_EVENT != 0; 2];
-        for id in ids {
-            let local = state.eps[ids[0]].identity.local.clone();
-            let ep = &mut state.eps[*id];
-            ep.av.clone_from(&bindings.av);
-            ep.identity.local = local;
-            let fds = ep.open(*id == ids[0], counts)?;
-            self.watch(fds)?;
-        }
-        Ok(())
     }
 }

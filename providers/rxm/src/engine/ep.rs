@@ -1,11 +1,8 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
-use super::Common;
-use super::buffered::{Reports, buffering};
-use super::cm::{Conn, Link};
-use super::contexts::Handed;
-use super::rx::{Body, Fetch, Parked, plain_message};
-use super::tx::{MAX_INJECT, TxOp};
-use crate::info::RXM;
+use super::common::Common;
+use super::conn::{Conn, Link};
+use super::pending::{Body, Fetch, Handed, MAX_INJECT, Parked, Reports, TxOp, buffering};
+use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
     FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
@@ -35,9 +32,6 @@ const MIN_MULTI_RECV: usize = 16384;
 /// Receive buffers posted at first, where the core holds messages back by
 /// itself; more follow when these turn out too few.
 const FIRST_RX_BUFFERS: usize = 16;
-
-/// Turns without a completion after which the time is looked at.
-const IDLE_TURNS: u32 = 16;
 
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
@@ -70,7 +64,7 @@ pub(crate) struct Ep {
     /// Where transfers are reported; the inbox has that for receives, and for what peers do.
     pub(super) ledger: TxLedger,
     /// What of the core's counters of peers' reads and writes is passed on.
-    counted: [u64; 2],
+    pub(super) counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) inbox: Inbox<Body>,
@@ -81,7 +75,7 @@ pub(crate) struct Ep {
     /// What came while the completion queue was full, and from how much on no more is
     /// taken from the core: nothing else bounds what peers write.
     pub(super) parked: VecDeque<Parked>,
-    parked_max: usize,
+    pub(super) parked_max: usize,
 
     pub(super) peers: PeerTable<()>,
     /// Which of a scalable endpoint's contexts this is.
@@ -114,16 +108,16 @@ pub(crate) struct Ep {
     pub(super) came: usize,
 
     /// Completions since the time was looked at.
-    since_look: usize,
+    pub(super) since_look: usize,
     /// Turns without a completion since then.
-    idle_turns: u32,
-    last_look: Instant,
+    pub(super) idle_turns: u32,
+    pub(super) last_look: Instant,
     /// Transfers wait for a connection or for room, which somebody has to see through.
     pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
     /// All that is complete is being dealt with.
-    draining: bool,
+    pub(super) draining: bool,
 }
 
 impl Ep {
@@ -358,166 +352,6 @@ impl Ep {
             Ok(()) => self.ledger.done(of, wanted),
             Err(error) => self.ledger.failed(CompletionError::new(of, error)),
         }
-    }
-
-    /// One turn: completions of the core's, connection events, what waits.
-    #[inline]
-    pub(super) fn turn(&mut self) {
-        if !self.parked.is_empty() {
-            self.unpark();
-        }
-        let (came, most) = (self.came, self.common.config.comp_per_progress);
-        let mut read = 0;
-        while read < most && self.parked.len() < self.parked_max {
-            let wanted = most - read;
-            let n = self.read_core(wanted);
-            read += n;
-            if n == 0 || n < wanted.min(Entries::MAX) {
-                break;
-            }
-        }
-        // Many at a time: with more buffers the core keeps fewer messages itself.
-        if read > 0 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
-            self.want_more_shared();
-        }
-        if !self.stalled.is_empty() {
-            self.retry_stalled();
-        }
-        self.go_on();
-        if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
-            self.pass_counts_on();
-        }
-        self.since_look += read;
-        self.idle_turns = if read == 0 { self.idle_turns + 1 } else { 0 };
-        let hurry = self.unready > 0 || self.look_now;
-        if hurry
-            || self.idle_turns >= IDLE_TURNS
-            || self.since_look >= self.common.config.cq_eq_fairness
-        {
-            self.idle_turns = 0;
-            self.look_for_events();
-        }
-    }
-
-    /// Reads the core's completion queue once, and deals with what there was: how many.
-    #[inline(always)]
-    fn read_core(&mut self, most: usize) -> usize {
-        let Some(core) = &self.core else { return 0 };
-        match core.cq.read(most, &mut self.entries) {
-            Ok(n) => {
-                self.take_entries();
-                n
-            }
-            Err(Error::AVAIL) => self.read_core_error(),
-            Err(_) => 0,
-        }
-    }
-
-    #[cold]
-    fn read_core_error(&mut self) -> usize {
-        let Some(Ok(done)) = self.core.as_ref().map(|core| core.cq.read_error()) else { return 0 };
-        done.into_iter().for_each(|done| self.completed(done));
-        1
-    }
-
-    /// Deals with what was read of the core's completion queue.
-    #[inline(always)]
-    fn take_entries(&mut self) {
-        while let Self { core: Some(core), entries, .. } = self
-            && let Some(entry) = entries.take_next()
-        {
-            if self.parked.is_empty()
-                && let Some(srx) = &core.srx
-            {
-                let (conns, inbox) = (&self.conns, &mut self.inbox);
-                let take = |source, packet: &[u8]| plain_message(conns, inbox, source, packet);
-                let result = srx.pass_on(entry, take);
-                if let Some(posted) = result {
-                    self.came += 1;
-                    if let Err(buf) = posted {
-                        self.not_posted_again(buf);
-                    }
-                    continue;
-                }
-            }
-            if let Some(done) = core.cq.done(entry) {
-                self.completed(done);
-            }
-        }
-    }
-
-    /// Deals with all that is complete. What of it ends other connections, or the same one,
-    /// does so at once: a peer can send as much of that as it likes.
-    pub(super) fn drain_core(&mut self) {
-        if std::mem::replace(&mut self.draining, true) {
-            return;
-        }
-        // What was read is not dealt with yet when one of it ends a connection.
-        self.take_entries();
-        while self.read_core(Entries::MAX) > 0 {}
-        self.draining = false;
-    }
-
-    /// Counts for the application what the core counted of peers' accesses.
-    fn pass_counts_on(&mut self) {
-        let Some(core) = &self.core else { return };
-        for (cntr, flag) in &core.cntrs {
-            let wrote = *flag == FI_REMOTE_WRITE;
-            let (now, passed) = (cntr.read(), &mut self.counted[usize::from(wrote)]);
-            (*passed..now).for_each(|_| self.inbox.ledger.peer_accessed(wrote, 0));
-            *passed = now;
-        }
-    }
-
-    /// A peer's atomic operation read our memory, or wrote it.
-    pub(super) fn count_remote(&self, wrote: bool) {
-        self.inbox.ledger.peer_accessed(wrote, 0);
-    }
-
-    /// Looks for connection events if it is time to.
-    fn look_for_events(&mut self) {
-        self.since_look = 0;
-        if self.unready == 0 && !self.look_now {
-            let now = Instant::now();
-            if now.duration_since(self.last_look) < self.common.config.cm_interval {
-                return;
-            }
-            self.last_look = now;
-        }
-        self.look_now = false;
-        self.connection_events();
-    }
-
-    /// Before a caller sleeps: whether everything will wake it.
-    pub(super) fn may_block(&mut self) -> bool {
-        let Some(core) = &self.core else { return true };
-        // The event queue wakes the sleeper, who then has to look there.
-        self.look_now = true;
-        if !self.handed.is_empty()
-            || !self.refused.is_empty()
-            || (!self.parked.is_empty() && self.inbox.ledger.has_room())
-        {
-            return false;
-        }
-        // What the core has no room for goes on when a transfer before it completes;
-        // of what was injected no entry tells that.
-        let will_wake = |id: &u32| {
-            let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
-            ep.is_none_or(|ep| ep.has_transfers())
-        };
-        if !self.stalled.iter().all(will_wake) {
-            return false;
-        }
-        // The engine asks the wait set, which is for all endpoints.
-        self.common.wait_set.is_some()
-            || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
-    }
-
-    /// Whether transfers wait for a connection to be made, or for room in the core.
-    pub(super) fn has_waiting(&self) -> bool {
-        let waits = |conn: &Conn| conn.link != Link::Connected && !conn.waiting.is_empty();
-        !self.stalled.is_empty()
-            || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
     }
 
     /// The peer with this address, made if it is new.

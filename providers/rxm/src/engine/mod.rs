@@ -8,133 +8,34 @@
 mod atomic;
 mod buffered;
 mod cm;
+mod common;
+mod conn;
 mod contexts;
 mod ep;
+mod pending;
 mod rx;
+mod turn;
 mod tx;
 
+pub(crate) use common::Common;
 pub(crate) use ep::{Ep, Identity};
 
-use crate::config::Config;
-use crate::info::RXM;
-use crate::wire::HEADER_LEN;
-use ofi_provider::abi::{FI_PEEK, FI_PROTO_IWARP};
-use ofi_provider::api::{Bindings, DomainSettings, RecvOp};
-use ofi_provider::core_provider::{self, Buf};
-use ofi_provider::error::{Error, Result};
+use ofi_provider::abi::{FI_PEEK, FI_RMA_EVENT};
+use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::contexts::ContextPlace;
+use ofi_provider::error::Result;
 use ofi_provider::inbox::Meeting;
-use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::{Worker, unharmed};
+use pending::Handed;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
-
-/// What the endpoints of a domain have in common.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) domain: Arc<core_provider::Domain>,
-    /// The core's info, to make those of its endpoints of.
-    pub(crate) info: InfoBuf,
-    pub(crate) config: Config,
-    pub(crate) level: Level,
-    /// What all queues of the core are waited for by, if the core has wait sets.
-    wait_set: Option<Arc<core_provider::WaitSet>>,
-    /// The application's regions.
-    regions: Arc<MrTable>,
-    /// The largest packet that the core copies at once.
-    core_inject: usize,
-    /// Segments of one transfer of the core's.
-    core_iov: usize,
-    /// The core can tell that the peer's core has a message.
-    core_delivers: bool,
-    /// Keys of regions of ours, where the core does not choose them.
-    keys: core_provider::Keys,
-    /// A message that finds no receive ends the core's connection: peers count
-    /// each other's receives, so that none is sent.
-    flow_control: bool,
-    /// Connections may share receive buffers: on which of them a message came the core says.
-    /// What messages say themselves anybody may have written.
-    may_share: bool,
-}
-
-impl Common {
-    pub(crate) fn new(
-        domain: Arc<core_provider::Domain>,
-        info: InfoBuf,
-        config: Config,
-        settings: &DomainSettings,
-    ) -> Self {
-        let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
-        let keys = core_provider::Keys::new(info.domain().mr_key_size);
-        let (level, regions) = (settings.level.clone(), settings.regions.clone());
-        let core = info
-            .as_ref()
-            .prov_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let wait_set = match config.waits_by_fd(&core) {
-            true => None,
-            false => core_provider::WaitSet::open(domain.fabric()).ok(),
-        };
-        let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
-        // Receives that all share are promised to nobody, and of a single one nothing
-        // would be left to promise.
-        let few = config.rx_buffers(false) < 2;
-        let tells = || {
-            let mut any = info.as_ref().to_owned()?;
-            any.set_src_addr(None)?;
-            Ok::<_, Error>(core_provider::Endpoint::tells_source(&domain, &any))
-        };
-        let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
-        let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
-        let may_share = tells && !flow_control;
-        if config.use_srx == Some(true) && !tells {
-            ofi_provider::log!(
-                &RXM,
-                WARN,
-                DOMAIN,
-                "receive buffers are not shared, although FI_OFI_RXM_USE_SRX says so: {core} does \
-                 not tell on which connection a message came"
-            );
-        }
-        Self {
-            domain,
-            info,
-            config,
-            level,
-            wait_set,
-            regions,
-            core_inject,
-            core_iov,
-            // There a transfer is complete when it was sent.
-            core_delivers: !iwarp,
-            keys,
-            flow_control,
-            may_share,
-        }
-    }
-
-    /// A key that an application hardly chooses, nor a peer guesses.
-    fn key(&self) -> u64 {
-        self.keys.draw()
-    }
-
-    /// A new buffer for one packet.
-    fn buffer(&self) -> Result<Buf> {
-        self.domain.buffer(HEADER_LEN + self.config.eager_limit, || self.key())
-    }
-
-    /// Receive buffers of one endpoint, or of all that share them.
-    fn rx_buffers(&self, shared: bool) -> usize {
-        self.config.rx_buffers(shared)
-    }
-}
 
 /// A domain's engine.
 pub(crate) struct Engine {
@@ -402,5 +303,55 @@ impl State {
         if handed {
             self.hand_over();
         }
+    }
+}
+
+impl State {
+    /// Gives contexts the calls for them.
+    #[cold]
+    pub(super) fn hand_over(&mut self) {
+        let all: Vec<_> =
+            self.eps.iter_mut().map(|(_, ep)| std::mem::take(&mut ep.handed)).collect();
+        for Handed { receiver, info, addr, call } in all.into_iter().flatten() {
+            // They close together.
+            if let Some(ep) = self.eps.get_mut(receiver) {
+                ep.accept_context(&info, addr, &call);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
+    /// receive. The first one listens, and names the whole.
+    pub(crate) fn add_contexts(
+        &self,
+        identity: &Identity,
+        count: u16,
+        receivers: usize,
+    ) -> Vec<u32> {
+        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
+        let mut state = self.lock();
+        for (id, place) in ContextPlace::all(&ids, receivers) {
+            state.eps[id].place = place;
+        }
+        ids
+    }
+
+    /// The scalable endpoint can be called from now on, and its contexts name
+    /// themselves by its address.
+    pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        // Contexts come and go; connections stay, and count for those to come.
+        let counts = [self.common.info.as_ref().caps() & FI_RMA_EVENT != 0; 2];
+        for id in ids {
+            let local = state.eps[ids[0]].identity.local.clone();
+            let ep = &mut state.eps[*id];
+            ep.av.clone_from(&bindings.av);
+            ep.identity.local = local;
+            let fds = ep.open(*id == ids[0], counts)?;
+            self.watch(fds)?;
+        }
+        Ok(())
     }
 }

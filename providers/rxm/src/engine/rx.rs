@@ -4,25 +4,20 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
-use super::buffered::{Early, Report, only_tag};
-use super::cm::{Conn, Link, came_on, names};
+use super::conn::{Conn, Link, Partial, Target, Token, Waiting, came_on, names};
 use super::ep::Ep;
-use super::tx::{Token, Waiting};
-use crate::info::RXM;
-use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, Plain, read_places};
+use super::pending::{Bare, Body, Early, Fetch, MAX_KEPT, Packet, Parked, only_tag};
+use crate::provider::RXM;
+use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, read_places};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
-use ofi_provider::core_provider::{Buf, Done, Region};
+use ofi_provider::core_provider::{Buf, Done};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{self, About, Inbox, Meeting, QUEUES, Recv};
-use ofi_provider::slab::{NONE, Slab};
-
-/// Memory that waiting messages of one endpoint, or of all that share their
-/// receives, may take before no more are taken from the core.
-pub(super) const MAX_KEPT: usize = 256 << 20;
+use ofi_provider::inbox::{About, Meeting, QUEUES, Recv};
+use ofi_provider::slab::NONE;
 
 /// How much of that strangers may leave: peers in the address vector have the rest.
 const MAX_OF_STRANGERS: usize = MAX_KEPT / 4 * 3;
@@ -36,125 +31,6 @@ const COPY_MAX: usize = 2048;
 
 /// Segmented messages of one connection that arrive at the same time.
 const MAX_PARTIAL: usize = 4096;
-
-/// How a message waits for a receive.
-#[derive(Debug)]
-pub(crate) enum Body {
-    /// All of it is here.
-    Whole(Box<[u8]>),
-    /// All of it, in the buffer it came in, behind the header.
-    InPacket(Buf, usize),
-    /// It is arriving in segments.
-    Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
-    /// It is to be fetched.
-    AtSender { conn: u32, header: Header, places: RemoteSegments, early: Early },
-    /// Its connection ended before it was here.
-    Lost,
-}
-
-impl inbox::Body for Body {
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Self::Whole(bytes) => Some(bytes),
-            Self::InPacket(buf, len) => Some(&buf[HEADER_LEN..*len]),
-            Self::Partial { .. } | Self::AtSender { .. } | Self::Lost => None,
-        }
-    }
-
-    fn cost(&self) -> usize {
-        match self {
-            Self::Whole(bytes) => bytes.len(),
-            Self::InPacket(buf, _) => buf.len(),
-            Self::Partial { bytes, .. } => bytes.len(),
-            Self::AtSender { early, .. } => size_of::<RemoteSegments>() + early.cost(),
-            Self::Lost => 0,
-        }
-    }
-}
-
-/// What came in a receive buffer of the core's.
-#[derive(Debug)]
-pub(super) struct Packet {
-    buf: Buf,
-    len: usize,
-    /// Whose buffer it is; [`NONE`] if all connections share it.
-    conn: u32,
-    /// The connection it came on ([`came_on`]).
-    source: u64,
-    /// It is a tagged message and nothing else: the packets that version 1.17 of
-    /// the original sends tagged messages in have no header of this provider's.
-    bare: Option<Bare>,
-}
-
-/// What came while the completion queue was full, and keeps its place in the order.
-#[derive(Debug)]
-pub(super) enum Parked {
-    Packet(Packet),
-    /// A peer wrote to our memory: its data, and how many bytes it were.
-    Written(u64, usize),
-}
-
-/// What the core says of a message that comes without a header.
-#[derive(Debug)]
-struct Bare {
-    tag: u64,
-    cq_data: Option<u64>,
-}
-
-/// Where the segments of a message go.
-#[derive(Debug)]
-pub(super) enum Target {
-    Recv(Recv),
-    /// To the message kept under this number.
-    Kept(u32),
-    Nowhere,
-}
-
-/// A message of which segments are still to come.
-#[derive(Debug)]
-pub(super) struct Partial {
-    msg_id: u64,
-    about: About,
-    done: usize,
-    next: u32,
-    pub(super) target: Target,
-}
-
-/// A message that goes straight from its sender's memory to the receive.
-#[derive(Debug)]
-pub(super) struct Fetch {
-    pub(super) recv: Recv,
-    pub(super) about: About,
-    pub(super) conn: u32,
-    pub(super) header: Header,
-    pub(super) places: RemoteSegments,
-    /// The next place to read, and how many bytes are asked for.
-    pub(super) next: usize,
-    pub(super) asked: usize,
-    /// Bytes the receive has room for.
-    pub(super) wanted: usize,
-    pub(super) outstanding: u32,
-    /// The sender writes it.
-    pub(super) by_write: bool,
-    pub(super) error: Option<Error>,
-    pub(super) regions: Vec<Region>,
-    /// It has no receive yet: this is to be reported of it.
-    pub(super) report: Option<Report>,
-}
-
-/// A whole message with nothing special to it, for which a receive waits, goes there.
-/// False if it is any other case, and then nothing has happened yet.
-#[inline(always)]
-pub(super) fn plain_message(
-    conns: &Slab<Conn>,
-    inbox: &mut Inbox<Body>,
-    source: u64,
-    packet: &[u8],
-) -> bool {
-    let Some(Plain { conn_id, tag, body }) = Header::plain(packet) else { return false };
-    let Some((_, conn)) = came_on(conns, source) else { return false };
-    !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tag, body)
-}
 
 impl Ep {
     /// The core had no room for a shared buffer whose message is dealt with.

@@ -4,9 +4,10 @@
 //! What can go at once goes from the caller's thread. What cannot, because the
 //! connection is not made yet or the core has no room, waits in the connection
 //! and goes in the order of its posting.
-use super::cm::Link;
+use super::conn::{Link, Token, Waiting};
 use super::ep::Ep;
-use crate::info::RXM;
+use super::pending::{Message, Todo, TxOp};
+use crate::provider::RXM;
 use crate::wire::{
     self, ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, IOCS_LEN, Kind, OP_ATOMIC,
     OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA,
@@ -19,9 +20,9 @@ use ofi_provider::abi::{
 };
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic;
-use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::core_provider::{Buf, Done, Region};
-use ofi_provider::cq::{Completion, Context};
+use ofi_provider::buf::SendBuf;
+use ofi_provider::core_provider::{Buf, Done};
+use ofi_provider::cq::Completion;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
 use ofi_provider::reserved::ASIDE;
@@ -31,151 +32,8 @@ use ofi_provider::slab::NONE;
 /// than as a copy.
 const DIRECT_MIN: usize = 4096;
 
-/// The largest packet that is made on the stack for the core to copy.
-pub(super) const MAX_INJECT: usize = 256;
-
 /// What a message cannot ask for and still take the short way.
 const SPECIAL: u64 = FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | ASIDE;
-
-/// What a transfer of the core's was for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Token {
-    /// A receive buffer, of a connection's own or shared.
-    Rx(u32),
-    /// All of a message.
-    Message(u32),
-    /// A segment of one.
-    Segment(u32),
-    /// A packet nobody waits for.
-    Packet,
-    /// A read or write of the application's.
-    Rma(u32),
-    /// A part of a message that is read from its sender.
-    Fetch(u32),
-    /// A part of a message that is written to its receiver.
-    Deliver(u32),
-}
-
-impl Token {
-    pub(super) fn to_u64(self) -> u64 {
-        let (kind, id) = match self {
-            Self::Rx(id) => (0, id),
-            Self::Message(id) => (1, id),
-            Self::Segment(id) => (2, id),
-            Self::Packet => (3, 0),
-            Self::Rma(id) => (4, id),
-            Self::Fetch(id) => (5, id),
-            Self::Deliver(id) => (6, id),
-        };
-        kind << 32 | u64::from(id)
-    }
-
-    pub(super) fn from_u64(token: u64) -> Self {
-        let id = token as u32;
-        match token >> 32 {
-            0 => Self::Rx(id),
-            1 => Self::Message(id),
-            2 => Self::Segment(id),
-            4 => Self::Rma(id),
-            5 => Self::Fetch(id),
-            6 => Self::Deliver(id),
-            _ => Self::Packet,
-        }
-    }
-}
-
-/// What waits in a connection.
-#[derive(Debug)]
-pub(super) enum Waiting {
-    /// A transfer of the application's.
-    Op(u32),
-    /// A packet of ours, its length, and what it is for.
-    Packet(Buf, usize, Token),
-    /// A message to read from its sender.
-    Fetch(u32),
-}
-
-/// A message on its way.
-#[derive(Clone, Debug)]
-struct Message {
-    buf: SendBuf,
-    tagged: bool,
-    tag: u64,
-    cq_data: Option<u64>,
-    /// It is complete only when its receiver has it.
-    deliver: bool,
-    /// Its end has to tell that: it is to meet a receive first, or the core cannot.
-    told: bool,
-    /// Bytes that went in segments, and how many those were.
-    sent: usize,
-    segments: u32,
-}
-
-/// What is still to be done for a transfer.
-#[derive(Debug)]
-enum Todo {
-    /// Nothing but to hear of its completion.
-    Wait,
-    /// To send a message.
-    Send(Message),
-    /// To send a packet that is ready but for the connection's number.
-    Packet(Buf, usize),
-    /// The message was announced; its receiver fetches it, or says where to.
-    Announced(Message),
-    /// To write an announced message to its receiver.
-    Deliver { buf: SendBuf, to: RemoteSegments, next: usize, written: usize, header: Header },
-    /// To read remote memory.
-    Read { buf: RecvBuf, from: RemoteSegments },
-    /// To write remote memory.
-    Write { buf: SendBuf, to: RemoteSegments, data: u64, flags: u64 },
-    /// The same, of bytes copied from the application; as many as `to` has.
-    WriteCopy { bytes: Buf, to: RemoteSegments, data: u64, flags: u64 },
-}
-
-/// A transfer that is not complete.
-#[derive(Debug)]
-pub(super) struct TxOp {
-    conn: u32,
-    context: Context,
-    /// As its completion reports it.
-    flags: u64,
-    report: bool,
-    /// Failures are not reported (inject calls).
-    silent: bool,
-    /// It starts when all before it to the same peer are complete (FI_FENCE).
-    fence: bool,
-    /// Its answer completes it, and what that brings goes here.
-    answer: Option<RecvBuf>,
-    todo: Todo,
-    /// Transfers of the core's that are not complete.
-    outstanding: u32,
-    /// Its memory, registered while it is used.
-    regions: Vec<Region>,
-    /// What was injected and its receiver fetches.
-    copy: Option<Buf>,
-}
-
-impl TxOp {
-    /// One that has not started. `kind` is what its completion says it is, `flags` those
-    /// of the call.
-    #[inline]
-    fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {
-        let report = flags & FI_COMPLETION != 0;
-        Self {
-            conn,
-            context,
-            flags: kind | (flags & ASIDE),
-            report,
-            silent: flags & FI_INJECT != 0 && !report,
-            fence: flags & FI_FENCE != 0,
-            answer: None,
-            todo,
-            outstanding: 0,
-            regions: Vec::new(),
-            copy: None,
-        }
-    }
-}
 
 impl Ep {
     /// fi_send and its kin.
@@ -1041,19 +899,6 @@ impl Ep {
             self.ops.iter().filter(|(_, op)| op.conn == conn).map(|(id, _)| id).collect();
         for id in ids {
             self.finish_op(id, Err(error));
-        }
-    }
-}
-
-impl Message {
-    fn header(&self, kind: Kind) -> Header {
-        Header {
-            op: if self.tagged { OP_TAGGED } else { OP_MSG },
-            flags: if self.cq_data.is_some() { REMOTE_CQ_DATA } else { 0 },
-            size: self.buf.len() as u64,
-            data: self.cq_data.unwrap_or(0),
-            tag: self.tag,
-            ..Header::of(kind, 0)
         }
     }
 }

@@ -1,0 +1,112 @@
+//! What the endpoints of a domain have in common.
+use crate::config::Config;
+use crate::provider::RXM;
+use crate::wire::HEADER_LEN;
+use ofi_provider::abi::FI_PROTO_IWARP;
+use ofi_provider::api::DomainSettings;
+use ofi_provider::core_provider::{self, Buf};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Level;
+use ofi_provider::mr::MrTable;
+use std::sync::Arc;
+
+/// What the endpoints of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) domain: Arc<core_provider::Domain>,
+    /// The core's info, to make those of its endpoints of.
+    pub(crate) info: InfoBuf,
+    pub(crate) config: Config,
+    pub(crate) level: Level,
+    /// What all queues of the core are waited for by, if the core has wait sets.
+    pub(super) wait_set: Option<Arc<core_provider::WaitSet>>,
+    /// The application's regions.
+    pub(super) regions: Arc<MrTable>,
+    /// The largest packet that the core copies at once.
+    pub(super) core_inject: usize,
+    /// Segments of one transfer of the core's.
+    pub(super) core_iov: usize,
+    /// The core can tell that the peer's core has a message.
+    pub(super) core_delivers: bool,
+    /// Keys of regions of ours, where the core does not choose them.
+    pub(super) keys: core_provider::Keys,
+    /// A message that finds no receive ends the core's connection: peers count
+    /// each other's receives, so that none is sent.
+    pub(super) flow_control: bool,
+    /// Connections may share receive buffers: on which of them a message came the core says.
+    /// What messages say themselves anybody may have written.
+    pub(super) may_share: bool,
+}
+
+impl Common {
+    pub(crate) fn new(
+        domain: Arc<core_provider::Domain>,
+        info: InfoBuf,
+        config: Config,
+        settings: &DomainSettings,
+    ) -> Self {
+        let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
+        let keys = core_provider::Keys::new(info.domain().mr_key_size);
+        let (level, regions) = (settings.level.clone(), settings.regions.clone());
+        let core = info
+            .as_ref()
+            .prov_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let wait_set = match config.waits_by_fd(&core) {
+            true => None,
+            false => core_provider::WaitSet::open(domain.fabric()).ok(),
+        };
+        let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
+        // Receives that all share are promised to nobody, and of a single one nothing
+        // would be left to promise.
+        let few = config.rx_buffers(false) < 2;
+        let tells = || {
+            let mut any = info.as_ref().to_owned()?;
+            any.set_src_addr(None)?;
+            Ok::<_, Error>(core_provider::Endpoint::tells_source(&domain, &any))
+        };
+        let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
+        let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
+        let may_share = tells && !flow_control;
+        if config.use_srx == Some(true) && !tells {
+            ofi_provider::log!(
+                &RXM,
+                WARN,
+                DOMAIN,
+                "receive buffers are not shared, although FI_OFI_RXM_USE_SRX says so: {core} does \
+                 not tell on which connection a message came"
+            );
+        }
+        Self {
+            domain,
+            info,
+            config,
+            level,
+            wait_set,
+            regions,
+            core_inject,
+            core_iov,
+            // There a transfer is complete when it was sent.
+            core_delivers: !iwarp,
+            keys,
+            flow_control,
+            may_share,
+        }
+    }
+
+    /// A key that an application hardly chooses, nor a peer guesses.
+    pub(super) fn key(&self) -> u64 {
+        self.keys.draw()
+    }
+
+    /// A new buffer for one packet.
+    pub(super) fn buffer(&self) -> Result<Buf> {
+        self.domain.buffer(HEADER_LEN + self.config.eager_limit, || self.key())
+    }
+
+    /// Receive buffers of one endpoint, or of all that share them.
+    pub(super) fn rx_buffers(&self, shared: bool) -> usize {
+        self.config.rx_buffers(shared)
+    }
+}

@@ -1,0 +1,244 @@
+//! A connection of an endpoint's, or the attempt at one: what is known of it.
+use ofi_provider::calls::{CallRetry, OwnCall, ProcessMark};
+use ofi_provider::core_provider::{Buf, Endpoint};
+use ofi_provider::inbox::{About, Recv};
+use ofi_provider::slab::Slab;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+/// Receive buffers that a connection has at first, if it has its own; more follow
+/// when these turn out too few.
+pub(super) const FIRST_RX_BUFFERS: usize = 4;
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Link {
+    /// We called.
+    Calling,
+    /// The peer called, we accepted.
+    Accepting,
+    /// The peer refused; we call again if it does not.
+    Refused,
+    /// Transfers go.
+    Connected,
+}
+
+/// One connection, or the attempt at one.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) peer: u32,
+    pub(super) link: Link,
+    /// The core's endpoint; none while refused.
+    pub(super) ep: Option<Endpoint>,
+    /// Receive buffers posted to it, if it has its own, and how many are to be.
+    pub(super) rx_posted: usize,
+    pub(super) rx_wanted: usize,
+    /// What packets must say beside the connection's index, so that none is taken for one
+    /// of another connection that had the same index before. It need not be hard to guess:
+    /// on which connection a packet came the core says.
+    pub(super) secret: u32,
+    /// How packets to the peer name the connection.
+    pub(super) remote_id: u64,
+    /// The peer's process, as it said.
+    pub(super) process: ProcessMark,
+    /// How often the peer refused, and when it is called again.
+    pub(super) retry: CallRetry,
+    /// Transfers that wait, for the connection or for room in the core.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// What was begun, or a peer waits for: it goes first, and past a fence, which may
+    /// be waiting for what the peer does then.
+    pub(super) urgent: VecDeque<Waiting>,
+    /// Messages of its that are still at the sender and wait for a receive.
+    pub(super) announced: usize,
+    /// Messages that arrive in segments.
+    pub(super) partial: Vec<Partial>,
+    /// It is on the endpoint's list of stalled ones.
+    pub(super) stalled: bool,
+    /// Transfers that are not complete, those that wait too.
+    pub(super) ops: usize,
+    /// How many of them are atomic operations.
+    pub(super) atomics: usize,
+    /// The first that waits does so for all before it to complete (FI_FENCE).
+    pub(super) fenced: bool,
+    /// It is called in this library's version of connection data.
+    pub(super) own: bool,
+    /// The peer's byte order is not ours.
+    pub(super) swapped: bool,
+    /// The peer has this library.
+    pub(super) ours: bool,
+    /// The peer takes notices of multicast groups.
+    pub(super) multicast: bool,
+    /// The sides count each other's receive buffers.
+    pub(super) counted: bool,
+    /// Receive buffers that the peer told of before we knew that they count: its
+    /// message may overtake its acceptance.
+    pub(super) early: u32,
+    /// Receive buffers of which the peer does not know yet.
+    pub(super) untold: u32,
+}
+
+impl Conn {
+    pub(super) fn new(peer: u32, link: Link) -> Self {
+        Self {
+            peer,
+            link,
+            ep: None,
+            rx_posted: 0,
+            rx_wanted: FIRST_RX_BUFFERS,
+            // Never 0, as what it is read as in the other byte order.
+            secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
+            remote_id: 0,
+            process: ProcessMark::default(),
+            retry: CallRetry::default(),
+            waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
+            announced: 0,
+            partial: Vec::new(),
+            stalled: false,
+            ops: 0,
+            atomics: 0,
+            fenced: false,
+            own: false,
+            swapped: false,
+            ours: false,
+            multicast: false,
+            counted: false,
+            early: 0,
+            untold: 0,
+        }
+    }
+
+    /// What names it, in packets and to the core, if this is its index.
+    pub(super) fn name(&self, id: u32) -> u32 {
+        self.secret << INDEX_BITS | id
+    }
+
+    /// How far it is as our call, if the peer calls.
+    pub(super) fn own_call(&self) -> OwnCall {
+        match self.link {
+            Link::Calling => OwnCall::Calling,
+            Link::Refused => OwnCall::Refused,
+            Link::Accepting | Link::Connected => OwnCall::Made,
+        }
+    }
+
+    /// Whether transfers can go out right now.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
+    }
+
+    /// It is the next to go again.
+    pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
+        let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
+        queue.push_front(waiting);
+    }
+}
+
+/// Bits of a connection's index in what names it; the others, but for the sign,
+/// are its secret.
+pub(super) const INDEX_BITS: u32 = 20;
+
+pub(super) const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
+
+/// What packets carry of a connection's number: peers have the process in the
+/// upper half, and leave it out of packets.
+pub(super) fn packet_id(conn_id: u64) -> u64 {
+    conn_id & u64::from(u32::MAX)
+}
+
+/// The peer's process, as a connection's number tells it.
+pub(super) fn process_of(conn_id: u64) -> ProcessMark {
+    ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
+}
+
+/// Whether a packet that came from `source` says that it did.
+#[inline(always)]
+pub(super) fn names(conn_id: u64, source: u64) -> bool {
+    u64::from(conn_id as u32) == source
+}
+
+/// The connection that a packet came on, as the core says; nothing if it is over.
+#[inline(always)]
+pub(super) fn came_on(conns: &Slab<Conn>, source: u64) -> Option<(u32, &Conn)> {
+    let id = source as u32 & ((1 << INDEX_BITS) - 1);
+    let conn = conns.get(id)?;
+    (u64::from(conn.name(id)) == source).then_some((id, conn))
+}
+
+/// What a transfer of the core's was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Token {
+    /// A receive buffer, of a connection's own or shared.
+    Rx(u32),
+    /// All of a message.
+    Message(u32),
+    /// A segment of one.
+    Segment(u32),
+    /// A packet nobody waits for.
+    Packet,
+    /// A read or write of the application's.
+    Rma(u32),
+    /// A part of a message that is read from its sender.
+    Fetch(u32),
+    /// A part of a message that is written to its receiver.
+    Deliver(u32),
+}
+
+impl Token {
+    pub(super) fn to_u64(self) -> u64 {
+        let (kind, id) = match self {
+            Self::Rx(id) => (0, id),
+            Self::Message(id) => (1, id),
+            Self::Segment(id) => (2, id),
+            Self::Packet => (3, 0),
+            Self::Rma(id) => (4, id),
+            Self::Fetch(id) => (5, id),
+            Self::Deliver(id) => (6, id),
+        };
+        kind << 32 | u64::from(id)
+    }
+
+    pub(super) fn from_u64(token: u64) -> Self {
+        let id = token as u32;
+        match token >> 32 {
+            0 => Self::Rx(id),
+            1 => Self::Message(id),
+            2 => Self::Segment(id),
+            4 => Self::Rma(id),
+            5 => Self::Fetch(id),
+            6 => Self::Deliver(id),
+            _ => Self::Packet,
+        }
+    }
+}
+
+/// What waits in a connection.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    /// A transfer of the application's.
+    Op(u32),
+    /// A packet of ours, its length, and what it is for.
+    Packet(Buf, usize, Token),
+    /// A message to read from its sender.
+    Fetch(u32),
+}
+
+/// Where the segments of a message go.
+#[derive(Debug)]
+pub(super) enum Target {
+    Recv(Recv),
+    /// To the message kept under this number.
+    Kept(u32),
+    Nowhere,
+}
+
+/// A message of which segments are still to come.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) msg_id: u64,
+    pub(super) about: About,
+    pub(super) done: usize,
+    pub(super) next: u32,
+    pub(super) target: Target,
+}

@@ -1,0 +1,294 @@
+//! What is under way at an endpoint: transfers, messages that wait, and those that are fetched.
+use crate::wire::{Call, HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, REMOTE_CQ_DATA};
+use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::RemoteSegments;
+use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::buffered::Buffering;
+use ofi_provider::core_provider::{Buf, Region};
+use ofi_provider::cq::Context;
+use ofi_provider::error::Error;
+use ofi_provider::inbox::{self, About, Recv};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::reserved::{ASIDE, ONLY_TAG};
+use std::collections::{HashMap, VecDeque};
+
+/// Memory that waiting messages of one endpoint, or of all that share their
+/// receives, may take before no more are taken from the core.
+pub(super) const MAX_KEPT: usize = 256 << 20;
+
+/// How a message waits for a receive.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// All of it is here.
+    Whole(Box<[u8]>),
+    /// All of it, in the buffer it came in, behind the header.
+    InPacket(Buf, usize),
+    /// It is arriving in segments.
+    Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
+    /// It is to be fetched.
+    AtSender { conn: u32, header: Header, places: RemoteSegments, early: Early },
+    /// Its connection ended before it was here.
+    Lost,
+}
+
+impl inbox::Body for Body {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Whole(bytes) => Some(bytes),
+            Self::InPacket(buf, len) => Some(&buf[HEADER_LEN..*len]),
+            Self::Partial { .. } | Self::AtSender { .. } | Self::Lost => None,
+        }
+    }
+
+    fn cost(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::InPacket(buf, _) => buf.len(),
+            Self::Partial { bytes, .. } => bytes.len(),
+            Self::AtSender { early, .. } => size_of::<RemoteSegments>() + early.cost(),
+            Self::Lost => 0,
+        }
+    }
+}
+
+/// What came in a receive buffer of the core's.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) buf: Buf,
+    pub(super) len: usize,
+    /// Whose buffer it is; [`NONE`] if all connections share it.
+    pub(super) conn: u32,
+    /// The connection it came on ([`came_on`]).
+    pub(super) source: u64,
+    /// It is a tagged message and nothing else: the packets that version 1.17 of
+    /// the original sends tagged messages in have no header of this provider's.
+    pub(super) bare: Option<Bare>,
+}
+
+/// What came while the completion queue was full, and keeps its place in the order.
+#[derive(Debug)]
+pub(super) enum Parked {
+    Packet(Packet),
+    /// A peer wrote to our memory: its data, and how many bytes it were.
+    Written(u64, usize),
+}
+
+/// What the core says of a message that comes without a header.
+#[derive(Debug)]
+pub(super) struct Bare {
+    pub(super) tag: u64,
+    pub(super) cq_data: Option<u64>,
+}
+
+/// A message that goes straight from its sender's memory to the receive.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) recv: Recv,
+    pub(super) about: About,
+    pub(super) conn: u32,
+    pub(super) header: Header,
+    pub(super) places: RemoteSegments,
+    /// The next place to read, and how many bytes are asked for.
+    pub(super) next: usize,
+    pub(super) asked: usize,
+    /// Bytes the receive has room for.
+    pub(super) wanted: usize,
+    pub(super) outstanding: u32,
+    /// The sender writes it.
+    pub(super) by_write: bool,
+    pub(super) error: Option<Error>,
+    pub(super) regions: Vec<Region>,
+    /// It has no receive yet: this is to be reported of it.
+    pub(super) report: Option<Report>,
+}
+
+impl Fetch {
+    /// What is not asked for yet.
+    pub(super) fn new(
+        recv: Recv,
+        about: About,
+        conn: u32,
+        header: Header,
+        places: RemoteSegments,
+    ) -> Self {
+        let wanted = about.len.min(recv.buf.len());
+        Self {
+            recv,
+            about,
+            conn,
+            header,
+            places,
+            next: 0,
+            asked: 0,
+            wanted,
+            outstanding: 0,
+            by_write: false,
+            error: None,
+            regions: Vec::new(),
+            report: None,
+        }
+    }
+}
+
+/// What is here of a message that waits at its sender.
+#[derive(Debug, Default)]
+pub(crate) enum Early {
+    /// Nothing is fetched.
+    #[default]
+    None,
+    /// So much is being fetched.
+    Coming(usize),
+    /// Its start.
+    Here(Box<[u8]>),
+    /// Nothing can be fetched but all, to where the application wants it: its sender
+    /// writes it.
+    Unreadable,
+}
+
+impl Early {
+    /// What it takes of memory.
+    pub(super) fn cost(&self) -> usize {
+        match self {
+            Self::None | Self::Unreadable => 0,
+            Self::Coming(len) => *len,
+            Self::Here(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// What of a message is fetched to be reported with it.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) queue: usize,
+    pub(super) message: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Messages that are to be reported, as their queue and number, by their peers: those
+/// of a peer's of which not enough is here yet, and all behind them.
+pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
+
+/// The largest limit.
+pub(super) const MAX_LIMIT: usize = MAX_KEPT / 4;
+
+/// The longest start of a message.
+pub(super) const MAX_START: usize = 16384;
+
+/// How an endpoint buffers whose application has set nothing.
+pub(super) fn buffering() -> Box<Buffering> {
+    Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
+}
+
+/// Whether a receive only names a tag.
+pub(super) fn only_tag(recv: &Recv) -> bool {
+    recv.flags & ONLY_TAG != 0
+}
+
+/// A call for another context than that which listens.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) receiver: u32,
+    pub(super) info: InfoBuf,
+    /// Who calls.
+    pub(super) addr: Addr,
+    pub(super) call: Call,
+}
+
+/// The largest packet that is made on the stack for the core to copy.
+pub(super) const MAX_INJECT: usize = 256;
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) buf: SendBuf,
+    pub(super) tagged: bool,
+    pub(super) tag: u64,
+    pub(super) cq_data: Option<u64>,
+    /// It is complete only when its receiver has it.
+    pub(super) deliver: bool,
+    /// Its end has to tell that: it is to meet a receive first, or the core cannot.
+    pub(super) told: bool,
+    /// Bytes that went in segments, and how many those were.
+    pub(super) sent: usize,
+    pub(super) segments: u32,
+}
+
+impl Message {
+    pub(super) fn header(&self, kind: Kind) -> Header {
+        Header {
+            op: if self.tagged { OP_TAGGED } else { OP_MSG },
+            flags: if self.cq_data.is_some() { REMOTE_CQ_DATA } else { 0 },
+            size: self.buf.len() as u64,
+            data: self.cq_data.unwrap_or(0),
+            tag: self.tag,
+            ..Header::of(kind, 0)
+        }
+    }
+}
+
+/// What is still to be done for a transfer.
+#[derive(Debug)]
+pub(super) enum Todo {
+    /// Nothing but to hear of its completion.
+    Wait,
+    /// To send a message.
+    Send(Message),
+    /// To send a packet that is ready but for the connection's number.
+    Packet(Buf, usize),
+    /// The message was announced; its receiver fetches it, or says where to.
+    Announced(Message),
+    /// To write an announced message to its receiver.
+    Deliver { buf: SendBuf, to: RemoteSegments, next: usize, written: usize, header: Header },
+    /// To read remote memory.
+    Read { buf: RecvBuf, from: RemoteSegments },
+    /// To write remote memory.
+    Write { buf: SendBuf, to: RemoteSegments, data: u64, flags: u64 },
+    /// The same, of bytes copied from the application; as many as `to` has.
+    WriteCopy { bytes: Buf, to: RemoteSegments, data: u64, flags: u64 },
+}
+
+/// A transfer that is not complete.
+#[derive(Debug)]
+pub(super) struct TxOp {
+    pub(super) conn: u32,
+    pub(super) context: Context,
+    /// As its completion reports it.
+    pub(super) flags: u64,
+    pub(super) report: bool,
+    /// Failures are not reported (inject calls).
+    pub(super) silent: bool,
+    /// It starts when all before it to the same peer are complete (FI_FENCE).
+    pub(super) fence: bool,
+    /// Its answer completes it, and what that brings goes here.
+    pub(super) answer: Option<RecvBuf>,
+    pub(super) todo: Todo,
+    /// Transfers of the core's that are not complete.
+    pub(super) outstanding: u32,
+    /// Its memory, registered while it is used.
+    pub(super) regions: Vec<Region>,
+    /// What was injected and its receiver fetches.
+    pub(super) copy: Option<Buf>,
+}
+
+impl TxOp {
+    /// One that has not started. `kind` is what its completion says it is, `flags` those
+    /// of the call.
+    #[inline]
+    pub(super) fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {
+        let report = flags & FI_COMPLETION != 0;
+        Self {
+            conn,
+            context,
+            flags: kind | (flags & ASIDE),
+            report,
+            silent: flags & FI_INJECT != 0 && !report,
+            fence: flags & FI_FENCE != 0,
+            answer: None,
+            todo,
+            outstanding: 0,
+            regions: Vec::new(),
+            copy: None,
+        }
+    }
+}
