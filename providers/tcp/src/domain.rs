@@ -1,4 +1,5 @@
 //! Fabrics and domains.
+use crate::aside::TcpAside;
 use crate::config::config;
 use crate::engine::{Identity, Kind, TargetOf};
 use crate::ep::TcpEp;
@@ -125,7 +126,8 @@ impl Domain for TcpDomain {
         // Connecting, sends that wait for room and peers' accesses to our memory must go on
         // without calls of the application, whether or not it opens something to wait on.
         self.start_thread()?;
-        Ok(TcpEp::new(self.engine.clone(), identity, dest, request))
+        let aside = TcpAside::new(identity.kind, dest, request);
+        Ok(TcpEp::new(self.engine.clone(), identity, aside))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
@@ -134,9 +136,8 @@ impl Domain for TcpDomain {
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
-        let ep = info.ep().ok_or(Error::INVAL)?;
         self.start_thread()?;
-        TcpEp::scalable(self.engine.clone(), &identity, [ep.tx_ctx_cnt, ep.rx_ctx_cnt])
+        TcpEp::scalable(self.engine.clone(), &identity, info)
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<TcpEp> {
@@ -154,6 +155,7 @@ impl Domain for TcpDomain {
             tx_size: 0,
             inject_size: 0,
         };
-        Ok(TcpEp::new(self.engine.clone(), identity, None, None))
+        let aside = TcpAside::new(Kind::Srx, None, None);
+        Ok(TcpEp::shared_rx(self.engine.clone(), identity, aside))
     }
 }

@@ -5,6 +5,7 @@
 //! original's tcp provider.
 #![cfg_attr(not(test), deny(unsafe_code))]
 mod admission;
+mod aside;
 mod callers;
 mod config;
 mod domain;

@@ -1,5 +1,6 @@
 //! What the engine stands on in this provider: TCP sockets, epoll, and an io_uring if the user
 //! wants that (FI_TCP_IO_URING) and the system lets us.
+use crate::aside::TcpAside;
 use crate::config::config;
 use crate::engine::net::{
     ByteLink, LinkClock, LinkListener, LinkPoller, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN,
@@ -93,6 +94,7 @@ impl Net for Sockets {
     type Listener = Socket;
     type Poller = Epoll;
     type Visits = engine::Courier<Self>;
+    type Aside = TcpAside;
 
     #[inline(always)]
     fn poller(&self) -> &Epoll {

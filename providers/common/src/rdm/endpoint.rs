@@ -79,7 +79,7 @@ pub trait RdmEngine: HearsNames + Sized {
     /// What an endpoint is from its opening on.
     type Identity;
     /// What the provider keeps of an endpoint of the application's beside the engine.
-    type Aside: Send + Sync;
+    type Aside: EndpointAside<Self> + Default;
 
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
@@ -121,14 +121,6 @@ pub trait RdmEngine: HearsNames + Sized {
     fn buffering(&self, ep: u32, name: c_int) -> Result<usize>;
     /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN.
     fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result;
-    /// An option of the provider's own, into `value`: returns its length in bytes.
-    fn getopt(&self, _ep: &RdmEndpoint<Self>, _name: c_int, _value: &mut [u8]) -> Result<usize> {
-        Err(Error::NOPROTOOPT)
-    }
-    /// Sets an option of the provider's own.
-    fn setopt(&self, _ep: &RdmEndpoint<Self>, _name: c_int, _value: &[u8]) -> Result {
-        Err(Error::NOPROTOOPT)
-    }
 
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result;
@@ -149,27 +141,49 @@ pub trait RdmEngine: HearsNames + Sized {
     fn getname(&self, ep: u32) -> Result<Vec<u8>>;
     /// Chooses the endpoint's own address before it is enabled.
     fn setname(&self, ep: u32, name: &[u8]) -> Result;
-    /// The descriptor of a connected endpoint ([`Endpoint::fd`]).
-    fn fd(&self, _ep: &RdmEndpoint<Self>) -> Result<RawFd> {
-        Err(Error::NOSYS)
-    }
-    /// The peer's address, of a connected endpoint.
-    fn getpeer(&self, _ep: &RdmEndpoint<Self>) -> Result<Vec<u8>> {
-        Err(Error::NOSYS)
-    }
-    /// Connects an endpoint that is for one connection ([`Cm::connect`]).
-    fn connect(&self, _ep: &RdmEndpoint<Self>, _to: Option<&[u8]>, _param: &[u8]) -> Result {
-        Err(Error::NOSYS)
-    }
-    /// Accepts the request that an endpoint was opened with.
-    fn accept(&self, _ep: &RdmEndpoint<Self>, _param: &[u8]) -> Result {
-        Err(Error::NOSYS)
-    }
-    /// Ends the connection of an endpoint that is for one.
-    fn shutdown(&self, _ep: &RdmEndpoint<Self>) -> Result {
-        Err(Error::NOSYS)
-    }
 }
+
+/// What a provider keeps of an endpoint of the application's beside the engine, with which it
+/// answers what only its own kinds of endpoint know: options, and connections that the
+/// application makes (fi_cm(3)).
+pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'static {
+    /// An option of the provider's own, into `value`: returns its length in bytes.
+    fn getopt(_ep: &RdmEndpoint<E>, _name: c_int, _value: &mut [u8]) -> Result<usize> {
+        Err(Error::NOPROTOOPT)
+    }
+    /// Sets an option of the provider's own.
+    fn setopt(_ep: &RdmEndpoint<E>, _name: c_int, _value: &[u8]) -> Result {
+        Err(Error::NOPROTOOPT)
+    }
+    /// The endpoint's own address, if it is not that which the engine knows.
+    fn getname(_ep: &RdmEndpoint<E>) -> Option<Result<Vec<u8>>> {
+        None
+    }
+    /// The descriptor of the endpoint's connection ([`Endpoint::fd`]).
+    fn fd(_ep: &RdmEndpoint<E>) -> Result<RawFd> {
+        Err(Error::NOSYS)
+    }
+    /// The connected peer's address.
+    fn getpeer(_ep: &RdmEndpoint<E>) -> Result<Vec<u8>> {
+        Err(Error::NOSYS)
+    }
+    /// Starts connecting ([`Cm::connect`]).
+    fn connect(_ep: &RdmEndpoint<E>, _to: Option<&[u8]>, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Accepts the request that the endpoint was opened with.
+    fn accept(_ep: &RdmEndpoint<E>, _param: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// Ends the connection.
+    fn shutdown(_ep: &RdmEndpoint<E>) -> Result {
+        Err(Error::NOSYS)
+    }
+    /// The endpoint is closed.
+    fn closed(&self) {}
+}
+
+impl<E: RdmEngine<Aside = ()>> EndpointAside<E> for () {}
 
 /// An endpoint of the application's; what it does happens in the engine.
 #[derive(Debug)]
@@ -227,10 +241,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
     }
 }
 
-impl<E: RdmEngine> RdmEndpoint<E>
-where
-    E::Aside: Default,
-{
+impl<E: RdmEngine> RdmEndpoint<E> {
     /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says.
     pub fn scalable(engine: Arc<E>, identity: &E::Identity, info: InfoRef<'_>) -> Result<Self> {
         let counts = info.ep().map(|ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]).ok_or(Error::INVAL)?;
@@ -242,7 +253,7 @@ where
 }
 
 /// Puts a number into the value of an option.
-fn put(size: usize, value: &mut [u8]) -> Result<usize> {
+pub fn put_number(size: usize, value: &mut [u8]) -> Result<usize> {
     let bytes = size.to_ne_bytes();
     value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(&bytes);
     Ok(bytes.len())
@@ -253,10 +264,7 @@ fn number(value: &[u8]) -> Result<usize> {
     Ok(usize::from_ne_bytes(value.try_into().map_err(|_| Error::INVAL)?))
 }
 
-impl<E: RdmEngine> Endpoint for RdmEndpoint<E>
-where
-    E::Aside: Default + 'static,
-{
+impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
     const BUFFERS: bool = true;
     const ACKNOWLEDGES: bool = true;
     const LATER: bool = true;
@@ -319,12 +327,12 @@ where
 
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
-            FI_OPT_MIN_MULTI_RECV => put(self.engine.min_multi_recv(self.id), value),
-            FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put(E::max_atomic_bytes(), value),
+            FI_OPT_MIN_MULTI_RECV => put_number(self.engine.min_multi_recv(self.id), value),
+            FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put_number(E::max_atomic_bytes(), value),
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
-                put(self.engine.buffering(self.id, name)?, value)
+                put_number(self.engine.buffering(self.id, name)?, value)
             }
-            _ => self.engine.getopt(self, name, value),
+            _ => E::Aside::getopt(self, name, value),
         }
     }
 
@@ -337,12 +345,12 @@ where
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 self.engine.set_buffering(self.id, name, number(value)?)
             }
-            _ => self.engine.setopt(self, name, value),
+            _ => E::Aside::setopt(self, name, value),
         }
     }
 
     fn fd(&self) -> Result<RawFd> {
-        self.engine.fd(self)
+        E::Aside::fd(self)
     }
 
     fn close(&self) {
@@ -357,6 +365,7 @@ where
                 group.give_back(*half, *index, |id| self.engine.close_half(id, *half));
             }
         }
+        self.aside.closed();
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {
@@ -410,7 +419,7 @@ impl<E: RdmEngine> Cm for RdmEndpoint<E> {
         if self.is_srx {
             return Err(Error::NOSYS);
         }
-        self.engine.getname(self.id)
+        E::Aside::getname(self).unwrap_or_else(|| self.engine.getname(self.id))
     }
 
     fn setname(&self, name: &[u8]) -> Result {
@@ -418,18 +427,18 @@ impl<E: RdmEngine> Cm for RdmEndpoint<E> {
     }
 
     fn getpeer(&self) -> Result<Vec<u8>> {
-        self.engine.getpeer(self)
+        E::Aside::getpeer(self)
     }
 
     fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
-        self.engine.connect(self, to, param)
+        E::Aside::connect(self, to, param)
     }
 
     fn accept(&self, param: &[u8]) -> Result {
-        self.engine.accept(self, param)
+        E::Aside::accept(self, param)
     }
 
     fn shutdown(&self) -> Result {
-        self.engine.shutdown(self)
+        E::Aside::shutdown(self)
     }
 }

@@ -442,6 +442,10 @@ impl Ep {
         self.fid = fid;
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.identity.kind
+    }
+
     /// The endpoint's own address.
     pub(crate) fn local(&self) -> SocketAddr {
         self.identity.local

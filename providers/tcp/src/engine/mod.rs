@@ -14,6 +14,7 @@
 //! processor, epoll is asked each time. Who looks in vain again and again gives way
 //! ([`courtesy`]). Idle connections cost nothing. With an io_uring all is up to epoll,
 //! and many sockets are read and written in one call ([`together`]).
+mod adaptor;
 mod atomic;
 mod batch;
 mod buffered;

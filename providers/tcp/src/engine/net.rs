@@ -6,6 +6,7 @@
 use super::Engine;
 use core::time::Duration;
 use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::endpoint::EndpointAside;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys::{Event, Interest};
 use std::fmt::Debug;
@@ -133,6 +134,8 @@ pub(crate) trait Net: LinkClock + Debug + Send + Sized + 'static {
     type Listener: LinkListener<Link = Self::Link>;
     type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
     type Visits: LateVisits;
+    /// What is kept of an endpoint of the application's beside the engine.
+    type Aside: EndpointAside<Engine<Self>> + Default;
 
     /// What watches the engine's links and listeners.
     fn poller(&self) -> &Self::Poller;

@@ -1,0 +1,41 @@
+//! What the provider keeps of an endpoint of the application's beside the engine.
+use crate::engine::{Kind, Request};
+use crate::sock::Socket;
+use ofi_provider::error::{Error, Result};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+
+/// What the provider keeps of an endpoint of the application's.
+#[derive(Debug)]
+pub(crate) struct TcpAside {
+    pub(crate) kind: Kind,
+    /// The address fi_connect connects to if it is given none.
+    pub(crate) dest: Option<SocketAddr>,
+    /// The request the endpoint was opened with, until fi_accept.
+    request: Mutex<Option<Request<Socket>>>,
+}
+
+impl Default for TcpAside {
+    fn default() -> Self {
+        Self::new(Kind::Rdm, None, None)
+    }
+}
+
+impl TcpAside {
+    pub(crate) fn new(
+        kind: Kind,
+        dest: Option<SocketAddr>,
+        request: Option<Request<Socket>>,
+    ) -> Self {
+        Self { kind, dest, request: Mutex::new(request) }
+    }
+
+    pub(crate) fn request(&self) -> MutexGuard<'_, Option<Request<Socket>>> {
+        self.request.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// -FI_ENOSYS unless this is an endpoint for one connection.
+    pub(crate) fn is_msg(&self) -> Result {
+        if self.kind == Kind::Msg { Ok(()) } else { Err(Error::NOSYS) }
+    }
+}

@@ -1,0 +1,161 @@
+//! The engine as endpoints of the application's call it ([`ofi_provider::endpoint`]).
+use super::net::Net;
+use super::{Engine, Identity, Kind};
+use crate::sock::to_bytes;
+use crate::wire::MAX_ATOMIC;
+use core::ffi::c_int;
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::addr::{self, Addr};
+use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
+use ofi_provider::atomic::Operation;
+use ofi_provider::contexts::Half;
+use ofi_provider::cq::Context;
+use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::peers::HearsNames;
+use std::sync::Arc;
+
+impl<N: Net> HearsNames for Engine<N> {
+    fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
+        self.lock().name_inserted(ep, name, addr);
+    }
+
+    fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
+        self.lock().name_identified(ep, name, id);
+    }
+
+    fn name_removed(&self, ep: u32, name: fi_addr_t) {
+        self.lock().name_removed(ep, name);
+    }
+}
+
+impl<N: Net> RdmEngine for Engine<N> {
+    type Identity = Identity;
+    type Aside = N::Aside;
+
+    fn add(&self, identity: Identity) -> u32 {
+        self.lock().add_ep(identity)
+    }
+
+    fn add_contexts(&self, identity: &Identity, count: u16, receivers: usize) -> Vec<u32> {
+        self.lock().add_contexts(identity, count, receivers)
+    }
+
+    fn set_fid(&self, ep: u32, fid: FidPtr) {
+        self.lock().ep(ep).set_fid(fid);
+    }
+
+    fn enable(&self, ep: &RdmEndpoint<Self>, bindings: &Bindings, srx: Option<u32>) -> Result {
+        let mut state = self.lock();
+        let this = state.ep(ep.id);
+        this.bind(bindings);
+        if let Some(srx) = srx {
+            // Messages that are reported as they come, and the library's own, belong to
+            // one endpoint.
+            if this.is_buffered() || this.is_collective() {
+                return Err(Error::INVAL);
+            }
+            state.share_inbox(ep.id, srx);
+        }
+        match state.ep(ep.id).kind() {
+            Kind::Rdm => state.listen(ep.id),
+            Kind::Msg | Kind::Srx => Ok(()),
+        }
+    }
+
+    fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        eps.iter().for_each(|id| state.ep(*id).bind(bindings));
+        state.listen_for(eps)
+    }
+
+    fn bind_half(&self, ep: u32, half: Half, bindings: &Bindings) {
+        self.lock().bind_half(ep, half, bindings);
+    }
+
+    fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result {
+        self.lock().ep(ep).bind(bindings);
+        Ok(())
+    }
+
+    fn become_context(&self, ep: u32, attr: &ContextAttr) {
+        self.lock().ep(ep).become_context(attr);
+    }
+
+    fn cancel(&self, ep: u32, context: Context, aside: bool) {
+        self.lock().cancel(ep, context, aside);
+    }
+
+    fn close(&self, ep: u32) {
+        self.lock().close_ep(ep);
+    }
+
+    fn close_half(&self, ep: u32, half: Half) {
+        self.lock().close_half(ep, half);
+    }
+
+    fn is_copy(&self) -> bool {
+        Engine::is_copy(self)
+    }
+
+    fn tx_left(&self, ep: u32) -> usize {
+        self.lock().ep(ep).tx_left()
+    }
+
+    fn min_multi_recv(&self, ep: u32) -> usize {
+        *self.lock().min_multi_recv(ep)
+    }
+
+    fn set_min_multi_recv(&self, ep: u32, size: usize) {
+        *self.lock().min_multi_recv(ep) = size;
+    }
+
+    fn buffering(&self, ep: u32, name: c_int) -> Result<usize> {
+        self.lock().ep(ep).buffering(name)
+    }
+
+    fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result {
+        self.lock().ep(ep).set_buffering(name, value)
+    }
+
+    #[inline(always)]
+    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
+        self.lock().send(ep, &op, tagged)
+    }
+
+    #[inline(always)]
+    fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result {
+        self.lock().post(ep, op, tagged)
+    }
+
+    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
+        self.lock().read_remote(ep, op)
+    }
+
+    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
+        self.lock().write(ep, op)
+    }
+
+    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
+        self.lock().atomic(ep, op)
+    }
+
+    fn max_atomic(_operation: Operation) -> usize {
+        MAX_ATOMIC
+    }
+
+    fn max_atomic_bytes() -> usize {
+        MAX_ATOMIC
+    }
+
+    fn getname(&self, ep: u32) -> Result<Vec<u8>> {
+        Ok(to_bytes(&self.lock().ep(ep).local()))
+    }
+
+    fn setname(&self, ep: u32, name: &[u8]) -> Result {
+        let addr = addr::from_bytes(name)?;
+        self.lock().ep(ep).set_local(addr);
+        Ok(())
+    }
+}
