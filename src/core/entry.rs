@@ -12,7 +12,7 @@ use core::ptr;
 use ofi::abi::*;
 use ofi::boundary::{Uncancelled, answer};
 use ofi::error::{Error, Result, ofi_text};
-use ofi::info::{API_VERSION, Era, InfoRef, dup_raw, free_raw, tostr, version};
+use ofi::info::{API_VERSION, Era, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// As [`answer`], for functions that answer with something else than a code.
@@ -60,7 +60,7 @@ unsafe fn getinfo_of(
                 Some(Hints(dup_raw(hints, era)?.as_ptr()))
             };
             let hints = copied.as_ref().map_or(hints, |copied| copied.0);
-            let request = getinfo::GetinfoCall {
+            let request = InfoQuery {
                 version,
                 node: optional(node),
                 service: optional(service),

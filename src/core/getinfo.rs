@@ -15,28 +15,13 @@ use core::ptr;
 use ofi::abi::{FI_PROV_ATTR_ONLY, fi_ep_type, fi_fabric_attr, fi_info, fid_fabric};
 use ofi::error::{Error, Result};
 use ofi::info::{
-    API_VERSION, CORE_PROV_ONLY, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoRef,
-    OFFLOAD_PROV_ONLY, tostr, version,
+    API_VERSION, CORE_PROV_ONLY, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery,
+    InfoRef, OFFLOAD_PROV_ONLY, tostr, version,
 };
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const INTERNAL: u64 = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLOAD_PROV_ONLY;
-
-/// What somebody asks `fi_getinfo`.
-#[derive(Clone, Copy)]
-pub struct GetinfoCall<'a> {
-    /// The version of the API the application was written for.
-    pub version: u32,
-    /// A name or address, as the manual says.
-    pub node: Option<&'a CStr>,
-    /// A port.
-    pub service: Option<&'a CStr>,
-    /// `FI_NUMERICHOST`, `FI_SOURCE`, `FI_PROV_ATTR_ONLY`, `FI_RESCAN`, internal ones.
-    pub flags: u64,
-    /// What the infos are to be like.
-    pub hints: Option<InfoRef<'a>>,
-}
 
 /// What `prov_name` in hints asks for: `core`, `util`, `core;util`, and with
 /// `^` in front what is not to be used.
@@ -99,7 +84,7 @@ static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
 /// `-FI_ENODATA`: no provider does, and one line of the log says why.
-pub fn getinfo(request: GetinfoCall<'_>) -> Result<InfoChain> {
+pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
     super::start();
     if request.version > API_VERSION {
         log::warn(format_args!(
@@ -114,7 +99,7 @@ pub fn getinfo(request: GetinfoCall<'_>) -> Result<InfoChain> {
         return names_only(&registry, request.version);
     }
     let hints = hooks::inside(&registry, request.hints)?;
-    let request = GetinfoCall {
+    let request = InfoQuery {
         hints: hints.as_ref().map_or(request.hints, |own| Some(own.as_ref())),
         ..request
     };
@@ -180,7 +165,7 @@ fn c_string(text: &str) -> Result<CString> {
 
 fn ask_all(
     registry: &Registry,
-    request: GetinfoCall<'_>,
+    request: InfoQuery<'_>,
     reasons: &mut Vec<String>,
 ) -> Result<InfoChain> {
     let asked = request.hints.and_then(InfoRef::prov_name);
@@ -248,7 +233,7 @@ fn reason(reasons: &mut Vec<String>, text: String) {
     reasons.push(text);
 }
 
-fn ask(prov: &LoadedProvider, request: GetinfoCall<'_>) -> Result<InfoChain> {
+fn ask(prov: &LoadedProvider, request: InfoQuery<'_>) -> Result<InfoChain> {
     let getinfo = prov.raw().getinfo.ok_or(Error::NOSYS)?;
     let string = |string: Option<&CStr>| string.map_or(ptr::null(), CStr::as_ptr);
     let hints = request.hints.map_or(ptr::null(), InfoRef::as_ptr);
@@ -279,7 +264,7 @@ fn name(prov: &LoadedProvider, version: u32, info: &mut InfoBuf) -> Result {
 /// What the application, `FI_PROVIDER` and `FI_ADDR_FORMAT` leave of the answers.
 fn filter(
     registry: &Registry,
-    request: GetinfoCall<'_>,
+    request: InfoQuery<'_>,
     chain: &mut InfoChain,
     reasons: &mut Vec<String>,
 ) {
@@ -338,7 +323,7 @@ fn tcp_first(chain: InfoChain) -> InfoChain {
 
 /// The one line that says why there is nothing. It is a warning if nothing works so
 /// far, and not because the application looks for hardware that is not everywhere.
-fn summarise(registry: &Registry, request: GetinfoCall<'_>, reasons: &[String]) {
+fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
     // What fits a line of the log, with room for what stands around it.
     const MOST: usize = 800;
     let mut text = String::new();
@@ -539,7 +524,7 @@ mod tests {
         edit(&mut hints);
         let hints = Some(hints.as_ref());
         let version = version(1, 5);
-        let request = GetinfoCall { version, node: None, service: None, flags: 0, hints };
+        let request = InfoQuery { version, node: None, service: None, flags: 0, hints };
         let mut reasons = Vec::new();
         let mut chain = ask_all(registry, request, &mut reasons).unwrap();
         filter(registry, request, &mut chain, &mut reasons);
@@ -574,13 +559,8 @@ mod tests {
     #[test]
     fn a_provider_older_than_the_application_is_not_asked() {
         let registry = registry("");
-        let request = GetinfoCall {
-            version: version(1, 6),
-            node: None,
-            service: None,
-            flags: 0,
-            hints: None,
-        };
+        let request =
+            InfoQuery { version: version(1, 6), node: None, service: None, flags: 0, hints: None };
         let mut reasons = Vec::new();
         assert!(ask_all(&registry, request, &mut reasons).unwrap().is_empty());
         assert_eq!(reasons[0], "udp: built for version 1.5, the application asks for 1.6");

@@ -4,7 +4,7 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::check::fit_comm_caps;
-use crate::info::{InfoBuf, InfoChain, InfoRef, Offer, addr, alter, check, tostr};
+use crate::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, Offer, addr, alter, check, tostr};
 use core::ffi::{CStr, c_int};
 use core::ptr;
 use std::ffi::CString;
@@ -31,15 +31,9 @@ pub struct IpProvider<'a> {
 /// Without addresses there is one info for each offer and each address of this
 /// host; with a source, or a destination from which the system finds one, one
 /// for each offer. `-FI_ENODATA`: nothing does, and `report` has been told why.
-pub fn ip_getinfo(
-    prov: &IpProvider<'_>,
-    version: u32,
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    hints: Option<InfoRef<'_>>,
-) -> Result<InfoChain> {
-    let ends = Ends::find(prov, node, service, flags, hints)?;
+pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let (version, hints) = (query.version, query.hints);
+    let ends = Ends::find(prov, query)?;
     let ifaces = ends.ifaces(prov)?;
     let mut chain = InfoChain::new();
     for offer in prov.offers {
@@ -79,13 +73,8 @@ struct Ends {
 }
 
 impl Ends {
-    fn find(
-        prov: &IpProvider<'_>,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<Self> {
+    fn find(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<Self> {
+        let InfoQuery { node, service, flags, hints, .. } = *query;
         let mut format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
         let of_hints = |addr: Option<&[u8]>| match addr {
             Some(addr) => read_addr(addr, format).map(Some).ok_or_else(|| {
@@ -479,8 +468,8 @@ mod tests {
             iface: None,
             report: &|line| said.borrow_mut().push(line.to_owned()),
         };
-        let chain =
-            ip_getinfo(&prov, crate::info::API_VERSION, node, service, flags, Some(hints.as_ref()));
+        let of_hints = InfoQuery::for_hints(crate::info::API_VERSION, hints);
+        let chain = ip_getinfo(&prov, &InfoQuery { node, service, flags, ..of_hints });
         (chain, said.into_inner())
     }
 

@@ -10,6 +10,7 @@
 //!   reason of every refusal; [`alter`] fills in what is echoed back.
 //! - [`ip`] is getinfo for providers whose addresses are IP addresses.
 //! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm's own.
+//! - [`InfoQuery`] is what somebody asks.
 //! - [`nic`](mod@nic) is what is known of a card.
 //! - [`tostr`] is the text of `fi_tostr`.
 pub mod addr;
@@ -21,13 +22,15 @@ pub mod ip;
 pub mod nic;
 #[allow(unsafe_code)]
 mod owned;
+mod query;
 #[allow(unsafe_code)]
 pub mod tostr;
 
-pub use check::{HintsRefusal, Offer, alter, check};
+pub use check::{HintsRefusal, Offer, alter, check, usual_domain};
 pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
+pub use query::InfoQuery;
 
 /// `FI_VERSION(major, minor)` (fi_version(3)).
 pub const fn version(major: u32, minor: u32) -> u32 {

@@ -11,7 +11,7 @@ use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp, Rx
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoRef, version};
+use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
@@ -56,14 +56,8 @@ impl Fabric for RxmFabric {
 }
 
 impl Getinfo for RxmFabric {
-    fn getinfo(
-        version: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain> {
-        info::getinfo(version, node, service, flags, hints)
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
     }
 }
 
@@ -72,7 +66,9 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
     // The address is an endpoint's business, but it finds the interface.
     hints.set_dest_addr(None)?;
-    let found = find_cores(core_version(api_version), None, None, 0, hints)?;
+    let version = core_version(api_version);
+    let query = InfoQuery { version, node: None, service: None, flags: 0, hints: None };
+    let found = find_cores(&query, hints)?;
     let first = found.into_iter().next();
     first.ok_or(Error::NODATA)
 }

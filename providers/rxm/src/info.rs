@@ -3,13 +3,13 @@
 use crate::config::{MSG_TX_SIZE, config};
 use crate::provider::{RXM, RXM_NAME};
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use ofi_provider::abi::*;
 use ofi_provider::buffered;
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoRef, Offer, alter, check, version};
+use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, Offer, alter, check, version};
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -312,13 +312,8 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
 }
 
 /// The answer to fi_getinfo(3).
-pub(crate) fn getinfo(
-    api: u32,
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    hints: Option<InfoRef<'_>>,
-) -> Result<InfoChain> {
+pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version: api, flags, hints, .. } = *query;
     let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
     if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
         report("refused: ep_attr->type: only FI_EP_RDM");
@@ -329,7 +324,8 @@ pub(crate) fn getinfo(
         Some(false) => flags & !FI_RESCAN,
         None => flags,
     };
-    let cores = find_cores(core_version(api), node, service, flags, core_hints(hints)?)?;
+    let asked = InfoQuery { version: core_version(api), flags, ..*query };
+    let cores = find_cores(&asked, core_hints(hints)?)?;
     let mut chain = InfoChain::new();
     for core in cores.iter() {
         if core.addr_format() == FI_SOCKADDR_IB as u32 {
@@ -343,17 +339,11 @@ pub(crate) fn getinfo(
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
 }
 
-/// The core providers that do for these hints, with a transmit size as large as there is, up
+/// The core providers that do for `hints` and the addresses of `query`, with a transmit size as large as there is, up
 /// to that which the user named (FI_OFI_RXM_MSG_TX_SIZE).
-pub(crate) fn find_cores(
-    version: u32,
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    mut hints: InfoBuf,
-) -> Result<InfoChain> {
+pub(crate) fn find_cores(query: &InfoQuery<'_>, mut hints: InfoBuf) -> Result<InfoChain> {
     loop {
-        let found = core_provider::getinfo(version, node, service, flags, &hints);
+        let found = core_provider::getinfo(&InfoQuery { hints: Some(hints.as_ref()), ..*query });
         let size = &mut hints.tx_mut().size;
         if *size <= MSG_TX_SIZE || !matches!(found, Err(Error::NODATA)) {
             return found;

@@ -1,13 +1,13 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
 use crate::domain::TcpFabric;
-use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+    API_VERSION, InfoBuf, InfoChain, InfoQuery, InfoRef, IpProvider, Offer, PROV_VERSION,
+    ip_getinfo, usual_domain,
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -251,46 +251,32 @@ impl Kind {
                 self.shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
         });
         most.edit_domain(|domain| {
-            domain.threading = fi_threading::FI_THREAD_SAFE.into();
-            domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
-            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
-            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            usual_domain(domain, self.ep_cnt);
             domain.mr_key_size = size_of::<u64>();
             domain.cq_data_size = size_of::<u64>();
             domain.cq_cnt = 256;
-            domain.ep_cnt = self.ep_cnt;
-            domain.tx_ctx_cnt = self.ep_cnt;
-            domain.rx_ctx_cnt = self.ep_cnt;
             domain.max_ep_tx_ctx = self.contexts;
             domain.max_ep_rx_ctx = self.contexts;
             domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
-            domain.max_cntr_value = u64::MAX;
-            domain.max_err_cntr_value = u64::MAX;
         });
         Ok(Offer { most, tx_size: settings.tx_size, rx_size: settings.rx_size })
     }
 }
 
 impl Getinfo for TcpFabric {
-    fn getinfo(
-        version: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain> {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         let settings = Settings::read();
-        let offers = offers(settings, version, hints)?;
+        let offers = offers(settings, query.version, query.hints)?;
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
             iface: settings.iface.as_deref(),
             report: &report,
         };
-        ip_getinfo(&prov, version, node, service, flags, hints)
+        ip_getinfo(&prov, query)
     }
 }
 

@@ -1,11 +1,11 @@
 //! What the provider offers (fi_getinfo(3), fi_udp(7)), and its entry point.
 use crate::domain::UdpFabric;
-use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoRef, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+    API_VERSION, InfoBuf, InfoChain, InfoQuery, IpProvider, Offer, PROV_VERSION, ip_getinfo,
+    usual_domain,
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -52,20 +52,10 @@ fn offer() -> Result<Offer> {
         ep.rx_ctx_cnt = 1;
     });
     most.edit_domain(|domain| {
-        domain.threading = fi_threading::FI_THREAD_SAFE.into();
-        domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
-        domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
-        domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+        usual_domain(domain, OBJECTS);
         domain.mr_key_size = size_of::<u64>();
         domain.cq_cnt = OBJECTS;
-        domain.ep_cnt = OBJECTS;
-        domain.tx_ctx_cnt = OBJECTS;
-        domain.rx_ctx_cnt = OBJECTS;
-        domain.max_ep_tx_ctx = 1;
-        domain.max_ep_rx_ctx = 1;
         domain.caps = DOMAIN_CAPS;
-        domain.max_cntr_value = u64::MAX;
-        domain.max_err_cntr_value = u64::MAX;
     });
     Ok(Offer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
 }
@@ -79,16 +69,10 @@ fn iface() -> Option<&'static str> {
 }
 
 impl Getinfo for UdpFabric {
-    fn getinfo(
-        version: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain> {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         let prov =
             IpProvider { name: c"udp", offers: &[offer()?], iface: iface(), report: &report };
-        ip_getinfo(&prov, version, node, service, flags, hints)
+        ip_getinfo(&prov, query)
     }
 }
 

@@ -8,7 +8,7 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::nic::{self, Nic};
-use ofi_provider::info::{InfoBuf, Offer};
+use ofi_provider::info::{InfoBuf, Offer, usual_domain};
 use ofi_provider::param;
 use rdma_sys as raw;
 use std::collections::BTreeMap;
@@ -175,26 +175,18 @@ impl Facts {
             ep.rx_ctx_cnt = 1;
         });
         most.edit_domain(|domain| {
-            domain.threading = fi_threading::FI_THREAD_SAFE.into();
-            domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
-            domain.data_progress = fi_progress::FI_PROGRESS_AUTO.into();
-            domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
+            usual_domain(domain, count(attr.max_qp));
             domain.mr_mode = MR_MODE;
             domain.mr_key_size = size_of::<u32>();
             domain.cq_data_size = if iwarp { 0 } else { CQ_DATA_SIZE };
             domain.cq_cnt = count(attr.max_cq);
-            domain.ep_cnt = count(attr.max_qp);
             domain.tx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
             domain.rx_ctx_cnt = CONTEXTS.min(count(attr.max_qp));
-            domain.max_ep_tx_ctx = 1;
-            domain.max_ep_rx_ctx = 1;
             domain.max_ep_srx_ctx = count(attr.max_srq);
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
             domain.max_err_data = MAX_ERR_DATA;
             domain.mr_cnt = count(attr.max_mr);
-            domain.max_cntr_value = u64::MAX;
-            domain.max_err_cntr_value = u64::MAX;
         });
         let datagrams = match inline(true)? {
             Some(inline) => {

@@ -7,7 +7,9 @@ use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{API_VERSION, InfoBuf, InfoChain, InfoRef, PROV_VERSION, alter, check};
+use ofi_provider::info::{
+    API_VERSION, InfoBuf, InfoChain, InfoQuery, InfoRef, PROV_VERSION, alter, check,
+};
 use ofi_provider::provider::Provider;
 use std::ffi::CString;
 
@@ -19,12 +21,8 @@ struct Ends {
 }
 
 impl Ends {
-    fn find(
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<Self> {
+    fn find(query: &InfoQuery<'_>) -> Result<Self> {
+        let InfoQuery { node, service, flags, hints, .. } = *query;
         let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
         let read = |bytes: Option<&[u8]>| match bytes {
             Some(bytes) => Addr::from_hints(bytes, format).map(Some).map_err(|_| Error::NODATA),
@@ -152,13 +150,8 @@ fn info_of(
 }
 
 impl Getinfo for VerbsFabric {
-    fn getinfo(
-        version: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain> {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        let InfoQuery { version, node, flags, hints, .. } = *query;
         let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
         let is_wanted = |kind| wanted == fi_ep_type::FI_EP_UNSPEC || wanted == kind;
         let [messages, datagrams] = [fi_ep_type::FI_EP_MSG, fi_ep_type::FI_EP_DGRAM].map(is_wanted);
@@ -177,7 +170,7 @@ impl Getinfo for VerbsFabric {
         let of_pairs = format == FI_ADDR_IB_UD as u32;
         let (ends, locals) = match messages && !of_pairs {
             true => {
-                let ends = Ends::find(node, service, flags, hints);
+                let ends = Ends::find(query);
                 match ends {
                     Ok(ends) => {
                         let locals = ends.locals(format, known);

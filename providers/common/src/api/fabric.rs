@@ -10,7 +10,7 @@ use crate::boundary::answer;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops};
-use crate::info::{Era, InfoBuf, InfoRef};
+use crate::info::{Era, InfoBuf, InfoQuery, InfoRef};
 use crate::object::{Parent, Users};
 use crate::peer;
 use crate::poll::{self, WaitSet};
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
                 Some(InfoBuf::from_era(hints, Era::of_release(abi::fi_version()))?)
             };
             let hints = hints.as_ref().map(InfoBuf::as_ref);
-            let mut infos = G::getinfo(version, string(node), string(service), flags, hints)?;
+            let (node, service) = (string(node), string(service));
+            let mut infos = G::getinfo(&InfoQuery { version, node, service, flags, hints })?;
             opened::tell(&mut infos, hints);
             if infos.is_empty() {
                 return Err(Error::NODATA);

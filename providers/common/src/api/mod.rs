@@ -46,7 +46,7 @@ use crate::atomic::Operation;
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::info::{InfoChain, InfoRef};
+use crate::info::{InfoChain, InfoQuery, InfoRef};
 use crate::progress::Progress;
 use crate::wait::Kind;
 use core::ffi::{CStr, c_int, c_void};
@@ -57,13 +57,7 @@ use std::sync::Arc;
 /// A provider's answer to fi_getinfo(3).
 pub trait Getinfo {
     /// The infos for these hints; names and version are the core's to add.
-    fn getinfo(
-        version: u32,
-        node: Option<&CStr>,
-        service: Option<&CStr>,
-        flags: u64,
-        hints: Option<InfoRef<'_>>,
-    ) -> Result<InfoChain>;
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
 }
 
 /// A provider's fabric: where domains and passive endpoints are opened

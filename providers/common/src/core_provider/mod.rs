@@ -25,7 +25,9 @@ use crate::abi::{
 use crate::boundary::Uncancelled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
-use crate::info::{CORE_PROV_ONLY, Era, GETINFO_INTERNAL, InfoBuf, InfoChain, dup_raw};
+use crate::info::{
+    CORE_PROV_ONLY, Era, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery, InfoRef, dup_raw,
+};
 use crate::mr::{Backed, Backing, Count, RegionRequest};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
@@ -42,14 +44,9 @@ use std::sync::{Arc, OnceLock};
 /// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
 pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
 
-/// The core providers that do for `hints` (fi_getinfo(3)). -FI_ENODATA: none.
-pub fn getinfo(
-    version: u32,
-    node: Option<&CStr>,
-    service: Option<&CStr>,
-    flags: u64,
-    hints: &InfoBuf,
-) -> Result<InfoChain> {
+/// The core providers that do for what is asked (fi_getinfo(3)). -FI_ENODATA: none.
+pub fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version, node, service, flags, hints } = *query;
     let text = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
     let flags = flags | GETINFO_INTERNAL | CORE_PROV_ONLY;
     let mut list: *mut fi_info = ptr::null_mut();
@@ -58,7 +55,8 @@ pub fn getinfo(
     // and whose answer has no others.
     unsafe {
         let (node, service) = (text(node), text(service));
-        code(abi::fi_getinfo(version, node, service, flags, hints.as_ptr(), &mut list))?;
+        let hints = hints.map_or(ptr::null(), InfoRef::as_ptr);
+        code(abi::fi_getinfo(version, node, service, flags, hints, &mut list))?;
         let mut chain = InfoChain::new();
         let mut result = Ok(());
         let mut next = list;

@@ -1,0 +1,25 @@
+//! What somebody asks of fi_getinfo(3).
+use crate::info::{InfoBuf, InfoRef};
+use core::ffi::CStr;
+
+/// The arguments of fi_getinfo(3).
+#[derive(Clone, Copy)]
+pub struct InfoQuery<'a> {
+    /// The version of the API the application was written for.
+    pub version: u32,
+    /// A name or address, as the manual says.
+    pub node: Option<&'a CStr>,
+    /// A port.
+    pub service: Option<&'a CStr>,
+    /// `FI_NUMERICHOST`, `FI_SOURCE`, `FI_PROV_ATTR_ONLY`, `FI_RESCAN`, internal ones.
+    pub flags: u64,
+    /// What the infos are to be like.
+    pub hints: Option<InfoRef<'a>>,
+}
+
+impl<'a> InfoQuery<'a> {
+    /// What does for these hints, whatever the addresses.
+    pub fn for_hints(version: u32, hints: &'a InfoBuf) -> Self {
+        Self { version, node: None, service: None, flags: 0, hints: Some(hints.as_ref()) }
+    }
+}
