@@ -8,10 +8,9 @@ use crate::net::Request;
 use crate::sock::{Socket, to_bytes};
 use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
-use ofi_provider::abi::FI_CONNREQ;
 use ofi_provider::addr;
-use ofi_provider::api::{PassiveEp, Reject, Request as Pending, take_request};
-use ofi_provider::eq::{Eq, Event, FidPtr};
+use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
+use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
@@ -79,9 +78,7 @@ struct State {
     unanswered: VecDeque<Unanswered>,
     /// Accepted connections whose request is not complete.
     callers: Callers<Socket>,
-    to: Option<(Arc<Eq>, FidPtr)>,
-    /// The fi_info that the application gets with a request, but for the addresses.
-    info: InfoBuf,
+    announcer: Announcer,
     /// The listener is out of epoll, because callers cannot be accepted now and epoll would
     /// report them again and again; the timer makes it try again.
     deaf: bool,
@@ -103,8 +100,7 @@ impl TcpPep {
                     socket: None,
                     unanswered: VecDeque::new(),
                     callers: Callers::new(0, MAX_SILENT),
-                    to: None,
-                    info,
+                    announcer: Announcer::new(info),
                     deaf: false,
                     timer,
                 }),
@@ -126,9 +122,7 @@ impl PassiveEp for TcpPep {
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let mut state = self.shared.state.lock();
-        if state.socket.is_some() {
-            return Err(Error::OPBADSTATE);
-        }
+        state.announcer.check_silent()?;
         let socket = match state.bound.take() {
             Some(socket) => socket,
             None => bound(&state.local)?,
@@ -137,7 +131,7 @@ impl PassiveEp for TcpPep {
         state.local = socket.local_addr()?;
         self.shared.epoll.add(socket.fd(), LISTENER, Interest::READ)?;
         state.socket = Some((socket, Door::open()));
-        state.to = Some((eq, fid));
+        state.announcer.listen(eq, fid);
         Ok(())
     }
 
@@ -152,9 +146,7 @@ impl PassiveEp for TcpPep {
     fn setname(&self, name: &[u8]) -> Result {
         let addr = addr::from_bytes(name)?;
         let mut state = self.shared.state.lock();
-        if state.socket.is_some() {
-            return Err(Error::OPBADSTATE);
-        }
+        state.announcer.check_silent()?;
         // The port is fixed from now on: an active endpoint may be opened with
         // this address (fi_endpoint(3)) instead of listening.
         state.bound = None;
@@ -183,9 +175,7 @@ impl PassiveEp for TcpPep {
         state.socket = None;
         state.callers.drop_all_of(ALL);
         state.unanswered.clear();
-        if let Some((_, fid)) = state.to.take() {
-            Pending::drop_all_of(fid.0 as usize);
-        }
+        state.announcer.close();
     }
 }
 
@@ -349,20 +339,14 @@ impl State {
 
     fn announce(&mut self, caller: Caller<Socket>, message: CmMessage) -> Result {
         let Caller { link, from, guest, .. } = caller;
-        let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
-        let local = link.local_addr()?;
-        let mut info = self.info.as_ref().to_owned()?;
-        info.set_src_addr(Some(&to_bytes(&local)))?;
-        info.set_dest_addr(Some(&to_bytes(&from)))?;
+        let ends = [to_bytes(&link.local_addr()?), to_bytes(&from)];
         let (order, atomics, pending) = (message.order, message.knows.atomics, Arc::new(()));
         let unanswered = Arc::downgrade(&pending);
         let request = Request { link, order, atomics, _guest: guest, _pending: pending };
-        let handle = Pending::keep(request, fid.0 as usize);
-        info.set_handle(handle);
+        let ends = [Some(&*ends[0]), Some(&*ends[1])];
+        let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, Instant::now());
         self.unanswered.push_back(Unanswered { handle, request: unanswered, since });
-        let event = FI_CONNREQ as u32;
-        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data: message.data });
         Ok(())
     }
 }

@@ -4,10 +4,9 @@ use crate::engine::hear_all;
 use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
-use ofi_provider::abi::FI_CONNREQ;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{PassiveEp, Reject, Request};
-use ofi_provider::eq::{Eq, Event, FidPtr};
+use ofi_provider::api::{Announcer, PassiveEp, Reject};
+use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
@@ -49,10 +48,7 @@ struct PepState {
     /// The address; also that of the requests' infos.
     id: Option<CmId>,
     backlog: c_int,
-    listens: bool,
-    to: Option<(Arc<Eq>, FidPtr)>,
-    /// What the application gets with a request, but for the addresses.
-    info: InfoBuf,
+    announcer: Announcer,
     local: Addr,
 }
 
@@ -62,9 +58,7 @@ impl VerbsPep {
         let mut state = PepState {
             id: None,
             backlog: BACKLOG,
-            listens: false,
-            to: None,
-            info,
+            announcer: Announcer::new(info),
             local: local.clone(),
         };
         let channel = Channel::new()?;
@@ -97,13 +91,10 @@ impl PassiveEp for VerbsPep {
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let mut state = self.shared.state.lock();
-        if state.listens {
-            return Err(Error::OPBADSTATE);
-        }
+        state.announcer.check_silent()?;
         let backlog = state.backlog;
         state.bind(&self.shared.channel)?.listen(backlog)?;
-        state.listens = true;
-        state.to = Some((eq, fid));
+        state.announcer.listen(eq, fid);
         Ok(())
     }
 
@@ -118,9 +109,7 @@ impl PassiveEp for VerbsPep {
     fn setname(&self, name: &[u8]) -> Result {
         let local = Addr::from_bytes(name)?;
         let mut state = self.shared.state.lock();
-        if state.listens {
-            return Err(Error::OPBADSTATE);
-        }
+        state.announcer.check_silent()?;
         let before = (state.id.take(), state.local.clone());
         state.local = local;
         if let Err(error) = state.bind(&self.shared.channel) {
@@ -132,9 +121,7 @@ impl PassiveEp for VerbsPep {
 
     fn set_backlog(&self, backlog: c_int) -> Result {
         let mut state = self.shared.state.lock();
-        if state.listens {
-            return Err(Error::OPBADSTATE);
-        }
+        state.announcer.check_silent()?;
         state.backlog = backlog;
         Ok(())
     }
@@ -146,9 +133,7 @@ impl PassiveEp for VerbsPep {
     fn close(&self) {
         let mut state = self.shared.state.lock();
         state.id = None;
-        if let Some((_, fid)) = state.to.take() {
-            Request::drop_all_of(fid.0 as usize);
-        }
+        state.announcer.close();
     }
 }
 
@@ -184,18 +169,13 @@ impl PepState {
         let CmEvent { kind: CmKind::Request, request: Some(id), data, .. } = event else {
             return Ok(());
         };
-        let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
-        let mut info = self.info.as_ref().to_owned()?;
-        if let Some(device) = id.device() {
-            info.set_domain_name(device.name())?;
-        }
-        let local = id.local();
+        let (local, peer) = (id.local(), id.peer());
         let data = unpack_request(local.as_ref(), &data);
-        info.set_src_addr(local.as_ref().map(Addr::to_bytes).as_deref())?;
-        info.set_dest_addr(id.peer().as_ref().map(Addr::to_bytes).as_deref())?;
-        info.set_handle(Request::keep(Caller { id }, fid.0 as usize));
-        let event = FI_CONNREQ as u32;
-        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data });
+        let device = id.device();
+        let [from, to] = [&local, &peer].map(|end| end.as_ref().map(Addr::to_bytes));
+        self.announcer.announce(Caller { id }, [from.as_deref(), to.as_deref()], data, |info| {
+            device.map_or(Ok(()), |device| info.set_domain_name(device.name()))
+        })?;
         Ok(())
     }
 }

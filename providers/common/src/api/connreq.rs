@@ -34,9 +34,9 @@ fn pending() -> std::sync::MutexGuard<'static, HashMap<usize, Pending>> {
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub struct Request;
+pub struct ConnRequest;
 
-impl Request {
+impl ConnRequest {
     /// Keeps `request`, and returns the handle for `info->handle`. `owner` identifies the
     /// passive endpoint.
     pub fn keep<T: Any + Send>(request: T, owner: usize) -> *mut fid {
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn a_request_is_answered_once_and_an_unknown_handle_is_refused() {
-        let handle = Request::keep(5u8, 1);
+        let handle = ConnRequest::keep(5u8, 1);
         assert_eq!(take_request::<u16>(handle), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(handle), Ok(5));
         assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(std::ptr::null()), Err(Error::INVAL));
-        let other = Request::keep(6u8, 2);
-        Request::drop_all_of(2);
+        let other = ConnRequest::keep(6u8, 2);
+        ConnRequest::drop_all_of(2);
         assert_eq!(take_request::<u8>(other), Err(Error::INVAL));
     }
 }

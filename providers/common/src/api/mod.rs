@@ -34,11 +34,11 @@ pub use crate::operation::{
     AtomicOp, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 pub use crate::reserved::{MULTICAST_ADDR, is_group};
-pub use connreq::{Request, take_request};
+pub use connreq::{ConnRequest, take_request};
 pub use domain::DomainFid;
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
-pub use pep::{NoPassiveEp, PepFid, Reject, passive_name};
+pub use pep::{Announcer, NoPassiveEp, PepFid, Reject, passive_name};
 pub use settings::{DomainSettings, local_addr};
 
 use crate::abi::fi_addr_t;

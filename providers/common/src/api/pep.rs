@@ -1,4 +1,5 @@
 //! `struct fid_pep` for any [`PassiveEp`].
+use super::connreq::ConnRequest;
 use super::ep::give_name;
 use super::fabric::FabricFid;
 use super::{Fabric, PassiveEp, bytes, copy_out, take_request};
@@ -6,10 +7,10 @@ use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::boundary::answer;
-use crate::eq::{Eq, FidPtr};
+use crate::eq::{Eq, Event, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of, ops, unbuilt};
-use crate::info::InfoRef;
+use crate::info::{InfoBuf, InfoRef};
 use crate::object::{Object, Parent};
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
@@ -56,6 +57,61 @@ impl PassiveEp for NoPassiveEp {
     }
     fn close(&self) {
         match *self {}
+    }
+}
+
+/// Whom a passive endpoint tells of connection requests, and with which info: what providers' ones
+/// have in common. There is nobody before fi_listen.
+#[derive(Debug)]
+pub struct Announcer {
+    to: Option<(Arc<Eq>, FidPtr)>,
+    /// The info that the application gets with a request, but for the addresses.
+    info: InfoBuf,
+}
+
+impl Announcer {
+    /// One that tells nobody yet.
+    pub fn new(info: InfoBuf) -> Self {
+        Self { to: None, info }
+    }
+
+    /// -FI_EOPBADSTATE if the endpoint listens.
+    pub fn check_silent(&self) -> Result {
+        if self.to.is_some() { Err(Error::OPBADSTATE) } else { Ok(()) }
+    }
+
+    /// Requests go to `eq` from now on, naming `fid`.
+    pub fn listen(&mut self, eq: Arc<Eq>, fid: FidPtr) {
+        self.to = Some((eq, fid));
+    }
+
+    /// The endpoint is closed: requests that were not answered are dropped.
+    pub fn close(&mut self) {
+        if let Some((_, fid)) = self.to.take() {
+            ConnRequest::drop_all_of(fid.0 as usize);
+        }
+    }
+
+    /// The application hears of a request (FI_CONNREQ) that came to the address `local` from
+    /// `peer` with this user data, after `complete` has put into its info what else is known.
+    /// Returns the handle by which the application answers.
+    pub fn announce<R: Reject>(
+        &self,
+        request: R,
+        [local, peer]: [Option<&[u8]>; 2],
+        data: Vec<u8>,
+        complete: impl FnOnce(&mut InfoBuf) -> Result,
+    ) -> Result<*const fid> {
+        let Some((eq, fid)) = &self.to else { return Err(Error::NOEQ) };
+        let mut info = self.info.as_ref().to_owned()?;
+        info.set_src_addr(local)?;
+        info.set_dest_addr(peer)?;
+        complete(&mut info)?;
+        let handle = ConnRequest::keep(request, fid.0 as usize);
+        info.set_handle(handle);
+        let event = abi::FI_CONNREQ as u32;
+        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data });
+        Ok(handle)
     }
 }
 
