@@ -15,7 +15,7 @@ use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHell
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, ContextAttr};
-use ofi_provider::contexts::{Contexts, Half};
+use ofi_provider::contexts::{ContextPlace, Contexts, Half};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::names::Dest;
 
@@ -27,7 +27,7 @@ impl Ep {
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
         // A connected endpoint has no peers, and no contexts but 0.
-        Contexts { tx: self.index, rx }
+        self.place.to(rx)
     }
 
     /// Sets the attributes of a transmit or receive context that is opened.
@@ -82,14 +82,10 @@ impl<N: Net> State<N> {
         count: u16,
         receivers: usize,
     ) -> Vec<u32> {
-        let ids: Vec<u32> = (0..count)
-            .map(|index| {
-                let id = self.add_ep(identity.clone());
-                self.eps[id].index = index;
-                id
-            })
-            .collect();
-        self.eps[ids[0]].receivers = ids[..receivers].to_vec();
+        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
+        for (id, place) in ContextPlace::all(&ids, receivers) {
+            self.eps[id].place = place;
+        }
         ids
     }
 
@@ -164,12 +160,7 @@ impl<N: Net> State<N> {
     ) {
         let listener = self.conns[id].ep;
         let ep = &self.eps[listener];
-        let receiver = match contexts.rx {
-            // Receive context 0, which endpoints that are not scalable have as well.
-            0 => Some(listener),
-            rx => ep.receivers.get(usize::from(rx)).copied(),
-        };
-        let Some(receiver) = receiver else {
+        let Some(receiver) = ep.place.receiver(contexts.rx, listener) else {
             let refusal = CmMessage::encode(CmType::Nack, Knows::default(), NO_SUCH_CONTEXT);
             let _ = self.conns[id].link.send(&refusal);
             self.drop_conn(id);

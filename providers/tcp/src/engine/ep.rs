@@ -14,6 +14,7 @@ use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
 use ofi_provider::calls::{CallRetry, ProcessMark};
+use ofi_provider::contexts::ContextPlace;
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::later::is_strangers;
 use ofi_provider::ledger::Ledger;
@@ -145,12 +146,8 @@ pub(crate) struct Ep {
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
-    /// Index of this context in a scalable endpoint. Context 0 also listens, and talks with
-    /// endpoints that are not scalable.
-    pub(super) index: u16,
-    /// In context 0 of a scalable endpoint: the engine's numbers of all receive contexts, by
-    /// index.
-    pub(super) receivers: Vec<u32>,
+    /// Which of a scalable endpoint's contexts this is.
+    pub(super) place: ContextPlace,
 
     /// MSG: the connection.
     pub(super) conn: u32,
@@ -172,8 +169,7 @@ impl Ep {
             inbox,
             peers: Slab::default(),
             names: Names::default(),
-            index: 0,
-            receivers: Vec::new(),
+            place: ContextPlace::default(),
             conn: NONE,
             ended: false,
         }
