@@ -14,8 +14,8 @@ use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Bindings, ContextAttr};
-use ofi_provider::contexts::{ContextPlace, Contexts, Half};
+use ofi_provider::api::ContextAttr;
+use ofi_provider::contexts::{Contexts, Half};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::names::Dest;
 
@@ -74,21 +74,6 @@ impl<N: Net> Conn<N> {
 }
 
 impl<N: Net> State<N> {
-    /// Adds `count` contexts of a scalable endpoint, of which the first `receivers` have a
-    /// receive context. Returns their numbers; the first names the scalable endpoint as a whole.
-    pub(crate) fn add_contexts(
-        &mut self,
-        identity: &Identity,
-        count: u16,
-        receivers: usize,
-    ) -> Vec<u32> {
-        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
-        for (id, place) in ContextPlace::all(&ids, receivers) {
-            self.eps[id].place = place;
-        }
-        ids
-    }
-
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
@@ -98,14 +83,6 @@ impl<N: Net> State<N> {
             (identity.local, identity.firewalled) = (local, firewalled);
         }
         Ok(())
-    }
-
-    /// Binds queues and counters to a transmit or receive context that is enabled.
-    pub(crate) fn bind_half(&mut self, ep_id: u32, half: Half, bindings: &Bindings) {
-        match half {
-            Half::Transmit => self.eps[ep_id].bind_tx(bindings),
-            Half::Receive => self.eps[ep_id].bind_rx(bindings),
-        }
     }
 
     /// Closes a transmit or receive context: drops its operations without reporting them, and
