@@ -6,7 +6,7 @@ use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_PEEK, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
-use ofi_provider::contexts::Half;
+use ofi_provider::contexts::{ContextPlace, Half};
 use ofi_provider::cq::Context;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
@@ -53,8 +53,8 @@ impl RdmEngine for Engine {
         self.add_ep(identity)
     }
 
-    fn add_contexts(&self, identity: &Identity, count: u16, receivers: usize) -> Vec<u32> {
-        Engine::add_contexts(self, identity, count, receivers)
+    fn set_place(&self, ep: u32, place: ContextPlace) {
+        self.lock().ep(ep).place = place;
     }
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
@@ -73,8 +73,12 @@ impl RdmEngine for Engine {
         Engine::enable_contexts(self, eps, bindings)
     }
 
-    fn bind_half(&self, ep: u32, half: Half, bindings: &Bindings) {
-        self.lock().ep(ep).bind_half(half, bindings);
+    fn bind_tx(&self, ep: u32, bindings: &Bindings) {
+        self.lock().ep(ep).bind_tx(bindings);
+    }
+
+    fn bind_rx(&self, ep: u32, bindings: &Bindings) {
+        self.lock().ep(ep).bind_rx(bindings);
     }
 
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result {

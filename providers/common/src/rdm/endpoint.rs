@@ -4,7 +4,7 @@
 //! An engine implements [`RdmEngine`], by which it numbers its endpoints and does what calls ask
 //! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
 //! transfer is one direct call.
-use super::contexts::{Group, Half, Part};
+use super::contexts::{ContextPlace, Group, Half, Part};
 use super::peers::{HearsNames, NameListener};
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
@@ -77,15 +77,14 @@ impl RdmAttr {
 /// index of a scalable endpoint are one endpoint to it.
 pub trait RdmEngine: HearsNames + Sized {
     /// What an endpoint is from its opening on.
-    type Identity;
+    type Identity: Clone;
     /// What the provider keeps of an endpoint of the application's beside the engine.
     type Aside: EndpointAside<Self> + Default;
 
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
-    /// Adds the contexts of a scalable endpoint, of which the first `receivers` receive. The
-    /// first one listens, and names the whole.
-    fn add_contexts(&self, identity: &Self::Identity, count: u16, receivers: usize) -> Vec<u32>;
+    /// Says which of a scalable endpoint's contexts an endpoint is that was just added.
+    fn set_place(&self, ep: u32, place: ContextPlace);
     /// Sets the fid by which events name the endpoint.
     fn set_fid(&self, ep: u32, fid: FidPtr);
     /// Enables an endpoint, whose receives are those of the shared receive context `srx` if that
@@ -94,8 +93,10 @@ pub trait RdmEngine: HearsNames + Sized {
     /// Enables a scalable endpoint: it can be called from now on, and its contexts name
     /// themselves by its address.
     fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result;
-    /// Takes over what was bound to a transmit or receive context.
-    fn bind_half(&self, ep: u32, half: Half, bindings: &Bindings);
+    /// Takes over what was bound to a transmit context.
+    fn bind_tx(&self, ep: u32, bindings: &Bindings);
+    /// Takes over what was bound to a receive context.
+    fn bind_rx(&self, ep: u32, bindings: &Bindings);
     /// Takes over what was bound to an endpoint after it was enabled.
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
     /// Half of an endpoint is opened as a context with these attributes.
@@ -230,6 +231,14 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         }
     }
 
+    /// Takes over what was bound to a transmit or receive context.
+    fn bind_half(&self, half: Half, bindings: &Bindings) {
+        match half {
+            Half::Transmit => self.engine.bind_tx(self.id, bindings),
+            Half::Receive => self.engine.bind_rx(self.id, bindings),
+        }
+    }
+
     /// A scalable endpoint is reachable from now on.
     fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
         for id in group.ids() {
@@ -245,8 +254,12 @@ impl<E: RdmEngine> RdmEndpoint<E> {
     /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says.
     pub fn scalable(engine: Arc<E>, identity: &E::Identity, info: InfoRef<'_>) -> Result<Self> {
         let counts = info.ep().map(|ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]).ok_or(Error::INVAL)?;
-        let add = |most, receivers| engine.add_contexts(identity, most, receivers);
-        let group = Group::new(counts, add)?;
+        let group = Group::new(counts, |count, receivers| {
+            let ids: Vec<u32> = (0..count).map(|_| engine.add(identity.clone())).collect();
+            let places = ContextPlace::all(&ids, receivers);
+            places.for_each(|(id, place)| engine.set_place(id, place));
+            ids
+        })?;
         let id = group.ids()[0];
         Ok(Self::part(engine, id, E::Aside::default(), false, Part::Scalable(Arc::new(group))))
     }
@@ -281,7 +294,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         match &self.part {
             Part::Scalable(group) => return self.enable_contexts(group, bindings),
             Part::Context(_, half, _) => {
-                self.engine.bind_half(self.id, *half, bindings);
+                self.bind_half(*half, bindings);
                 return Ok(());
             }
             Part::Whole => {}
@@ -301,7 +314,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         match &self.part {
             Part::Whole => self.engine.bound_late(self.id, bindings),
             Part::Context(_, half, _) => {
-                self.engine.bind_half(self.id, *half, bindings);
+                self.bind_half(*half, bindings);
                 Ok(())
             }
             Part::Scalable(_) => Err(Error::OPBADSTATE),

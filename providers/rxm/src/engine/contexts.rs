@@ -13,7 +13,7 @@ use super::pending::Handed;
 use crate::wire::{Call, Refusal};
 use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Bindings, ContextAttr};
+use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::{Contexts, Half};
 use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
@@ -55,14 +55,6 @@ impl Ep {
                 let chosen = |cap| rx.caps & cap != 0;
                 self.inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
             }
-        }
-    }
-
-    /// Half of it is enabled as a context.
-    pub(crate) fn bind_half(&mut self, half: Half, bindings: &Bindings) {
-        match half {
-            Half::Transmit => self.bind_tx(bindings),
-            Half::Receive => self.bind_rx(bindings),
         }
     }
 

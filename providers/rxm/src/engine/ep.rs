@@ -79,7 +79,7 @@ pub(crate) struct Ep {
 
     pub(super) peers: PeerTable<()>,
     /// Which of a scalable endpoint's contexts this is.
-    pub(super) place: ContextPlace,
+    pub(crate) place: ContextPlace,
     /// Calls that came to this one, which listens, for other contexts.
     pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<Conn>,
@@ -189,12 +189,12 @@ impl Ep {
     }
 
     /// What is bound for sending.
-    pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
+    pub(crate) fn bind_tx(&mut self, bindings: &Bindings) {
         self.ledger.clone_from(&bindings.ledger.tx);
     }
 
     /// What is bound for receiving, and for what peers do to our memory.
-    pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
+    pub(crate) fn bind_rx(&mut self, bindings: &Bindings) {
         self.inbox.bind(&bindings.ledger.rx);
     }
 

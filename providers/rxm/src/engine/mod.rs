@@ -22,7 +22,6 @@ pub(crate) use ep::{Ep, Identity};
 
 use ofi_provider::abi::{FI_PEEK, FI_RMA_EVENT};
 use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::contexts::ContextPlace;
 use ofi_provider::error::Result;
 use ofi_provider::inbox::Meeting;
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -322,22 +321,6 @@ impl State {
 }
 
 impl Engine {
-    /// Adds the contexts of a scalable endpoint, of which the first `receivers`
-    /// receive. The first one listens, and names the whole.
-    pub(crate) fn add_contexts(
-        &self,
-        identity: &Identity,
-        count: u16,
-        receivers: usize,
-    ) -> Vec<u32> {
-        let ids: Vec<u32> = (0..count).map(|_| self.add_ep(identity.clone())).collect();
-        let mut state = self.lock();
-        for (id, place) in ContextPlace::all(&ids, receivers) {
-            state.eps[id].place = place;
-        }
-        ids
-    }
-
     /// The scalable endpoint can be called from now on, and its contexts name
     /// themselves by its address.
     pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {

@@ -8,7 +8,7 @@ use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::{self, Addr};
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
-use ofi_provider::contexts::Half;
+use ofi_provider::contexts::{ContextPlace, Half};
 use ofi_provider::cq::Context;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
@@ -38,8 +38,8 @@ impl<N: Net> RdmEngine for Engine<N> {
         self.lock().add_ep(identity)
     }
 
-    fn add_contexts(&self, identity: &Identity, count: u16, receivers: usize) -> Vec<u32> {
-        self.lock().add_contexts(identity, count, receivers)
+    fn set_place(&self, ep: u32, place: ContextPlace) {
+        self.lock().ep(ep).place = place;
     }
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
@@ -70,8 +70,12 @@ impl<N: Net> RdmEngine for Engine<N> {
         state.listen_for(eps)
     }
 
-    fn bind_half(&self, ep: u32, half: Half, bindings: &Bindings) {
-        self.lock().bind_half(ep, half, bindings);
+    fn bind_tx(&self, ep: u32, bindings: &Bindings) {
+        self.lock().ep(ep).bind_tx(bindings);
+    }
+
+    fn bind_rx(&self, ep: u32, bindings: &Bindings) {
+        self.lock().ep(ep).bind_rx(bindings);
     }
 
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result {

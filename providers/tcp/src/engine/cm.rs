@@ -18,12 +18,12 @@ use crate::wire::{
 };
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
+use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryRule};
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{Event, EventError};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,15 +36,16 @@ pub(crate) const BACKLOG: libc::c_int = 4096;
 /// given up.
 pub(crate) const CONNECT_TIMEOUT: u32 = 9;
 
-/// How long a refused call waits before it is tried again; doubled after each refusal up to
-/// [`MAX_RETRY_DELAY`].
+/// How long a peer is waited for that may call by itself, before it is called.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
-const MAX_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Refusals in a row after which a call fails with -FI_ECONNREFUSED: `MAX_REFUSALS` between
-/// endpoints, `MAX_HANG_UPS` where contexts of scalable endpoints are called.
-const MAX_REFUSALS: u32 = 100;
-const MAX_HANG_UPS: u32 = 10;
+/// How refused calls between endpoints are tried again, before they fail with -FI_ECONNREFUSED.
+const RETRY: RetryRule =
+    RetryRule { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
+
+/// How calls of contexts of scalable endpoints are tried again: a peer that does not know these
+/// only hangs up, so fewer refusals do.
+const RETRY_CONTEXT: RetryRule = RetryRule { most: 10, ..RETRY };
 
 /// How long a listener that could not accept for want of descriptors or memory waits before it
 /// tries again.
@@ -150,7 +151,7 @@ impl<N: Net> State<N> {
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
-        entry.retry = None;
+        entry.retry.calling();
         let parked = std::mem::take(&mut entry.parked);
         self.conns[id].take_over(parked);
         Ok(id)
@@ -598,7 +599,7 @@ impl<N: Net> State<N> {
                 let peer = self.conns[id].peer;
                 let ep = self.conns[id].ep;
                 let entry = &mut self.eps[ep].peers[peer];
-                (entry.pid, entry.instance) = (hello.pid, message.instance);
+                entry.process = ProcessMark { pid: hello.pid, instance: message.instance };
                 hello.version
             }
             Err(_) => 0,
@@ -607,14 +608,12 @@ impl<N: Net> State<N> {
         (conn.order, conn.knows) = (message.order, message.knows);
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
-        self.eps[ep].peers[peer].refusals = 0;
+        self.eps[ep].peers[peer].retry.made();
         self.established(id);
         Ok(())
     }
 
-    /// An RDM peer calls. Two that call each other at the same time must end up
-    /// with one connection: the call of the smaller address is refused, or of the
-    /// one that can be called itself if the other cannot.
+    /// An RDM peer calls.
     fn rdm_request(&mut self, id: u32, message: &CmMessage, hello: &RdmHello, addr: Addr) {
         let ep_id = self.conns[id].ep;
         if !message.contexts.are_first() {
@@ -624,76 +623,68 @@ impl<N: Net> State<N> {
         let ep = &mut self.eps[ep_id];
         let local = Addr::Ip(ep.identity.local);
         let peer = ep.peer_at(addr.clone());
-        let firewalls = (hello.features & BEHIND_FIREWALL != 0, ep.identity.firewalled);
-        let entry = &mut ep.peers[peer];
-        entry.firewalled = firewalls.0;
-        let other = entry.conn;
-        let same = |one: u32, other: u32| one == 0 || other == 0 || one == other;
-        let same_process = same(entry.pid, hello.pid) && same(entry.instance, message.instance);
-        let calls_itself = connect_order(&addr, &local) == Ordering::Equal;
-        if let Some(known) = self.conns.get(other)
-            && !calls_itself
-        {
-            let keep = if known.is_connected() {
-                same_process
-            } else {
-                match firewalls {
-                    (true, false) => false,
-                    (false, true) => true,
-                    _ => connect_order(&addr, &local) == Ordering::Less,
+        let firewalled = hello.features & BEHIND_FIREWALL != 0;
+        let process = ProcessMark { pid: hello.pid, instance: message.instance };
+        let call = IncomingCall {
+            order: connect_order(&addr, &local),
+            caller_firewalled: firewalled,
+            firewalled: ep.identity.firewalled,
+            same_process: ep.peers[peer].process.may_be(process),
+        };
+        ep.peers[peer].firewalled = firewalled;
+        let other = ep.peers[peer].conn;
+        let known = self.conns.get(other);
+        let answer = call.answer(match known {
+            None => OwnCall::None,
+            Some(known) if known.is_connected() => OwnCall::Made,
+            Some(_) => OwnCall::Calling,
+        });
+        match answer {
+            CallAnswer::Accept | CallAnswer::Beside => {}
+            CallAnswer::Refuse => {
+                if let Some(known) = known.filter(|known| known.is_connected()) {
+                    // The peer may also be a restarted process with the same number, whose old
+                    // connection was never ended: probing finds that out.
+                    known.link.probe();
                 }
-            };
-            if keep && known.is_connected() {
-                // The peer may also be a restarted process with the same number, whose old
-                // connection was never ended: probing finds that out.
-                known.link.probe();
-            }
-            if keep {
-                let _ = self.conns[id].link.send(&CmMessage::encode(
-                    CmType::Nack,
-                    Knows::default(),
-                    &[],
-                ));
+                let refusal = CmMessage::encode(CmType::Nack, Knows::default(), &[]);
+                let _ = self.conns[id].link.send(&refusal);
                 self.drop_conn(id);
                 return;
             }
-            if known.is_connected() {
-                // The peer was restarted: what was under way with its
-                // predecessor is lost.
-                self.fail(other, Error::CONNRESET);
-            } else {
-                // Both sides called, and the peer's call counts: what waits on ours goes over to
-                // it.
+            // What was under way with the peer's predecessor is lost.
+            CallAnswer::Restarted => self.fail(other, Error::CONNRESET),
+            CallAnswer::Replace => {
                 let waiting = std::mem::take(&mut self.conns[other].tx);
-                self.eps[ep_id].peers[peer].parked.extend(waiting);
-                self.eps[ep_id].peers[peer].conn = NONE;
+                let entry = &mut self.eps[ep_id].peers[peer];
+                entry.parked.extend(waiting);
+                entry.conn = NONE;
                 self.drop_conn(other);
             }
         }
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
-        self.eps[ep_id].peers[peer].firewalled = firewalls.0;
+        self.eps[ep_id].peers[peer].firewalled = firewalled;
         if self.eps[ep_id].name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
-        let answer = self.eps[ep_id].answer_to(hello);
+        let ours = self.eps[ep_id].answer_to(hello);
         self.attach(id, peer);
         let conn = &mut self.conns[id];
-        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
+        conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
         let multicast = conn.knows.multicast && self.eps[ep_id].identity.multicast;
         let knows = Knows { multicast, ..conn.knows };
-        let answer = CmMessage::encode(CmType::Response, knows, &answer.encode());
-        if conn.link.send(&answer).is_err() {
+        let response = CmMessage::encode(CmType::Response, knows, &ours.encode());
+        if conn.link.send(&response).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
             return;
         }
         let entry = &mut self.eps[ep_id].peers[peer];
-        (entry.pid, entry.instance) = (hello.pid, message.instance);
-        if !calls_itself || entry.conn == NONE {
+        entry.process = process;
+        if answer != CallAnswer::Beside {
             entry.conn = id;
-            entry.retry = None;
-            entry.refusals = 0;
+            entry.retry.made();
             let parked = std::mem::take(&mut entry.parked);
             self.conns[id].take_over(parked);
         }
@@ -724,10 +715,6 @@ impl<N: Net> State<N> {
         if entry.conn == id {
             entry.conn = NONE;
         }
-        entry.refusals += 1;
-        // A peer that does not know contexts of scalable endpoints only hangs up, so fewer
-        // refusals do.
-        let most = if between_endpoints { MAX_REFUSALS } else { MAX_HANG_UPS };
         if let Some(conn) = self.conns.get_mut(entry.conn) {
             conn.take_over(waiting);
             let other = entry.conn;
@@ -738,15 +725,14 @@ impl<N: Net> State<N> {
             }
             return;
         }
-        if entry.refusals > most {
-            entry.refusals = 0;
-            self.fail_all(ep_id, waiting, Error::CONNREFUSED);
-            return;
+        let rule = if between_endpoints { &RETRY } else { &RETRY_CONTEXT };
+        match entry.retry.refused(self.net.now(), rule) {
+            Some(due) => {
+                entry.parked.extend(waiting);
+                self.wake_at(due);
+            }
+            None => self.fail_all(ep_id, waiting, Error::CONNREFUSED),
         }
-        let delay = (RETRY_DELAY * (1 << entry.refusals.min(16))).min(MAX_RETRY_DELAY);
-        entry.parked.extend(waiting);
-        entry.retry = Some(self.net.now() + delay);
-        self.wake_in(delay);
     }
 
     /// Has a peer called after `delay` if transfers wait for it and nothing else would send
@@ -754,9 +740,9 @@ impl<N: Net> State<N> {
     fn call_later(&mut self, ep_id: u32, peer: u32, delay: Duration) {
         // A peer for which nothing waits may have been forgotten.
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
-        if entry.conn == NONE && entry.retry.is_none() && !entry.parked.is_empty() {
-            entry.retry = Some(self.net.now() + delay);
-            self.wake_in(delay);
+        let at = self.net.now() + delay;
+        if entry.conn == NONE && !entry.parked.is_empty() && entry.retry.call_at(at) {
+            self.wake_at(at);
         }
     }
 
@@ -772,7 +758,7 @@ impl<N: Net> State<N> {
         let mut due = Vec::new();
         for (ep_id, ep) in self.eps.iter() {
             for (peer, entry) in ep.peers.iter() {
-                match entry.retry {
+                match entry.retry.due() {
                     Some(at) if at <= now => due.push((ep_id, peer)),
                     Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     None => {}
@@ -781,7 +767,7 @@ impl<N: Net> State<N> {
         }
         for (ep_id, peer) in due {
             let entry = &mut self.eps[ep_id].peers[peer];
-            entry.retry = None;
+            entry.retry.take_due(now);
             if entry.conn == NONE
                 && !entry.parked.is_empty()
                 && let Err(error) = self.call(ep_id, peer)

@@ -14,7 +14,7 @@ use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Bindings, ContextAttr};
+use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::{Contexts, Half};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::names::Dest;
@@ -27,7 +27,7 @@ impl Ep {
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
         // A connected endpoint has no peers, and no contexts but 0.
-        Contexts { tx: self.index, rx }
+        self.place.to(rx)
     }
 
     /// Sets the attributes of a transmit or receive context that is opened.
@@ -74,25 +74,6 @@ impl<N: Net> Conn<N> {
 }
 
 impl<N: Net> State<N> {
-    /// Adds `count` contexts of a scalable endpoint, of which the first `receivers` have a
-    /// receive context. Returns their numbers; the first names the scalable endpoint as a whole.
-    pub(crate) fn add_contexts(
-        &mut self,
-        identity: &Identity,
-        count: u16,
-        receivers: usize,
-    ) -> Vec<u32> {
-        let ids: Vec<u32> = (0..count)
-            .map(|index| {
-                let id = self.add_ep(identity.clone());
-                self.eps[id].index = index;
-                id
-            })
-            .collect();
-        self.eps[ids[0]].receivers = ids[..receivers].to_vec();
-        ids
-    }
-
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
@@ -102,14 +83,6 @@ impl<N: Net> State<N> {
             (identity.local, identity.firewalled) = (local, firewalled);
         }
         Ok(())
-    }
-
-    /// Binds queues and counters to a transmit or receive context that is enabled.
-    pub(crate) fn bind_half(&mut self, ep_id: u32, half: Half, bindings: &Bindings) {
-        match half {
-            Half::Transmit => self.eps[ep_id].bind_tx(bindings),
-            Half::Receive => self.eps[ep_id].bind_rx(bindings),
-        }
     }
 
     /// Closes a transmit or receive context: drops its operations without reporting them, and
@@ -164,12 +137,7 @@ impl<N: Net> State<N> {
     ) {
         let listener = self.conns[id].ep;
         let ep = &self.eps[listener];
-        let receiver = match contexts.rx {
-            // Receive context 0, which endpoints that are not scalable have as well.
-            0 => Some(listener),
-            rx => ep.receivers.get(usize::from(rx)).copied(),
-        };
-        let Some(receiver) = receiver else {
+        let Some(receiver) = ep.place.receiver(contexts.rx, listener) else {
             let refusal = CmMessage::encode(CmType::Nack, Knows::default(), NO_SUCH_CONTEXT);
             let _ = self.conns[id].link.send(&refusal);
             self.drop_conn(id);

@@ -13,6 +13,8 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::buffered::Buffering;
+use ofi_provider::calls::{CallRetry, ProcessMark};
+use ofi_provider::contexts::ContextPlace;
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::later::is_strangers;
 use ofi_provider::ledger::Ledger;
@@ -22,7 +24,6 @@ use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,19 +111,14 @@ pub(super) struct Peer {
     pub(super) conn: u32,
     /// How many connections the peer has; more than one only where an endpoint sends to itself.
     pub(super) conns: usize,
-    /// The peer's process id, as its connection message said; 0 if not known.
-    pub(super) pid: u32,
-    /// A random number of the peer's process, which tells it from others that had its process
-    /// id; 0 if not known.
-    pub(super) instance: u32,
+    /// The peer's process, as its connection message said.
+    pub(super) process: ProcessMark,
     /// How many unexpected messages of this peer are kept.
     pub(super) messages: usize,
     /// Transfers that wait for a connection to this peer while there is none.
     pub(super) parked: VecDeque<Outgoing>,
-    /// Set when the peer refused our call, most likely because it is calling us itself: when to
-    /// call again, and how often it has refused (`refusals`).
-    pub(super) retry: Option<Instant>,
-    pub(super) refusals: u32,
+    /// How often the peer refused our calls, and when it is called again.
+    pub(super) retry: CallRetry,
     /// The peer said that it cannot be called.
     pub(super) firewalled: bool,
 }
@@ -150,12 +146,8 @@ pub(crate) struct Ep {
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
 
-    /// Index of this context in a scalable endpoint. Context 0 also listens, and talks with
-    /// endpoints that are not scalable.
-    pub(super) index: u16,
-    /// In context 0 of a scalable endpoint: the engine's numbers of all receive contexts, by
-    /// index.
-    pub(super) receivers: Vec<u32>,
+    /// Which of a scalable endpoint's contexts this is.
+    pub(super) place: ContextPlace,
 
     /// MSG: the connection.
     pub(super) conn: u32,
@@ -177,8 +169,7 @@ impl Ep {
             inbox,
             peers: Slab::default(),
             names: Names::default(),
-            index: 0,
-            receivers: Vec::new(),
+            place: ContextPlace::default(),
             conn: NONE,
             ended: false,
         }
@@ -265,12 +256,10 @@ impl Ep {
             id: self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(name)),
             conn: NONE,
             conns: 0,
-            pid: 0,
-            instance: 0,
+            process: ProcessMark::default(),
             messages: 0,
             parked: VecDeque::new(),
-            retry: None,
-            refusals: 0,
+            retry: CallRetry::default(),
             firewalled: false,
         });
         self.names.add(addr, rx, peer);

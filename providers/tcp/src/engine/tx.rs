@@ -296,7 +296,7 @@ impl<N: Net> State<N> {
         let peer = self.peer_for(ep_id, dest)?;
         let entry = &self.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.retry.is_some() => Ok(Route::Later(peer)),
+            NONE if entry.retry.due().is_some() => Ok(Route::Later(peer)),
             NONE => Ok(Route::Conn(self.call(ep_id, peer)?)),
             conn => Ok(Route::Conn(conn)),
         }
