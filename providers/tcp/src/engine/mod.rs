@@ -638,3 +638,6 @@ impl<N: Net> State<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod sim;

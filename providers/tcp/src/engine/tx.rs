@@ -249,6 +249,14 @@ impl Ep {
             return;
         }
         self.tx_pending -= 1;
+        #[cfg(test)]
+        match super::sim::planted() {
+            Some(super::sim::Planted::LostCompletion) => return,
+            Some(super::sim::Planted::SecondCompletion) => {
+                self.ledger.tx.done(finish.entry(), finish.report);
+            }
+            _ => {}
+        }
         match result {
             Ok(()) => self.ledger.tx.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
