@@ -892,7 +892,7 @@ impl<N: Net> State<N> {
                 && let Some(zerocopy) = &mut conn.zerocopy
             {
                 zerocopy.called();
-                if conn.interest == Interest::NONE {
+                if !std::mem::replace(&mut conn.watched, true) {
                     let token = TOKEN_CONN | u64::from(id);
                     let _ = self.net.poller().add(conn.link.id(), token, Interest::NONE);
                 }

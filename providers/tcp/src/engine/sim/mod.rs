@@ -95,6 +95,8 @@ struct Plan {
     /// Nodes that do not know each other's names at first: one pair in so many.
     strangers: usize,
     courier: bool,
+    /// Many links are sent to and received from together.
+    together: bool,
     /// A queue is read in one of so many steps.
     reads: usize,
 }
@@ -116,6 +118,7 @@ impl Plan {
             directed: random.below(2) == 0,
             strangers: random.pick(&[0, 0, 6]),
             courier: random.below(4) > 0,
+            together: random.below(5) == 0,
             reads: random.pick(&[3, 8, 30]),
         }
     }
@@ -133,6 +136,8 @@ fn configs() -> &'static [Config] {
             Config { prefetch: 16 << 10, max_saved_size: 500, ..of() },
             Config { prefetch: 4096, max_saved: Some(3), max_saved_size: 1500, ..of() },
             Config { prefetch: 8192, max_unexpected: mib / 8, batch: 0, ..of() },
+            Config { prefetch: 8192, zerocopy_size: 700, ..of() },
+            Config { prefetch: 8192, zerocopy_size: 3000, max_saved_size: 5000, ..of() },
         ]
     })
 }
@@ -285,7 +290,7 @@ impl Sim {
 
     /// Opens a node's endpoint.
     fn begin(&mut self, node: usize) {
-        let net = Rings::new(&self.world);
+        let net = Rings::new(&self.world, self.plan.together);
         let place = net.node();
         let regions = Arc::new(MrTable::new(0));
         let engine = Engine::new(net, Level::Shared, self.plan.courier, regions.clone()).unwrap();
@@ -803,6 +808,7 @@ impl super::conn::Conn<Rings> {
         };
         self.batch.finishes().iter().map(own).sum::<usize>()
             + self.tx.iter().map(|one| own(&one.finish)).sum::<usize>()
+            + self.zerocopy.as_ref().map_or(0, |zerocopy| zerocopy.transfers())
             + self.unacked.len()
             + self.waiting.len()
             + self.reads.len()
@@ -849,6 +855,9 @@ pub(super) fn planted() -> Option<Planted> {
 /// The second of the receives that match a message, where there are two.
 pub(super) fn take_second(inbox: &mut Inbox, src: u64, about: &About) -> Option<Recv> {
     let first = inbox.take_posted(src, about)?;
+    if first.flags & FI_MULTI_RECV != 0 {
+        return Some(first);
+    }
     let Some(second) = inbox.take_posted(src, about) else { return Some(first) };
     let pattern = Pattern { src: None, tag: about.tag, ignore: u64::MAX };
     inbox.posted[about.queue()].push(pattern, first);

@@ -291,9 +291,6 @@ impl Oracle {
         }
         assert!(op.reports, "a success that nobody asked for: {op:?}");
         if op.fenced && !self.is_hurt(node, to) {
-            let before = self.ops[..id].iter().filter(|before| {
-                before.node == node && before.life == op.life && !before.over && before.reports
-            });
             let same = |before: &Taken| match before.deed {
                 Deed::Send { to: of, .. } | Deed::Write { to: of } | Deed::Read { to: of, .. } => {
                     of == to
@@ -301,11 +298,19 @@ impl Oracle {
                 Deed::Add { to: of, .. } => of == to,
                 Deed::Receive { .. } => false,
             };
-            let mut before = before.filter(|before| same(before));
-            assert!(
-                before.next().is_none(),
-                "operation {id} did not wait for those before its fence"
-            );
+            let early = self.ops[..id].iter().position(|before| {
+                before.node == node
+                    && before.life == op.life
+                    && !before.over
+                    && before.reports
+                    && same(before)
+            });
+            if let Some(early) = early {
+                let of = &self.ops[early];
+                panic!(
+                    "operation {id}, {op:?}, did not wait for {early}, {of:?}, before its fence"
+                );
+            }
         }
         let sound = !self.is_hurt(node, to);
         match &op.deed {
@@ -320,7 +325,12 @@ impl Oracle {
             }
             _ => {}
         }
-        self.ops[id].over = true;
+        let op = &mut self.ops[id];
+        op.over = true;
+        if matches!(op.deed, Deed::Send { .. } | Deed::Write { .. }) {
+            // The application puts something else there.
+            op.buf.fill(0xee);
+        }
     }
 
     fn received(&mut self, id: OpId, entry: &Told) {

@@ -8,7 +8,7 @@
 use super::Random;
 use crate::engine::Engine;
 use crate::engine::net::{
-    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN,
+    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, ZerocopyDone,
 };
 use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::error::{Error, Result};
@@ -81,6 +81,27 @@ struct Pipe {
     open: [bool; 2],
     /// Most bytes that are under way in each direction.
     room: usize,
+    /// What each end sent without a copy and the link still uses, by its number; and the numbers of
+    /// what it does not use any more.
+    lent: [VecDeque<(u32, Vec<Lent>)>; 2],
+    done: [VecDeque<u32>; 2],
+    calls: [u32; 2],
+}
+
+/// Memory that an application lent: where it is, and what was in it when it was sent.
+#[derive(Debug)]
+struct Lent(*const u8, Vec<u8>);
+
+// SAFETY: what it points to is looked at by the one thread of a world only.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// The application must not have changed it meanwhile.
+    fn check(&self) {
+        // SAFETY: the oracle keeps all buffers of operations.
+        let now = unsafe { std::slice::from_raw_parts(self.0, self.1.len()) };
+        assert!(now == &self.1[..], "a buffer that is still being sent was given back");
+    }
 }
 
 #[derive(Debug)]
@@ -143,6 +164,15 @@ impl World {
                         door.waiting.push_back(id);
                     }
                     None => pipe.making = Making::Refused,
+                }
+                return true;
+            }
+            if !pipe.lent[side].is_empty() && (all || self.random.one_in(3)) {
+                // The link is done with calls in any order.
+                let at = self.random.below(pipe.lent[side].len());
+                if let Some((number, lent)) = pipe.lent[side].remove(at) {
+                    lent.iter().for_each(Lent::check);
+                    pipe.done[side].push_back(number);
                 }
                 return true;
             }
@@ -223,7 +253,7 @@ impl World {
         let pipe = self.pipes[id].as_ref()?;
         let inward = &pipe.lanes[1 - side];
         let ended = inward.closed || pipe.making == Making::Refused;
-        let read = interest.read && inward.arrived > 0;
+        let read = (interest.read && inward.arrived > 0) || !pipe.done[side].is_empty();
         let room = pipe.making == Making::Made && pipe.lanes[side].bytes.len() < pipe.room;
         let write = interest.write && room;
         (read || write || ended).then_some((read || ended, write || ended))
@@ -236,6 +266,8 @@ pub(super) struct Rings {
     world: Arc<Mutex<World>>,
     /// The engine's number in the world.
     node: usize,
+    /// Many links are sent to and received from together.
+    together: bool,
 }
 
 fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
@@ -243,10 +275,10 @@ fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
 }
 
 impl Rings {
-    pub(super) fn new(world: &Arc<Mutex<World>>) -> Self {
+    pub(super) fn new(world: &Arc<Mutex<World>>, together: bool) -> Self {
         let mut inside = look(world);
         inside.watches.push(Watch::default());
-        Self { world: world.clone(), node: inside.watches.len() - 1 }
+        Self { world: world.clone(), node: inside.watches.len() - 1, together }
     }
 
     pub(super) fn node(&self) -> usize {
@@ -340,6 +372,10 @@ impl Net for Rings {
         }
     }
 
+    fn is_ring(&self) -> bool {
+        self.together
+    }
+
     fn wait_fd(&self) -> RawFd {
         -1
     }
@@ -369,6 +405,9 @@ impl Net for Rings {
             lanes: Default::default(),
             open: [true, false],
             room,
+            lent: Default::default(),
+            done: Default::default(),
+            calls: [0; 2],
         };
         let id = match world.pipes.iter().position(Option::is_none) {
             Some(id) => {
@@ -558,15 +597,31 @@ impl ByteLink for RingEnd {
         }))
     }
 
-    unsafe fn send_list(&self, list: &mut IoVecs, _way: Way) -> Result<usize> {
+    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize> {
         let message = list.message();
         // SAFETY: the message points to as many vectors, whose memory is alive by this function's
         // contract.
         let parts = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
-        self.put(parts.iter().map(|one| {
+        let parts = parts.iter().map(|one| {
             // SAFETY: as above.
-            unsafe { std::slice::from_raw_parts(one.iov_base.cast(), one.iov_len) }
-        }))
+            unsafe { std::slice::from_raw_parts(one.iov_base.cast::<u8>(), one.iov_len) }
+        });
+        if way != Way::Uncopied {
+            return self.put(parts);
+        }
+        let taken = self.put(parts.clone())?;
+        let mut left = taken;
+        let lent = parts.map(|part| {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            Lent(part.as_ptr(), part.to_vec())
+        });
+        let lent = lent.collect();
+        self.with(|pipe, _| {
+            pipe.lent[self.side].push_back((pipe.calls[self.side], lent));
+            pipe.calls[self.side] += 1;
+        });
+        Ok(taken)
     }
 
     fn take_error(&self) -> Result {
@@ -578,6 +633,24 @@ impl ByteLink for RingEnd {
 
     fn peer_addr(&self) -> Result<SocketAddr> {
         Ok(self.with(|pipe, _| pipe.addrs[1 - self.side]))
+    }
+
+    fn set_zerocopy(&self) -> Result {
+        Ok(())
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
+        Ok(ZerocopyDone { low: done, high: done, copied: false })
+    }
+
+    fn reset_when_closed(&self) {
+        self.with(|pipe, _| {
+            let lane = &mut pipe.lanes[self.side];
+            lane.bytes.truncate(lane.arrived);
+            lane.end(Close::Reset);
+            pipe.lent[self.side].clear();
+        });
     }
 
     fn shutdown(&self) {
@@ -598,6 +671,7 @@ impl Drop for RingEnd {
         }
         let Some(pipe) = &mut world.pipes[self.pipe] else { return };
         pipe.open[self.side] = false;
+        pipe.lent[self.side].clear();
         // Who closes with something unread says so to the other end.
         let inward = &pipe.lanes[1 - self.side];
         let unread = inward.arrived > 0;
