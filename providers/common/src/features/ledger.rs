@@ -105,6 +105,11 @@ impl TxLedger {
         }
     }
 
+    /// Has successes and failures reported to this queue.
+    pub fn report_to(&mut self, cq: Arc<Cq>) {
+        self.cq = Some(cq);
+    }
+
     /// Whether operations whose completion entry has these flags have a counter.
     #[inline]
     pub fn counts(&self, flags: u64) -> bool {

@@ -130,6 +130,12 @@ impl Batch {
         self.finishes.drain(..)
     }
 
+    /// What is to be done for the batch's transfers when it has left.
+    #[cfg(test)]
+    pub(super) fn finishes(&self) -> &[Finish] {
+        &self.finishes
+    }
+
     /// The finishes of a batch that will never leave, and how many requests to read it has.
     pub(super) fn into_finishes(self) -> (Vec<Finish>, usize) {
         (self.finishes, self.reads)

@@ -113,7 +113,8 @@ impl Ep {
 }
 
 impl<N: Net> State<N> {
-    fn add_conn(&mut self, conn: Conn<N>) -> Result<u32> {
+    fn add_conn(&mut self, mut conn: Conn<N>) -> Result<u32> {
+        conn.watched = true;
         let (link, interest) = (conn.link.id(), conn.interest);
         let id = self.conns.insert(conn);
         if let Err(error) = self.net.poller().add(link, TOKEN_CONN | u64::from(id), interest) {

@@ -71,6 +71,8 @@ pub(crate) struct Conn<N: Net> {
     pub(super) hears_plain: bool,
     /// What epoll watches the socket for.
     pub(super) interest: Interest,
+    /// The poller watches the link, if only for what it tells of whatever a link is watched for.
+    pub(super) watched: bool,
     /// Reading stopped: a message has nowhere to go.
     pub(super) blocked: bool,
     /// How often, since the connection moved last, it was read in vain or another one moved.
@@ -146,6 +148,7 @@ impl<N: Net> Conn<N> {
             plain_below: 0,
             hears_plain: false,
             interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
+            watched: false,
             blocked: false,
             misses: 0,
             rendezvous: false,
@@ -198,11 +201,16 @@ impl<N: Net> Conn<N> {
             || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
     }
 
-    /// Whether nothing is outstanding at the peer: no acknowledgement, no answer and no
-    /// announced message, so that a fenced transfer may leave.
+    /// Whether all that has left is complete, so that a fenced transfer may leave: nothing is
+    /// outstanding at the peer, no acknowledgement, no answer and no announced message, and the
+    /// system uses no memory of the application any more.
     pub(super) fn is_settled(&self) -> bool {
         let answering = matches!(&self.incoming, Some(incoming) if incoming.is_answer());
-        self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty() && !answering
+        self.unacked.is_empty()
+            && self.reads.is_empty()
+            && self.waiting.is_empty()
+            && !answering
+            && !self.is_lending()
     }
 
     /// Bytes still to come of the message that is being received; 0 if there is none.

@@ -61,7 +61,6 @@ impl<N: Net> Conn<N> {
     /// Whether a transfer of the application is not complete.
     fn is_sending(&self) -> bool {
         !self.is_settled()
-            || self.is_lending()
             || !self.batch.is_empty()
             || self.tx.iter().any(|outgoing| !outgoing.finish.internal)
     }

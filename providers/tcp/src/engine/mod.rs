@@ -540,26 +540,23 @@ impl<N: Net> State<N> {
             read: !conn.blocked && !conn.is_connecting(),
             write: conn.is_connecting() || (conn.is_connected() && conn.has_unsent()),
         };
+        // A link that waits for nothing is taken out: the poller would go on to report its end,
+        // which nobody looks at before it is read again. But zero-copy notices are reported
+        // whatever the link is watched for, as long as it is watched at all.
+        let watched = wanted != Interest::NONE || conn.is_lending();
+        let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);
+        conn.interest = wanted;
         let (link, token) = (conn.link.id(), TOKEN_CONN | u64::from(id));
-        let before = std::mem::replace(&mut conn.interest, wanted);
-        // A socket that waits for nothing is taken out: epoll would go on to
-        // report its end, which nobody looks at before it is read again.
-        let _ = match (before, wanted) {
-            _ if before == wanted => Ok(()),
-            // Epoll reports zero-copy notices on the error queue whatever the socket is watched
-            // for.
-            (_, Interest::NONE) if conn.is_lending() => {
-                self.net.poller().modify(link, token, wanted)
-            }
-            (_, Interest::NONE) => {
-                self.net.poller().remove(link);
+        let poller = self.net.poller();
+        let _ = match (before, watched) {
+            ((true, interest), true) if interest == wanted => Ok(()),
+            ((true, _), true) => poller.modify(link, token, wanted),
+            ((true, _), false) => {
+                poller.remove(link);
                 Ok(())
             }
-            (Interest::NONE, _) if conn.is_lending() => {
-                self.net.poller().modify(link, token, wanted)
-            }
-            (Interest::NONE, _) => self.net.poller().add(link, token, wanted),
-            _ => self.net.poller().modify(link, token, wanted),
+            ((false, _), true) => poller.add(link, token, wanted),
+            ((false, _), false) => Ok(()),
         };
     }
 
@@ -638,3 +635,6 @@ impl<N: Net> State<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod sim;

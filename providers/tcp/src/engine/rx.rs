@@ -197,6 +197,10 @@ impl Ep {
             true => self.name_of(about.peer),
             false => self.matched_source(about.peer),
         };
+        #[cfg(test)]
+        if super::sim::planted() == Some(super::sim::Planted::SwappedMatch) {
+            return super::sim::take_second(inbox, src, about);
+        }
         inbox.take_posted(src, about)
     }
 

@@ -249,6 +249,14 @@ impl Ep {
             return;
         }
         self.tx_pending -= 1;
+        #[cfg(test)]
+        match super::sim::planted() {
+            Some(super::sim::Planted::LostCompletion) => return,
+            Some(super::sim::Planted::SecondCompletion) => {
+                self.ledger.tx.done(finish.entry(), finish.report);
+            }
+            _ => {}
+        }
         match result {
             Ok(()) => self.ledger.tx.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
@@ -884,7 +892,7 @@ impl<N: Net> State<N> {
                 && let Some(zerocopy) = &mut conn.zerocopy
             {
                 zerocopy.called();
-                if conn.interest == Interest::NONE {
+                if !std::mem::replace(&mut conn.watched, true) {
                     let token = TOKEN_CONN | u64::from(id);
                     let _ = self.net.poller().add(conn.link.id(), token, Interest::NONE);
                 }

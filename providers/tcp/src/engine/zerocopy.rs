@@ -7,7 +7,7 @@
 //! this way; headers are copied as ever.
 use super::State;
 use super::conn::Conn;
-use super::net::{ByteLink, LinkPoller, Net, ZerocopyDone};
+use super::net::{ByteLink, Net, ZerocopyDone};
 use super::tx::Finish;
 use crate::config::config;
 use ofi_provider::sys::Interest;
@@ -140,6 +140,13 @@ impl Zerocopy {
         self.leaving.pop_front_if(over)?.finish
     }
 
+    /// How many transfers of the application are complete when the system is done with them.
+    #[cfg(test)]
+    pub(super) fn transfers(&self) -> usize {
+        let own = |message: &&Leaving| message.finish.as_ref().is_some_and(|one| !one.internal);
+        self.leaving.iter().filter(own).count()
+    }
+
     /// Whether the system still uses memory that the application lent.
     pub(super) fn is_busy(&self) -> bool {
         !self.leaving.is_empty()
@@ -196,9 +203,13 @@ impl<N: Net> State<N> {
         while let Some(finish) = zerocopy.take_finished() {
             self.eps[conn.ep].finish_tx(&finish, Ok(()));
         }
-        if !zerocopy.is_busy() && conn.interest == Interest::NONE {
-            self.net.poller().remove(conn.link.id());
+        if zerocopy.is_busy() {
+            return moved;
         }
+        if conn.interest == Interest::NONE {
+            self.watch(id);
+        }
+        self.lift_fence(id);
         moved
     }
 }

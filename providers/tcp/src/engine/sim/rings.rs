@@ -1,0 +1,688 @@
+//! Links within one thread, for tests: pairs of byte rings in a small world with a clock of its
+//! own.
+//!
+//! Bytes that are sent lie in a ring until the test lets some of them arrive
+//! ([`World::something_arrives`]): so links delay and split what they carry, and what is sent on
+//! one may overtake what is sent on another, but never what is sent on the same. Links are cut
+//! where the test wants that.
+use super::Random;
+use crate::engine::Engine;
+use crate::engine::net::{
+    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, ZerocopyDone,
+};
+use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::sys::{Event, Interest};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+/// How long what is held back waits for a visitor.
+const PATIENCE: u64 = 500_000;
+
+/// What a link or listener is known by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum RingId {
+    End(usize, usize),
+    Door(usize),
+}
+
+/// How a direction of a link ends behind its last byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Close {
+    /// The sender has closed its end.
+    Fin,
+    /// The link was cut, or the sender has closed its end with bytes that it had not read.
+    Reset,
+}
+
+/// One direction of a link.
+#[derive(Debug, Default)]
+struct Lane {
+    bytes: VecDeque<u8>,
+    /// So many of the bytes have arrived.
+    arrived: usize,
+    close: Option<Close>,
+    /// Something was sent before.
+    used: bool,
+    /// The end of the stream has arrived as well.
+    closed: bool,
+}
+
+impl Lane {
+    fn moves(&self) -> bool {
+        self.arrived < self.bytes.len() || (self.close.is_some() && !self.closed)
+    }
+
+    fn end(&mut self, close: Close) {
+        if self.close.is_none() {
+            self.close = Some(close);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Making {
+    Dialing,
+    Made,
+    Refused,
+}
+
+/// A link: what its ends, 0 that dialed and 1 that accepted, share.
+#[derive(Debug)]
+struct Pipe {
+    making: Making,
+    addrs: [SocketAddr; 2],
+    /// What each end sends.
+    lanes: [Lane; 2],
+    /// The ends that are not closed.
+    open: [bool; 2],
+    /// Most bytes that are under way in each direction.
+    room: usize,
+    /// What each end sent without a copy and the link still uses, by its number; and the numbers of
+    /// what it does not use any more.
+    lent: [VecDeque<(u32, Vec<Lent>)>; 2],
+    done: [VecDeque<u32>; 2],
+    calls: [u32; 2],
+}
+
+/// Memory that an application lent: where it is, and what was in it when it was sent.
+#[derive(Debug)]
+struct Lent(*const u8, Vec<u8>);
+
+// SAFETY: what it points to is looked at by the one thread of a world only.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// The application must not have changed it meanwhile.
+    fn check(&self) {
+        // SAFETY: the oracle keeps all buffers of operations.
+        let now = unsafe { std::slice::from_raw_parts(self.0, self.1.len()) };
+        assert!(now == &self.1[..], "a buffer that is still being sent was given back");
+    }
+}
+
+#[derive(Debug)]
+struct Doorway {
+    at: SocketAddr,
+    waiting: VecDeque<usize>,
+}
+
+/// What the world knows of one engine.
+#[derive(Debug, Default)]
+struct Watch {
+    watched: BTreeMap<RingId, (u64, Interest)>,
+    timer: Option<u64>,
+    visit: Option<u64>,
+}
+
+/// All links and listeners, and the time.
+#[derive(Debug)]
+pub(super) struct World {
+    start: Instant,
+    pub(super) nanos: u64,
+    pub(super) random: Random,
+    pipes: Vec<Option<Pipe>>,
+    doors: Vec<Option<Doorway>>,
+    watches: Vec<Watch>,
+    port: u16,
+}
+
+impl World {
+    pub(super) fn new(start: Instant, random: Random) -> Arc<Mutex<Self>> {
+        let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
+        Arc::new(Mutex::new(Self { start, nanos: 0, random, pipes, doors, watches, port: 1000 }))
+    }
+
+    /// How many links have an end that is not closed, and how many listeners there are.
+    pub(super) fn left(&self) -> (usize, usize) {
+        (self.pipes.iter().flatten().count(), self.doors.iter().flatten().count())
+    }
+
+    /// Lets something happen on a link, any of them: bytes arrive, or it is made, refused or
+    /// ended. With `all`, everything that is under way on it arrives. False if nothing is under
+    /// way on any link.
+    pub(super) fn something_arrives(&mut self, all: bool) -> bool {
+        let count = self.pipes.len();
+        if count == 0 {
+            return false;
+        }
+        let first = self.random.below(count * 2);
+        for index in 0..count * 2 {
+            let (id, side) = ((first + index) % (count * 2) / 2, (first + index) % 2);
+            let Some(pipe) = &mut self.pipes[id] else { continue };
+            if pipe.making == Making::Dialing {
+                let to = pipe.addrs[1];
+                let is_open = pipe.open[0];
+                let door = self.doors.iter_mut().flatten().find(|door| door.at == to);
+                match door.filter(|_| is_open) {
+                    Some(door) => {
+                        pipe.making = Making::Made;
+                        pipe.open[1] = true;
+                        door.waiting.push_back(id);
+                    }
+                    None => pipe.making = Making::Refused,
+                }
+                return true;
+            }
+            if !pipe.lent[side].is_empty() && (all || self.random.one_in(3)) {
+                // The link is done with calls in any order.
+                let at = self.random.below(pipe.lent[side].len());
+                if let Some((number, lent)) = pipe.lent[side].remove(at) {
+                    lent.iter().for_each(Lent::check);
+                    pipe.done[side].push_back(number);
+                }
+                return true;
+            }
+            let lane = &mut pipe.lanes[side];
+            if !lane.moves() {
+                continue;
+            }
+            let left = lane.bytes.len() - lane.arrived;
+            let part = match self.random.below(8) {
+                _ if all => left,
+                0 => left.min(1 + self.random.below(40)),
+                1..3 => 1 + self.random.below(left.max(1)),
+                _ => left,
+            };
+            lane.arrived += part.min(left);
+            if lane.arrived == lane.bytes.len() && lane.close.is_some() {
+                lane.closed = true;
+                if lane.close == Some(Close::Reset) {
+                    // A reset overtakes what was not read.
+                    lane.bytes.clear();
+                    lane.arrived = 0;
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Cuts a link between two addresses, if there is one: from each direction a part of what is
+    /// under way gets lost, and all behind it. Returns whether there was one.
+    pub(super) fn cut(&mut self, one: SocketAddr, other: SocketAddr) -> bool {
+        let between = |pipe: &Pipe| {
+            let [from, to] = pipe.addrs;
+            (from.ip() == one.ip() && to.ip() == other.ip())
+                || (from.ip() == other.ip() && to.ip() == one.ip())
+        };
+        let mut any = false;
+        for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
+            if pipe.making == Making::Dialing {
+                pipe.making = Making::Refused;
+            }
+            for lane in &mut pipe.lanes {
+                let lost = lane.bytes.len() - lane.arrived;
+                let kept = lane.arrived + self.random.below(lost + 1);
+                lane.bytes.truncate(kept);
+                lane.end(Close::Reset);
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// The time of the next timer or ordered visit of any engine.
+    pub(super) fn next_event(&self) -> Option<u64> {
+        self.watches.iter().flat_map(|watch| [watch.timer, watch.visit]).flatten().min()
+    }
+
+    /// Whether an engine's visitor was ordered for now or before.
+    pub(super) fn takes_visit(&mut self, node: usize) -> bool {
+        let nanos = self.nanos;
+        self.watches[node].visit.take_if(|at| *at <= nanos).is_some()
+    }
+
+    /// An engine is gone: it watches nothing any more.
+    pub(super) fn ended(&mut self, node: usize) {
+        let watch = std::mem::take(&mut self.watches[node]);
+        assert!(watch.watched.is_empty(), "{watch:?}");
+    }
+
+    fn is_ready(&self, id: RingId, interest: Interest) -> Option<(bool, bool)> {
+        let (id, side) = match id {
+            RingId::Door(id) => {
+                let waits = self.doors[id].as_ref().is_some_and(|door| !door.waiting.is_empty());
+                return waits.then_some((true, false));
+            }
+            RingId::End(id, side) => (id, side),
+        };
+        let pipe = self.pipes[id].as_ref()?;
+        let inward = &pipe.lanes[1 - side];
+        let ended = inward.closed || pipe.making == Making::Refused;
+        let read = (interest.read && inward.arrived > 0) || !pipe.done[side].is_empty();
+        let room = pipe.making == Making::Made && pipe.lanes[side].bytes.len() < pipe.room;
+        let write = interest.write && room;
+        (read || write || ended).then_some((read || ended, write || ended))
+    }
+}
+
+/// What an engine stands on here.
+#[derive(Clone, Debug)]
+pub(super) struct Rings {
+    world: Arc<Mutex<World>>,
+    /// The engine's number in the world.
+    node: usize,
+    /// Many links are sent to and received from together.
+    together: bool,
+}
+
+fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Rings {
+    pub(super) fn new(world: &Arc<Mutex<World>>, together: bool) -> Self {
+        let mut inside = look(world);
+        inside.watches.push(Watch::default());
+        Self { world: world.clone(), node: inside.watches.len() - 1, together }
+    }
+
+    pub(super) fn node(&self) -> usize {
+        self.node
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        look(&self.world)
+    }
+}
+
+impl LinkClock for Rings {
+    fn now(&self) -> Instant {
+        let mut world = self.world();
+        world.nanos += 50;
+        world.start + Duration::from_nanos(world.nanos)
+    }
+}
+
+/// Comes when the world's clock says so.
+#[derive(Debug)]
+pub(super) struct RingVisits {
+    net: Rings,
+    seen: u64,
+}
+
+impl LateVisits for RingVisits {
+    fn order(&mut self, done: u64) -> bool {
+        let mut world = self.net.world();
+        let at = world.nanos + PATIENCE;
+        let visit = &mut world.watches[self.net.node].visit;
+        if visit.is_none() {
+            *visit = Some(at);
+            self.seen = done;
+        }
+        true
+    }
+
+    fn is_needed(&self, done: u64) -> bool {
+        self.seen == done
+    }
+}
+
+impl LinkPoller<RingId> for Rings {
+    fn add(&self, id: RingId, token: u64, interest: Interest) -> Result {
+        let mut world = self.world();
+        let before = world.watches[self.node].watched.insert(id, (token, interest));
+        assert!(before.is_none(), "{id:?} is watched twice");
+        Ok(())
+    }
+
+    fn modify(&self, id: RingId, token: u64, interest: Interest) -> Result {
+        let mut world = self.world();
+        let before = world.watches[self.node].watched.insert(id, (token, interest));
+        assert!(before.is_some(), "{id:?} was not watched");
+        Ok(())
+    }
+
+    fn remove(&self, id: RingId) {
+        self.world().watches[self.node].watched.remove(&id);
+    }
+}
+
+impl Net for Rings {
+    type Link = RingEnd;
+    type Listener = RingDoor;
+    type Poller = Self;
+    type Visits = RingVisits;
+    type Aside = ();
+
+    fn poller(&self) -> &Self {
+        self
+    }
+
+    fn poll(&self, events: &mut Vec<Event>) {
+        let world = &mut *self.world();
+        for (&id, &(token, interest)) in &world.watches[self.node].watched {
+            if let Some((readable, writable)) = world.is_ready(id, interest) {
+                events.push(Event { token, readable, writable });
+            }
+        }
+        // What has happened may become known later.
+        events.retain(|_| world.random.below(8) > 0);
+        let watch = &world.watches[self.node];
+        if watch.timer.is_some_and(|at| at <= world.nanos) {
+            events.push(Event { token: TIMER_TOKEN, readable: true, writable: false });
+        }
+        if events.len() > 1 {
+            let middle = world.random.below(events.len());
+            events.rotate_left(middle);
+        }
+    }
+
+    fn is_ring(&self) -> bool {
+        self.together
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        -1
+    }
+
+    fn set_timer(&self, delay: Duration) {
+        let mut world = self.world();
+        let at = world.nanos + delay.as_nanos() as u64;
+        world.watches[self.node].timer = Some(at);
+    }
+
+    fn clear_timer(&self) {
+        self.world().watches[self.node].timer = None;
+    }
+
+    fn visits(&self, _engine: Weak<Engine<Self>>) -> Result<RingVisits> {
+        Ok(RingVisits { net: self.clone(), seen: 0 })
+    }
+
+    fn dial(&self, local: &SocketAddr, _keep_port: bool, to: &SocketAddr) -> Result<RingEnd> {
+        let mut world = self.world();
+        world.port += 1;
+        let from = SocketAddr::new(local.ip(), world.port);
+        let room = 1024 << world.random.below(7);
+        let pipe = Pipe {
+            making: Making::Dialing,
+            addrs: [from, *to],
+            lanes: Default::default(),
+            open: [true, false],
+            room,
+            lent: Default::default(),
+            done: Default::default(),
+            calls: [0; 2],
+        };
+        let id = match world.pipes.iter().position(Option::is_none) {
+            Some(id) => {
+                world.pipes[id] = Some(pipe);
+                id
+            }
+            None => {
+                world.pipes.push(Some(pipe));
+                world.pipes.len() - 1
+            }
+        };
+        Ok(RingEnd { net: self.clone(), pipe: id, side: 0 })
+    }
+
+    fn listen(&self, at: &SocketAddr) -> Result<(RingDoor, SocketAddr)> {
+        let mut world = self.world();
+        let mut at = *at;
+        if at.port() == 0 {
+            world.port += 1;
+            at.set_port(world.port);
+        }
+        if world.doors.iter().flatten().any(|door| door.at == at) {
+            return Err(Error::ADDRINUSE);
+        }
+        world.doors.push(Some(Doorway { at, waiting: VecDeque::new() }));
+        let id = world.doors.len() - 1;
+        Ok((RingDoor { net: self.clone(), id }, at))
+    }
+}
+
+/// Where others can dial.
+#[derive(Debug)]
+pub(super) struct RingDoor {
+    net: Rings,
+    id: usize,
+}
+
+impl LinkListener for RingDoor {
+    type Link = RingEnd;
+
+    fn id(&self) -> RingId {
+        RingId::Door(self.id)
+    }
+
+    fn accept(&self) -> Result<(RingEnd, SocketAddr)> {
+        let mut world = self.net.world();
+        let door = world.doors[self.id].as_mut().expect("a door is open as long as this value");
+        let pipe = door.waiting.pop_front().ok_or(Error::AGAIN)?;
+        let from = world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0]).ok_or(Error::AGAIN)?;
+        Ok((RingEnd { net: self.net.clone(), pipe, side: 1 }, from))
+    }
+}
+
+impl Drop for RingDoor {
+    fn drop(&mut self) {
+        let door = self.net.world().doors[self.id].take();
+        // Who was not accepted is hung up on.
+        for pipe in door.into_iter().flat_map(|door| door.waiting) {
+            drop(RingEnd { net: self.net.clone(), pipe, side: 1 });
+        }
+    }
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(super) struct RingEnd {
+    net: Rings,
+    pipe: usize,
+    side: usize,
+}
+
+impl RingEnd {
+    fn with<R>(&self, work: impl FnOnce(&mut Pipe, &mut Random) -> R) -> R {
+        let world = &mut *self.net.world();
+        let pipe = world.pipes[self.pipe].as_mut().expect("a link is there as long as its ends");
+        work(pipe, &mut world.random)
+    }
+
+    /// Moves bytes that have arrived to `each` piece of room.
+    fn take<'a>(&self, rooms: impl Iterator<Item = &'a mut [u8]>) -> Result<usize> {
+        self.with(|pipe, random| {
+            if pipe.making == Making::Refused {
+                return Err(Error::CONNREFUSED);
+            }
+            let lane = &mut pipe.lanes[1 - self.side];
+            if lane.arrived == 0 {
+                return match lane.close {
+                    Some(Close::Fin) if lane.closed => Ok(0),
+                    Some(Close::Reset) if lane.closed => Err(Error::CONNRESET),
+                    _ => Err(Error::AGAIN),
+                };
+            }
+            // Now and then a call gives less than there is.
+            let mut most = lane.arrived;
+            if random.below(16) == 0 {
+                most = 1 + random.below(most);
+            }
+            let mut taken = 0;
+            for room in rooms {
+                let part = room.len().min(most - taken);
+                let (one, two) = lane.bytes.as_slices();
+                let of_one = part.min(one.len());
+                room[..of_one].copy_from_slice(&one[..of_one]);
+                room[of_one..part].copy_from_slice(&two[..part - of_one]);
+                lane.bytes.drain(..part);
+                taken += part;
+                if taken == most {
+                    break;
+                }
+            }
+            lane.arrived -= taken;
+            Ok(taken)
+        })
+    }
+
+    fn put<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> Result<usize> {
+        self.with(|pipe, random| {
+            match pipe.making {
+                Making::Dialing => return Err(Error::AGAIN),
+                Making::Refused => return Err(Error::CONNREFUSED),
+                Making::Made => {}
+            }
+            let inward = &pipe.lanes[1 - self.side];
+            if inward.closed && inward.close == Some(Close::Reset) {
+                return Err(Error::CONNRESET);
+            }
+            let lane = &mut pipe.lanes[self.side];
+            let mut room = pipe.room.saturating_sub(lane.bytes.len());
+            if room == 0 {
+                return Err(Error::AGAIN);
+            }
+            // The first call on a new link is taken whole, as by a socket.
+            if std::mem::replace(&mut lane.used, true) && random.below(32) == 0 {
+                room = 1 + random.below(room);
+            }
+            let mut taken = 0;
+            for part in parts {
+                let part = &part[..part.len().min(room - taken)];
+                if lane.close.is_none() {
+                    lane.bytes.extend(part);
+                    if part.len() > 40
+                        && super::planted() == Some(super::Planted::WrongByte)
+                        && let Some(last) = lane.bytes.back_mut()
+                    {
+                        *last ^= 1;
+                    }
+                }
+                taken += part.len();
+                if taken == room {
+                    break;
+                }
+            }
+            if !pipe.open[1 - self.side] {
+                // Nobody is there any more, which the answer to these bytes says.
+                lane.bytes.clear();
+                lane.arrived = 0;
+                pipe.lanes[1 - self.side].close = Some(Close::Reset);
+            }
+            Ok(taken)
+        })
+    }
+}
+
+impl ByteLink for RingEnd {
+    type Id = RingId;
+
+    fn id(&self) -> RingId {
+        RingId::End(self.pipe, self.side)
+    }
+
+    fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        self.take(std::iter::once(room))
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<usize> {
+        self.put(std::iter::once(bytes))
+    }
+
+    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize> {
+        let message = list.message();
+        // SAFETY: the message points to as many vectors, whose memory is alive and not in use by
+        // this function's contract.
+        let rooms = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
+        self.take(rooms.iter().map(|one| {
+            // SAFETY: as above.
+            unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) }
+        }))
+    }
+
+    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize> {
+        let message = list.message();
+        // SAFETY: the message points to as many vectors, whose memory is alive by this function's
+        // contract.
+        let parts = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
+        let parts = parts.iter().map(|one| {
+            // SAFETY: as above.
+            unsafe { std::slice::from_raw_parts(one.iov_base.cast::<u8>(), one.iov_len) }
+        });
+        if way != Way::Uncopied {
+            return self.put(parts);
+        }
+        let taken = self.put(parts.clone())?;
+        let mut left = taken;
+        let lent = parts.map(|part| {
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            Lent(part.as_ptr(), part.to_vec())
+        });
+        let lent = lent.collect();
+        self.with(|pipe, _| {
+            pipe.lent[self.side].push_back((pipe.calls[self.side], lent));
+            pipe.calls[self.side] += 1;
+        });
+        Ok(taken)
+    }
+
+    fn take_error(&self) -> Result {
+        self.with(|pipe, _| match pipe.making {
+            Making::Refused => Err(Error::CONNREFUSED),
+            _ => Ok(()),
+        })
+    }
+
+    fn peer_addr(&self) -> Result<SocketAddr> {
+        Ok(self.with(|pipe, _| pipe.addrs[1 - self.side]))
+    }
+
+    fn set_zerocopy(&self) -> Result {
+        Ok(())
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
+        Ok(ZerocopyDone { low: done, high: done, copied: false })
+    }
+
+    fn reset_when_closed(&self) {
+        self.with(|pipe, _| {
+            let lane = &mut pipe.lanes[self.side];
+            lane.bytes.truncate(lane.arrived);
+            lane.end(Close::Reset);
+            pipe.lent[self.side].clear();
+        });
+    }
+
+    fn shutdown(&self) {
+        self.with(|pipe, _| {
+            pipe.lanes[self.side].end(Close::Fin);
+            let inward = &mut pipe.lanes[1 - self.side];
+            inward.end(Close::Fin);
+            inward.closed = true;
+        });
+    }
+}
+
+impl Drop for RingEnd {
+    fn drop(&mut self) {
+        let world = &mut *self.net.world();
+        for watch in &mut world.watches {
+            watch.watched.remove(&RingId::End(self.pipe, self.side));
+        }
+        let Some(pipe) = &mut world.pipes[self.pipe] else { return };
+        pipe.open[self.side] = false;
+        pipe.lent[self.side].clear();
+        // Who closes with something unread says so to the other end.
+        let inward = &pipe.lanes[1 - self.side];
+        let unread = inward.arrived > 0;
+        pipe.lanes[self.side].end(if unread { Close::Reset } else { Close::Fin });
+        if pipe.open == [false, false] {
+            world.pipes[self.pipe] = None;
+        }
+    }
+}
+
+/// The address of a node.
+pub(super) fn address(node: usize) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 0, 1 + node as u8), 7000).into()
+}
