@@ -289,7 +289,7 @@ impl Registry {
         !self.hooks.is_empty()
     }
 
-    /// The same without a word.
+    /// The hooks that `FI_HOOK` names and that are there, in its order, without a line in the log.
     pub(super) fn layers(&self) -> Vec<Layer> {
         let hooks = self.hooks.iter().filter_map(|name| self.hook(name));
         let layer =
@@ -428,9 +428,9 @@ fn parse_hooks(list: &str) -> Vec<String> {
 enum Refused {
     /// A library that it is linked to is not there: its name.
     Needs(String),
-    /// It found nothing on this host that it could work with.
+    /// The provider found nothing on this host that it could work with.
     Nothing,
-    /// Something is wrong with it.
+    /// Something is wrong with the plug-in.
     Unusable(String),
 }
 

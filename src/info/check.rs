@@ -402,7 +402,7 @@ fn answer_caps(wanted: u64, offer: &InfoBuf) -> u64 {
     implied_caps(wanted, offered)
 }
 
-/// The same for what is asked of one side, which may be nothing.
+/// The capabilities that follow from what is asked of one side, which may be nothing.
 fn implied_caps(wanted: u64, offered: u64) -> u64 {
     let mut caps = wanted & offered & (PRIMARY_CAPS | MODIFIER_CAPS);
     caps |= offered & !(PRIMARY_CAPS | MODIFIER_CAPS | ON_REQUEST);

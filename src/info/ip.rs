@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// What tells one IP provider from another.
 pub struct IpProvider<'a> {
-    /// Its name, which is also that of fabric and domain for addresses that
+    /// The provider's name, which is also that of fabric and domain for addresses that
     /// belong to no interface.
     pub name: &'a CStr,
     /// What it offers, per kind of endpoint, in the order of the answer.

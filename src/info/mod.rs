@@ -40,7 +40,7 @@ pub const fn version(major: u32, minor: u32) -> u32 {
 /// In the flags of fi_getinfo, beside those of the API: a utility provider asks, not an
 /// application. The library takes these four for what providers ask of it.
 pub const GETINFO_INTERNAL: u64 = 1 << 58;
-/// As above: ask core providers only.
+/// A flag of fi_getinfo between libraries: ask core providers only.
 pub const CORE_PROV_ONLY: u64 = 1 << 59;
 /// Set by providers that link others: ask hidden providers as well.
 pub const GETINFO_HIDDEN: u64 = 1 << 60;

@@ -18,7 +18,7 @@ pub struct Nic {
     pub device: Device,
     /// Where on the PCI bus it is, if it is on one.
     pub pci: Option<Pci>,
-    /// Its link.
+    /// The card's link.
     pub link: NicLink,
 }
 

@@ -136,7 +136,7 @@ pub struct TransferArgs {
     pub ignore: u64,
     /// Remote memory, of remote accesses.
     pub raddr: u64,
-    /// Its key.
+    /// The region's key.
     pub key: u64,
     /// The request's context.
     pub context: *mut c_void,

@@ -33,9 +33,9 @@ use error::Result;
 /// What a hook does about calls. It lives as long as anything opened through the
 /// fabric it was installed on; any thread may call it.
 pub trait Hook: Sized + Send + Sync + 'static {
-    /// Its short name, as in `FI_HOOK`.
+    /// The hook's short name, as in `FI_HOOK`.
     const NAME: &'static str;
-    /// What it keeps from the beginning of a call to its end.
+    /// What the hook keeps from the beginning of a call to its end.
     type Entry;
 
     /// The hook for one fabric, whose provider's name `log` logs in.

@@ -244,7 +244,7 @@ pub(crate) fn max_atomic_bytes() -> usize {
 
 /// Bytes of elements that one atomic operation can have.
 ///
-/// None of 16 bytes: the original's target does not survive them.
+/// Elements of 16 bytes cannot be had: the original's target does not survive them.
 pub(crate) fn max_atomic(operation: Operation) -> usize {
     if operation.size() >= 16 {
         return 0;

@@ -25,10 +25,10 @@ pub const OP_HEADER_VERSION: u8 = 2;
 /// In connection data, where others have zeros: the sender has this library, which takes
 /// messages of no bytes by rendezvous.
 const OURS: u8 = 0x68;
-/// The same, and it takes notices of multicast groups.
+/// The byte by which this library says who it is, and that it takes notices of multicast groups.
 const KNOWS_MULTICAST: u8 = 0x67;
 
-/// That byte.
+/// The byte by which this library says who it is, and what it knows.
 fn kin(ours: bool, multicast: bool) -> u8 {
     match (multicast, ours) {
         (true, _) => KNOWS_MULTICAST,
@@ -130,9 +130,9 @@ fn other_order(byte: u8) -> Option<bool> {
 pub enum FlowControl {
     /// An old peer, which does not say.
     Unstated = 0,
-    /// They do.
+    /// Credits hold messages back.
     On = 1,
-    /// They do not: the core provider holds messages back by itself.
+    /// No credits: the core provider holds messages back by itself.
     Off = 2,
 }
 
@@ -155,7 +155,7 @@ pub struct Call {
     pub flow_control: FlowControl,
     /// Bytes of the largest eager message; the same on both sides.
     pub eager_limit: u32,
-    /// Its receive buffers.
+    /// How many receive buffers the sender of this has.
     pub rx_size: u32,
     /// How packets to it name the connection.
     pub conn_id: u64,
@@ -163,22 +163,22 @@ pub struct Call {
     pub contexts: Contexts,
     /// The authorization key; empty if there is none.
     pub key: Vec<u8>,
-    /// It is in the version of this library, whether it has to be or not.
+    /// The data are in the version of this library, whether it has to be or not.
     pub own: bool,
     /// The caller's byte order is not ours.
     pub swapped: bool,
-    /// It has this library, of a release that says so.
+    /// The peer has this library, of a release that says so.
     pub ours: bool,
-    /// It takes notices of multicast groups.
+    /// The peer takes notices of multicast groups.
     pub multicast: bool,
 }
 
 /// Why a call cannot be answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadCall {
-    /// It makes no sense, or is of another version.
+    /// The data make no sense, or are of another version.
     Malformed(&'static str),
-    /// It would do if it were in [`OWN_CM_VERSION`].
+    /// The data would do if they were in [`OWN_CM_VERSION`].
     OtherOrder,
 }
 
@@ -269,15 +269,15 @@ impl Call {
 pub struct Accept {
     /// How packets to the side that accepts name the connection.
     pub conn_id: u64,
-    /// Its receive buffers.
+    /// How many receive buffers the sender of this has.
     pub rx_size: u32,
     /// Whether it wants credits.
     pub flow_control: FlowControl,
     /// The byte order of the side that accepts is not the caller's.
     pub swapped: bool,
-    /// It has this library, of a release that says so.
+    /// The peer has this library, of a release that says so.
     pub ours: bool,
-    /// It takes notices of multicast groups, and the caller said that it does.
+    /// The peer takes notices of multicast groups, and the caller said that it does.
     pub multicast: bool,
 }
 
@@ -320,7 +320,7 @@ impl Accept {
 /// Why a call is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// It does not say, or not in a way we know.
+    /// The refusal does not say why, or not in a way we know.
     Unspecified = 0,
     /// The two do not fit together.
     Refused = 1,
@@ -378,13 +378,13 @@ pub enum Kind {
     RndvReadDone = 3,
     /// An atomic operation.
     Atomic = 4,
-    /// Its result.
+    /// The result of an atomic operation.
     AtomicResponse = 5,
     /// Receive buffers are free again.
     Credit = 6,
     /// Where the message announced is to be written.
     RndvWriteTo = 7,
-    /// It is written.
+    /// The message is written to the receiver's memory.
     RndvWriteDone = 8,
 }
 
@@ -454,7 +454,7 @@ impl AtomicHeader {
 /// The headers of a packet, as far as kinds use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Its kind.
+    /// The packet's kind.
     pub kind: Kind,
     /// Bytes of this segment.
     pub seg_size: u16,
@@ -483,9 +483,9 @@ pub struct Header {
 pub struct Plain<'a> {
     /// How the receiver named the connection.
     pub conn_id: u64,
-    /// Its tag, if it has one.
+    /// The message's tag, if it has one.
     pub tag: Option<u64>,
-    /// Its bytes.
+    /// The message's bytes.
     pub body: &'a [u8],
 }
 
@@ -513,7 +513,7 @@ impl Header {
         self.write_to(bytes.first_chunk_mut().expect("packets have room for a header"));
     }
 
-    /// The same, where there is no doubt.
+    /// Writes the header to the start of a packet, which is known to have room.
     #[inline(always)]
     pub fn write_to(&self, header: &mut [u8; HEADER_LEN]) {
         let [s0, s1] = self.seg_size.to_ne_bytes();
@@ -544,7 +544,7 @@ impl Header {
         Self::read_as(packet, false)
     }
 
-    /// The same of a packet from a peer of the other byte order.
+    /// Reads a packet from a peer of the other byte order.
     #[cold]
     pub fn read_swapped(packet: &[u8]) -> Parsed<(Self, &[u8])> {
         Self::read_as(packet, true)
@@ -657,7 +657,7 @@ impl Header {
         self.op == OP_TAGGED
     }
 
-    /// Its remote CQ data, if it has some.
+    /// The message's remote CQ data, if it has some.
     #[inline]
     pub fn cq_data(&self) -> Option<u64> {
         (self.flags & REMOTE_CQ_DATA != 0).then_some(self.data)

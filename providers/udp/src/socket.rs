@@ -97,7 +97,7 @@ impl Socket {
         Ok(())
     }
 
-    /// It does not any more.
+    /// Leaves a multicast group at an interface.
     pub(crate) fn hear_no_more(&self, group: &SocketAddr, local: &SocketAddr) {
         // Not to be in it is what is wanted.
         let _ = match (group, local) {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 /// Where a device is.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct CpuPlace {
-    /// Its folder in sysfs, which names the bridges on the way to it.
+    /// The device's folder in sysfs, which names the bridges on the way to it.
     path: PathBuf,
-    /// Its NUMA node.
+    /// The device's NUMA node.
     node: Option<u32>,
 }
 
 impl CpuPlace {
-    /// That of what is behind a path in sysfs, if there is something.
+    /// The place of the device behind a path in sysfs, if there is one.
     pub(crate) fn of(link: &Path) -> Option<Self> {
         let path = fs::canonicalize(link).ok()?;
         let node = fs::read_to_string(path.join("numa_node")).ok();
@@ -23,7 +23,7 @@ impl CpuPlace {
         Some(Self { path, node })
     }
 
-    /// That of the device at a PCI address like `0000:3b:00.0`, or `3b:00.0`.
+    /// The place of the device at a PCI address like `0000:3b:00.0`, or `3b:00.0`.
     pub(crate) fn of_pci(address: &str) -> Option<Self> {
         let whole = match address.matches(':').count() {
             1 => format!("0000:{address}"),
@@ -32,7 +32,7 @@ impl CpuPlace {
         Self::of(&Path::new("/sys/bus/pci/devices").join(whole))
     }
 
-    /// That of the processor that this thread runs on.
+    /// The place of the processor that this thread runs on.
     pub(crate) fn here() -> Option<Self> {
         let (mut cpu, mut node) = (0u32, 0u32);
         // SAFETY: the call writes two numbers; the third argument is not used any more.

@@ -29,7 +29,7 @@ pub(crate) struct VerbsEp {
     at: u32,
     /// Where fi_connect goes without an address.
     dest: Option<Addr>,
-    /// It has no connection (FI_EP_DGRAM).
+    /// The endpoint has no connection (FI_EP_DGRAM).
     datagrams: bool,
     /// FI_OPT_FI_HMEM_P2P, with FI_HMEM.
     p2p: Option<AtomicI32>,
@@ -40,7 +40,7 @@ impl VerbsEp {
         Self { engine, at, dest, datagrams: false, p2p: None }
     }
 
-    /// The same for buffers in memory of accelerators (FI_HMEM).
+    /// The endpoint, whose buffers may be in memory of accelerators (FI_HMEM).
     pub(crate) fn with_hmem(self) -> Self {
         Self { p2p: Some(AtomicI32::new(FI_HMEM_P2P_ENABLED)), ..self }
     }

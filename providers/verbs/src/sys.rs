@@ -108,13 +108,13 @@ impl Device {
         unsafe { &*self.0.as_ref().device }
     }
 
-    /// Its name.
+    /// The device's name.
     pub(crate) fn name(&self) -> &'static CStr {
         // SAFETY: a C string that lives as long as the device, which stays open.
         unsafe { CStr::from_ptr(raw::ibv_get_device_name(self.0.as_ref().device)) }
     }
 
-    /// Its directory in sysfs.
+    /// The device's directory in sysfs.
     pub(crate) fn path(&self) -> &CStr {
         // SAFETY: the library ends the text with a zero byte.
         unsafe { CStr::from_ptr(self.device().ibdev_path.as_ptr()) }
@@ -251,7 +251,7 @@ impl Device {
 pub(crate) enum DeviceEvent {
     /// The first message came to the queue pair with this number.
     FirstMessage(u32),
-    /// That queue pair does not work any more.
+    /// The queue pair of this number does not work any more.
     PairFailed(u32),
     /// Completions were lost.
     QueueFailed,
@@ -259,7 +259,7 @@ pub(crate) enum DeviceEvent {
     Failed,
     /// A port works.
     PortUp(i32),
-    /// It does not.
+    /// A port does not carry traffic.
     PortDown(i32),
     Other,
 }
@@ -512,12 +512,12 @@ impl WorkDone {
         Self(unsafe { std::mem::zeroed() })
     }
 
-    /// That of a request of a device that works no more.
+    /// The completion of a request of a device that works no more.
     pub(crate) fn dead() -> Self {
         Self::failed(raw::ibv_wc_status::IBV_WC_FATAL_ERR)
     }
 
-    /// That of a request which the device did not take.
+    /// The completion of a request which the device did not take.
     pub(crate) fn lost() -> Self {
         Self::failed(raw::ibv_wc_status::IBV_WC_GENERAL_ERR)
     }
@@ -714,7 +714,7 @@ pub(crate) struct How {
 /// A work request to be posted.
 pub(crate) struct WorkRequest {
     wr: raw::ibv_send_wr,
-    /// Its memory.
+    /// The request's memory.
     pub(crate) sges: [Sge; IOV_LIMIT],
 }
 
@@ -830,7 +830,7 @@ impl QpSpec<'_> {
 pub(crate) struct Qp<'a>(NonNull<raw::ibv_qp>, PhantomData<&'a ()>);
 
 impl Qp<'_> {
-    /// Its number.
+    /// The queue pair's number.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: open.
         unsafe { self.0.as_ref().qp_num }
@@ -851,7 +851,7 @@ impl Qp<'_> {
     /// If that fails, how many were posted all the same.
     ///
     /// # Safety
-    /// Their memory stays the library's until their completion, or until the return
+    /// The requests' memory stays the library's until their completion, or until the return
     /// for those that are sent inline.
     #[inline(always)]
     pub(crate) unsafe fn post(
@@ -1096,7 +1096,7 @@ impl CmId {
         NonNull::new(unsafe { self.id.as_ref().verbs }).map(Device)
     }
 
-    /// Its own address, if it is bound to one.
+    /// The connection's own address, if it is bound to one.
     pub(crate) fn local(&self) -> Option<Addr> {
         // SAFETY: every view of the union starts with the family, and the storage
         // is as long as any address.
@@ -1124,7 +1124,7 @@ impl CmId {
         Ok(attr.cap.max_inline_data)
     }
 
-    /// Its queue pair, once it has one.
+    /// The connection's queue pair, once it has one.
     pub(crate) fn qp(&self) -> Result<Qp<'_>> {
         // SAFETY: the identifier is open; its queue pair lives as long.
         let qp = NonNull::new(unsafe { self.id.as_ref().qp }).ok_or(Error::NOTCONN)?;
@@ -1201,7 +1201,7 @@ pub(crate) enum CmKind {
     Request,
     Established,
     Rejected,
-    /// It could not be made: nobody there, no way, no answer.
+    /// The connection could not be made: nobody there, no way, no answer.
     Failed,
     Disconnected,
     /// The device goes away.

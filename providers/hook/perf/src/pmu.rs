@@ -35,7 +35,7 @@ impl Meter {
     /// Nanoseconds, which are always there.
     pub(crate) const CLOCK: Self = Self(None);
 
-    /// That event's counter; the error of a system that does not give it to programs.
+    /// The counter of an event; the error of a system that does not give it to programs.
     pub(crate) fn new(event: PmuEvent) -> Result<Self> {
         let opened = Counter::open(event);
         COUNTERS.with(|counters| {

@@ -392,7 +392,7 @@ impl Ep {
         }
     }
 
-    /// The same, when what came before is dealt with. What it takes does not depend on
+    /// Ends a connection, when what came on it before is dealt with. What that takes does not depend on
     /// how many other connections there are.
     pub(super) fn end(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };

@@ -52,7 +52,7 @@ pub(super) struct Conn {
     pub(super) announced: usize,
     /// Messages that arrive in segments.
     pub(super) partial: Vec<Partial>,
-    /// It is on the endpoint's list of stalled ones.
+    /// The connection is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
     /// Transfers that are not complete, those that wait too.
     pub(super) ops: usize,
@@ -60,7 +60,7 @@ pub(super) struct Conn {
     pub(super) atomics: usize,
     /// The first that waits does so for all before it to complete (FI_FENCE).
     pub(super) fenced: bool,
-    /// It is called in this library's version of connection data.
+    /// The peer is called in this library's version of connection data.
     pub(super) own: bool,
     /// The peer's byte order is not ours.
     pub(super) swapped: bool,
@@ -128,7 +128,7 @@ impl Conn {
         self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
     }
 
-    /// It is the next to go again.
+    /// A transfer that was taken out is the next to go again.
     pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
         let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
         queue.push_front(waiting);

@@ -36,7 +36,7 @@ const FIRST_RX_BUFFERS: usize = 16;
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// Its own address; the port may be 0 until it listens.
+    /// The endpoint's own address; the port may be 0 until it listens.
     pub(crate) local: Addr,
     /// What the application asked for.
     pub(crate) attr: RdmAttr,

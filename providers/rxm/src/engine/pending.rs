@@ -24,11 +24,11 @@ pub(crate) enum Body {
     Whole(Box<[u8]>),
     /// All of it, in the buffer it came in, behind the header.
     InPacket(Buf, usize),
-    /// It is arriving in segments.
+    /// The message is arriving in segments.
     Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
-    /// It is to be fetched.
+    /// The message is to be fetched from its sender.
     AtSender { conn: u32, header: Header, places: RemoteSegments, early: Early },
-    /// Its connection ended before it was here.
+    /// The message's connection ended before the message was here.
     Lost,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Packet {
     pub(super) conn: u32,
     /// The connection it came on ([`came_on`]).
     pub(super) source: u64,
-    /// It is a tagged message and nothing else: the packets that version 1.17 of
+    /// The packet is a tagged message and nothing else: the packets that version 1.17 of
     /// the original sends tagged messages in have no header of this provider's.
     pub(super) bare: Option<Bare>,
 }
@@ -99,7 +99,7 @@ pub(super) struct Fetch {
     pub(super) by_write: bool,
     pub(super) error: Option<Error>,
     pub(super) regions: Vec<Region>,
-    /// It has no receive yet: this is to be reported of it.
+    /// The message has no receive yet: this is to be reported of it.
     pub(super) report: Option<Report>,
 }
 
@@ -137,9 +137,9 @@ pub(crate) enum Early {
     /// Nothing is fetched.
     #[default]
     None,
-    /// So much is being fetched.
+    /// So many bytes of the message are being fetched.
     Coming(usize),
-    /// Its start.
+    /// The start of the message.
     Here(Box<[u8]>),
     /// Nothing can be fetched but all, to where the application wants it: its sender
     /// writes it.
@@ -205,9 +205,9 @@ pub(super) struct Message {
     pub(super) tagged: bool,
     pub(super) tag: u64,
     pub(super) cq_data: Option<u64>,
-    /// It is complete only when its receiver has it.
+    /// The message is complete only when its receiver has it.
     pub(super) deliver: bool,
-    /// Its end has to tell that: it is to meet a receive first, or the core cannot.
+    /// The end of the message has to tell that: the message is to meet a receive first, or the core cannot.
     pub(super) told: bool,
     /// Bytes that went in segments, and how many those were.
     pub(super) sent: usize,
@@ -244,7 +244,7 @@ pub(super) enum Todo {
     Read { buf: RecvBuf, from: RemoteSegments },
     /// To write remote memory.
     Write { buf: SendBuf, to: RemoteSegments, data: u64, flags: u64 },
-    /// The same, of bytes copied from the application; as many as `to` has.
+    /// A write to the peer's memory of bytes copied from the application; as many as `to` has.
     WriteCopy { bytes: Buf, to: RemoteSegments, data: u64, flags: u64 },
 }
 
@@ -258,14 +258,14 @@ pub(super) struct TxOp {
     pub(super) report: bool,
     /// Failures are not reported (inject calls).
     pub(super) silent: bool,
-    /// It starts when all before it to the same peer are complete (FI_FENCE).
+    /// The transfer starts when all before it to the same peer are complete (FI_FENCE).
     pub(super) fence: bool,
-    /// Its answer completes it, and what that brings goes here.
+    /// The peer's answer completes the transfer, and what that brings goes here.
     pub(super) answer: Option<RecvBuf>,
     pub(super) todo: Todo,
     /// Transfers of the core's that are not complete.
     pub(super) outstanding: u32,
-    /// Its memory, registered while it is used.
+    /// The transfer's memory, registered while it is used.
     pub(super) regions: Vec<Region>,
     /// What was injected and its receiver fetches.
     pub(super) copy: Option<Buf>,

@@ -690,7 +690,7 @@ impl Ep {
         self.send_made(id, header, buf, len);
     }
 
-    /// The same, of a packet whose payload of `len` bytes is in place.
+    /// Sends a packet whose payload of `len` bytes is in place.
     pub(super) fn send_made(&mut self, id: u32, mut header: Header, mut buf: Buf, len: usize) {
         let Some(conn) = self.conns.get(id) else {
             self.release(Some(buf));

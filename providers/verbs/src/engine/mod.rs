@@ -58,7 +58,7 @@ pub(crate) struct VerbsEngine {
     state: Lock<VerbsState>,
     /// How often somebody made progress.
     activity: AtomicU64,
-    /// Somebody may be asleep until the device reports a completion.
+    /// A thread may be asleep until the device reports a completion.
     armed: AtomicBool,
     max_msg_size: usize,
     max_datagram: usize,

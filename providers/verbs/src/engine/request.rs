@@ -50,9 +50,9 @@ pub(super) struct Sent {
     pub(super) signalled: bool,
     /// The status and the vendor's error, once the device has reported its completion.
     pub(super) done: Option<(u32, u32)>,
-    /// Its success gets an entry in the completion queue.
+    /// The operation's success gets an entry in the completion queue.
     pub(super) report: bool,
-    /// Its failure gets an error entry.
+    /// The operation's failure gets an error entry.
     pub(super) report_error: bool,
     /// What few operations have.
     pub(super) rare: Option<Box<Rare>>,
