@@ -463,6 +463,38 @@ static void delivered_late(int rank, int tagged)
 }
 static void msg_delivered_late(int rank) { delivered_late(rank, 0); }
 static void tag_delivered_late(int rank) { delivered_late(rank, 1); }
+/* Of two messages that complete when they are received the one is complete that was received,
+   though the other was sent first. */
+static void received_first_completes_first(int rank)
+{
+	struct ct_opt o = { .caps = caps_of(1) };
+	struct ct c;
+	char *b;
+
+	if (ct_is_rxm())
+		SKIP("keeps delivered messages for receives to come");
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		for (int i = 1; i >= 0; i--) {
+			ct_barrier(&c);		/* sender watched its queue */
+			post_recv(&c, 1, RECV, b, 100, 3 + i, CTX(i));
+			ct_recvd(&c, CTX(i), 100);
+			CHECK(ct_same(b, 100, 4 + i));
+		}
+	} else {
+		for (int i = 0; i < 2; i++) {
+			ct_fill(b + 200 * i, 100, 4 + i);
+			smsg(&c, 1, b + 200 * i, 100, 0, 3 + i, CTX(i), FI_DELIVERY_COMPLETE | FI_COMPLETION);
+		}
+		for (int i = 1; i >= 0; i--) {
+			NOTHING(&c, c.tx, 100);
+			ct_barrier(&c);
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
 static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 100); }
 static void tag_matched_late_empty(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 0); }
 /* What was injected may be written over at once, whatever completion it is sent with. */
@@ -1337,6 +1369,7 @@ static const struct ct_test tests[] = {
 	{ "an injected message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", msg_injected_delivered, CT_REL },
 	{ "an injected tagged message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", tag_injected_delivered, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for the tagged receive", tag_delivered_late, 0 },
+	{ "of two messages with FI_DELIVERY_COMPLETE the one that is received completes", received_first_completes_first, CT_REL },
 	{ "FI_MATCH_COMPLETE waits for the match", tag_matched_late, 0 },
 	{ "FI_MATCH_COMPLETE of a message of no bytes waits for the match", tag_matched_late_empty, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for a process that stands still", msg_stopped, CT_REL },

@@ -340,9 +340,9 @@ impl State {
     fn announce(&mut self, caller: Caller<Socket>, message: CmMessage) -> Result {
         let Caller { link, from, guest, .. } = caller;
         let ends = [to_bytes(&link.local_addr()?), to_bytes(&from)];
-        let (order, atomics, pending) = (message.order, message.knows.atomics, Arc::new(()));
+        let (order, knows, pending) = (message.order, message.knows, Arc::new(()));
         let unanswered = Arc::downgrade(&pending);
-        let request = Request { link, order, atomics, _guest: guest, _pending: pending };
+        let request = Request { link, order, knows, _guest: guest, _pending: pending };
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, Instant::now());

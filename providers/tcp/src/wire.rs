@@ -2,7 +2,8 @@
 //!
 //! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the
 //! tests hold golden bytes. Atomic operations, which that protocol does not have, are for peers
-//! only that say in their connection message that they know them ([`Knows::atomics`]). Nothing
+//! only that say in their connection message that they know them ([`Knows::atomics`]), and so are
+//! acknowledgements that say what they are for ([`Knows::acks`]). Nothing
 //! here touches a socket, and nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
@@ -472,9 +473,16 @@ impl Header {
         Self { op, flags: 0, op_data: 0, id: 0, segments: 0, cq_data: 0, tag: 0, len: 0 }
     }
 
-    /// An acknowledgement of the oldest message that waits for one.
-    pub fn ack() -> Self {
-        Self { op_data: ACK, ..Self::of(Op::Msg) }
+    /// An acknowledgement: of the message with this number among those that ask for one
+    /// ([`Knows::acks`]), or of the oldest that waits for one.
+    pub fn ack(number: Option<u64>) -> Self {
+        let flags = if number.is_some() { REMOTE_CQ_DATA } else { 0 };
+        Self { op_data: ACK, flags, cq_data: number.unwrap_or(0), ..Self::of(Op::Msg) }
+    }
+
+    /// The number of the message that an acknowledgement is for, if it says that.
+    pub fn acked(&self) -> Option<u64> {
+        (self.flags & REMOTE_CQ_DATA != 0).then_some(self.cq_data)
     }
 
     /// Whether it is an acknowledgement.
@@ -525,6 +533,9 @@ const NAMES_CONTEXTS: u8 = 2;
 /// The sender has multicast groups, and takes notices of them.
 const KNOWS_MULTICAST: u8 = 4;
 
+/// The sender takes acknowledgements with numbers.
+const KNOWS_ACKS: u8 = 8;
+
 /// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
 /// order: the caller's transmit context, then the called endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -552,12 +563,17 @@ pub struct Knows {
     pub atomics: bool,
     /// The sender takes notices of multicast groups.
     pub multicast: bool,
+    /// The sender takes acknowledgements that say which message they are for. Others match them
+    /// with messages in order, though a message that waits for its receive is acknowledged late.
+    pub acks: bool,
 }
 
 impl Knows {
     fn bits(self) -> u8 {
         let bit = |knows, bit| if knows { bit } else { 0 };
-        bit(self.atomics, KNOWS_ATOMICS) | bit(self.multicast, KNOWS_MULTICAST)
+        bit(self.atomics, KNOWS_ATOMICS)
+            | bit(self.multicast, KNOWS_MULTICAST)
+            | bit(self.acks, KNOWS_ACKS)
     }
 }
 
@@ -669,6 +685,7 @@ impl CmMessage {
             // Elements are not put into another order.
             atomics: says(KNOWS_ATOMICS) && order == ByteOrder::Native,
             multicast: says(KNOWS_MULTICAST),
+            acks: says(KNOWS_ACKS),
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
@@ -736,13 +753,23 @@ impl RdmHello {
 mod tests {
     use super::*;
 
-    const NOTHING: Knows = Knows { atomics: false, multicast: false };
-    const ATOMICS: Knows = Knows { atomics: true, multicast: false };
+    const NOTHING: Knows = Knows { atomics: false, multicast: false, acks: false };
+    const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
 
     fn written(header: &Header, order: ByteOrder) -> Vec<u8> {
         let mut out = [0xee; 40];
         let len = header.write(order, &mut out);
         out[..len].to_vec()
+    }
+
+    #[test]
+    fn an_acknowledgement_says_which_message_it_is_for_or_not() {
+        for (number, len) in [(None, 16), (Some(0), 24), (Some(1 << 40), 24)] {
+            let bytes = written(&Header::ack(number), ByteOrder::Network);
+            assert_eq!(bytes.len(), len);
+            let header = Header::parse(&bytes, ByteOrder::Network).unwrap();
+            assert_eq!((header.is_ack(), header.acked()), (true, number));
+        }
     }
 
     #[test]

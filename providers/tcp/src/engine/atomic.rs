@@ -95,7 +95,7 @@ impl<N: Net> State<N> {
     /// groups: those that waited for the connection fail, and nothing else.
     pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let Knows { atomics, multicast } = conn.knows;
+        let Knows { atomics, multicast, .. } = conn.knows;
         let is_unknown = |outgoing: &Outgoing| match outgoing.header.op {
             Op::Atomic => !atomics,
             Op::Tag => !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag),

@@ -68,8 +68,8 @@ pub(crate) fn is_shortage(error: Error) -> bool {
 pub(crate) struct Request<L> {
     pub(crate) link: L,
     pub(crate) order: ByteOrder,
-    /// The caller supports this library's atomic operations.
-    pub(crate) atomics: bool,
+    /// What the caller knows beyond the protocol of the original.
+    pub(crate) knows: Knows,
     /// Counts the connection among those of strangers until the application answers.
     pub(crate) _guest: Guest,
     /// Counts the request among the unanswered ones of its passive endpoint, which holds a weak
@@ -181,7 +181,7 @@ impl<N: Net> State<N> {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        let knows = Knows { atomics: request.atomics, multicast: false };
+        let knows = Knows { multicast: false, ..request.knows };
         request.link.send(&CmMessage::encode(CmType::Response, knows, param))?;
         let mut conn = Conn::new(request.link, Stage::Connected, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
@@ -383,7 +383,7 @@ impl<N: Net> State<N> {
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
                 // Contexts of scalable endpoints are in no multicast groups.
                 let multicast = self.eps[conn.ep].identity.multicast && contexts.are_first();
-                let knows = Knows { atomics: true, multicast };
+                let knows = Knows { atomics: true, multicast, acks: true };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
@@ -877,7 +877,7 @@ impl<N: Net> State<N> {
             conn.link.reset_when_closed();
         }
         let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
-        let unacked = conn.unacked.drain(..);
+        let unacked = conn.unacked.drain(..).flatten();
         let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         let reads = conn.reads.drain(..).map(|(_, finish)| finish);
         let left: Vec<_> = uncopied.chain(unacked).chain(waiting).chain(reads).collect();

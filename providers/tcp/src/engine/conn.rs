@@ -96,8 +96,12 @@ pub(crate) struct Conn<N: Net> {
     pub(super) fenced: bool,
     /// The number of the next header to send (`Header::id`).
     pub(super) tx_id: u8,
-    /// Messages sent that are complete when the peer says so, in order.
-    pub(super) unacked: VecDeque<Finish>,
+    /// Messages sent that are complete when the peer says so, in order; none where the peer has
+    /// said so of a later one only. The first has the number `first_unacked` among all of them.
+    pub(super) unacked: VecDeque<Option<Finish>>,
+    pub(super) first_unacked: u64,
+    /// How many messages the peer has sent that it wants acknowledged.
+    pub(super) asked: u64,
     /// Messages sent without being copied (MSG_ZEROCOPY); none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
     /// Messages of ours that were announced to the peer and wait here until it asks for them, by
@@ -160,6 +164,8 @@ impl<N: Net> Conn<N> {
             fenced: false,
             tx_id: 0,
             unacked: VecDeque::new(),
+            first_unacked: 0,
+            asked: 0,
             zerocopy: None,
             waiting: HashMap::new(),
             reads: VecDeque::new(),
@@ -211,6 +217,17 @@ impl<N: Net> Conn<N> {
             && self.waiting.is_empty()
             && !answering
             && !self.is_lending()
+    }
+
+    /// Takes out the message that the peer has acknowledged, the one of this number or the oldest;
+    /// none if there is no such message.
+    pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<Finish> {
+        let place = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
+        let finish = self.unacked.get_mut(usize::try_from(place).ok()?)?.take()?;
+        while self.unacked.pop_front_if(|one| one.is_none()).is_some() {
+            self.first_unacked += 1;
+        }
+        Some(finish)
     }
 
     /// Bytes still to come of the message that is being received; 0 if there is none.

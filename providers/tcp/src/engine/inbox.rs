@@ -63,6 +63,8 @@ pub(super) struct About {
     pub(super) cq_data: Option<u64>,
     /// The sender waits for an acknowledgement.
     pub(super) ack: bool,
+    /// The number of a message that is to be acknowledged, among those of its connection.
+    pub(super) number: u64,
     /// The acknowledgement may come only when what was written is durable (FI_COMMIT_COMPLETE).
     pub(super) commit: bool,
     /// The endpoint the message came to, which reports it.
@@ -92,6 +94,7 @@ impl About {
             len,
             cq_data: None,
             ack: false,
+            number: 0,
             commit: false,
             ep: conn.ep,
             peer: conn.peer,
@@ -445,6 +448,7 @@ mod tests {
             len,
             cq_data: None,
             ack: false,
+            number: 0,
             commit: false,
             ep: 0,
             peer,

@@ -5,7 +5,6 @@ use super::ep::Ep;
 use super::inbox::{About, Body, QUEUES};
 use super::net::Net;
 use super::rx::{Incoming, Target};
-use crate::wire::Header;
 use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_RECV, FI_TAGGED};
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
@@ -132,7 +131,7 @@ impl<N: Net> State<N> {
         match &mut message.body {
             Body::Whole(_) => {
                 if about.ack {
-                    self.acknowledge(&about);
+                    self.acknowledge_late(&about);
                 }
             }
             Body::Arriving(bytes) => {
@@ -169,9 +168,9 @@ impl<N: Net> State<N> {
 
     /// Acknowledges a message that was complete before its receive, if the
     /// connection it came on is still there.
-    fn acknowledge(&mut self, about: &About) {
+    fn acknowledge_late(&mut self, about: &About) {
         if self.conns.get(about.conn).is_some_and(|conn| conn.serial == about.serial) {
-            self.send_internal(about.conn, Header::ack());
+            self.acknowledge(about.conn, about.number);
         }
     }
 

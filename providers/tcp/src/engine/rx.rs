@@ -562,7 +562,14 @@ impl<N: Net> State<N> {
             };
             trace("from", &conn.link, &header);
             conn.large = header.op != Op::TagRts && header.len >= LARGE as u64;
-            match self.begin(id, &header, &rest[..len], &rest[len..]) {
+            let begun = self.begin(id, &header, &rest[..len], &rest[len..]);
+            if is_acknowledged(&header)
+                && matches!(begun, Ok(Begun::Taken(_) | Begun::Blocked))
+                && let Some(conn) = self.conns.get_mut(id)
+            {
+                conn.asked += 1;
+            }
+            match begun {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {
                     if self.stash(id, &rest[len..])
@@ -677,7 +684,7 @@ impl<N: Net> State<N> {
         }
         match header.op {
             Op::Msg if header.is_ack() => {
-                self.acknowledged(id)?;
+                self.acknowledged(id, header.acked())?;
                 Ok(Begun::Taken(0))
             }
             // Such a message is taken only on endpoints that report a source of their own
@@ -739,6 +746,7 @@ impl<N: Net> State<N> {
                     return Err(Error::PROTO);
                 }
                 incoming.about.ack |= wants_ack(header);
+                incoming.about.number = conn.asked;
                 conn.incoming = Some(incoming);
                 if header.len == 0 && !self.complete_incoming(id) {
                     return Ok(Begun::Gone);
@@ -829,7 +837,7 @@ impl<N: Net> State<N> {
         if here == about.len {
             self.written(&about, &places);
             if about.ack {
-                self.send_internal(id, Header::ack());
+                self.acknowledge(id, about.number);
             }
             return Ok(self.begun(id, here));
         }
@@ -883,7 +891,7 @@ impl<N: Net> State<N> {
             if here == about.len {
                 ep.received(inbox, &recv, &about);
                 if about.ack {
-                    self.send_internal(id, Header::ack());
+                    self.acknowledge(id, about.number);
                     if self.conns.get(id).is_none() {
                         return Ok(Begun::Gone);
                     }
@@ -1084,7 +1092,7 @@ impl<N: Net> State<N> {
             }
         }
         if ack {
-            self.send_internal(id, Header::ack());
+            self.acknowledge(id, incoming.about.number);
         }
         self.conns.get(id).is_some()
     }
@@ -1201,6 +1209,12 @@ fn wants_ack(header: &Header) -> bool {
     header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
 }
 
+/// Whether a message or write with this header is acknowledged when it is complete. Of a message
+/// that waits at its sender that is what follows the announcement; an atomic operation is answered.
+fn is_acknowledged(header: &Header) -> bool {
+    wants_ack(header) && !matches!(header.op, Op::TagRts | Op::Atomic)
+}
+
 #[inline]
 pub(super) fn about<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<About> {
     // A length that no buffer can have violates the protocol.
@@ -1218,6 +1232,7 @@ pub(super) fn about<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -
         len,
         cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
         ack: wants_ack(header),
+        number: conn.asked,
         commit: header.flags & COMMIT_COMPLETE != 0,
         ep: conn.ep,
         peer: conn.peer,

@@ -754,7 +754,7 @@ impl<N: Net> State<N> {
                 let ep = &mut self.eps[ep_id];
                 if finish.acked {
                     ep.tx_pending += 1;
-                    conn.unacked.push_back(finish);
+                    conn.unacked.push_back(Some(finish));
                 } else {
                     ep.ledger.tx.done(finish.entry(), finish.report);
                 }
@@ -916,7 +916,7 @@ impl<N: Net> State<N> {
         }
         for finish in conn.batch.finished() {
             if finish.acked {
-                conn.unacked.push_back(finish);
+                conn.unacked.push_back(Some(finish));
             } else {
                 ep.finish_tx(&finish, Ok(()));
             }
@@ -945,7 +945,7 @@ impl<N: Net> State<N> {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
                 let lent = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
-                conn.unacked.push_back(Finish { lent, ..outgoing.finish });
+                conn.unacked.push_back(Some(Finish { lent, ..outgoing.finish }));
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
@@ -969,6 +969,12 @@ impl<N: Net> State<N> {
             return self.fail(id, Error::NOBUFS);
         }
         self.answer(id, Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+    }
+
+    /// Acknowledges a message: `number` counts those of the connection that ask for it.
+    pub(super) fn acknowledge(&mut self, id: u32, number: u64) {
+        let numbered = self.conns.get(id).is_some_and(|conn| conn.knows.acks);
+        self.send_internal(id, Header::ack(numbered.then_some(number)));
     }
 
     /// Queues an answer that a peer waits for, and sends it now or with others.
@@ -1040,11 +1046,11 @@ impl<N: Net> State<N> {
         self.see_to_rest(id);
     }
 
-    /// The peer acknowledged the oldest message that waits for an acknowledgement; -FI_EPROTO if
-    /// none does.
-    pub(super) fn acknowledged(&mut self, id: u32) -> Result {
+    /// The peer acknowledged the message of this number, or the oldest message that waits for an
+    /// acknowledgement; -FI_EPROTO if there is none.
+    pub(super) fn acknowledged(&mut self, id: u32, number: Option<u64>) -> Result {
         let conn = &mut self.conns[id];
-        let finish = conn.unacked.pop_front().ok_or(Error::PROTO)?;
+        let finish = conn.take_unacked(number).ok_or(Error::PROTO)?;
         let over = match &mut conn.zerocopy {
             Some(zerocopy) if finish.lent != 0 => zerocopy.acknowledged(finish.lent, finish),
             _ => Some(finish),

@@ -591,6 +591,7 @@ impl Sim {
             0 => {
                 let bytes = payload(id, len);
                 flags |= if told { FI_REMOTE_CQ_DATA } else { 0 };
+                flags |= if amount.is_multiple_of(4) { FI_DELIVERY_COMPLETE } else { 0 };
                 // SAFETY: as for a message's bytes.
                 let buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), len) }.unwrap();
                 let data = id as u64;
@@ -677,6 +678,7 @@ impl Sim {
 
     /// Lets everything happen that still can.
     fn settle(&mut self) {
+        self.world().prompt = true;
         let mut still = 0;
         for _ in 0..200_000 {
             let before = self.oracle.completions;
@@ -809,7 +811,7 @@ impl super::conn::Conn<Rings> {
         self.batch.finishes().iter().map(own).sum::<usize>()
             + self.tx.iter().map(|one| own(&one.finish)).sum::<usize>()
             + self.zerocopy.as_ref().map_or(0, |zerocopy| zerocopy.transfers())
-            + self.unacked.len()
+            + self.unacked.iter().flatten().count()
             + self.waiting.len()
             + self.reads.len()
             + answer

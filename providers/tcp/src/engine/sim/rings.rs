@@ -124,6 +124,8 @@ pub(super) struct World {
     start: Instant,
     pub(super) nanos: u64,
     pub(super) random: Random,
+    /// What has happened is known at once.
+    pub(super) prompt: bool,
     pipes: Vec<Option<Pipe>>,
     doors: Vec<Option<Doorway>>,
     watches: Vec<Watch>,
@@ -133,7 +135,16 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(start: Instant, random: Random) -> Arc<Mutex<Self>> {
         let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
-        Arc::new(Mutex::new(Self { start, nanos: 0, random, pipes, doors, watches, port: 1000 }))
+        Arc::new(Mutex::new(Self {
+            start,
+            nanos: 0,
+            random,
+            prompt: false,
+            pipes,
+            doors,
+            watches,
+            port: 1000,
+        }))
     }
 
     /// How many links have an end that is not closed, and how many listeners there are.
@@ -361,7 +372,7 @@ impl Net for Rings {
             }
         }
         // What has happened may become known later.
-        events.retain(|_| world.random.below(8) > 0);
+        events.retain(|_| world.prompt || world.random.below(8) > 0);
         let watch = &world.watches[self.node];
         if watch.timer.is_some_and(|at| at <= world.nanos) {
             events.push(Event { token: TIMER_TOKEN, readable: true, writable: false });
