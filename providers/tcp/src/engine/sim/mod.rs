@@ -16,10 +16,10 @@ use super::inbox::{About, Inbox};
 use super::{Engine, State};
 use crate::config::{Config, choose};
 use ofi_provider::abi::{
-    FI_ADDR_UNSPEC, FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MORE,
-    FI_MULTI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
-    fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fi_datatype, fi_op, fid_av,
-    fid_cq,
+    FI_ADDR_UNSPEC, FI_ATOMIC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE,
+    FI_INJECT, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_RMA, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fi_datatype,
+    fi_op, fid_av, fid_cq,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ReadOp, RecvOp, RemoteSegments, SendOp, WriteOp};
@@ -393,6 +393,51 @@ impl Sim {
         if left > 0 {
             self.oracle.all_is_read(node);
         }
+        for id in self.oracle.claims(node) {
+            self.claim(node, id);
+        }
+    }
+
+    /// Receives or drops a message that was claimed.
+    fn claim(&mut self, node: usize, id: OpId) {
+        let discards = self.random.one_in(4);
+        if discards {
+            self.oracle.discards(id);
+        }
+        let flags = FI_COMPLETION | FI_CLAIM | if discards { FI_DISCARD } else { 0 };
+        self.look(node, id, (0, 0), flags);
+    }
+
+    /// Looks for a tagged message.
+    fn peek(&mut self, node: usize) {
+        let id = self.oracle.next();
+        let (tag, ignore) = self.pattern();
+        let (claims, discards) = self.random.pick(&[(false, false), (true, false), (false, true)]);
+        let buf = vec![0xbb; self.random.pick(&[0, 64, self.plan.largest])];
+        let deed = Deed::Peek { tag, ignore, claims, discards };
+        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        let flags = FI_COMPLETION
+            | FI_PEEK
+            | if claims { FI_CLAIM } else { 0 }
+            | if discards { FI_DISCARD } else { 0 };
+        self.look(node, id, (tag, ignore), flags);
+    }
+
+    fn look(&mut self, node: usize, id: OpId, (tag, ignore): (u64, u64), flags: u64) {
+        let Some(of) = &self.nodes[node] else { return };
+        let bytes = &mut self.oracle.ops[id].buf;
+        // SAFETY: the oracle keeps the buffer.
+        let buf = unsafe { RecvBuf::new(bytes.as_mut_ptr().cast(), bytes.len()) }.unwrap();
+        let context = Context((id + 1) as *mut _);
+        let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag, ignore, context, flags };
+        of.engine.lock().post(of.ep, op, true).unwrap();
+    }
+
+    /// A tag to receive, and the bits of it that do not matter.
+    fn pattern(&mut self) -> (u64, u64) {
+        let class = self.random.below(CLASSES as usize + 1) as u64;
+        let numbers = tag_of(usize::MAX >> 10, 0);
+        (class, numbers | if self.random.one_in(3) { CLASSES } else { 0 })
     }
 
     fn turn(&self, node: usize) {
@@ -473,7 +518,8 @@ impl Sim {
         }
         match self.random.below(100) {
             0..40 => self.send(node),
-            40..80 => self.receive(node),
+            40..76 => self.receive(node),
+            76..80 => self.peek(node),
             80..94 => self.access(node),
             _ => self.cancel(node),
         }
@@ -543,10 +589,8 @@ impl Sim {
         {
             (src, from) = (name, Some(other));
         }
-        let class = self.random.below(CLASSES as usize + 1) as u64;
-        let numbers = tag_of(usize::MAX >> 10, 0);
-        let ignore = numbers | if self.random.one_in(3) { CLASSES } else { 0 };
-        self.post(node, id, tagged, (src, from), (class, ignore), (room, multi));
+        let pattern = self.pattern();
+        self.post(node, id, tagged, (src, from), pattern, (room, multi));
     }
 
     fn post(

@@ -73,6 +73,18 @@ pub(super) enum Deed {
         to: usize,
         before: u64,
     },
+    /// A look for a tagged message, which may claim or discard it.
+    Peek {
+        tag: u64,
+        ignore: u64,
+        claims: bool,
+        discards: bool,
+    },
+    /// A message that was claimed is received or, with `discards`, dropped.
+    Claim {
+        message: OpId,
+        discards: bool,
+    },
 }
 
 /// An operation that an endpoint has taken.
@@ -139,6 +151,8 @@ pub(super) struct Oracle {
     windows: HashMap<(usize, usize), Window>,
     /// Receives and the messages they got, by receiver, sender and kind.
     matches: HashMap<(usize, usize, bool), Vec<(OpId, OpId)>>,
+    /// Looks that have claimed a message since they were asked for last.
+    claimed: Vec<OpId>,
     /// Completions so far.
     pub(super) completions: usize,
 }
@@ -152,6 +166,7 @@ impl Oracle {
             hurt: vec![vec![false; nodes]; nodes],
             windows: HashMap::new(),
             matches: HashMap::new(),
+            claimed: Vec::new(),
             completions: 0,
         }
     }
@@ -268,6 +283,8 @@ impl Oracle {
         assert!(!op.over, "operation {id} completes twice: {op:?} {entry:?}");
         match op.deed {
             Deed::Receive { .. } => self.received(id, entry),
+            Deed::Peek { .. } => self.looked(id, entry),
+            Deed::Claim { .. } => self.claim_is_over(id, entry),
             _ => self.done(id, entry),
         }
     }
@@ -279,7 +296,7 @@ impl Oracle {
         let to = match op.deed {
             Deed::Send { to, .. } | Deed::Write { to } | Deed::Read { to, .. } => to,
             Deed::Add { to, .. } => to,
-            Deed::Receive { .. } => return,
+            Deed::Receive { .. } | Deed::Peek { .. } | Deed::Claim { .. } => return,
         };
         if let Some((error, _)) = entry.error {
             assert!(
@@ -296,7 +313,7 @@ impl Oracle {
                     of == to
                 }
                 Deed::Add { to: of, .. } => of == to,
-                Deed::Receive { .. } => false,
+                _ => false,
             };
             let early = self.ops[..id].iter().position(|before| {
                 before.node == node
@@ -419,6 +436,82 @@ impl Oracle {
         if let Deed::Receive { filled, .. } = &mut op.deed {
             filled.push(part);
         }
+    }
+
+    /// A look for a message has come to an end.
+    fn looked(&mut self, id: OpId, entry: &Told) {
+        let op = &self.ops[id];
+        let node = op.node;
+        let Deed::Peek { tag, ignore, claims, discards } = op.deed else { return };
+        if let Some((error, _)) = entry.error {
+            assert_eq!(error, Error::NOMSG, "{op:?}");
+            self.ops[id].over = true;
+            return;
+        }
+        let message = (entry.tag >> NUMBER) as usize;
+        let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
+        let Deed::Send { to, tagged, tag: of_tag, len, taken, .. } = of.deed else {
+            panic!("{op:?} found operation {message}, which is no message: {entry:?}");
+        };
+        assert_eq!((to, tagged, taken), (node, true, false), "{op:?} found {message}, {of:?}");
+        assert_eq!((of_tag, (of_tag ^ tag) & !ignore), (entry.tag, 0), "{op:?} found {of:?}");
+        assert_eq!(entry.len, len, "{op:?} found {of:?}");
+        if discards {
+            self.take(message);
+        }
+        if claims {
+            self.ops[id].deed = Deed::Claim { message, discards: false };
+            self.claimed.push(id);
+        } else {
+            self.ops[id].over = true;
+        }
+    }
+
+    fn take(&mut self, message: OpId) {
+        if let Deed::Send { taken, .. } = &mut self.ops[message].deed {
+            assert!(!*taken, "message {message} is received twice");
+            *taken = true;
+        }
+    }
+
+    /// The looks of a node that have claimed messages since this was asked last.
+    pub(super) fn claims(&mut self, node: usize) -> Vec<OpId> {
+        let (its, others) = std::mem::take(&mut self.claimed)
+            .into_iter()
+            .partition(|id| self.ops[*id].node == node);
+        self.claimed = others;
+        its
+    }
+
+    /// A claimed message is to be dropped.
+    pub(super) fn discards(&mut self, id: OpId) {
+        if let Deed::Claim { discards, .. } = &mut self.ops[id].deed {
+            *discards = true;
+        }
+    }
+
+    fn claim_is_over(&mut self, id: OpId, entry: &Told) {
+        let op = &self.ops[id];
+        let Deed::Claim { message, discards } = op.deed else { return };
+        let of = &self.ops[message];
+        let Deed::Send { len, tag, .. } = of.deed else { return };
+        let room = op.buf.len();
+        match entry.error {
+            None => {
+                assert_eq!((entry.tag, entry.len), (tag, len), "{op:?} of {of:?}: {entry:?}");
+                assert!(discards || op.buf[..len] == payload(message, len)[..], "{op:?}: bytes");
+                self.take(message);
+            }
+            Some((Error::TRUNC, over)) => {
+                assert!(!discards && room + over == len, "{op:?} of {of:?}: {entry:?}");
+                assert!(op.buf[..] == payload(message, len)[..room], "{op:?}: bytes");
+                self.take(message);
+            }
+            Some((error, _)) => {
+                assert!(self.is_hurt(op.node, of.node), "{op:?} fails without a cause: {error}");
+            }
+        }
+        self.ops[id].over = true;
     }
 
     fn accepts(&self, receive: OpId, message: OpId) -> bool {
