@@ -2,7 +2,7 @@
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{Engine, Ep, Identity};
 use core::ffi::c_int;
-use ofi_provider::abi::{FI_CLAIM, FI_DISCARD, FI_PEEK, fi_addr_t};
+use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
@@ -12,7 +12,6 @@ use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
 use ofi_provider::peers::HearsNames;
-use ofi_provider::reserved::ONLY_TAG;
 use std::sync::Arc;
 
 /// An endpoint of the application's.
@@ -114,11 +113,11 @@ impl RdmEngine for Engine {
     }
 
     fn buffering(&self, ep: u32, name: c_int) -> Result<usize> {
-        self.lock().ep(ep).buffering(name)
+        self.lock().ep(ep).inbox.buffered_option(name)
     }
 
     fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result {
-        self.lock().ep(ep).set_buffering(name, value)
+        self.lock().ep(ep).inbox.set_buffered_option(name, value)
     }
 
     #[inline]
@@ -128,12 +127,7 @@ impl RdmEngine for Engine {
 
     #[inline]
     fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result {
-        let special = FI_CLAIM | FI_DISCARD | if tagged { FI_PEEK | ONLY_TAG } else { 0 };
-        let mut state = self.lock();
-        if op.flags & special != 0 {
-            return state.special(ep, op, tagged);
-        }
-        state.post(ep, op, tagged)
+        self.lock().post(ep, op, tagged)
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {

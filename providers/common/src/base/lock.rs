@@ -169,6 +169,14 @@ impl<T> Lock<T> {
         Within { lock: self }
     }
 
+    /// Takes a lock of [`Level::Serialized`], where that is known; panics if it is of another level.
+    #[inline(always)]
+    pub fn lock_serialized(&self) -> Serialized<'_, T> {
+        assert!(matches!(self.level, Level::Serialized));
+        self.mark();
+        Serialized { lock: self }
+    }
+
     /// Takes the lock for work that can be left to others: none if a thread holds it, or waits
     /// for it. Otherwise a thread that takes it again and again would have it most of the time,
     /// and threads that wait would hardly ever be quick enough.
@@ -268,6 +276,12 @@ pub struct Within<'a, T> {
     lock: &'a Lock<T>,
 }
 
+/// Access to the value under [`Lock::lock_serialized`].
+#[derive(Debug)]
+pub struct Serialized<'a, T> {
+    lock: &'a Lock<T>,
+}
+
 macro_rules! gives_the_value {
     ($guard:ident, $lock:ident => $leave:expr) => {
         impl<T> Deref for $guard<'_, T> {
@@ -292,17 +306,20 @@ macro_rules! gives_the_value {
             #[inline(always)]
             fn drop(&mut self) {
                 let $lock = self.lock;
-                match $lock.level {
-                    Level::Shared => $lock.release(),
-                    _ => $leave,
-                }
+                $leave;
             }
         }
     };
 }
 
-gives_the_value!(Guard, lock => lock.leave());
-gives_the_value!(Within, _lock => ());
+gives_the_value!(Guard, lock => match lock.level {
+    Level::Shared => lock.release(),
+    _ => lock.leave(),
+});
+gives_the_value!(Within, lock => if let Level::Shared = lock.level {
+    lock.release();
+});
+gives_the_value!(Serialized, lock => lock.state.store(FREE, Ordering::Relaxed));
 
 #[cfg(test)]
 mod tests {

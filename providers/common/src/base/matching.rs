@@ -779,14 +779,6 @@ impl<U> Unexpected<U> {
         self.messages.get_mut(id).map(|message| &mut message.value)
     }
 
-    /// The numbers of all messages, claimed ones too.
-    pub fn ids(&self) -> Vec<u32> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        self.messages.iter().map(|(id, _)| id).collect()
-    }
-
     /// How many messages there are.
     pub fn len(&self) -> usize {
         self.messages.len()

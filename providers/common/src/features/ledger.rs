@@ -449,52 +449,13 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::abi::{FI_MSG, FI_RMA, FI_SEND, FI_TAGGED};
-    use crate::cq::OnDomain;
+    use crate::cq::testing::{domain, queue};
     use crate::error::Error;
     use crate::later::Later;
-    use crate::lock::Level;
-    use crate::object::Parent;
-    use crate::progress::Progress;
-    use std::os::fd::RawFd;
     use std::sync::Mutex;
 
-    /// Nothing ever happens by itself.
-    struct Still;
-
-    impl Progress for Still {
-        fn progress(&self) {}
-        fn wait_fd(&self) -> RawFd {
-            -1
-        }
-        fn may_block(&self) -> bool {
-            true
-        }
-        fn is_serialized(&self) -> bool {
-            true
-        }
-        fn activity(&self) -> u64 {
-            0
-        }
-    }
-
-    fn domain() -> OnDomain {
-        OnDomain {
-            parent: Parent::new(Arc::new(()), Arc::default()),
-            progress: Arc::new(Still),
-            api_version: crate::info::API_VERSION,
-            level: Level::Shared,
-            on_blocking: Box::new(|_| Ok(())),
-            later: None,
-        }
-    }
-
-    fn cq() -> Arc<Cq> {
-        // SAFETY: neither a peer nor a wait set.
-        unsafe { Cq::open(domain(), None, std::ptr::null_mut()) }.unwrap()
-    }
-
     fn cntr() -> Arc<Cntr> {
-        // SAFETY: as above.
+        // SAFETY: it is no counter of a peer provider's, and has no wait set.
         unsafe { Cntr::open(domain(), None, std::ptr::null_mut()) }.unwrap()
     }
 
@@ -502,7 +463,7 @@ mod tests {
     fn bound() -> Ledger {
         let mut ledger = Ledger::new();
         let (tx, rx) = (&mut ledger.tx, &mut ledger.rx);
-        (tx.cq, rx.cq) = (Some(cq()), Some(cq()));
+        (tx.cq, rx.cq) = (Some(queue()), Some(queue()));
         (tx.cntr, tx.reads, tx.writes) = (Some(cntr()), Some(cntr()), Some(cntr()));
         (rx.cntr, rx.peers_reads, rx.peers_writes) = (Some(cntr()), Some(cntr()), Some(cntr()));
         ledger

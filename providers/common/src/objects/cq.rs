@@ -867,3 +867,61 @@ pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *c
         None => unsafe { libc::strerror(code.saturating_abs()) },
     }
 }
+
+/// Queues for unit tests of what reports to them.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use std::os::fd::RawFd;
+
+    /// Nothing ever happens by itself.
+    struct Still;
+
+    impl Progress for Still {
+        fn progress(&self) {}
+        fn wait_fd(&self) -> RawFd {
+            -1
+        }
+        fn may_block(&self) -> bool {
+            true
+        }
+        fn is_serialized(&self) -> bool {
+            true
+        }
+        fn activity(&self) -> u64 {
+            0
+        }
+    }
+
+    /// What objects need of a domain on which nothing happens.
+    pub(crate) fn domain() -> OnDomain {
+        OnDomain {
+            parent: Parent::new(Arc::new(()), Arc::default()),
+            progress: Arc::new(Still),
+            api_version: crate::info::API_VERSION,
+            level: Level::Shared,
+            on_blocking: Box::new(|_| Ok(())),
+            later: None,
+        }
+    }
+
+    /// A queue of the usual size.
+    pub(crate) fn queue() -> Arc<Cq> {
+        // SAFETY: neither a peer nor a wait set.
+        unsafe { Cq::open(domain(), None, std::ptr::null_mut()) }.unwrap()
+    }
+
+    impl Cq {
+        /// Takes out the oldest entry.
+        pub(crate) fn take(&self) -> Option<core::result::Result<Completion, CompletionError>> {
+            if let Some(error) = self.take_error() {
+                return Some(Err(error));
+            }
+            let mut ring = self.ring.lock();
+            let entry = *ring.front()?;
+            ring.pop();
+            self.publish(&ring);
+            Some(Ok(entry))
+        }
+    }
+}

@@ -7,6 +7,9 @@
 //!
 //! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
 //! each, which reports what that endpoint receives, and one lot of [`Queues`].
+//!
+//! Kept messages are counted by sender, for the bounds on what peers make us keep. How much room
+//! there is, and what happens to a message that finds none, is the provider's to say.
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
@@ -17,30 +20,36 @@ use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::ledger::RxLedger;
+use crate::lock::{Level, Lock};
 use crate::matching::{Pattern, Posted, Unexpected};
 pub use crate::multi_recv::Recv;
 use crate::multi_recv::{KEPT, MultiBufs};
 use crate::notices::is_strangers;
 use crate::operation::RecvOp;
 use crate::reserved::{ASIDE, ONLY_TAG, OWN_TAG};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use crate::slab::NONE;
+use core::ffi::c_int;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// What a message is, as completions report it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// Whether the message has a tag.
     pub tagged: bool,
+    /// The tag of a message that is received as an untagged one although it has a tag.
+    pub msg_tag: Option<u64>,
     /// Whether the message belongs to a collective operation, or is another of the library's
     /// own.
     pub collective: bool,
     /// The message's tag; 0 for an untagged one.
     pub tag: u64,
-    /// Bytes of the message.
+    /// Bytes of the message, whether they are here or not.
     pub len: usize,
     /// The message's remote CQ data, if it has any.
     pub cq_data: Option<u64>,
-    /// The sender: a number that the provider chose, named by [`Inbox::set_name`].
+    /// The sender: a number that the provider chose, named by [`Inbox::set_name`]; [`NONE`] for
+    /// the one peer of a connected endpoint.
     pub peer: u32,
 }
 
@@ -57,8 +66,11 @@ impl About {
 pub trait Body {
     /// The bytes of the message, if all of them are here.
     fn bytes(&self) -> Option<&[u8]>;
-    /// Bytes of memory that the waiting message takes.
-    fn cost(&self) -> usize;
+    /// Bytes of memory that the waiting message, of `len` bytes, takes.
+    fn cost(&self, len: usize) -> usize;
+    /// Whoever uses an inbox that shares queues holds the one lock of an engine. If not, the short
+    /// ways do without shared queues.
+    const ONE_LOCK: bool;
 }
 
 /// A message that came before a receive for it.
@@ -68,10 +80,23 @@ pub struct Message<B> {
     pub about: About,
     /// The form in which the message waits.
     pub body: B,
-    /// The number of the endpoint the message came to ([`Inbox::new`]).
+    /// The number of the endpoint the message came to ([`Inbox::set_owner`]).
     owner: u32,
     /// The sender's fi_addr_t at that endpoint.
     source: fi_addr_t,
+    /// Neighbours in the list of the queue's messages of the same sender to the same endpoint.
+    prev: u32,
+    next: u32,
+}
+
+impl<B: Body> Message<B> {
+    /// Bytes of memory that a kept message costs beside its own: its place in tables that grow by
+    /// doubling, and what the allocator adds.
+    const COST: usize = Unexpected::<Self>::COST + 32;
+
+    fn cost(&self) -> usize {
+        self.body.cost(self.about.len) + Self::COST
+    }
 }
 
 /// A waiting message has met its receive, or is to be discarded.
@@ -85,6 +110,9 @@ pub struct Meeting {
     pub recv: Option<Recv>,
     /// The endpoint the message came to, whose inbox reports it.
     pub owner: u32,
+    /// What a multi-receive buffer matches, which may take further messages: whoever gives this
+    /// one to it then calls [`Inbox::fill`].
+    pub fills: Option<Pattern>,
 }
 
 /// A message that was peeked at, claimed or discarded, for [`Inbox::report_seen`].
@@ -101,13 +129,43 @@ pub struct Seen {
     counts: bool,
 }
 
-/// Bytes of memory that a waiting message costs beside its own.
-const MESSAGE_COST: usize = 128;
+/// What a receive came upon when it was posted. The inbox of the owner is to report what was seen
+/// first, then the meeting is to take place before anything else is done.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The message that was peeked at, claimed or discarded.
+    pub seen: Option<Seen>,
+    /// The message that met the receive, or is to be discarded.
+    pub meeting: Option<Meeting>,
+}
+
+/// Flags of a receive that keep it from being posted by the short way.
+const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
+
+/// While no more receives than this are posted to a shared receive context, a message of which
+/// only a part is here does not take one, so that complete messages find some.
+const SPARE_RECEIVES: usize = 8;
+
+/// A peer's kept messages may take up to so many times the bytes that are free beside all of
+/// them: a peer alone gets most of the room, several get equal shares.
+const GREED: usize = 4;
+
+/// Bytes of kept messages that every peer with a name may have, whatever others have.
+const SURE: usize = 32 << 10;
+
+/// Strangers may take this fraction of the room for kept messages: a quarter in sum
+/// (`ALL_STRANGERS`), a 256th each (`ONE_STRANGER`).
+const ALL_STRANGERS: usize = 4;
+const ONE_STRANGER: usize = 256;
+
+/// Most strangers without a connection whose messages are kept.
+const MAX_LEFT: usize = 4096;
 
 /// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
 pub const QUEUES: usize = 3;
 
-/// Index of the queues of tagged messages and receives; the untagged ones have 0.
+/// Index of the queues of tagged messages and receives, the only ones that can be peeked at and
+/// claimed (fi_tagged(3)); the untagged ones have 0.
 const TAGGED: usize = 1;
 
 /// Index of the queues of collective operations.
@@ -119,17 +177,21 @@ struct Known {
     /// The peer's fi_addr_t by which receives choose it, and the one that completions report.
     name: fi_addr_t,
     id: fi_addr_t,
-    /// Messages of the peer that wait, and the bytes of memory they take.
+    /// Messages of the peer that wait, the youngest of them in each queue, and the bytes of
+    /// memory they take.
     kept: u32,
+    last: [u32; QUEUES],
     bytes: usize,
 }
 
 impl Known {
-    const STRANGER: Self = Self { name: FI_ADDR_NOTAVAIL, id: FI_ADDR_NOTAVAIL, kept: 0, bytes: 0 };
-
-    fn is_stranger(&self) -> bool {
-        self.name == FI_ADDR_NOTAVAIL
-    }
+    const STRANGER: Self = Self {
+        name: FI_ADDR_NOTAVAIL,
+        id: FI_ADDR_NOTAVAIL,
+        kept: 0,
+        last: [NONE; QUEUES],
+        bytes: 0,
+    };
 }
 
 /// Receives that wait for messages, and messages that wait for receives, in [`QUEUES`] pairs.
@@ -137,11 +199,18 @@ impl Known {
 pub struct Queues<B> {
     posted: [Posted<Recv>; QUEUES],
     unexpected: [Unexpected<Message<B>>; QUEUES],
-    /// Messages claimed by FI_PEEK, by the context that claimed them.
+    /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     claimed: HashMap<usize, u32>,
     multi: MultiBufs,
     min_multi_recv: usize,
-    kept_bytes: usize,
+    /// Bytes of memory that kept and collected messages take, and those of strangers among them.
+    bytes: usize,
+    of_strangers: usize,
+    /// Strangers that left messages behind and have no connection, oldest first, each as the
+    /// endpoint's number and the peer's there.
+    left: VecDeque<(u32, u32)>,
+    /// The longest receive that a message was to be collected for ([`Inbox::collects`]).
+    longest: usize,
 }
 
 impl<B> Queues<B> {
@@ -152,17 +221,31 @@ impl<B> Queues<B> {
             claimed: HashMap::new(),
             multi: MultiBufs::default(),
             min_multi_recv,
-            kept_bytes: 0,
+            bytes: 0,
+            of_strangers: 0,
+            left: VecDeque::new(),
+            longest: 0,
         }
     }
 }
 
 /// The queues that endpoints share. The lock is taken for single calls of an
 /// inbox only, with none but an engine's held.
-type SharedQueues<B> = Arc<Mutex<Queues<B>>>;
+type SharedQueues<B> = Arc<Lock<Queues<B>>>;
 
-fn locked<B>(queues: &Mutex<Queues<B>>) -> MutexGuard<'_, Queues<B>> {
-    queues.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// The addresses of peers by their numbers, which FI_SOURCE_ERR reports of strangers. Few
+/// endpoints have them.
+#[derive(Debug, Default)]
+struct SourceAddrs(HashMap<u32, Vec<u8>>);
+
+/// Where an endpoint's queues are.
+#[derive(Debug)]
+enum QueuesAt<B> {
+    /// They are its own.
+    Own(Box<Queues<B>>),
+    /// They are a shared receive context's, but for those of collective operations, which are made
+    /// when they are needed.
+    Shared(SharedQueues<B>, Option<Box<Queues<B>>>),
 }
 
 /// The receiving side of an endpoint: its queues, what it knows of peers, and where it reports.
@@ -177,10 +260,11 @@ pub struct Inbox<B> {
     /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
     /// FI_MULTICAST).
     collective: bool,
-    own: Queues<B>,
-    /// The shared receive context's queues, used instead of the endpoint's own but for
-    /// collective operations.
-    shared: Option<SharedQueues<B>>,
+    /// Peers without a name are strangers, who get little room for kept messages.
+    strangers: bool,
+    /// No message will come any more: receives that find none are cancelled at once.
+    ended: bool,
+    queues: QueuesAt<B>,
     /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them, and the
     /// endpoint's fid.
     buffering: Option<Box<Buffering>>,
@@ -192,54 +276,62 @@ pub struct Inbox<B> {
     hosts: bool,
     /// What is known of peers, by their numbers.
     peers: Vec<Known>,
-    /// Bytes that waiting messages of strangers take.
-    of_strangers: usize,
-    /// With FI_SOURCE_ERR: the addresses of peers that have no name, by their numbers.
-    addrs: Option<HashMap<u32, Vec<u8>>>,
+    /// What is known of the one peer of a connected endpoint, which has no number.
+    only: Known,
+    /// The addresses of peers, with FI_SOURCE_ERR.
+    addrs: Option<Box<SourceAddrs>>,
 }
 
 impl<B: Body> Inbox<B> {
-    /// The inbox of the endpoint with this number, which is not enabled yet. `directed`: a
-    /// receive's source takes part in matching (FI_DIRECTED_RECV); `source_err`: strangers'
-    /// messages are reported as errors (FI_SOURCE_ERR); `min_multi_recv`: FI_OPT_MIN_MULTI_RECV,
-    /// in bytes.
-    pub fn new(owner: u32, directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
+    /// The inbox of an endpoint that is not enabled yet. `directed`: a receive's source takes part
+    /// in matching (FI_DIRECTED_RECV); `source_err`: strangers' messages are reported as errors
+    /// (FI_SOURCE_ERR); `min_multi_recv`: FI_OPT_MIN_MULTI_RECV, in bytes.
+    pub fn new(directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
-            owner,
+            owner: NONE,
             ledger: RxLedger::default(),
             directed,
             collective: false,
-            own: Queues::new(min_multi_recv),
-            shared: None,
+            strangers: true,
+            ended: false,
+            queues: QueuesAt::Own(Box::new(Queues::new(min_multi_recv))),
             buffering: None,
             fid: FidPtr(std::ptr::null_mut()),
             left: None,
             hosts: false,
             peers: Vec::new(),
-            of_strangers: 0,
-            addrs: source_err.then(HashMap::new),
+            only: Known::STRANGER,
+            addrs: source_err.then(Box::default),
         }
     }
 
     /// Calls `act` with the queues that hold `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn with<R>(&mut self, queue: usize, act: impl FnOnce(&mut Queues<B>) -> R) -> R {
-        match &self.shared {
-            Some(shared) if queue != COLLECTIVE => act(&mut locked(shared)),
-            _ => act(&mut self.own),
+        match &mut self.queues {
+            QueuesAt::Own(queues) => act(queues),
+            QueuesAt::Shared(queues, _) if queue != COLLECTIVE => act(&mut queues.lock()),
+            QueuesAt::Shared(_, own) => act(own.get_or_insert_with(|| Box::new(Queues::new(0)))),
         }
     }
 
     /// Calls `look` with the queues that hold `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn look<R>(&self, queue: usize, look: impl FnOnce(&Queues<B>) -> R) -> R {
-        match &self.shared {
-            Some(shared) if queue != COLLECTIVE => look(&locked(shared)),
-            _ => look(&self.own),
+        match &self.queues {
+            QueuesAt::Own(queues) => look(queues),
+            QueuesAt::Shared(queues, _) if queue != COLLECTIVE => look(&queues.lock()),
+            QueuesAt::Shared(_, Some(own)) => look(own),
+            QueuesAt::Shared(_, None) => look(&Queues::new(0)),
         }
     }
 
-    /// Changes the endpoint's number.
+    /// Whether the receives are those of a shared receive context that is another's.
+    fn is_guest(&self) -> bool {
+        matches!(self.queues, QueuesAt::Shared(..)) && !self.hosts
+    }
+
+    /// Sets the endpoint's number.
     pub fn set_owner(&mut self, owner: u32) {
         self.owner = owner;
     }
@@ -247,40 +339,50 @@ impl<B: Body> Inbox<B> {
     /// The queues of a shared receive context, for endpoints to [`join`](Self::join).
     pub fn lend(&mut self) -> SharedQueues<B> {
         self.hosts = true;
-        let own = &mut self.own;
-        let shared = self.shared.get_or_insert_with(|| {
-            let least = own.min_multi_recv;
-            Arc::new(Mutex::new(std::mem::replace(own, Queues::new(least))))
-        });
-        shared.clone()
+        if let QueuesAt::Own(own) = &mut self.queues {
+            let queues = std::mem::replace(&mut **own, Queues::new(0));
+            let level = if B::ONE_LOCK { Level::Serialized } else { Level::Shared };
+            self.queues = QueuesAt::Shared(Arc::new(Lock::with_level(queues, level)), None);
+        }
+        match &self.queues {
+            QueuesAt::Shared(queues, _) => queues.clone(),
+            QueuesAt::Own(_) => unreachable!("the queues were shared just now"),
+        }
     }
 
     /// Whether the inbox shares queues, or did: it is a shared receive context's, or of an
     /// endpoint that uses or has left one.
     pub fn is_shared(&self) -> bool {
-        self.hosts || self.shared.is_some() || self.left.is_some()
+        self.hosts || self.is_guest() || self.left.is_some()
     }
 
     /// Makes the endpoint, to which no receive was posted yet, take its receives from these
     /// queues.
     pub fn join(&mut self, queues: SharedQueues<B>) {
-        self.shared = Some(queues);
+        self.queues = QueuesAt::Shared(queues, None);
     }
 
-    /// Called when the endpoint is closed: its messages leave the queues it shares, and what
+    /// Called when the endpoint is closed: if it shares queues its messages leave, and what
     /// comes from now on takes none of their receives. To be called with the lock held under
     /// which others post there, so that no receive meets a message of a closed endpoint.
     pub fn leave(&mut self) {
-        let owner = self.owner;
-        let Some(shared) = self.shared.take_if(|_| !self.hosts) else { return };
-        let shared = self.left.insert(shared);
-        let mut queues = locked(shared);
-        for queue in [0, TAGGED] {
-            for id in queues.kept_of(queue, owner, |_| true) {
-                queues.take_kept(queue, id);
+        if !self.is_guest() {
+            return;
+        }
+        let numbers = (0..self.peers.len() as u32).chain([NONE]);
+        for peer in numbers.filter(|peer| self.keeps_from(*peer)).collect::<Vec<_>>() {
+            for (queue, id) in self.kept_from(peer) {
+                self.take_kept(queue, id);
                 if queue == TAGGED {
-                    queues.claimed.retain(|_, claimed| *claimed != id);
+                    self.with(TAGGED, |queues| queues.claimed.retain(|_, claimed| *claimed != id));
                 }
+            }
+        }
+        let own = QueuesAt::Own(Box::new(Queues::new(self.min_multi_recv())));
+        if let QueuesAt::Shared(queues, collective) = std::mem::replace(&mut self.queues, own) {
+            self.left = Some(queues);
+            if let (Some(collective), QueuesAt::Own(own)) = (collective, &mut self.queues) {
+                own.posted = collective.posted;
             }
         }
     }
@@ -316,6 +418,22 @@ impl<B: Body> Inbox<B> {
         self.collective = true;
     }
 
+    /// Treats peers without a name as if they had one: whoever they are, the application chose to
+    /// hear them.
+    pub fn trust_all(&mut self) {
+        self.strangers = false;
+    }
+
+    /// No message will come any more: receives that are posted and find none are cancelled.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether [`end`](Self::end) was called.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Whether a tag belongs to the library itself on this endpoint, not to the application
     /// (fi_collective(3)).
     #[inline]
@@ -323,7 +441,10 @@ impl<B: Body> Inbox<B> {
         tag & OWN_TAG != 0 && self.collective
     }
 
-    fn known(&mut self, peer: u32) -> &mut Known {
+    fn known_mut(&mut self, peer: u32) -> &mut Known {
+        if peer == NONE {
+            return &mut self.only;
+        }
         let index = peer as usize;
         if self.peers.len() <= index {
             self.peers.resize(index + 1, Known::STRANGER);
@@ -331,28 +452,42 @@ impl<B: Body> Inbox<B> {
         &mut self.peers[index]
     }
 
+    #[inline(always)]
+    fn known(&self, peer: u32) -> &Known {
+        // A peer of which nothing was said is as unknown as the one of a connected endpoint.
+        self.peers.get(peer as usize).unwrap_or(&self.only)
+    }
+
     /// Names a peer, as receives choose it and as completions report it;
     /// FI_ADDR_NOTAVAIL for a stranger. The two differ with FI_AV_USER_ID.
     pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
-        let known = self.known(peer);
+        let was_stranger = self.is_stranger(peer);
+        let known = self.known_mut(peer);
         let before = std::mem::replace(known, Known { name, id, ..*known });
-        match (before.is_stranger(), name == FI_ADDR_NOTAVAIL) {
-            (true, false) => self.of_strangers -= before.bytes,
-            (false, true) => self.of_strangers += before.bytes,
+        if before.name == name || before.kept == 0 {
+            return;
+        }
+        let bytes = before.bytes;
+        match (was_stranger, self.is_stranger(peer)) {
+            (true, false) => self.with(0, |queues| queues.of_strangers -= bytes),
+            (false, true) => self.with(0, |queues| queues.of_strangers += bytes),
             _ => {}
         }
-        if before.name != name && before.kept > 0 {
-            let owner = self.owner;
-            for queue in 0..QUEUES {
-                self.with(queue, |queues| queues.rename(queue, owner, peer, name));
-            }
+        for (queue, id) in self.kept_from(peer) {
+            self.with(queue, |queues| {
+                let unexpected = &mut queues.unexpected[queue];
+                if let Some(kept) = unexpected.get_mut(id) {
+                    kept.source = name;
+                }
+                unexpected.set_source(id, name);
+            });
         }
     }
 
     /// Notes a peer's address, which FI_SOURCE_ERR reports of strangers.
     pub fn set_addr(&mut self, peer: u32, addr: impl FnOnce() -> Vec<u8>) {
         if let Some(addrs) = &mut self.addrs {
-            addrs.insert(peer, addr());
+            addrs.0.insert(peer, addr());
         }
     }
 
@@ -360,30 +495,38 @@ impl<B: Body> Inbox<B> {
     pub fn forget(&mut self, peer: u32) {
         self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         if let Some(addrs) = &mut self.addrs {
-            addrs.remove(&peer);
+            addrs.0.remove(&peer);
         }
     }
 
     /// A peer's fi_addr_t by which receives choose it; FI_ADDR_NOTAVAIL if it has none.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
-        self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.name)
+        self.known(peer).name
     }
 
     /// The source address that completions report for a peer.
     #[inline]
-    fn id_of(&self, peer: u32) -> fi_addr_t {
-        self.peers.get(peer as usize).map_or(FI_ADDR_NOTAVAIL, |known| known.id)
+    pub fn id_of(&self, peer: u32) -> fi_addr_t {
+        self.known(peer).id
+    }
+
+    /// Whether a peer counts as a stranger: it has no name, and the endpoint does not hear
+    /// whoever comes.
+    #[inline]
+    pub fn is_stranger(&self, peer: u32) -> bool {
+        self.strangers && self.name_of(peer) == FI_ADDR_NOTAVAIL
     }
 
     /// Bytes of memory that waiting messages take.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
-        self.own.kept_bytes + self.shared.as_ref().map_or(0, |shared| locked(shared).kept_bytes)
+        self.look(0, |queues| queues.bytes)
     }
 
     fn entry(&self, about: &About, context: Context, buf: usize, extra: u64) -> Completion {
-        let mut flags = FI_RECV | if about.tagged { FI_TAGGED } else { FI_MSG } | extra;
+        let tagged = about.tagged || about.msg_tag.is_some();
+        let mut flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG } | extra;
         if about.cq_data.is_some() {
             flags |= FI_REMOTE_CQ_DATA;
         }
@@ -393,7 +536,7 @@ impl<B: Body> Inbox<B> {
             len: about.len,
             buf,
             data: about.cq_data.unwrap_or(0),
-            tag: about.tag,
+            tag: about.msg_tag.unwrap_or(about.tag),
             src: self.id_of(about.peer),
         }
     }
@@ -406,7 +549,7 @@ impl<B: Body> Inbox<B> {
             return 0;
         }
         let gives_back = match &self.left {
-            Some(left) => locked(left).multi.filled(recv),
+            Some(left) => left.lock().multi.filled(recv),
             None => self.with(0, |queues| queues.multi.filled(recv)),
         };
         if gives_back == 0 {
@@ -432,7 +575,7 @@ impl<B: Body> Inbox<B> {
         {
             // The message is received, but its sender has no fi_addr_t: the error entry has its
             // address.
-            let data = addrs.get(&about.peer).cloned().unwrap_or_default();
+            let data = addrs.0.get(&about.peer).cloned().unwrap_or_default();
             let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
             self.ledger.failed(CompletionError { data, ..error });
         } else {
@@ -441,34 +584,42 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// The short way for the commonest case: all of a message is here, and the oldest receive
-    /// matches it. `tag` is that of a tagged message. False in any other case, and then nothing
-    /// has been done yet.
+    /// The short way of a message that is all here and has nothing special to it, for the
+    /// commonest case: the oldest receive matches it. `tag` is that of a tagged message. False in
+    /// any other case, and then nothing has been done yet.
     #[inline(always)]
     pub fn receive_plain(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
         let tagged = tag.is_some();
         let tag = tag.unwrap_or(0);
-        if self.shared.is_some()
-            || self.addrs.is_some()
-            || (tagged && self.takes_aside(tag))
-            || !self.ledger.has_room()
+        if !self.ledger.has_room() || self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
+            return false;
+        }
+        let Known { name, id, .. } = *self.known(peer);
+        let ledger = &self.ledger;
+        match &mut self.queues {
+            QueuesAt::Own(queues) => queues.fill_first(ledger, name, id, tagged, tag, bytes),
+            QueuesAt::Shared(queues, _) if B::ONE_LOCK => {
+                queues.lock_serialized().fill_first(ledger, name, id, tagged, tag, bytes)
+            }
+            QueuesAt::Shared(..) => false,
+        }
+    }
+
+    /// The next shortest way, after [`receive_plain`](Self::receive_plain): such a message goes to
+    /// whichever posted receive matches it.
+    #[inline(never)]
+    pub fn receive_whole(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
+        let tagged = tag.is_some();
+        let (tag, len) = (tag.unwrap_or(0), bytes.len());
+        if !self.ledger.has_room() || self.buffering.is_some() || (tagged && self.takes_aside(tag))
         {
             return false;
         }
-        let Known { name, id: src, .. } =
-            *self.peers.get(peer as usize).unwrap_or(&Known::STRANGER);
-        let posted = &mut self.own.posted[usize::from(tagged)];
-        let Some(recv) = posted.first(name, tag) else { return false };
-        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.len() {
-            return false;
-        }
+        let about =
+            About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer };
+        let Some(recv) = self.take_posted(&about) else { return false };
         recv.buf.copy_from(0, bytes);
-        let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
-        let of = Completion::of(recv.context, flags, bytes.len());
-        let entry = Completion { buf: recv.buf.address(), tag, src, ..of };
-        let wanted = self.ledger.wants(recv.flags);
-        posted.drop_first();
-        self.ledger.succeeded(entry, wanted);
+        self.received(&recv, &about);
         true
     }
 
@@ -490,86 +641,222 @@ impl<B: Body> Inbox<B> {
     /// Whether a message that no receive waits for is dropped instead of kept: a message of the
     /// library's own whose sender is not in the address vector.
     pub fn drops(&self, about: &About) -> bool {
-        about.collective
-            && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
-            && is_strangers(
-                about.tag,
-                about.len,
-                self.peers.get(about.peer as usize).map_or(0, |peer| peer.kept),
-            )
+        let Known { name, kept, .. } = *self.known(about.peer);
+        about.collective && name == FI_ADDR_NOTAVAIL && is_strangers(about.tag, about.len, kept)
     }
 
     /// Whether a stranger's message that no receive waits for is too much to keep. All strangers
     /// together may have `most` bytes here, and one of them up to half of what all of them leave
     /// free.
     pub fn is_too_much(&self, about: &About, most: usize) -> bool {
-        let known = self.peers.get(about.peer as usize).copied().unwrap_or(Known::STRANGER);
-        known.is_stranger() && known.bytes > most.saturating_sub(self.of_strangers) / 2
+        self.is_stranger(about.peer)
+            && self.look(0, |queues| {
+                self.known(about.peer).bytes > most.saturating_sub(queues.of_strangers) / 2
+            })
     }
 
-    /// The waiting messages of a peer, as their queues and numbers.
-    pub fn kept_from(&self, peer: u32) -> Vec<(usize, u32)> {
-        let of = |queue| {
-            let from = |kept: &Message<B>| kept.about.peer == peer;
-            self.look(queue, |queues| queues.kept_of(queue, self.owner, from))
-        };
-        (0..QUEUES).flat_map(|queue| of(queue).into_iter().map(move |id| (queue, id))).collect()
-    }
-
-    /// Accounts for a change, from `before` to `after` bytes, of the memory a peer's messages
-    /// take.
-    fn recount(&mut self, peer: u32, before: usize, after: usize) {
-        let known = self.known(peer);
-        known.bytes = known.bytes + after - before;
-        if known.is_stranger() {
-            self.of_strangers = self.of_strangers + after - before;
-        }
-    }
-
-    /// Keeps a message for a receive that is still to come; returns its number.
-    pub fn keep(&mut self, about: About, body: B) -> u32 {
-        self.known(about.peer).kept += 1;
-        self.recount(about.peer, 0, body.cost() + MESSAGE_COST);
-        let (owner, source) = (self.owner, self.name_of(about.peer));
-        self.with(about.queue(), |queues| {
-            queues.kept_bytes += body.cost() + MESSAGE_COST;
-            let message = Message { about, body, owner, source };
-            queues.unexpected[about.queue()].push(about.tag, source, message)
+    /// Whether this message may be kept where `most` bytes of messages may be. A stranger gets
+    /// little room.
+    pub fn may_keep(&self, about: &About, most: usize) -> bool {
+        let cost = about.len.saturating_add(Message::<B>::COST);
+        let sum = self.known(about.peer).bytes.saturating_add(cost);
+        let stranger = self.is_stranger(about.peer);
+        self.look(0, |queues| {
+            let free = most.saturating_sub(queues.bytes);
+            if !stranger && sum <= SURE {
+                return true;
+            }
+            if cost > free {
+                return false;
+            }
+            if !stranger {
+                return sum <= free.saturating_mul(GREED);
+            }
+            let free = (most / ALL_STRANGERS).saturating_sub(queues.of_strangers);
+            cost <= free && sum <= free.min(most / ONE_STRANGER).max(Message::<B>::COST)
         })
     }
 
-    /// Changes the form in which a message waits, and accounts for the memory it takes then.
-    pub fn change(&mut self, queue: usize, message: u32, change: impl FnOnce(&mut B)) {
-        let changed = self.with(queue, |queues| {
-            let kept = queues.unexpected[queue].get_mut(message)?;
-            let before = kept.body.cost();
-            change(&mut kept.body);
-            let after = kept.body.cost();
-            queues.kept_bytes = queues.kept_bytes + after - before;
-            Some((kept.about.peer, before, after))
-        });
-        if let Some((peer, before, after)) = changed {
-            self.recount(peer, before, after);
+    /// Whether a message of which nothing is here may be noted, where `most` bytes of messages may
+    /// be kept. The provider bounds how many of them a peer has.
+    pub fn may_note(&self, most: usize) -> bool {
+        self.look(0, |queues| queues.has_room(0, most))
+    }
+
+    /// Whether a message of which only a part is here is to be collected until it is whole, before
+    /// it takes a receive of a shared receive context: complete messages must not wait for its
+    /// rest, which may never come. Nothing is collected while receives are plenty. -FI_EPROTO if
+    /// the message is longer than any receive was.
+    pub fn collects(&mut self, len: usize, most: usize) -> Result<bool> {
+        self.with(0, |queues| {
+            let posted = &queues.posted[0];
+            if posted.len() > SPARE_RECEIVES {
+                return Ok(false);
+            }
+            if let Some(recv) = posted.first(FI_ADDR_UNSPEC, 0) {
+                queues.longest = queues.longest.max(recv.buf.len());
+            }
+            if len > queues.longest && queues.longest > 0 {
+                return Err(Error::PROTO);
+            }
+            let collects = queues.longest > 0 && queues.has_room(len, most);
+            if collects {
+                queues.bytes += Message::<B>::COST + len;
+            }
+            Ok(collects)
+        })
+    }
+
+    /// Gives back the room of a collected message of `len` bytes, which is complete or lost.
+    pub fn collected(&mut self, len: usize) {
+        self.with(0, |queues| queues.bytes -= Message::<B>::COST + len);
+    }
+
+    /// A stranger has no connection any more. Its messages stay for a while: it may have ended
+    /// because it had sent all. Returns whether so many have left messages that those of the
+    /// oldest are to be dropped ([`oldest_left`](Self::oldest_left)).
+    pub fn stranger_left(&mut self, peer: u32) -> bool {
+        if !self.keeps_from(peer) || !self.is_stranger(peer) {
+            return false;
         }
+        let owner = self.owner;
+        self.with(0, |queues| {
+            queues.left.push_back((owner, peer));
+            queues.left.len() > MAX_LEFT
+        })
     }
 
-    /// Removes a waiting message that came to this endpoint.
-    pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
-        let message = self.with(queue, |queues| queues.take_kept(queue, message))?;
-        self.known(message.about.peer).kept -= 1;
-        self.recount(message.about.peer, message.body.cost() + MESSAGE_COST, 0);
-        Some(message)
+    /// Takes out the one that lost its connection first of the strangers whose messages are to
+    /// make room: the endpoint's number, and the peer's there. It may have a connection or a name
+    /// by now, or be another.
+    pub fn oldest_left(&mut self) -> Option<(u32, u32)> {
+        self.with(0, |queues| queues.left.pop_front())
     }
 
-    /// The numbers of the messages in one queue that came to this endpoint and wait in a form
-    /// for which `form` is true, claimed ones included.
-    pub fn kept_as(&self, queue: usize, form: impl Fn(&B) -> bool) -> Vec<u32> {
-        self.look(queue, |queues| queues.kept_of(queue, self.owner, |kept| form(&kept.body)))
+    /// The waiting messages of a peer, as their queues and numbers, in each queue from the oldest
+    /// on.
+    pub fn kept_from(&self, peer: u32) -> Vec<(usize, u32)> {
+        let mut kept = Vec::new();
+        let last = self.known(peer).last.into_iter().enumerate();
+        for (queue, mut id) in last.filter(|(_, id)| *id != NONE) {
+            let first = kept.len();
+            self.look(queue, |queues| {
+                while let Some(message) = queues.unexpected[queue].get(id) {
+                    kept.push((queue, id));
+                    id = message.prev;
+                }
+            });
+            kept[first..].reverse();
+        }
+        kept
+    }
+
+    /// How many messages of a peer wait.
+    pub fn kept_count(&self, peer: u32) -> usize {
+        self.known(peer).kept as usize
     }
 
     /// Whether messages of this peer wait.
     pub fn keeps_from(&self, peer: u32) -> bool {
-        self.peers.get(peer as usize).is_some_and(|known| known.kept > 0)
+        self.known(peer).kept > 0
+    }
+
+    /// Accounts for a change, from `before` to `after` bytes, of the memory a peer's messages
+    /// take. All sums are with the queues that may be shared.
+    fn recount(&mut self, peer: u32, before: usize, after: usize) {
+        let known = self.known_mut(peer);
+        known.bytes = known.bytes + after - before;
+        let stranger = self.is_stranger(peer);
+        self.with(0, |queues| {
+            queues.bytes = queues.bytes + after - before;
+            if stranger {
+                queues.of_strangers = queues.of_strangers + after - before;
+            }
+        });
+    }
+
+    /// Makes room in the tables for another message to [`keep`](Self::keep); -FI_ENOMEM if there
+    /// is no memory.
+    pub fn reserve(&mut self, about: &About) -> Result {
+        self.with(about.queue(), |queues| queues.unexpected[about.queue()].reserve())
+    }
+
+    /// Keeps a message for a receive that is still to come; returns its number.
+    pub fn keep(&mut self, about: About, body: B) -> u32 {
+        let queue = about.queue();
+        let Known { name: source, last, .. } = *self.known(about.peer);
+        let (owner, prev) = (self.owner, last[queue]);
+        let message = Message { about, body, owner, source, prev, next: NONE };
+        let cost = message.cost();
+        let id = self.with(queue, |queues| {
+            let unexpected = &mut queues.unexpected[queue];
+            let id = unexpected.push(about.tag, source, message);
+            if let Some(before) = unexpected.get_mut(prev) {
+                before.next = id;
+            }
+            id
+        });
+        let known = self.known_mut(about.peer);
+        known.kept += 1;
+        known.last[queue] = id;
+        self.recount(about.peer, 0, cost);
+        id
+    }
+
+    /// Changes the form in which a message waits, and accounts for the memory it takes then. None
+    /// if there is no such message.
+    pub fn change<R>(
+        &mut self,
+        queue: usize,
+        message: u32,
+        change: impl FnOnce(&mut B) -> R,
+    ) -> Option<R> {
+        let (peer, before, after, result) = self.with(queue, |queues| {
+            let kept = queues.unexpected[queue].get_mut(message)?;
+            let before = kept.cost();
+            let result = change(&mut kept.body);
+            Some((kept.about.peer, before, kept.cost(), result))
+        })?;
+        if before != after {
+            self.recount(peer, before, after);
+        }
+        Some(result)
+    }
+
+    /// Removes a waiting message that came to this endpoint.
+    pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
+        let message = self.with(queue, |queues| {
+            let unexpected = &mut queues.unexpected[queue];
+            let message = unexpected.remove(message)?;
+            if let Some(before) = unexpected.get_mut(message.prev) {
+                before.next = message.next;
+            }
+            if let Some(behind) = unexpected.get_mut(message.next) {
+                behind.prev = message.prev;
+            }
+            Some(message)
+        })?;
+        let known = self.known_mut(message.about.peer);
+        known.kept -= 1;
+        if message.next == NONE {
+            known.last[queue] = message.prev;
+        }
+        self.recount(message.about.peer, message.cost(), 0);
+        Some(message)
+    }
+
+    /// A kept message will never be complete. If the application counts on it, it waits on in the
+    /// form that `lost` gives it, and its claim fails; else it is forgotten, and the tag it had met
+    /// fails with `error`.
+    pub fn lose(&mut self, queue: usize, message: u32, lost: impl FnOnce(&mut B), error: Error) {
+        if self.is_claimed(queue, message) {
+            self.change(queue, message, lost);
+        } else if let Some(kept) = self.take_kept(queue, message)
+            && let Some(buffering) = &mut self.buffering
+            && let Some(posted) = buffering.take_owed(queue, message)
+        {
+            self.failed(&Recv::new(RecvBuf::none(), posted, 0), &kept.about, error);
+        }
     }
 
     /// Whether the application counts on this message: it was claimed by a peek, or reported by
@@ -581,9 +868,9 @@ impl<B: Body> Inbox<B> {
     }
 
     /// Makes the endpoint one with buffered receives (FI_BUFFERED_RECV), whose queues are not
-    /// shared.
-    pub fn buffer(&mut self, buffering: Box<Buffering>) {
-        self.buffering = Some(buffering);
+    /// shared; `most` are the largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub fn buffer(&mut self, most: [usize; 2]) {
+        self.buffering = Some(Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, most)));
     }
 
     /// The state of buffered receives, if the endpoint has them.
@@ -597,6 +884,18 @@ impl<B: Body> Inbox<B> {
         self.buffering.as_deref_mut()
     }
 
+    /// Reads FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn buffered_option(&self, name: c_int) -> Result<usize> {
+        self.buffering.as_ref().ok_or(Error::NOPROTOOPT)?.option(name)
+    }
+
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn set_buffered_option(&mut self, name: c_int, value: usize) -> Result {
+        self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
+    }
+
     /// Sets the fid by which the contexts of reported messages name the endpoint.
     pub fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
@@ -607,18 +906,41 @@ impl<B: Body> Inbox<B> {
         self.look(queue, |queues| queues.unexpected[queue].get(message).map(|kept| kept.about))
     }
 
+    /// What `look` says of the form in which a message waits; None if there is no such message.
+    pub fn kept_as<R>(&self, queue: usize, message: u32, look: impl FnOnce(&B) -> R) -> Option<R> {
+        self.look(queue, |queues| {
+            queues.unexpected[queue].get(message).map(|kept| look(&kept.body))
+        })
+    }
+
     /// The form in which a message of this endpoint's own queues waits.
     pub fn kept_body(&self, queue: usize, message: u32) -> Option<&B> {
-        self.own.unexpected[queue].get(message).map(|kept| &kept.body)
+        let QueuesAt::Own(queues) = &self.queues else { return None };
+        queues.unexpected[queue].get(message).map(|kept| &kept.body)
+    }
+
+    /// A kept message has met the tag that was posted with this context, and is to be reported once
+    /// enough of it is here: no other receive, tag or peek finds it any more.
+    pub fn owe(&mut self, queue: usize, message: u32, posted: Context) {
+        if let Some(buffering) = &mut self.buffering {
+            buffering.owe(queue, message, posted);
+        }
+        self.hide(queue, message);
     }
 
     /// Makes a message one that no receive or peek finds any more.
     pub fn hide(&mut self, queue: usize, message: u32) {
-        self.own.unexpected[queue].claim(message);
+        self.with(queue, |queues| queues.unexpected[queue].claim(message));
+    }
+
+    /// Whether no receive or peek finds a message any more.
+    pub fn is_hidden(&self, queue: usize, message: u32) -> bool {
+        self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
     }
 
     /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is
-    /// the context of the tag it met, if it waited for one.
+    /// the context of the tag it met, if it waited for one. From now on no receive or peek finds
+    /// the message.
     pub fn announce(
         &mut self,
         queue: usize,
@@ -626,28 +948,29 @@ impl<B: Body> Inbox<B> {
         start: Option<Box<[u8]>>,
         posted: Option<Context>,
     ) {
-        let Some(kept) = self.own.unexpected[queue].get(message) else { return };
-        let (at, more) = match (&start, kept.body.bytes()) {
+        let Some(about) = self.kept_about(queue, message) else { return };
+        let here = self.kept_body(queue, message).and_then(Body::bytes);
+        let (at, more) = match (&start, here) {
             (Some(start), _) => (start.as_ptr(), FI_MORE),
             (None, Some(bytes)) => (bytes.as_ptr(), 0),
             (None, None) => return,
         };
-        let about = kept.about;
         let Some(buffering) = &mut self.buffering else { return };
         let context = buffering.tell((queue, message), self.fid, posted, start);
+        self.hide(queue, message);
         self.ledger.announced(self.entry(&about, context, at as usize, more), posted.is_some());
     }
 
     /// Posts a tag on an endpoint with buffered receives; returns the message that it meets, if
     /// one waits.
-    pub fn post_tag(&mut self, op: RecvOp) -> Option<(u32, About)> {
+    pub fn post_tag(&mut self, op: &RecvOp) -> Option<(u32, About)> {
         if let Some(buffering) = &mut self.buffering {
             buffering.post_tags();
         }
-        let pattern = self.pattern(&op, false);
-        let Some(message) = self.own.find(TAGGED, pattern) else {
-            let recv = Recv::new(RecvBuf::none(), op.context, op.flags);
-            self.own.posted[TAGGED].push(pattern, recv);
+        let pattern = self.pattern(op, false);
+        let message = self.with(TAGGED, |queues| queues.unexpected[TAGGED].find(pattern));
+        let Some(message) = message else {
+            self.add(TAGGED, pattern, Recv::new(RecvBuf::none(), op.context, op.flags));
             return None;
         };
         Some((message, self.kept_about(TAGGED, message)?))
@@ -655,41 +978,52 @@ impl<B: Body> Inbox<B> {
 
     /// FI_CLAIM or FI_DISCARD with the context by which a message was reported; none if there is
     /// no such message.
-    fn settle_told(
-        &mut self,
-        op: &RecvOp,
-        queue: usize,
-        meetings: &mut Vec<Meeting>,
-    ) -> Option<Option<Seen>> {
+    fn settle_told(&mut self, op: &RecvOp, queue: usize) -> Option<Found> {
         let (message, context) = self.buffering.as_mut()?.take(op.context, queue)?;
         let discard = op.flags & FI_DISCARD != 0;
         let recv = (!discard).then(|| Recv::new(op.buf.clone(), context, op.flags));
-        self.own.meet(queue, message, recv, meetings);
-        let kept = self.own.unexpected[queue].get(message).filter(|_| discard);
-        // A discarded message is counted like a claimed one; the announcement was its completion
-        // entry.
-        Some(kept.map(|kept| Seen {
-            owner: kept.owner,
-            about: kept.about,
-            context: op.context,
-            buf: 0,
-            flags: 0,
-            counts: true,
-        }))
+        self.look(queue, |queues| {
+            let meeting = queues.meet(queue, message, recv);
+            let kept = queues.unexpected[queue].get(message).filter(|_| discard);
+            // A discarded message is counted like a claimed one; the announcement was its
+            // completion entry.
+            let seen = kept.map(|kept| Seen::of(kept, op.context, 0, true));
+            Some(Found { seen, meeting })
+        })
     }
 
     /// Which messages a receive matches. A receive of the library's own is always restricted to
     /// the source it names: what a message says of its sender is not to be believed.
+    #[inline(always)]
     fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
         let chooses = self.directed || own;
         let src = (chooses && op.src != FI_ADDR_UNSPEC).then_some(op.src);
         Pattern { src, tag: op.tag, ignore: op.ignore }
     }
 
-    /// fi_recv and fi_trecv, in all their forms. Waiting messages that match go to `meetings`,
-    /// and are to be taken with [`take_kept`](Self::take_kept) before anything else is done.
-    #[inline]
-    pub fn post(&mut self, op: RecvOp, tagged: bool, meetings: &mut Vec<Meeting>) -> Result {
+    /// The short way of fi_recv and fi_trecv, for the commonest case: the receive asks for nothing
+    /// special, and no message waits. In any other case the receive comes back.
+    #[inline(always)]
+    pub fn post_plain(&mut self, op: RecvOp, tagged: bool) -> Option<RecvOp> {
+        if op.flags & SPECIAL != 0 || self.ended {
+            return Some(op);
+        }
+        let pattern = self.pattern(&op, false);
+        match &mut self.queues {
+            QueuesAt::Own(queues) => queues.push_first(pattern, op, tagged),
+            QueuesAt::Shared(queues, _) if B::ONE_LOCK => {
+                queues.lock_serialized().push_first(pattern, op, tagged)
+            }
+            QueuesAt::Shared(..) => Some(op),
+        }
+    }
+
+    /// fi_recv and fi_trecv in all their forms but tags alone ([`post_tag`](Self::post_tag)).
+    /// For FI_PEEK the caller makes progress first: the message asked for may be on its way.
+    pub fn post(&mut self, op: RecvOp, tagged: bool) -> Result<Found> {
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.special(op, tagged);
+        }
         let collective = op.flags & ASIDE != 0 && tagged && self.takes_aside(op.tag);
         let queue = usize::from(tagged) + usize::from(collective);
         let pattern = self.pattern(&op, collective);
@@ -698,46 +1032,82 @@ impl<B: Body> Inbox<B> {
             return Err(Error::INVAL);
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
-        match &self.shared {
-            Some(shared) if queue != COLLECTIVE => {
-                locked(shared).post_any(queue, pattern, recv, meetings);
-            }
-            _ if self.own.unexpected[queue].is_empty() => {
-                self.own.posted[queue].push(pattern, recv);
-            }
-            _ => self.own.post_any(queue, pattern, recv, meetings),
+        if op.flags & FI_MULTI_RECV != 0 {
+            // It may take many waiting messages. It is the oldest matching receive for all of
+            // them: what an older one matches is not waiting.
+            self.with(queue, |queues| queues.posted[queue].push(pattern, recv));
+            return Ok(Found { meeting: self.fill(queue, pattern), seen: None });
         }
-        Ok(())
+        let message = self.with(queue, |queues| queues.unexpected[queue].find(pattern));
+        let meeting = match message {
+            Some(message) => self.with(queue, |queues| queues.meet(queue, message, Some(recv))),
+            None => {
+                self.add(queue, pattern, recv);
+                None
+            }
+        };
+        Ok(Found { meeting, seen: None })
+    }
+
+    /// Posts a receive for which no message waits. If none can come any more it is cancelled:
+    /// posting stays possible, because the application may not have read of the end yet.
+    fn add(&mut self, queue: usize, pattern: Pattern, recv: Recv) {
+        if self.ended {
+            self.cancelled(queue, &recv);
+        } else {
+            self.with(queue, |queues| queues.posted[queue].push(pattern, recv));
+        }
+    }
+
+    /// Gives a multi-receive buffer that was just posted the next of the waiting messages that it
+    /// matches. Without room in the completion queue as well: nobody would look again, and the
+    /// messages that wait must not be overtaken. Their number is bounded.
+    pub fn fill(&mut self, queue: usize, pattern: Pattern) -> Option<Meeting> {
+        let meeting = self.with(queue, |queues| {
+            if queues.posted[queue].is_empty() {
+                return None;
+            }
+            let number = queues.unexpected[queue].find(pattern)?;
+            let kept = queues.unexpected[queue].get(number)?;
+            let (about, source) = (kept.about, kept.source);
+            let recv = queues.take_posted(queue, source, &about)?;
+            let meeting = queues.meet(queue, number, Some(recv))?;
+            Some(Meeting { fills: Some(pattern), ..meeting })
+        });
+        if meeting.is_none() && self.ended {
+            // What is left of the buffer gets no message any more.
+            self.cancel_posted();
+        }
+        meeting
     }
 
     /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives; with buffered receives FI_CLAIM and
-    /// FI_DISCARD of untagged ones, too. For a peek the caller makes progress first. `meetings`
-    /// is as in [`post`](Self::post); the inbox of its owner is to report what was seen before
-    /// the meetings.
-    pub fn special(
-        &mut self,
-        op: RecvOp,
-        tagged: bool,
-        meetings: &mut Vec<Meeting>,
-    ) -> Result<Option<Seen>> {
-        let pattern = self.pattern(&op, false);
-        if op.flags & FI_PEEK == 0 {
-            if let Some(settled) = self.settle_told(&op, usize::from(tagged), meetings) {
+    /// FI_DISCARD of untagged ones, too.
+    fn special(&mut self, op: RecvOp, tagged: bool) -> Result<Found> {
+        let (peeks, claims) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
+        if !peeks {
+            if let Some(settled) = self.settle_told(&op, usize::from(tagged)) {
                 return Ok(settled);
             }
-            if self.buffering.is_some() && (!tagged || op.flags & FI_CLAIM == 0) {
+            if !claims {
+                // FI_DISCARD alone names only what was reported.
+                let buffers = self.buffering.is_some();
+                return Err(if buffers { Error::INVAL } else { Error::BADFLAGS });
+            }
+            if !tagged {
                 return Err(Error::INVAL);
             }
-            return self.with(TAGGED, |queues| queues.settle(op, meetings));
+            return self.with(TAGGED, |queues| queues.settle(op));
         }
-        if op.flags & FI_CLAIM != 0 && op.flags & FI_DISCARD != 0 {
+        if claims && op.flags & FI_DISCARD != 0 {
             return Err(Error::BADFLAGS);
         }
-        let seen = self.with(TAGGED, |queues| queues.peek(&op, pattern, meetings))?;
-        if seen.is_none() {
+        let pattern = self.pattern(&op, false);
+        let found = self.with(TAGGED, |queues| queues.peek(&op, pattern))?;
+        if found.seen.is_none() {
             self.report_no_message(&op);
         }
-        Ok(seen)
+        Ok(found)
     }
 
     /// Reports a message of this endpoint that was peeked at, claimed or discarded.
@@ -753,7 +1123,7 @@ impl<B: Body> Inbox<B> {
 
     /// Reports a peek that found no message: an error entry with -FI_ENOMSG.
     fn report_no_message(&self, op: &RecvOp) {
-        let of = nothing(op.context, FI_RECV | FI_TAGGED, 0, op.tag);
+        let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
         self.ledger.found_none(CompletionError::new(of, Error::NOMSG));
     }
 
@@ -768,10 +1138,9 @@ impl<B: Body> Inbox<B> {
         }
     }
 
-    /// Cancels all posted receives, as when the endpoint is closed. Receives of a shared receive
-    /// context stay until that one is closed.
-    pub fn cancel_all(&mut self) {
-        if self.shared.is_some() && !self.hosts {
+    /// Cancels all posted receives, unless they are those of a shared receive context.
+    fn cancel_posted(&mut self) {
+        if self.is_guest() {
             return;
         }
         for queue in 0..QUEUES {
@@ -779,43 +1148,104 @@ impl<B: Body> Inbox<B> {
                 self.cancelled(queue, &recv);
             }
         }
-        // A buffered message that met a tag and is not complete counts as a posted receive
-        // still.
-        let Some(buffering) = &mut self.buffering else { return };
-        for (queue, message, posted) in buffering.take_all_owed() {
-            self.cancelled(queue, &Recv::new(RecvBuf::none(), posted, 0));
-            self.take_kept(queue, message);
-        }
     }
 
-    /// Discards all messages that were claimed by a peek, or reported by buffered receives.
-    pub fn discard_claimed(&mut self, meetings: &mut Vec<Meeting>) {
-        self.with(TAGGED, |queues| {
-            for (_, message) in std::mem::take(&mut queues.claimed) {
-                queues.meet(TAGGED, message, None, meetings);
-            }
-        });
-        let Some(buffering) = &mut self.buffering else { return };
-        for (queue, message) in buffering.take_all_told() {
-            self.own.meet(queue, message, None, meetings);
+    /// Cancels all posted receives, as when the endpoint is closed or its connection is over for
+    /// good. Receives of a shared receive context stay until that one is closed. Returns the
+    /// messages that are to be discarded by that.
+    #[must_use]
+    pub fn cancel_all(&mut self) -> Vec<Meeting> {
+        self.cancel_posted();
+        // A buffered message that met a tag and is not complete counts as a posted receive
+        // still.
+        let Some(buffering) = &mut self.buffering else { return Vec::new() };
+        let mut discarded = Vec::new();
+        for (queue, message, posted) in buffering.take_all_owed() {
+            self.cancelled(queue, &Recv::new(RecvBuf::none(), posted, 0));
+            discarded.extend(self.look(queue, |queues| queues.meet(queue, message, None)));
         }
+        discarded
+    }
+
+    /// Forgets what was claimed by a peek, or reported by buffered receives; returns the messages,
+    /// which are to be discarded.
+    #[must_use]
+    pub fn unclaim_all(&mut self) -> Vec<Meeting> {
+        let mut discarded = self.with(TAGGED, |queues| {
+            let claimed = std::mem::take(&mut queues.claimed).into_values();
+            claimed.filter_map(|message| queues.meet(TAGGED, message, None)).collect::<Vec<_>>()
+        });
+        if let Some(buffering) = &mut self.buffering {
+            for (queue, id) in buffering.take_all_told() {
+                discarded.extend(self.look(queue, |queues| queues.meet(queue, id, None)));
+            }
+        }
+        discarded
     }
 
     fn cancelled(&mut self, queue: usize, recv: &Recv) {
-        let mut flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED };
-        flags |= recv.flags & ASIDE;
         let gives_back = self.with(0, |queues| queues.multi.cancelled(recv));
         if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
             // The buffer is given back by its last part, which is being filled.
             self.ledger.part();
         }
-        flags |= gives_back;
-        let of = nothing(recv.context, flags, recv.buf.address(), 0);
+        let extra = gives_back | (recv.flags & ASIDE);
+        let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
+        let of = Completion { buf: recv.buf.address(), ..Completion::of(recv.context, flags, 0) };
         self.ledger.failed(CompletionError::new(of, Error::CANCELED));
     }
 }
 
+impl Seen {
+    fn of<B>(kept: &Message<B>, context: Context, flags: u64, counts: bool) -> Self {
+        Self { owner: kept.owner, about: kept.about, context, buf: 0, flags, counts }
+    }
+}
+
 impl<B: Body> Queues<B> {
+    /// Whether there is room for a message of `len` bytes, whoever sends it.
+    fn has_room(&self, len: usize, most: usize) -> bool {
+        most.saturating_sub(self.bytes) >= len.saturating_add(Message::<B>::COST)
+    }
+
+    /// Posts a receive, which comes back if messages wait.
+    #[inline(always)]
+    fn push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> Option<RecvOp> {
+        let queue = usize::from(tagged);
+        if !self.unexpected[queue].is_empty() {
+            return Some(op);
+        }
+        self.posted[queue].push(pattern, Recv::new(op.buf, op.context, op.flags));
+        None
+    }
+
+    /// Gives a message to the oldest receive, if that is a plain one which matches it and has room
+    /// for it. `id` is reported as its source.
+    #[inline(always)]
+    fn fill_first(
+        &mut self,
+        ledger: &RxLedger,
+        source: fi_addr_t,
+        id: fi_addr_t,
+        tagged: bool,
+        tag: u64,
+        bytes: &[u8],
+    ) -> bool {
+        let posted = &mut self.posted[usize::from(tagged)];
+        let Some(recv) = posted.first(source, tag) else { return false };
+        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.len() {
+            return false;
+        }
+        recv.buf.copy_from(0, bytes);
+        let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
+        let of = Completion::of(recv.context, flags, bytes.len());
+        let entry = Completion { buf: recv.buf.address(), tag, src: id, ..of };
+        let wanted = ledger.wants(recv.flags);
+        posted.drop_first();
+        ledger.succeeded(entry, wanted);
+        true
+    }
+
     #[inline]
     fn take_posted(&mut self, queue: usize, source: fi_addr_t, about: &About) -> Option<Recv> {
         let posted = &mut self.posted[queue];
@@ -823,181 +1253,532 @@ impl<B: Body> Queues<B> {
         Some(self.multi.part_of(posted, taken, about.len, self.min_multi_recv))
     }
 
-    fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
-        let message = self.unexpected[queue].remove(message)?;
-        self.kept_bytes -= message.body.cost() + MESSAGE_COST;
-        Some(message)
-    }
-
-    /// The numbers of an endpoint's messages for which the condition is true.
-    fn kept_of(&self, queue: usize, owner: u32, like: impl Fn(&Message<B>) -> bool) -> Vec<u32> {
-        let unexpected = &self.unexpected[queue];
-        let is = |id: &u32| unexpected.get(*id).is_some_and(|m| m.owner == owner && like(m));
-        unexpected.ids().into_iter().filter(is).collect()
-    }
-
-    /// Changes the name by which receives find the messages of an endpoint's peer.
-    fn rename(&mut self, queue: usize, owner: u32, peer: u32, name: fi_addr_t) {
-        if self.unexpected[queue].is_empty() {
-            return;
-        }
-        for id in self.kept_of(queue, owner, |kept| kept.about.peer == peer) {
-            if let Some(kept) = self.unexpected[queue].get_mut(id) {
-                kept.source = name;
-            }
-            self.unexpected[queue].set_source(id, name);
-        }
-    }
-
-    fn find(&mut self, queue: usize, pattern: Pattern) -> Option<u32> {
-        self.unexpected[queue].find(pattern)
-    }
-
-    fn meet(&self, queue: usize, message: u32, recv: Option<Recv>, meetings: &mut Vec<Meeting>) {
-        if let Some(Message { owner, .. }) = self.unexpected[queue].get(message) {
-            meetings.push(Meeting { queue, message, recv, owner: *owner });
-        }
-    }
-
-    #[inline(never)]
-    fn post_any(
-        &mut self,
-        queue: usize,
-        pattern: Pattern,
-        recv: Recv,
-        meetings: &mut Vec<Meeting>,
-    ) {
-        if self.unexpected[queue].is_empty() {
-            self.posted[queue].push(pattern, recv);
-            return;
-        }
-        if recv.flags & FI_MULTI_RECV != 0 {
-            // A multi-receive buffer may take many waiting messages. It is the oldest matching
-            // receive for all of them: what an older one matches is not waiting.
-            self.posted[queue].push(pattern, recv);
-            while !self.posted[queue].is_empty()
-                && let Some(number) = self.find(queue, pattern)
-                && let Some(kept) = self.unexpected[queue].get(number)
-                && let (about, source) = (kept.about, kept.source)
-                && let Some(recv) = self.take_posted(queue, source, &about)
-            {
-                self.unexpected[queue].claim(number);
-                self.meet(queue, number, Some(recv), meetings);
-            }
-            return;
-        }
-        match self.find(queue, pattern) {
-            Some(message) => self.meet(queue, message, Some(recv), meetings),
-            None => self.posted[queue].push(pattern, recv),
-        }
+    fn meet(&self, queue: usize, message: u32, recv: Option<Recv>) -> Option<Meeting> {
+        let owner = self.unexpected[queue].get(message)?.owner;
+        Some(Meeting { queue, message, recv, owner, fills: None })
     }
 
     /// FI_PEEK, alone or with FI_CLAIM or FI_DISCARD.
-    fn peek(
-        &mut self,
-        op: &RecvOp,
-        pattern: Pattern,
-        meetings: &mut Vec<Meeting>,
-    ) -> Result<Option<Seen>> {
-        let Some(number) = self.find(TAGGED, pattern) else { return Ok(None) };
-        let Some(message) = self.unexpected[TAGGED].get(number) else { return Ok(None) };
+    fn peek(&mut self, op: &RecvOp, pattern: Pattern) -> Result<Found> {
+        let unexpected = &mut self.unexpected[TAGGED];
+        let Some(number) = unexpected.find(pattern) else { return Ok(Found::default()) };
+        let Some(message) = unexpected.get(number) else { return Ok(Found::default()) };
         // As much of the message as the caller has room for, if it is here; the entry
         // names the buffer only when something was put there.
         let copied = message.body.bytes().map_or(0, |bytes| op.buf.copy_from(0, bytes));
-        let seen = Seen {
-            owner: message.owner,
-            about: message.about,
-            context: op.context,
-            buf: if copied > 0 { op.buf.address() } else { 0 },
-            flags: op.flags,
-            counts: false,
-        };
+        let buf = if copied > 0 { op.buf.address() } else { 0 };
+        let seen = Some(Seen { buf, ..Seen::of(message, op.context, op.flags, false) });
         if op.flags & FI_CLAIM != 0 {
             if self.claimed.contains_key(&(op.context.0 as usize)) {
                 return Err(Error::INVAL);
             }
-            self.unexpected[TAGGED].claim(number);
+            unexpected.claim(number);
             self.claimed.insert(op.context.0 as usize, number);
         }
-        if op.flags & FI_DISCARD != 0 {
-            self.meet(TAGGED, number, None, meetings);
-        }
-        Ok(Some(seen))
+        let discards = op.flags & FI_DISCARD != 0;
+        let meeting = discards.then(|| self.meet(TAGGED, number, None)).flatten();
+        Ok(Found { seen, meeting })
     }
 
     /// FI_CLAIM of a message that was claimed by a peek, to receive or to drop it.
-    fn settle(&mut self, op: RecvOp, meetings: &mut Vec<Meeting>) -> Result<Option<Seen>> {
-        if op.flags & FI_CLAIM == 0 {
-            // FI_DISCARD alone names no message.
-            return Err(Error::BADFLAGS);
-        }
+    fn settle(&mut self, op: RecvOp) -> Result<Found> {
         let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
             // The completion is that of any receive: only buffered messages are marked with
             // FI_CLAIM.
             let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
-            self.meet(TAGGED, number, Some(recv), meetings);
-            return Ok(None);
+            return Ok(Found { meeting: self.meet(TAGGED, number, Some(recv)), seen: None });
         }
-        self.meet(TAGGED, number, None, meetings);
-        Ok(self.unexpected[TAGGED].get(number).map(|message| Seen {
-            owner: message.owner,
-            about: message.about,
-            context: op.context,
-            buf: 0,
-            flags: op.flags,
-            counts: true,
-        }))
+        let kept = self.unexpected[TAGGED].get(number);
+        let seen = kept.map(|message| Seen::of(message, op.context, op.flags, true));
+        Ok(Found { meeting: self.meet(TAGGED, number, None), seen })
     }
-}
-
-fn nothing(context: Context, flags: u64, buf: usize, tag: u64) -> Completion {
-    Completion { context, flags, len: 0, buf, data: 0, tag, src: FI_ADDR_NOTAVAIL }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::FI_COMPLETION;
+    use crate::cq::Cq;
+    use crate::cq::testing::queue;
 
-    impl Body for usize {
+    /// A message that waits: its bytes, if they are here, and what it takes of memory.
+    #[derive(Debug)]
+    struct Waits(Option<Box<[u8]>>, usize);
+
+    impl Body for Waits {
         fn bytes(&self) -> Option<&[u8]> {
-            None
+            self.0.as_deref()
         }
-        fn cost(&self) -> usize {
-            *self
+        fn cost(&self, _len: usize) -> usize {
+            self.1
+        }
+        const ONE_LOCK: bool = true;
+    }
+
+    const MOST: usize = 256 << 20;
+    const COST: usize = Message::<Waits>::COST;
+
+    fn message(peer: u32, tag: u64, len: usize) -> About {
+        let tagged = true;
+        About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer }
+    }
+
+    fn untagged(peer: u32, len: usize) -> About {
+        About { tagged: false, ..message(peer, 0, len) }
+    }
+
+    fn context(number: usize) -> Context {
+        Context(number as *mut _)
+    }
+
+    /// The memory that receives of a test are posted with.
+    struct Memory(Box<[u8; 64]>);
+
+    impl Memory {
+        fn new() -> Self {
+            Self(Box::new([0; 64]))
+        }
+
+        fn part(&self, len: usize) -> RecvBuf {
+            // SAFETY: a test keeps the memory until its inbox is gone.
+            unsafe { RecvBuf::new(self.0.as_ptr().cast_mut().cast(), len) }.unwrap()
         }
     }
 
-    fn from(peer: u32) -> About {
-        About { tagged: false, collective: false, tag: 0, len: 0, cq_data: None, peer }
+    /// A receive of this tag from anybody; what it is for, its flags say.
+    fn receive(buf: RecvBuf, number: usize, tag: u64, flags: u64) -> RecvOp {
+        let src = FI_ADDR_UNSPEC;
+        RecvOp { buf, src, tag, ignore: 0, context: context(number), flags: flags | FI_COMPLETION }
+    }
+
+    fn nowhere(number: usize, tag: u64, flags: u64) -> RecvOp {
+        receive(RecvBuf::none(), number, tag, flags)
+    }
+
+    /// The inbox of an endpoint, and the queue that its receives are reported to.
+    struct Bound {
+        inbox: Inbox<Waits>,
+        cq: Arc<Cq>,
+    }
+
+    /// What was reported: the context's number, and the length or the error.
+    type Reported = (usize, core::result::Result<usize, Error>);
+
+    impl Bound {
+        fn new() -> Self {
+            let mut inbox = Inbox::new(true, false, 8);
+            let cq = queue();
+            inbox.ledger.report_to(cq.clone());
+            inbox.set_owner(3);
+            Self { inbox, cq }
+        }
+
+        /// Keeps a message of which all bytes are here.
+        fn keep(&mut self, about: About) -> u32 {
+            let bytes = vec![7; about.len].into_boxed_slice();
+            self.inbox.keep(about, Waits(Some(bytes), about.len))
+        }
+
+        /// Lets a message take its receive, as a provider does. False if none waits for it.
+        fn arrives(&mut self, about: About) -> bool {
+            let Some(recv) = self.inbox.take_posted(&about) else { return false };
+            self.inbox.received(&recv, &about);
+            true
+        }
+
+        /// Posts a receive, and lets it meet what waits, as a provider does.
+        fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
+            let Some(op) = self.inbox.post_plain(op, tagged) else { return Ok(()) };
+            let Found { seen, meeting: mut found } = self.inbox.post(op, tagged)?;
+            seen.iter().for_each(|seen| self.inbox.report_seen(seen));
+            while let Some(Meeting { queue, message, recv, owner, fills }) = found {
+                assert_eq!(owner, 3);
+                let kept = self.inbox.take_kept(queue, message).unwrap();
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, kept.body.bytes().unwrap());
+                    self.inbox.received(&recv, &kept.about);
+                }
+                found = fills.and_then(|pattern| self.inbox.fill(queue, pattern));
+            }
+            Ok(())
+        }
+
+        fn reported(&self) -> Vec<Reported> {
+            let entries = std::iter::from_fn(|| self.cq.take());
+            let told = |entry: core::result::Result<Completion, CompletionError>| match entry {
+                Ok(of) => (of.context.0 as usize, Ok(of.len)),
+                Err(error) => (error.of.context.0 as usize, Err(error.error)),
+            };
+            entries.map(told).collect()
+        }
     }
 
     #[test]
-    fn strangers_leave_half_of_what_others_of_them_left_over_and_named_peers_any_number() {
-        const MOST: usize = 1_000_000;
-        let mut inbox = Inbox::<usize>::new(0, false, false, 64);
-        inbox.set_name(2, 7, 7);
-        let fill = |inbox: &mut Inbox<usize>, peer| {
+    fn a_message_takes_the_oldest_receive_that_matches_and_a_receive_the_oldest_message() {
+        let mut bound = Bound::new();
+        bound.inbox.set_name(1, 10, 11);
+        for (number, tag) in [(1, 5), (2, 5), (3, 6)] {
+            bound.post(nowhere(number, tag, 0), true).unwrap();
+        }
+        bound.post(RecvOp { src: 10, ignore: u64::MAX, ..nowhere(4, 0, 0) }, true).unwrap();
+        assert!(bound.arrives(message(0, 6, 0)));
+        assert!(bound.arrives(message(1, 5, 0)) && bound.arrives(message(1, 5, 0)));
+        // The last receive is for one peer only.
+        assert!(!bound.arrives(message(0, 7, 0)));
+        assert!(!bound.arrives(untagged(1, 0)) && bound.arrives(message(1, 7, 0)));
+        assert_eq!(bound.reported(), [3, 1, 2, 4].map(|number| (number, Ok(0))));
+        // Messages that came before their receives.
+        for len in [1, 2, 3] {
+            bound.keep(message(len as u32 % 2, 5, len));
+        }
+        let memory = Memory::new();
+        bound.post(RecvOp { src: 10, ..receive(memory.part(8), 1, 5, 0) }, true).unwrap();
+        bound.post(receive(memory.part(1), 2, 5, 0), true).unwrap();
+        assert_eq!(bound.reported(), [(1, Ok(1)), (2, Err(Error::TRUNC))]);
+        assert_eq!((bound.inbox.kept_count(1), bound.inbox.kept_count(0)), (1, 0));
+    }
+
+    #[test]
+    fn the_short_ways_do_what_the_long_ones_do() {
+        let mut bound = Bound::new();
+        bound.inbox.set_name(1, 10, 11);
+        let memory = Memory::new();
+        assert!(!bound.inbox.receive_plain(1, Some(5), &[1]));
+        for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
+            let op = receive(memory.part(2), number, tag, 0);
+            assert!(bound.inbox.post_plain(op, true).is_none());
+        }
+        assert!(!bound.inbox.receive_plain(1, None, &[1]));
+        // One that is not the oldest, and one that is too short.
+        for (tag, bytes) in [(6, &[2, 3][..]), (5, &[4, 5, 6])] {
+            assert!(!bound.inbox.receive_plain(1, Some(tag), bytes));
+            assert!(bound.inbox.receive_whole(1, Some(tag), bytes));
+        }
+        assert!(!bound.inbox.receive_whole(1, Some(6), &[1]));
+        assert!(bound.inbox.receive_plain(1, Some(5), &[9]));
+        assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
+        assert_eq!(memory.0[..3], [9, 5, 0]);
+        // What waits is not overtaken.
+        bound.keep(message(1, 5, 0));
+        assert!(bound.inbox.post_plain(nowhere(1, 6, 0), true).is_some());
+        assert!(bound.inbox.post_plain(nowhere(1, 6, FI_PEEK), false).is_some());
+        assert!(bound.inbox.post_plain(nowhere(1, 6, 0), false).is_none());
+    }
+
+    #[test]
+    fn a_multi_receive_buffer_is_given_back_with_its_last_part() {
+        let mut bound = Bound::new();
+        bound.keep(untagged(0, 10));
+        bound.keep(untagged(0, 20));
+        let memory = Memory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        assert_eq!(memory.0[29..31], [7, 0]);
+        // Two messages at a time, of which the second is here first and uses the buffer up.
+        let (third, fourth) = (untagged(0, 10), untagged(0, 20));
+        let [one, two] = [third, fourth].map(|about| bound.inbox.take_posted(&about).unwrap());
+        assert!(bound.inbox.take_posted(&fourth).is_none());
+        bound.inbox.received(&two, &fourth);
+        bound.inbox.failed(&one, &third, Error::CONNRESET);
+        let flags = |cq: &Cq| match cq.take() {
+            Some(Ok(of)) => of.flags & FI_MULTI_RECV != 0,
+            Some(Err(error)) => error.of.flags & FI_MULTI_RECV != 0,
+            None => panic!("an entry is missing"),
+        };
+        assert_eq!([(); 4].map(|()| flags(&bound.cq)), [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_cancelled_multi_receive_buffer_waits_for_the_part_that_is_being_filled() {
+        let mut bound = Bound::new();
+        let memory = Memory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        let about = untagged(0, 10);
+        let part = bound.inbox.take_posted(&about).unwrap();
+        bound.inbox.cancel(context(1), false);
+        let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
+        assert_eq!((error.error, error.of.flags & FI_MULTI_RECV), (Error::CANCELED, 0));
+        bound.inbox.received(&part, &about);
+        let Some(Ok(of)) = bound.cq.take() else { panic!("no entry") };
+        assert_ne!(of.flags & FI_MULTI_RECV, 0);
+        assert!(bound.inbox.take_posted(&about).is_none());
+    }
+
+    #[test]
+    fn a_message_can_be_looked_at_claimed_and_discarded() {
+        let mut bound = Bound::new();
+        let memory = Memory::new();
+        bound.post(nowhere(1, 5, FI_PEEK), true).unwrap();
+        bound.keep(message(0, 5, 4));
+        bound.keep(message(0, 5, 6));
+        bound.post(receive(memory.part(2), 2, 5, FI_PEEK), true).unwrap();
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        assert_eq!(bound.reported(), [(1, Err(Error::NOMSG)), (2, Ok(4)), (3, Ok(4))]);
+        assert_eq!(memory.0[..3], [7, 7, 0]);
+        // The claimed message is nobody else's, and one context claims one message.
+        let again = bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true);
+        assert_eq!(again, Err(Error::INVAL));
+        bound.post(nowhere(4, 5, FI_PEEK | FI_DISCARD), true).unwrap();
+        bound.post(nowhere(5, 5, FI_PEEK), true).unwrap();
+        assert_eq!(bound.reported(), [(4, Ok(6)), (5, Err(Error::NOMSG))]);
+        bound.post(receive(memory.part(8), 3, 0, FI_CLAIM), true).unwrap();
+        assert_eq!(bound.reported(), [(3, Ok(4))]);
+        assert_eq!(bound.post(nowhere(3, 0, FI_CLAIM), true), Err(Error::INVAL));
+        // One that was claimed can be dropped.
+        bound.keep(message(0, 6, 1));
+        bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
+        bound.post(nowhere(3, 6, FI_CLAIM | FI_DISCARD), true).unwrap();
+        assert_eq!(bound.reported(), [(3, Ok(1)), (3, Ok(1))]);
+        assert_eq!((bound.inbox.kept_count(0), bound.inbox.kept_bytes()), (0, 0));
+        let both = bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM | FI_DISCARD), true);
+        assert_eq!(both, Err(Error::BADFLAGS));
+        assert_eq!(bound.post(nowhere(3, 6, FI_DISCARD), true), Err(Error::BADFLAGS));
+        assert_eq!(bound.post(nowhere(3, 6, FI_CLAIM), false), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn what_was_claimed_and_is_not_received_is_discarded_at_the_end() {
+        let mut bound = Bound::new();
+        let id = bound.keep(message(0, 5, 4));
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        let left = bound.inbox.unclaim_all();
+        let left: Vec<_> = left.iter().map(|of| (of.message, of.recv.is_none())).collect();
+        assert_eq!(left, [(id, true)]);
+        assert!(bound.inbox.unclaim_all().is_empty());
+    }
+
+    #[test]
+    fn a_message_that_is_lost_waits_on_only_for_who_claimed_it() {
+        let mut bound = Bound::new();
+        let [claimed, other] = [5, 6].map(|tag| bound.keep(message(0, tag, 4)));
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        for id in [claimed, other] {
+            bound.inbox.lose(TAGGED, id, |body| *body = Waits(None, 0), Error::CONNRESET);
+        }
+        let here = |body: &Waits| body.bytes().is_some();
+        assert_eq!(bound.inbox.kept_as(TAGGED, claimed, here), Some(false));
+        assert_eq!(bound.inbox.kept_as(TAGGED, other, here), None);
+        assert_eq!((bound.inbox.kept_count(0), bound.inbox.kept_bytes()), (1, COST));
+    }
+
+    #[test]
+    fn a_kept_message_has_the_name_that_its_sender_has_now() {
+        let mut bound = Bound::new();
+        for peer in [0, 1] {
+            bound.keep(message(peer, 5, peer as usize + 1));
+        }
+        bound.inbox.set_name(1, 10, 11);
+        bound.inbox.set_name(0, 20, 20);
+        assert_eq!((bound.inbox.name_of(1), bound.inbox.id_of(1)), (10, 11));
+        let memory = Memory::new();
+        let of = |src, number| RecvOp { src, ..receive(memory.part(8), number, 5, 0) };
+        bound.inbox.forget(0);
+        bound.post(of(20, 1), true).unwrap();
+        bound.post(of(10, 2), true).unwrap();
+        let Some(Ok(entry)) = bound.cq.take() else { panic!("no entry") };
+        assert_eq!((entry.context, entry.len, entry.src), (context(2), 2, 11));
+        // Nobody is called 20 any more.
+        assert!(bound.cq.take().is_none());
+        assert_eq!(bound.inbox.kept_count(0), 1);
+    }
+
+    #[test]
+    fn a_receive_is_cancelled_at_once_where_no_message_can_come() {
+        let mut bound = Bound::new();
+        bound.keep(untagged(0, 4));
+        bound.inbox.end();
+        let memory = Memory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        bound.post(nowhere(2, 5, 0), true).unwrap();
+        let cancelled = Err(Error::CANCELED);
+        assert_eq!(bound.reported(), [(1, Ok(4)), (1, cancelled), (2, cancelled)]);
+    }
+
+    #[test]
+    fn a_stranger_s_message_is_reported_with_its_address_if_that_is_asked_for() {
+        let mut bound = Bound::new();
+        bound.inbox.choose_sources(false, true);
+        bound.inbox.set_addr(0, || b"here".to_vec());
+        bound.inbox.set_name(1, 10, 10);
+        for number in [1, 2] {
+            bound.post(nowhere(number, 5, 0), true).unwrap();
+        }
+        assert!(bound.inbox.receive_whole(0, Some(5), &[]));
+        assert!(bound.inbox.receive_whole(1, Some(5), &[]));
+        let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
+        assert_eq!((error.error, &error.data[..]), (Error::ADDRNOTAVAIL, &b"here"[..]));
+        assert_eq!(bound.reported(), [(2, Ok(0))]);
+    }
+
+    #[test]
+    fn endpoints_share_receives_and_leave_with_their_own_messages() {
+        let mut context_of_all = Bound::new();
+        let queues = context_of_all.inbox.lend();
+        let mut endpoints = [1, 2].map(|owner| {
+            let mut bound = Bound::new();
+            bound.inbox.set_owner(owner);
+            bound.inbox.join(queues.clone());
+            bound.inbox.set_name(0, u64::from(owner) * 10, 0);
+            bound
+        });
+        let host = &mut context_of_all.inbox;
+        assert!(host.post_plain(nowhere(1, 5, 0), true).is_none());
+        assert!(endpoints[1].inbox.receive_plain(0, Some(5), &[]));
+        assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
+        for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
+            endpoints[at].keep(message(0, tag, 4));
+        }
+        assert_eq!(host.kept_bytes(), 3 * (4 + COST));
+        // The peer of one endpoint is not that of the other, though it has the same number.
+        let found = host.post(RecvOp { src: 20, ..nowhere(2, 5, 0) }, true).unwrap();
+        let meeting = found.meeting.unwrap();
+        assert_eq!((meeting.owner, meeting.queue), (2, TAGGED));
+        let claimed = host.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
+        assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
+        let [one, two] = &mut endpoints;
+        one.inbox.leave();
+        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, Some(5), &[]));
+        assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
+        assert_eq!((one.inbox.kept_count(0), two.inbox.kept_count(0)), (0, 1));
+        assert_eq!(host.kept_bytes(), 4 + COST);
+        // Receives of the context stay until it is closed itself.
+        assert!(host.post_plain(nowhere(4, 5, 0), false).is_none());
+        assert!(two.inbox.cancel_all().is_empty() && host.cancel_all().is_empty());
+        assert_eq!(context_of_all.reported(), [(4, Err(Error::CANCELED))]);
+    }
+
+    /// Fills an inbox with messages of a peer; returns how many it took.
+    fn fill(inbox: &mut Inbox<Waits>, peer: u32, len: usize) -> usize {
+        let mut count = 0;
+        while inbox.may_keep(&message(peer, count as u64, len), MOST) {
+            inbox.keep(message(peer, count as u64, len), Waits(None, len));
+            count += 1;
+        }
+        count
+    }
+
+    fn named() -> Inbox<Waits> {
+        let mut inbox = Inbox::new(false, false, 64);
+        (0..100).for_each(|peer| inbox.set_name(peer, peer.into(), peer.into()));
+        inbox
+    }
+
+    #[test]
+    fn one_peer_gets_most_of_the_room_and_others_still_some() {
+        let mut inbox = named();
+        assert!(fill(&mut inbox, 1, 1000) * 1000 > MOST / 2);
+        for peer in 2..100 {
+            assert!(inbox.may_keep(&message(peer, 0, 64), MOST), "peer {peer}");
+            fill(&mut inbox, peer, 1000);
+        }
+        assert!(inbox.kept_bytes() <= MOST + 100 * SURE);
+        // A hundred thousand small messages of a peer are nothing special.
+        const { assert!(COST * 100_000 < MOST / 2) };
+    }
+
+    #[test]
+    fn strangers_leave_the_room_to_peers_with_names() {
+        let mut inbox = Inbox::new(false, false, 64);
+        for peer in 0..1000 {
+            fill(&mut inbox, peer, 8);
+            assert!(inbox.known(peer).bytes <= MOST / 256);
+        }
+        assert!(inbox.kept_bytes() <= MOST / 4);
+        inbox.set_name(2000, 1, 1);
+        let large = |peer| message(peer, 0, 100 << 20);
+        assert!(inbox.may_keep(&large(2000), MOST) && !inbox.may_keep(&large(0), MOST));
+        inbox.set_name(0, 7, 7);
+        assert!(inbox.may_keep(&large(0), MOST), "it has a name now");
+        inbox.trust_all();
+        assert!(inbox.may_keep(&large(1), MOST));
+    }
+
+    #[test]
+    fn of_strangers_that_may_send_more_each_leaves_half_to_others() {
+        const MOST: usize = 4_000_000;
+        let mut inbox = named();
+        let fill = |inbox: &mut Inbox<Waits>, peer| {
             let mut kept = Vec::new();
-            while !inbox.is_too_much(&from(peer), MOST) && kept.len() < 10_000 {
-                kept.push(inbox.keep(from(peer), 1000));
+            while !inbox.is_too_much(&message(peer, 0, 0), MOST) && kept.len() < 5_000 {
+                kept.push(inbox.keep(message(peer, 0, 0), Waits(None, 3000)));
             }
             kept
         };
-        let (one, two) = (fill(&mut inbox, 0), fill(&mut inbox, 1));
-        assert!(one.len() > two.len() && one.len() < 400 && two.len() > 100, "{}", one.len());
-        assert_eq!(fill(&mut inbox, 2).len(), 10_000);
-        assert!(inbox.of_strangers <= MOST);
-        assert_eq!(inbox.kept_from(1).len(), two.len());
+        let (one, two) = (fill(&mut inbox, 100), fill(&mut inbox, 101));
+        assert!(one.len() > two.len() && one.len() < 600 && two.len() > 100, "{}", one.len());
+        assert_eq!(fill(&mut inbox, 2).len(), 5_000);
+        assert!(inbox.look(0, |queues| queues.of_strangers) <= MOST);
+        assert_eq!(inbox.kept_from(101).len(), two.len());
         // What has a name now is no stranger's, and what is taken is nobody's.
-        inbox.set_name(0, 8, 8);
-        assert_eq!(inbox.of_strangers, inbox.peers[1].bytes);
+        inbox.set_name(100, 200, 200);
+        assert_eq!(inbox.look(0, |queues| queues.of_strangers), inbox.known(101).bytes);
         for message in two {
-            inbox.change(0, message, |body| *body = 5);
-            assert!(inbox.take_kept(0, message).is_some());
+            inbox.change(TAGGED, message, |body| body.1 = 5);
+            assert!(inbox.take_kept(TAGGED, message).is_some());
         }
-        assert_eq!((inbox.of_strangers, inbox.peers[1].bytes), (0, 0));
-        inbox.forget(0);
-        assert_eq!(inbox.of_strangers, inbox.peers[0].bytes);
+        assert_eq!((inbox.look(0, |queues| queues.of_strangers), inbox.known(101).bytes), (0, 0));
+        inbox.forget(100);
+        assert_eq!(inbox.look(0, |queues| queues.of_strangers), inbox.known(100).bytes);
+    }
+
+    #[test]
+    fn all_of_a_sender_and_nothing_else_is_found_without_a_look_at_others() {
+        let mut inbox = named();
+        let ids: Vec<_> =
+            (0..100).map(|n| inbox.keep(message(n % 3, n.into(), 0), Waits(None, 0))).collect();
+        // Some go, from the ends and the middle of the sender's list.
+        for gone in [0, 3, 51, 99] {
+            assert!(inbox.take_kept(TAGGED, ids[gone]).is_some());
+        }
+        let left: Vec<_> = inbox.kept_from(0).into_iter().map(|(_, id)| id).collect();
+        let wanted: Vec<_> =
+            (0..100).step_by(3).filter(|n| ![0, 3, 51, 99].contains(n)).map(|n| ids[n]).collect();
+        assert_eq!(left, wanted);
+        for peer in 0..3 {
+            for (queue, id) in inbox.kept_from(peer) {
+                inbox.take_kept(queue, id);
+            }
+            assert!(inbox.kept_from(peer).is_empty() && !inbox.keeps_from(peer));
+        }
+        assert_eq!(inbox.kept_bytes(), 0);
+    }
+
+    #[test]
+    fn a_message_is_collected_only_while_receives_are_few_and_as_long_as_one_was() {
+        let mut inbox = named();
+        assert_eq!(inbox.collects(10, MOST), Ok(false), "no receive was there yet");
+        let memory = Memory::new();
+        let post = |inbox: &mut Inbox<Waits>| {
+            assert!(inbox.post_plain(receive(memory.part(64), 1, 0, 0), false).is_none());
+        };
+        post(&mut inbox);
+        assert_eq!(inbox.collects(64, MOST), Ok(true));
+        assert_eq!(inbox.kept_bytes(), 64 + COST);
+        assert_eq!(inbox.collects(65, MOST), Err(Error::PROTO));
+        assert_eq!(inbox.collects(64, 64 + COST), Ok(false), "there is no room for another");
+        inbox.collected(64);
+        assert_eq!(inbox.kept_bytes(), 0);
+        (0..SPARE_RECEIVES).for_each(|_| post(&mut inbox));
+        assert_eq!(inbox.collects(64, MOST), Ok(false));
+    }
+
+    #[test]
+    fn strangers_that_left_are_named_in_the_order_they_left() {
+        let mut inbox = named();
+        inbox.set_owner(3);
+        for peer in [100, 101, 5] {
+            inbox.keep(message(peer, 0, 0), Waits(None, 0));
+        }
+        // One with a name, and one that left nothing, are not to make room.
+        for peer in [5, 102, 101, 100] {
+            assert!(!inbox.stranger_left(peer));
+        }
+        let mut left = std::iter::from_fn(|| inbox.oldest_left());
+        assert!(left.by_ref().eq([(3, 101), (3, 100)]));
+        assert!(
+            (0..=MAX_LEFT)
+                .map(|_| inbox.stranger_left(100))
+                .eq((0..=MAX_LEFT).map(|n| n == MAX_LEFT))
+        );
     }
 }

@@ -9,7 +9,6 @@ use super::conn::Token;
 use super::ep::Ep;
 use super::pending::{Body, Early, Fetch, Report};
 use crate::wire::{Header, Kind};
-use core::ffi::c_int;
 use ofi_provider::abi::FI_KEY_NOTAVAIL;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
@@ -19,16 +18,6 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 
 impl Ep {
-    /// FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
-    pub(crate) fn buffering(&self, name: c_int) -> Result<usize> {
-        self.inbox.buffering().ok_or(Error::NOPROTOOPT)?.option(name)
-    }
-
-    /// Sets one of them.
-    pub(crate) fn set_buffering(&mut self, name: c_int, value: usize) -> Result {
-        self.inbox.buffering_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
-    }
-
     /// Keeps a message: `met` is its tag, where receives are buffered, and it has one.
     #[inline]
     pub(super) fn keep(&mut self, about: About, body: Body, met: Option<Recv>) -> u32 {
@@ -42,22 +31,18 @@ impl Ep {
     /// A message was kept that is to be reported, unless it waits for a tag.
     #[cold]
     fn kept(&mut self, about: &About, message: u32, met: Option<Recv>) {
-        let Some(buffering) = self.inbox.buffering_mut() else { return };
         match met {
-            Some(recv) => buffering.owe(about.queue(), message, recv.context),
-            None if buffering.waits(about.tagged) => return,
+            Some(recv) => self.inbox.owe(about.queue(), message, recv.context),
+            None if self.inbox.buffering().is_some_and(|b| b.waits(about.tagged)) => return,
             None => {}
         }
         self.owe(about, message);
     }
 
     /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
-    pub(crate) fn post_tag(&mut self, op: RecvOp) {
-        let context = op.context;
+    pub(crate) fn post_tag(&mut self, op: &RecvOp) {
         let Some((message, about)) = self.inbox.post_tag(op) else { return };
-        if let Some(buffering) = self.inbox.buffering_mut() {
-            buffering.owe(about.queue(), message, context);
-        }
+        self.inbox.owe(about.queue(), message, op.context);
         self.owe(&about, message);
     }
 
@@ -148,7 +133,7 @@ impl Ep {
         let Some(Report { queue, message, bytes }) = fetch.report else { return };
         let about = fetch.about;
         if let Some(error) = fetch.error {
-            self.lose_reported(queue, message, &about, error);
+            self.lose_kept(queue, message, error);
             return;
         }
         if bytes.len() < about.len {
@@ -219,24 +204,13 @@ impl Ep {
 
     /// A kept message does not come after all: whoever knows of it hears so.
     pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
-        if self.inbox.is_claimed(queue, message) {
-            // Somebody counts on it: the claim fails when it is used.
-            self.inbox.change(queue, message, |body| *body = Body::Lost);
-        } else if let Some(about) = self.inbox.kept_about(queue, message) {
-            self.lose_reported(queue, message, &about, error);
-        }
-    }
-
-    fn lose_reported(&mut self, queue: usize, message: u32, about: &About, error: Error) {
-        self.inbox.take_kept(queue, message);
-        if let Some(posted) =
-            self.inbox.buffering_mut().and_then(|buffering| buffering.take_owed(queue, message))
+        let about = self.inbox.kept_about(queue, message);
+        self.inbox.lose(queue, message, |body| *body = Body::Lost, error);
+        if let Some(About { peer, .. }) = about
+            && let Some(reports) = self.reports.get_mut(&peer)
         {
-            self.inbox.failed(&Recv::new(RecvBuf::none(), posted, 0), about, error);
-        }
-        if let Some(reports) = self.reports.get_mut(&about.peer) {
             reports.retain(|of| *of != (queue, message));
-            self.report_due(about.peer);
+            self.report_due(peer);
         }
     }
 }

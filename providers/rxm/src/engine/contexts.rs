@@ -92,10 +92,8 @@ impl Ep {
                 self.ended(id, Error::CANCELED);
             }
         }
-        self.inbox.cancel_all();
-        let mut claimed = Vec::new();
-        self.inbox.discard_claimed(&mut claimed);
-        claimed.into_iter().for_each(|meeting| self.meet(meeting));
+        let discarded = [self.inbox.cancel_all(), self.inbox.unclaim_all()];
+        discarded.into_iter().flatten().for_each(|meeting| self.meet(meeting));
         self.inbox.ledger.close();
     }
 

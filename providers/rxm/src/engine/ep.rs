@@ -1,7 +1,7 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::common::Common;
 use super::conn::{Conn, Link};
-use super::pending::{Body, Fetch, Handed, MAX_INJECT, Parked, Reports, TxOp, buffering};
+use super::pending::{Body, Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, TxOp};
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
@@ -124,12 +124,12 @@ impl Ep {
     pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
         let attr = &identity.attr;
-        let mut inbox = Inbox::new(NONE, attr.directed, attr.source_err, least);
+        let mut inbox = Inbox::new(attr.directed, attr.source_err, least);
         if attr.collective {
             inbox.set_collective();
         }
         if attr.buffered {
-            inbox.buffer(buffering());
+            inbox.buffer(MAX_BUFFERED);
         }
         let plain_max = common.core_inject.min(MAX_INJECT);
         Self {
@@ -419,7 +419,9 @@ impl Ep {
         }
         self.core = None;
         // What nobody will send to is reported as well: every operation completes.
-        self.inbox.cancel_all();
+        for meeting in self.inbox.cancel_all() {
+            self.meet(meeting);
+        }
         self.ledger.close();
         if !self.inbox.is_shared() {
             self.inbox.ledger.close();

@@ -23,7 +23,7 @@ pub(crate) use ep::{Ep, Identity};
 use ofi_provider::abi::{FI_PEEK, FI_RMA_EVENT};
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
-use ofi_provider::inbox::Meeting;
+use ofi_provider::inbox::Found;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::progress::Progress;
 use ofi_provider::reserved::ONLY_TAG;
@@ -76,15 +76,13 @@ pub(crate) struct State {
     eps: Slab<Box<Ep>>,
     /// The helper runs.
     helped: bool,
-    /// Room for what a receive finds, used again and again.
-    meetings: Vec<Meeting>,
 }
 
 impl Engine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State { eps: Slab::default(), helped: false, meetings: Vec::new() };
+        let state = State { eps: Slab::default(), helped: false };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -246,49 +244,45 @@ impl State {
         &mut self.eps[id]
     }
 
-    /// fi_recv and its kin.
+    /// fi_recv and fi_trecv, in all their forms.
     #[inline]
     pub(crate) fn post(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
-        let inbox = &mut self.eps[id].inbox;
-        inbox.post(op, tagged, &mut self.meetings)?;
-        if !self.meetings.is_empty() {
-            self.meet();
+        match self.eps[id].inbox.post_plain(op, tagged) {
+            Some(op) => self.post_any(id, op, tagged),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// FI_PEEK, FI_CLAIM, FI_DISCARD, and tags alone.
-    pub(crate) fn special(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
+    #[inline(never)]
+    fn post_any(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
         if op.flags & ONLY_TAG != 0 {
-            self.eps[id].post_tag(op);
+            self.eps[id].post_tag(&op);
             return Ok(());
         }
         if op.flags & FI_PEEK != 0 {
             // The message asked for may be on its way to us already.
             self.turn();
         }
-        let seen = self.eps[id].inbox.special(op, tagged, &mut self.meetings)?;
+        let Found { seen, meeting: mut found } = self.eps[id].inbox.post(op, tagged)?;
         if let Some(seen) = seen
             && let Some(ep) = self.eps.get(seen.owner)
         {
             ep.inbox.report_seen(&seen);
         }
-        self.meet();
-        Ok(())
-    }
-
-    /// Messages that waited, and their receives: each is the business of the
-    /// endpoint the message came to.
-    fn meet(&mut self) {
-        let mut meetings = std::mem::take(&mut self.meetings);
-        for meeting in meetings.drain(..) {
+        if found.is_none() {
+            return Ok(());
+        }
+        // Each is the business of the endpoint the message came to.
+        while let Some(meeting) = found {
+            let (queue, fills) = (meeting.queue, meeting.fills);
             if let Some(ep) = self.eps.get_mut(meeting.owner) {
                 ep.meet(meeting);
             }
+            found = fills.and_then(|pattern| self.eps[id].inbox.fill(queue, pattern));
         }
-        self.meetings = meetings;
         // That made room for others, where they had to stop for want of it.
         self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
+        Ok(())
     }
 
     /// One turn of progress.

@@ -4,7 +4,6 @@ use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::buffered::Buffering;
 use ofi_provider::core_provider::{Buf, Region};
 use ofi_provider::cq::Context;
 use ofi_provider::error::Error;
@@ -41,7 +40,7 @@ impl inbox::Body for Body {
         }
     }
 
-    fn cost(&self) -> usize {
+    fn cost(&self, _len: usize) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
             Self::InPacket(buf, _) => buf.len(),
@@ -50,6 +49,9 @@ impl inbox::Body for Body {
             Self::Lost => 0,
         }
     }
+
+    /// An endpoint is closed without the engine's lock.
+    const ONE_LOCK: bool = false;
 }
 
 /// What came in a receive buffer of the core's.
@@ -169,16 +171,8 @@ pub(super) struct Report {
 /// of a peer's of which not enough is here yet, and all behind them.
 pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
 
-/// The largest limit.
-pub(super) const MAX_LIMIT: usize = MAX_KEPT / 4;
-
-/// The longest start of a message.
-pub(super) const MAX_START: usize = 16384;
-
-/// How an endpoint buffers whose application has set nothing.
-pub(super) fn buffering() -> Box<Buffering> {
-    Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, [MAX_LIMIT, MAX_START]))
-}
+/// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
+pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_KEPT / 4, 16384];
 
 /// Whether a receive only names a tag.
 pub(super) fn only_tag(recv: &Recv) -> bool {

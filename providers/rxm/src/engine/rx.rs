@@ -16,7 +16,7 @@ use ofi_provider::abi::{
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::core_provider::{Buf, Done};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{About, Meeting, QUEUES, Recv};
+use ofi_provider::inbox::{About, Meeting, Recv};
 use ofi_provider::slab::NONE;
 
 /// How much of that strangers may leave: peers in the address vector have the rest.
@@ -231,6 +231,7 @@ impl Ep {
     fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &Bare) {
         let about = About {
             tagged: true,
+            msg_tag: None,
             collective: self.inbox.takes_aside(bare.tag),
             tag: bare.tag,
             len: bytes.len(),
@@ -379,6 +380,7 @@ impl Ep {
         let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
         Ok(About {
             tagged: header.is_tagged(),
+            msg_tag: None,
             collective: header.is_tagged() && self.inbox.takes_aside(header.tag),
             tag: if header.is_tagged() { header.tag } else { 0 },
             len: len.ok_or(Malformed("a message longer than memory"))?,
@@ -729,12 +731,13 @@ impl Ep {
             self.fetch_failed(fetch, error);
         }
         // Looked for only if there is something to find.
-        for queue in (0..QUEUES).filter(|_| waits) {
+        let kept = if waits { self.inbox.kept_from(conn.peer) } else { Vec::new() };
+        for (queue, number) in kept {
             let lost = |body: &Body| match body {
                 Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
                 _ => false,
             };
-            for number in self.inbox.kept_as(queue, lost) {
+            if self.inbox.kept_as(queue, number, lost) == Some(true) {
                 self.lose_kept(queue, number, error);
             }
         }

@@ -88,7 +88,7 @@ impl<N: Net> RdmEngine for Engine<N> {
     }
 
     fn cancel(&self, ep: u32, context: Context, aside: bool) {
-        self.lock().cancel(ep, context, aside);
+        self.lock().ep(ep).inbox.cancel(context, aside);
     }
 
     fn close(&self, ep: u32) {
@@ -108,19 +108,19 @@ impl<N: Net> RdmEngine for Engine<N> {
     }
 
     fn min_multi_recv(&self, ep: u32) -> usize {
-        *self.lock().min_multi_recv(ep)
+        self.lock().ep(ep).inbox.min_multi_recv()
     }
 
     fn set_min_multi_recv(&self, ep: u32, size: usize) {
-        *self.lock().min_multi_recv(ep) = size;
+        self.lock().ep(ep).inbox.set_min_multi_recv(size);
     }
 
     fn buffering(&self, ep: u32, name: c_int) -> Result<usize> {
-        self.lock().ep(ep).buffering(name)
+        self.lock().ep(ep).inbox.buffered_option(name)
     }
 
     fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result {
-        self.lock().ep(ep).set_buffering(name, value)
+        self.lock().ep(ep).inbox.set_buffered_option(name, value)
     }
 
     #[inline(always)]

@@ -5,9 +5,9 @@
 //! values if they are wanted. Answers come in the order of the requests, among
 //! those to reads. Only what was injected, and is complete with that, has none.
 use super::State;
-use super::inbox::About;
+use super::arrival::Arrival;
 use super::net::{ByteLink, Net};
-use super::rx::{Begun, Incoming, Target, about};
+use super::rx::{Begun, Incoming, Target};
 use super::tx::{Body, Finish, Outgoing, Route, level};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
 use ofi_provider::abi::{
@@ -126,7 +126,7 @@ impl<N: Net> State<N> {
         if !conn.knows.atomics {
             return Err(Error::PROTO);
         }
-        let about = about(header, id, conn, &self.eps[conn.ep])?;
+        let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
         let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
         let mut operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
@@ -144,7 +144,7 @@ impl<N: Net> State<N> {
         if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
             operation = Err(Error::ACCES);
         }
-        if about.cq_data.is_some() && !self.eps[conn.ep].ledger.rx.has_room() {
+        if about.cq_data.is_some() && !self.eps[conn.ep].inbox.ledger.has_room() {
             return Ok(Begun::Starved);
         }
         if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
@@ -164,7 +164,13 @@ impl<N: Net> State<N> {
     }
 
     /// Carries out a peer's atomic operation, reports it, and answers.
-    pub(super) fn carry_out(&mut self, id: u32, about: &About, request: &Request, operands: &[u8]) {
+    pub(super) fn carry_out(
+        &mut self,
+        id: u32,
+        about: &Arrival,
+        request: &Request,
+        operands: &[u8],
+    ) {
         let places = &request.places;
         let mut fetched = Vec::new();
         let result = request.operation.and_then(|operation| {
@@ -193,7 +199,7 @@ impl<N: Net> State<N> {
                 ep.accessed(about, FI_ATOMIC | FI_REMOTE_READ);
             }
             Ok(_) => {
-                ep.ledger.rx.peer_accessed(true, about.len);
+                ep.inbox.ledger.peer_accessed(true, about.len);
                 ep.accessed(about, FI_ATOMIC | FI_REMOTE_WRITE);
             }
             Err(error) => {

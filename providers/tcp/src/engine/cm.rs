@@ -97,7 +97,7 @@ impl Ep {
     /// 0, without messages that wait at their sender: of such a message there is no start to
     /// report.
     fn rdm_version(&self) -> u8 {
-        if self.buffering.is_some() { 0 } else { RDM_VERSION }
+        if self.is_buffered() { 0 } else { RDM_VERSION }
     }
 
     /// The endpoint's answer to an RDM peer that called: the smaller protocol version, and who
@@ -163,7 +163,7 @@ impl<N: Net> State<N> {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        if self.eps[ep_id].ended {
+        if self.eps[ep_id].inbox.has_ended() {
             // The receives of an ended endpoint are cancelled; a new connection takes a new
             // endpoint.
             return Err(Error::OPBADSTATE);
@@ -666,7 +666,7 @@ impl<N: Net> State<N> {
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
         self.eps[ep_id].peers[peer].firewalled = firewalled;
-        if self.eps[ep_id].name_of(peer) != FI_ADDR_NOTAVAIL {
+        if self.eps[ep_id].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
         let ours = self.eps[ep_id].answer_to(hello);
@@ -830,9 +830,9 @@ impl<N: Net> State<N> {
                         }
                         if conn.is_connected()
                             && peer.conns == 0
-                            && let Some(later) = ep.ledger.aside()
+                            && let Some(later) = ep.inbox.ledger.aside()
                         {
-                            later.lost(peer.name, error);
+                            later.lost(ep.inbox.name_of(conn.peer), error);
                         }
                         ep.forget_peer_if_unused(conn.peer);
                     }
@@ -860,9 +860,9 @@ impl<N: Net> State<N> {
                 peer.conn = NONE;
             }
             if peer.conns == 1
-                && let Some(later) = ep.ledger.aside()
+                && let Some(later) = ep.inbox.ledger.aside()
             {
-                later.lost(peer.name, error);
+                later.lost(ep.inbox.name_of(conn.peer), error);
             }
         }
         self.watch(id);
@@ -894,10 +894,10 @@ impl<N: Net> State<N> {
         self.end_transfers(&mut conn, error);
         drop(conn);
         self.eps[ep_id].conn = NONE;
-        self.eps[ep_id].ended = was_connected;
-        if !self.inboxes[self.eps[ep_id].inbox].shared {
-            self.cancel_all(ep_id);
+        if was_connected {
+            self.eps[ep_id].inbox.end();
         }
+        self.cancel_all(ep_id);
         let ep = &self.eps[ep_id];
         let Some(eq) = &ep.eq else { return };
         if was_connected {
@@ -920,7 +920,6 @@ impl<N: Net> State<N> {
     /// callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
-        let shares = self.inboxes[ep.inbox].shared;
         let is_its = |(id, conn): (u32, &Conn<N>)| (conn.ep == ep_id).then_some(id);
         let ids: Vec<u32> = match ep.identity.kind {
             // A MSG endpoint's only connection is not searched for: there may be as many
@@ -939,7 +938,8 @@ impl<N: Net> State<N> {
                 self.end_transfers(&mut conn, Error::CANCELED);
             }
         }
-        self.leave_inbox(ep_id);
+        self.eps[ep_id].inbox.leave();
+        self.cancel_all(ep_id);
         let parked: Vec<_> = self.eps[ep_id]
             .peers
             .iter_mut()
@@ -954,9 +954,9 @@ impl<N: Net> State<N> {
         self.callers.drop_all_of(ep_id);
         self.deaf.retain(|deaf| *deaf != ep_id);
         if let Some(ep) = self.eps.remove(ep_id) {
-            ep.ledger.tx.close();
-            if !shares && !ep.owns_inbox() {
-                ep.ledger.rx.close();
+            ep.ledger.close();
+            if !ep.inbox.is_shared() && ep.identity.kind != Kind::Srx {
+                ep.inbox.ledger.close();
             }
         }
     }

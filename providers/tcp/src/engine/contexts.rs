@@ -35,7 +35,11 @@ impl Ep {
         match attr {
             ContextAttr::Tx(tx) => self.limit_sends(tx.size, tx.inject_size),
             ContextAttr::Rx(rx) => {
-                self.choose_sources(rx.caps & FI_DIRECTED_RECV != 0, rx.caps & FI_SOURCE_ERR != 0);
+                let chosen = |cap| rx.caps & cap != 0;
+                self.inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
+                for (id, peer) in self.peers.iter() {
+                    self.inbox.set_addr(id, || peer.addr.to_bytes());
+                }
             }
         }
     }
@@ -87,10 +91,10 @@ impl<N: Net> State<N> {
     /// Closes a transmit or receive context: drops its operations without reporting them, and
     /// ends the connections on which some of them are under way.
     pub(crate) fn close_half(&mut self, ep_id: u32, half: Half) {
-        let ledger = &mut self.eps[ep_id].ledger;
+        let ep = &mut self.eps[ep_id];
         match half {
-            Half::Transmit => ledger.tx.mute(),
-            Half::Receive => ledger.rx.mute(),
+            Half::Transmit => ep.ledger.mute(),
+            Half::Receive => ep.inbox.ledger.mute(),
         }
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
@@ -118,10 +122,10 @@ impl<N: Net> State<N> {
             }
             Half::Receive => self.empty_inbox(ep_id),
         }
-        let ledger = &self.eps[ep_id].ledger;
+        let ep = &self.eps[ep_id];
         match half {
-            Half::Transmit => ledger.tx.close(),
-            Half::Receive => ledger.rx.close(),
+            Half::Transmit => ep.ledger.close(),
+            Half::Receive => ep.inbox.ledger.close(),
         }
     }
 
@@ -145,7 +149,7 @@ impl<N: Net> State<N> {
         let answer = ep.answer_to(hello);
         let peer = self.eps[receiver].peer_at(addr);
         self.conns[id].ep = receiver;
-        if self.eps[receiver].name_of(peer) != FI_ADDR_NOTAVAIL {
+        if self.eps[receiver].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
         self.eps[receiver].peers[peer].firewalled = hello.features & BEHIND_FIREWALL != 0;

@@ -1,29 +1,31 @@
 //! The engine's side of an endpoint.
 use super::State;
-use super::buffered::buffering;
-use super::inbox::{About, Inbox};
+use super::arrival::Unreceived;
+use super::buffered::MAX_BUFFERED;
 use super::net::Net;
 use super::tx::Outgoing;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
-    FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
+    fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
-use ofi_provider::buffered::Buffering;
 use ofi_provider::calls::{CallRetry, ProcessMark};
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::later::is_strangers;
-use ofi_provider::ledger::Ledger;
+use ofi_provider::inbox::Inbox;
+use ofi_provider::ledger::TxLedger;
 use ofi_provider::names::Names;
-use ofi_provider::reserved::OWN_TAG;
 use ofi_provider::slab::{NONE, Slab};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is given back when less than this is
+/// left of it, in bytes.
+const MIN_MULTI_RECV: usize = 16384;
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,19 +104,12 @@ pub(super) struct Peer {
     pub(super) addr: Addr,
     /// Which of the peer's receive contexts this is; 0 if the peer is not scalable.
     pub(super) rx: u16,
-    /// The peer's fi_addr_t in the address vector, FI_ADDR_NOTAVAIL if it has none.
-    pub(super) name: fi_addr_t,
-    /// What completions report as the source: `name`, or what the application chose
-    /// (FI_AV_USER_ID).
-    pub(super) id: fi_addr_t,
     /// The connection to send on, `NONE` if there is none.
     pub(super) conn: u32,
     /// How many connections the peer has; more than one only where an endpoint sends to itself.
     pub(super) conns: usize,
     /// The peer's process, as its connection message said.
     pub(super) process: ProcessMark,
-    /// How many unexpected messages of this peer are kept.
-    pub(super) messages: usize,
     /// Transfers that wait for a connection to this peer while there is none.
     pub(super) parked: VecDeque<Outgoing>,
     /// How often the peer refused our calls, and when it is called again.
@@ -127,21 +122,19 @@ pub(super) struct Peer {
 pub(crate) struct Ep {
     pub(super) identity: Identity,
     pub(super) fid: FidPtr,
-    /// Where the endpoint's operations are reported: completion queues and counters.
-    pub(super) ledger: Ledger,
+    /// Where the endpoint's transfers are reported: completion queue and counters.
+    pub(super) ledger: TxLedger,
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
-    /// What receives report as their source (`OPT_SOURCE`).
-    pub(super) source: Option<fi_addr_t>,
+    /// What receives report as their source was chosen (`OPT_SOURCE`).
+    pub(super) has_source: bool,
 
     /// Transfers of the application that are not complete; at most tx_attr.size.
     pub(super) tx_pending: usize,
 
-    /// The inbox with its receives and unexpected messages: its own, or that of a shared receive
-    /// context.
-    pub(super) inbox: u32,
-    /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them.
-    pub(super) buffering: Option<Box<Buffering>>,
+    /// Its receives and unexpected messages, what it knows of their senders, and where receives
+    /// and peers' accesses to our memory are reported.
+    pub(crate) inbox: Inbox<Unreceived>,
 
     pub(super) peers: Slab<Peer>,
     pub(super) names: Names,
@@ -151,27 +144,35 @@ pub(crate) struct Ep {
 
     /// MSG: the connection.
     pub(super) conn: u32,
-    /// MSG: the endpoint was connected and its connection has ended, for good.
-    pub(super) ended: bool,
 }
 
 impl Ep {
-    pub(super) fn new(identity: Identity, inbox: u32) -> Self {
+    pub(super) fn new(identity: Identity) -> Self {
+        let mut inbox = Inbox::new(identity.directed, identity.source_err, MIN_MULTI_RECV);
+        if identity.collective {
+            inbox.set_collective();
+        }
+        if identity.buffered {
+            inbox.buffer(MAX_BUFFERED);
+        }
+        if identity.kind != Kind::Rdm || identity.buffered {
+            // The application chose the peer of a connected endpoint; with buffered receives it
+            // asks to be told of all.
+            inbox.trust_all();
+        }
         Self {
-            buffering: identity.buffered.then(buffering),
             identity,
             fid: FidPtr(std::ptr::null_mut()),
-            ledger: Ledger::default(),
+            ledger: TxLedger::default(),
             eq: None,
             av: None,
-            source: None,
+            has_source: false,
             tx_pending: 0,
             inbox,
             peers: Slab::default(),
             names: Names::default(),
             place: ContextPlace::default(),
             conn: NONE,
-            ended: false,
         }
     }
 
@@ -183,58 +184,6 @@ impl Ep {
             return Some(self.conn);
         }
         Some(self.peers.get(self.names.first(dest)?)?.conn)
-    }
-
-    /// The peer's fi_addr_t, with which a receive's source is matched; FI_ADDR_NOTAVAIL if it
-    /// has none.
-    #[inline]
-    pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
-        // A connected endpoint has no peers, and a peer without a name may be forgotten by now.
-        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
-    }
-
-    /// The source address that completions report for the peer.
-    #[inline]
-    pub(super) fn id_of(&self, peer: u32) -> fi_addr_t {
-        // A connected endpoint has no peers, and a peer without a name may be forgotten by now.
-        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
-    }
-
-    /// The source a receive is restricted to, if any. A receive of the library's own is always
-    /// restricted to the source it names: what a message says of its sender is not to be
-    /// believed.
-    #[inline]
-    pub(super) fn wanted_source(&self, src: fi_addr_t, own: bool) -> Option<u64> {
-        ((self.identity.directed || own) && src != FI_ADDR_UNSPEC).then_some(src)
-    }
-
-    /// Whether a message that no receive waits for is dropped instead of kept: a message of the
-    /// library's own whose sender is not in the address vector.
-    pub(super) fn drops(&self, about: &About) -> bool {
-        about.collective
-            && self.name_of(about.peer) == FI_ADDR_NOTAVAIL
-            && is_strangers(
-                about.tag,
-                about.len,
-                self.peers.get(about.peer).map_or(0, |peer| peer.messages as u32),
-            )
-    }
-
-    /// Whether a peer counts as a stranger: it is in no address vector. Not on a connected
-    /// endpoint, whose peer the application chose, nor with buffered receives, which ask to be
-    /// told of all.
-    #[inline]
-    pub(super) fn is_stranger(&self, peer: u32) -> bool {
-        self.identity.kind == Kind::Rdm
-            && self.buffering.is_none()
-            && self.name_of(peer) == FI_ADDR_NOTAVAIL
-    }
-
-    /// Whether a tag belongs to the library itself on this endpoint, not to the application
-    /// (fi_collective(3)).
-    #[inline]
-    pub(super) fn takes_aside(&self, tag: u64) -> bool {
-        tag & OWN_TAG != 0 && self.identity.collective
     }
 
     /// The peer with this address, added if it is new. `addr` is without an IPv6 flow label,
@@ -252,19 +201,24 @@ impl Ep {
         let peer = self.peers.insert(Peer {
             addr: addr.clone(),
             rx,
-            name,
-            id: self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(name)),
             conn: NONE,
             conns: 0,
             process: ProcessMark::default(),
-            messages: 0,
             parked: VecDeque::new(),
             retry: CallRetry::default(),
             firewalled: false,
         });
+        self.inbox.set_addr(peer, || addr.to_bytes());
         self.names.add(addr, rx, peer);
-        self.names.put(name, rx, peer);
+        self.set_name(name, peer);
         peer
+    }
+
+    /// Gives a peer, and the messages kept of it, the name that the address vector has for it.
+    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
+        let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
+        self.inbox.set_name(peer, name, id);
+        self.names.put(name, self.peers[peer].rx, peer);
     }
 
     /// Removes a peer that nothing refers to: not connected, not in the address vector, without
@@ -277,12 +231,13 @@ impl Ep {
         let Some(entry) = self.peers.get(peer) else { return };
         if entry.conn == NONE
             && entry.conns == 0
-            && entry.name == FI_ADDR_NOTAVAIL
-            && entry.messages == 0
             && entry.parked.is_empty()
+            && self.inbox.name_of(peer) == FI_ADDR_NOTAVAIL
+            && !self.inbox.keeps_from(peer)
         {
             self.names.remove(entry.addr.clone(), entry.rx);
             self.peers.remove(peer);
+            self.inbox.forget(peer);
         }
     }
 }
@@ -297,8 +252,8 @@ impl Ep {
     /// Whether a peer cannot be called, as the peer itself said or the application
     /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
-        let peer = &self.peers[peer];
-        peer.firewalled || self.av.as_ref().is_some_and(|av| av.is_firewalled(peer.name))
+        let name = self.inbox.name_of(peer);
+        self.peers[peer].firewalled || self.av.as_ref().is_some_and(|av| av.is_firewalled(name))
     }
 }
 
@@ -310,17 +265,16 @@ impl<N: Net> State<N> {
 
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
-        let inbox = self.inboxes.insert(Inbox::new(identity.kind == Kind::Srx));
-        self.eps.insert(Ep::new(identity, inbox))
+        let id = self.eps.insert(Ep::new(identity));
+        self.eps[id].inbox.set_owner(id);
+        id
     }
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).
     pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
-        self.eps[ep].source = Some(source);
-    }
-
-    pub(crate) fn min_multi_recv(&mut self, ep: u32) -> &mut usize {
-        &mut self.inboxes[self.eps[ep].inbox].min_multi_recv
+        let ep = &mut self.eps[ep];
+        ep.has_source = true;
+        ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);
     }
 
     /// The endpoint with this number, to set it up or ask it.
@@ -334,16 +288,9 @@ impl<N: Net> State<N> {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         // Only peers that the endpoint has; others are looked up when they are sent to.
         for peer in ep.names.all_at(addr) {
-            let entry = &mut ep.peers[peer];
-            entry.name = name;
-            entry.id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
-            if let Some(conn) = self.conns.get_mut(entry.conn) {
+            ep.set_name(name, peer);
+            if let Some(conn) = self.conns.get_mut(ep.peers[peer].conn) {
                 conn.guest = None;
-            }
-            let kept = entry.messages > 0;
-            ep.names.put(name, entry.rx, peer);
-            if kept {
-                self.inboxes[ep.inbox].rename((ep_id, peer), name, false);
             }
         }
         self.admit_held(ep_id, addr);
@@ -353,9 +300,7 @@ impl<N: Net> State<N> {
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
         for peer in ep.names.named(name) {
-            if let Some(peer) = ep.peers.get_mut(peer) {
-                peer.id = id;
-            }
+            ep.inbox.set_name(peer, name, id);
         }
     }
 
@@ -365,12 +310,7 @@ impl<N: Net> State<N> {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         let peers = ep.names.take(name);
         for &peer in &peers {
-            let Some(entry) = ep.peers.get_mut(peer) else { continue };
-            (entry.name, entry.id) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-            if entry.messages > 0 {
-                let stranger = ep.is_stranger(peer);
-                self.inboxes[ep.inbox].rename((ep_id, peer), FI_ADDR_NOTAVAIL, stranger);
-            }
+            ep.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
             ep.forget_peer_if_unused(peer);
         }
         for &peer in &peers {
@@ -381,12 +321,6 @@ impl<N: Net> State<N> {
 }
 
 impl Ep {
-    /// Whether this is a shared receive context, to which the inbox belongs that other endpoints
-    /// share.
-    pub(super) fn owns_inbox(&self) -> bool {
-        self.identity.kind == Kind::Srx
-    }
-
     /// Takes over the objects bound to the endpoint, when it is enabled.
     pub(crate) fn bind(&mut self, bindings: &Bindings) {
         self.bind_tx(bindings);
@@ -397,16 +331,13 @@ impl Ep {
 
     /// Takes over the completion queue and counters bound for transmits.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.ledger.tx.clone_from(&bindings.ledger.tx);
+        self.ledger.clone_from(&bindings.ledger.tx);
     }
 
     /// Takes over the completion queue and counters bound for receives and for peers' accesses
     /// to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.ledger.rx.clone_from(&bindings.ledger.rx);
-        if let Some(buffering) = &mut self.buffering {
-            buffering.fix();
-        }
+        self.inbox.bind(&bindings.ledger.rx);
     }
 
     /// Sets how many transfers may be under way, and how many bytes may be injected.
@@ -416,7 +347,7 @@ impl Ep {
 
     /// Whether the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
-        self.buffering.is_some()
+        self.inbox.buffering().is_some()
     }
 
     /// Whether the endpoint takes messages of the library's own (FI_COLLECTIVE, FI_MULTICAST).
@@ -424,15 +355,10 @@ impl Ep {
         self.identity.collective
     }
 
-    /// Sets whether a receive's source is matched (FI_DIRECTED_RECV) and unknown sources are
-    /// reported (FI_SOURCE_ERR).
-    pub(super) fn choose_sources(&mut self, directed: bool, source_err: bool) {
-        (self.identity.directed, self.identity.source_err) = (directed, source_err);
-    }
-
     /// Sets the fid by which events name the endpoint.
     pub(crate) fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
+        self.inbox.set_fid(fid);
     }
 
     pub(crate) fn kind(&self) -> Kind {

@@ -4,7 +4,8 @@
 //! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual
 //! progress it costs nothing). Sends go out from the caller's thread when the
 //! socket takes them ([`tx`]); messages are matched as bytes arrive ([`rx`])
-//! with the receives that were posted ([`post`]), in an endpoint's [`inbox`];
+//! with the receives that were posted ([`post`]), in an endpoint's
+//! [`Inbox`](ofi_provider::inbox::Inbox);
 //! connections are made and ended in [`cm`], those between contexts of scalable
 //! endpoints with the help of [`contexts`]. Atomic operations are in [`atomic`].
 //!
@@ -15,6 +16,7 @@
 //! ([`courtesy`]). Idle connections cost nothing. With an io_uring all is up to epoll,
 //! and many sockets are read and written in one call ([`together`]).
 mod adaptor;
+mod arrival;
 mod atomic;
 mod batch;
 mod buffered;
@@ -22,7 +24,6 @@ mod cm;
 mod conn;
 mod contexts;
 mod ep;
-mod inbox;
 #[allow(unsafe_code)]
 pub(crate) mod net;
 mod post;
@@ -33,6 +34,7 @@ mod together;
 mod tx;
 mod zerocopy;
 
+pub(crate) use arrival::MAX_UNEXPECTED;
 pub(crate) use batch::Courier;
 pub(crate) use cm::{
     ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, cm_message, is_shortage,
@@ -45,8 +47,6 @@ use crate::guests::Door;
 use batch::Burst;
 use conn::Conn;
 use ep::Ep;
-use inbox::Inbox;
-pub(crate) use inbox::MAX_UNEXPECTED;
 use net::{ByteLink, LateVisits, LinkPoller, Net};
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
@@ -138,7 +138,6 @@ pub(crate) struct State<N: Net> {
     net: N,
     conns: Slab<Conn<N>>,
     eps: Slab<Ep>,
-    inboxes: Slab<Inbox>,
     /// Where peers call the endpoints, by the endpoints' numbers.
     listeners: HashMap<u32, (N::Listener, Door)>,
     /// Connections that moved lately; one alone is looked at in every turn.
@@ -219,7 +218,6 @@ impl<N: Net> Engine<N> {
             net,
             conns: Slab::default(),
             eps: Slab::default(),
-            inboxes: Slab::default(),
             listeners: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; config().prefetch].into_boxed_slice(),
@@ -575,7 +573,7 @@ impl<N: Net> State<N> {
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
         let room = |id: &u32| {
-            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].ledger.rx.has_room())
+            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].inbox.ledger.has_room())
                 && !self.owes_much(*id)
         };
         !self.starved.iter().any(room)
@@ -585,7 +583,7 @@ impl<N: Net> State<N> {
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             let Some(conn) = self.conns.get(id) else { continue };
-            if self.eps[conn.ep].ledger.rx.has_room() && !self.owes_much(id) {
+            if self.eps[conn.ep].inbox.ledger.has_room() && !self.owes_much(id) {
                 self.unblock(id);
             } else {
                 self.starve(id);
@@ -595,7 +593,7 @@ impl<N: Net> State<N> {
 
     /// The connection waits for room in a completion queue.
     fn starve(&mut self, id: u32) {
-        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].ledger.rx.cq()) {
+        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].inbox.ledger.cq()) {
             cq.wait_for_room();
         }
         self.starved.push(id);

@@ -6,27 +6,20 @@
 //! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
 use super::State;
+use super::arrival::{Arrival, Body, Unreceived, room_behind, wants_ack};
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::inbox::{About, Body, Inbox, Message, room_behind};
 use super::net::{ByteLink, Net};
 use super::tx::{Finish, trace};
 use crate::config::config;
-use crate::wire::{
-    COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA,
-};
-use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_RMA, FI_TAGGED, fi_addr_t,
-};
+use crate::wire::{Header, Malformed, Op, Parsed};
+use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{IoVecs, RecvBuf, copied};
-use ofi_provider::buffered::Buffering;
-use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::multi_recv::{KEPT, Recv};
-use ofi_provider::reserved::{ASIDE, ONLY_TAG};
+use ofi_provider::inbox::{About, Recv};
+use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -51,7 +44,7 @@ pub(super) enum Target {
     /// To the unexpected message kept under this number.
     Kept(u32),
     /// Into this vector until the message is complete, and only then takes a receive
-    /// ([`Inbox::collects`]).
+    /// ([`collects`](ofi_provider::inbox::Inbox::collects)).
     Collected(Vec<u8>),
     /// To registered memory, for a peer's write.
     Region(RemoteSegments),
@@ -66,7 +59,7 @@ pub(super) enum Target {
 /// A message of which bytes are still to come.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    pub(super) about: About,
+    pub(super) about: Arrival,
     pub(super) target: Target,
     pub(super) done: usize,
 }
@@ -98,154 +91,46 @@ pub(super) enum Got {
 }
 
 impl Ep {
-    pub(super) fn entry(
-        &self,
-        about: &About,
-        context: Context,
-        buf: usize,
-        extra: u64,
-    ) -> Completion {
-        let tagged = about.tagged || about.msg_tag.is_some();
-        let mut flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG } | extra;
-        if about.cq_data.is_some() {
-            flags |= FI_REMOTE_CQ_DATA;
-        }
-        Completion {
-            context,
-            flags,
-            len: about.len,
-            buf,
-            data: about.cq_data.unwrap_or(0),
-            tag: about.msg_tag.unwrap_or(about.tag),
-            src: self.source.unwrap_or_else(|| self.id_of(about.peer)),
-        }
-    }
-
     /// Counts a peer's write that is complete, and reports its data. A write that names no place
     /// needed no key: it is neither counted nor reported.
     fn written(&mut self, about: &About, places: &RemoteSegments) {
         if places.as_slice().is_empty() {
             return;
         }
-        self.ledger.rx.peer_accessed(true, about.len);
+        self.inbox.ledger.peer_accessed(true, about.len);
         self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
     }
 
     /// Reports a peer's access to our memory if it carries remote CQ data.
     pub(super) fn accessed(&mut self, about: &About, flags: u64) {
         if let Some(data) = about.cq_data {
-            self.ledger.rx.peer_told(flags, about.len, data, self.id_of(about.peer));
+            self.inbox.ledger.peer_told(flags, about.len, data, self.inbox.id_of(about.peer));
         }
-    }
-
-    /// A receive is filled: returns FI_MULTI_RECV if its completion gives a multi-receive buffer
-    /// back, 0 otherwise.
-    fn filled(&self, inbox: &mut Inbox, recv: &Recv) -> u64 {
-        let gives_back = inbox.multi.filled(recv);
-        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
-            self.ledger.rx.part();
-        }
-        gives_back
-    }
-
-    /// Reports a receive whose message is complete: as a success, or as an error for a message
-    /// that was truncated (-FI_ETRUNC) or, with FI_SOURCE_ERR, of an unknown source
-    /// (-FI_EADDRNOTAVAIL).
-    pub(super) fn received(&self, inbox: &mut Inbox, recv: &Recv, about: &About) {
-        let extra = self.filled(inbox, recv) | (recv.flags & KEPT);
-        let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        if about.len > recv.buf.len() {
-            let olen = about.len - recv.buf.len();
-            let of = Completion { len: recv.buf.len(), ..entry };
-            self.ledger
-                .rx
-                .failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
-        } else if entry.flags & ASIDE == 0
-            && self.identity.source_err
-            && entry.src == FI_ADDR_NOTAVAIL
-        {
-            // The message is received, but its sender has no fi_addr_t: the error entry has its
-            // address.
-            let addr = self.peers.get(about.peer).map(|peer| peer.addr.to_bytes());
-            let data = addr.unwrap_or_default();
-            let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
-            self.ledger.rx.failed(CompletionError { data, ..error });
-        } else {
-            // The entry that gives a multi-receive buffer back is always written.
-            let wanted = self.ledger.rx.wants(recv.flags) || extra & FI_MULTI_RECV != 0;
-            self.ledger.rx.done(entry, wanted);
-        }
-    }
-
-    /// Reports a receive whose message fails with `error`.
-    pub(super) fn receive_failed(
-        &self,
-        inbox: &mut Inbox,
-        recv: &Recv,
-        about: &About,
-        error: Error,
-    ) {
-        let extra = self.filled(inbox, recv) | (recv.flags & KEPT);
-        let entry = self.entry(about, recv.context, recv.buf.address(), extra);
-        self.ledger.rx.failed(CompletionError::new(entry, error));
     }
 
     /// Takes out the posted receive that matches a message, or the part of it that the message
     /// needs.
-    pub(super) fn take_posted(&self, inbox: &mut Inbox, about: &About) -> Option<Recv> {
-        let src = match about.collective {
-            true => self.name_of(about.peer),
-            false => self.matched_source(about.peer),
-        };
+    #[inline]
+    fn take_posted(&mut self, about: &About) -> Option<Recv> {
         #[cfg(test)]
         if super::sim::planted() == Some(super::sim::Planted::SwappedMatch) {
-            return super::sim::take_second(inbox, src, about);
+            return super::sim::take_second(&mut self.inbox, about);
         }
-        inbox.take_posted(src, about)
-    }
-
-    /// The source by which posted receives are matched with a peer's messages.
-    #[inline]
-    fn matched_source(&self, peer: u32) -> fi_addr_t {
-        // Without FI_DIRECTED_RECV no receive names a source, so the look-up is spared.
-        if self.identity.directed { self.name_of(peer) } else { 0 }
-    }
-
-    /// Removes a kept message from the inbox and from its sender's count.
-    pub(super) fn drop_message(
-        &mut self,
-        inbox: &mut Inbox,
-        queue: usize,
-        id: u32,
-    ) -> Option<Message> {
-        let message = inbox.remove(queue, id)?;
-        self.message_left(message.about.peer);
-        Some(message)
-    }
-
-    /// Takes a message off its sender's count of kept messages.
-    pub(super) fn message_left(&mut self, peer: u32) {
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.messages -= 1;
-            self.forget_peer_if_unused(peer);
-        }
+        self.inbox.take_posted(about)
     }
 
     /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
-    pub(super) fn keep(&mut self, inbox: &mut Inbox, about: About, body: Body) -> Result<u32> {
-        let (src, stranger) = (self.name_of(about.peer), self.is_stranger(about.peer));
-        let id = inbox.keep(about, src, stranger, body)?;
-        if let Some(peer) = self.peers.get_mut(about.peer) {
-            peer.messages += 1;
-        }
-        Ok(id)
+    pub(super) fn keep(&mut self, arrival: &Arrival, body: Body) -> Result<u32> {
+        self.inbox.reserve(arrival)?;
+        let Arrival { about, ack, number, conn, serial, .. } = *arrival;
+        Ok(self.inbox.keep(about, Unreceived { body, ack, number, conn, serial }))
     }
 
     /// Whether as many unexpected messages of a peer are kept as the user's bound allows
     /// (FI_TCP_MAX_SAVED).
     pub(super) fn peer_is_over_bound(&self, peer: u32) -> bool {
         let bound = config().max_saved;
-        bound.is_some_and(|max| self.peers.get(peer).is_some_and(|peer| peer.messages >= max))
+        peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
     }
 }
 
@@ -253,46 +138,12 @@ impl Ep {
 /// there. Returns how many bytes it took; none in any other case, and then nothing has been done
 /// yet.
 #[inline(always)]
-fn plain_message<N: Net>(
-    conn: &Conn<N>,
-    id: u32,
-    eps: &Slab<Ep>,
-    inboxes: &mut Slab<Inbox>,
-    bytes: &[u8],
-) -> Option<usize> {
+fn plain_message<N: Net>(conn: &Conn<N>, eps: &mut Slab<Ep>, bytes: &[u8]) -> Option<usize> {
     let message = Header::plain(bytes)?;
-    let ep = &eps[conn.ep];
-    let tagged = message.tag.is_some();
-    let tag = message.tag.unwrap_or(0);
-    if !ep.ledger.rx.has_room() || (tagged && ep.takes_aside(tag)) {
-        return None;
-    }
-    let inbox = &mut inboxes[ep.inbox];
-    let posted = &mut inbox.posted[usize::from(tagged)];
-    let (src, len) = (ep.matched_source(conn.peer), message.body.len());
-    if let Some(recv) = posted.first(src, tag)
-        && recv.flags & (FI_MULTI_RECV | ASIDE) == 0
-        && recv.buf.len() >= len
-        && !ep.identity.source_err
-    {
-        recv.buf.copy_from(0, message.body);
-        let entry = Completion {
-            buf: recv.buf.address(),
-            tag,
-            src: ep.source.unwrap_or_else(|| ep.id_of(conn.peer)),
-            ..Completion::of(recv.context, FI_RECV | if tagged { FI_TAGGED } else { FI_MSG }, len)
-        };
-        let report = ep.ledger.rx.wants(recv.flags);
-        posted.drop_first();
-        ep.ledger.rx.done(entry, report);
-    } else {
-        let taken = posted.take(src, tag)?;
-        let about = About::plain(tagged, tag, len, conn, id);
-        let recv = inbox.part_of(taken, &about);
-        recv.buf.copy_from(0, message.body);
-        ep.received(inbox, &recv, &about);
-    }
-    Some(message.wire_len())
+    let inbox = &mut eps[conn.ep].inbox;
+    let taken = inbox.receive_plain(conn.peer, message.tag, message.body)
+        || inbox.receive_whole(conn.peer, message.tag, message.body);
+    taken.then(|| message.wire_len())
 }
 
 impl<N: Net> State<N> {
@@ -326,7 +177,7 @@ impl<N: Net> State<N> {
     /// nothing was read.
     #[inline(always)]
     pub(super) fn read_plain(&mut self, id: u32) -> Option<bool> {
-        let Self { conns, eps, inboxes, staging, .. } = self;
+        let Self { conns, eps, staging, .. } = self;
         let conn = conns.get_mut(id)?;
         let between = conn.incoming.is_none() && conn.stash.is_empty() && !conn.blocked;
         if conn.plain_below == 0
@@ -348,7 +199,7 @@ impl<N: Net> State<N> {
         conn.misses = 0;
         let (mut at, mut last) = (0, 0);
         while at < n
-            && let Some(taken) = plain_message(conn, id, eps, inboxes, &staging[at..n])
+            && let Some(taken) = plain_message(conn, eps, &staging[at..n])
         {
             (at, last) = (at + taken, taken);
         }
@@ -450,20 +301,16 @@ impl<N: Net> State<N> {
         let placed = match &mut incoming.target {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             Target::Kept(message) => {
-                let queue = incoming.about.queue();
-                let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
-                let kept = inbox.unexpected[queue].get_mut(*message);
-                match kept.map(|message| &mut message.body) {
-                    Some(Body::Arriving(bytes)) => {
-                        match room_behind(bytes, incoming.done, incoming.about.len) {
-                            Ok(room) => {
-                                list.push_room(room);
-                                room.len()
-                            }
-                            Err(error) => return (Err(error), 1),
-                        }
-                    }
-                    _ => 0,
+                let inbox = &mut self.eps[conn.ep].inbox;
+                let placed = inbox.change(incoming.about.queue(), *message, |kept| {
+                    let Body::Arriving(bytes) = &mut kept.body else { return Ok(0) };
+                    let room = room_behind(bytes, incoming.done, incoming.about.len)?;
+                    list.push_room(room);
+                    Ok(room.len())
+                });
+                match placed.unwrap_or(Ok(0)) {
+                    Ok(placed) => placed,
+                    Err(error) => return (Err(error), 1),
                 }
             }
             // Room for a part only: the sender may never send the rest.
@@ -546,7 +393,7 @@ impl<N: Net> State<N> {
                 continue;
             }
             if conn.hears_plain
-                && let Some(n) = plain_message(conn, id, &self.eps, &mut self.inboxes, rest)
+                && let Some(n) = plain_message(conn, &mut self.eps, rest)
             {
                 conn.large = n >= LARGE;
                 at += n;
@@ -642,10 +489,9 @@ impl<N: Net> State<N> {
                 recv.buf.copy_from(incoming.done, &bytes[..n]);
             }
             Target::Kept(message) => {
-                let queue = incoming.about.queue();
-                let inbox = &mut self.inboxes[self.eps[conn.ep].inbox];
-                let kept = inbox.unexpected[queue].get_mut(*message);
-                if let Some(Body::Arriving(to)) = kept.map(|m| &mut m.body) {
+                let inbox = &mut self.eps[conn.ep].inbox;
+                let fed: Option<Result> = inbox.change(incoming.about.queue(), *message, |kept| {
+                    let Body::Arriving(to) = &mut kept.body else { return Ok(()) };
                     let mut rest = &bytes[..n];
                     while !rest.is_empty() {
                         let done = incoming.done + n - rest.len();
@@ -654,7 +500,9 @@ impl<N: Net> State<N> {
                         room[..part].copy_from_slice(&rest[..part]);
                         rest = &rest[part..];
                     }
-                }
+                    Ok(())
+                });
+                fed.unwrap_or(Ok(()))?;
             }
             Target::Collected(to) => {
                 room_for(to, incoming.done, n)?.copy_from_slice(&bytes[..n]);
@@ -689,7 +537,7 @@ impl<N: Net> State<N> {
             }
             // Such a message is taken only on endpoints that report a source of their own
             // (`OPT_SOURCE`), whose user can make something of it.
-            Op::TaggedMsg if self.eps[self.conns[id].ep].source.is_none() => Err(Error::PROTO),
+            Op::TaggedMsg if !self.eps[self.conns[id].ep].has_source => Err(Error::PROTO),
             Op::Msg | Op::Tag | Op::TaggedMsg => self.begin_message(id, header, behind),
             Op::TagRts => self.announced(id, header),
             Op::Cts => {
@@ -710,8 +558,8 @@ impl<N: Net> State<N> {
             }
             Op::Atomic => self.begin_atomic(id, header, bytes, behind),
             Op::ReadRsp | Op::AtomicRsp => {
-                let about = about(header, id, &self.conns[id], &self.eps[self.conns[id].ep])?;
                 let conn = &mut self.conns[id];
+                let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
                 let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
                 if (asked.flags & FI_ATOMIC != 0) != (header.op == Op::AtomicRsp) {
                     return Err(Error::PROTO);
@@ -827,8 +675,8 @@ impl<N: Net> State<N> {
         self.admit_access(id, FI_REMOTE_WRITE)?;
         let places = self.places(id, header, bytes)?;
         let conn = &self.conns[id];
-        let about = about(header, id, conn, &self.eps[conn.ep])?;
-        let starved = about.cq_data.is_some() && !self.eps[conn.ep].ledger.rx.has_room();
+        let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+        let starved = about.cq_data.is_some() && !self.eps[conn.ep].inbox.ledger.has_room();
         let here = if starved { 0 } else { about.len.min(behind.len()) };
         self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here])?;
         if starved {
@@ -848,7 +696,7 @@ impl<N: Net> State<N> {
 
     /// Finishes a peer's write whose bytes are all in their places: makes them durable if asked
     /// to, counts and reports it.
-    fn written(&mut self, about: &About, places: &RemoteSegments) {
+    fn written(&mut self, about: &Arrival, places: &RemoteSegments) {
         if about.commit {
             // A region that is closed by now need not be made durable.
             let _ = self.regions.open().commit(places, FI_REMOTE_WRITE);
@@ -861,35 +709,34 @@ impl<N: Net> State<N> {
     fn begin_message(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
-        if !ep.ledger.rx.has_room() {
+        if !ep.inbox.ledger.has_room() {
             return Ok(Begun::Starved);
         }
-        let about = about(header, id, conn, ep)?;
+        let about = Arrival::new(header, id, conn, ep)?;
         let here = about.len.min(behind.len());
-        if let Some(buffering) = &ep.buffering
+        if let Some(buffering) = ep.inbox.buffering()
             && buffering.is_long(about.len)
             && behind.len() < buffering.wanted(about.len)
         {
             return Ok(Begun::Short);
         }
         if here < about.len
-            && inbox.shared
-            && ep.source.is_some()
+            && ep.inbox.is_shared()
+            && ep.has_source
             && about.queue() == 0
-            && inbox.collects(about.len)?
+            && ep.inbox.collects(about.len, config().max_unexpected)?
         {
             conn.incoming =
                 Some(Incoming { about, target: Target::Collected(Vec::new()), done: 0 });
             return Ok(Begun::Taken(0));
         }
-        if let Some(recv) = ep.take_posted(inbox, &about) {
+        if let Some(recv) = ep.take_posted(&about) {
             if recv.flags & ONLY_TAG != 0 {
                 return self.begin_buffered(id, about, behind, Some(recv));
             }
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
-                ep.received(inbox, &recv, &about);
+                ep.inbox.received(&recv, &about);
                 if about.ack {
                     self.acknowledge(id, about.number);
                     if self.conns.get(id).is_none() {
@@ -906,11 +753,12 @@ impl<N: Net> State<N> {
 
     /// Begins a message that no posted receive matches: keeps it, reports it (buffered
     /// receives), or drops it.
-    fn begin_unexpected(&mut self, id: u32, about: About, behind: &[u8]) -> Result<Begun> {
-        if self.eps[about.ep].buffering.is_some() {
+    fn begin_unexpected(&mut self, id: u32, about: Arrival, behind: &[u8]) -> Result<Begun> {
+        let inbox = &self.eps[about.ep].inbox;
+        if inbox.buffering().is_some() {
             return self.begin_buffered(id, about, behind, None);
         }
-        if self.eps[about.ep].drops(&about) {
+        if inbox.drops(&about) {
             let here = about.len.min(behind.len());
             self.conns[id].incoming = Some(Incoming { about, target: Target::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
@@ -926,73 +774,68 @@ impl<N: Net> State<N> {
     pub(super) fn begin_kept(
         &mut self,
         id: u32,
-        about: About,
+        about: Arrival,
         behind: &[u8],
     ) -> Result<(u32, Begun)> {
         let has_room = self.makes_room(&about);
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
         let here = about.len.min(behind.len());
         if !has_room || ep.peer_is_over_bound(conn.peer) {
-            let message = ep.keep(inbox, about, Body::Blocking)?;
+            let message = ep.keep(&about, Body::Blocking)?;
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
             return Ok((message, Begun::Blocked));
         }
         if here == about.len {
-            let message = ep.keep(inbox, about, Body::Whole(copied(&behind[..here])?))?;
+            let message = ep.keep(&about, Body::Whole(copied(&behind[..here])?))?;
             return Ok((message, Begun::Taken(here)));
         }
-        let message = ep.keep(inbox, about, Body::arriving(about.len, &behind[..here])?)?;
+        let message = ep.keep(&about, Body::arriving(about.len, &behind[..here])?)?;
         conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
         Ok((message, Begun::Taken(here)))
     }
 
     /// Whether there is room to keep a message; if need be, drops messages of strangers that
     /// have no connection any more.
-    fn makes_room(&mut self, about: &About) -> bool {
-        let ep = &self.eps[about.ep];
-        let (inbox, stranger) = (ep.inbox, ep.is_stranger(about.peer));
+    fn makes_room(&mut self, about: &Arrival) -> bool {
         loop {
-            if self.inboxes[inbox].may_keep(about.sender(), stranger, about.len) {
+            if self.eps[about.ep].inbox.may_keep(about, config().max_unexpected) {
                 return true;
             }
-            if !self.drop_oldest_left(inbox) {
+            if !self.drop_oldest_left(about.ep) {
                 return false;
             }
         }
     }
 
-    /// Drops the kept messages of the stranger that lost its connection first. False if there is
-    /// none.
-    fn drop_oldest_left(&mut self, inbox: u32) -> bool {
-        let Self { eps, inboxes, .. } = self;
-        let gone = |(ep, peer): (u32, u32)| {
-            let peer = eps.get(ep).and_then(|ep| ep.peers.get(peer));
-            peer.is_some_and(|peer| peer.conns == 0 && peer.name == FI_ADDR_NOTAVAIL)
-        };
-        let Some(sender) = inboxes[inbox].oldest_left(gone) else { return false };
-        for (queue, number) in inboxes[inbox].kept_of(sender) {
-            if !inboxes[inbox].unexpected[queue].is_claimed(number) {
-                eps[sender.0].drop_message(&mut inboxes[inbox], queue, number);
+    /// Drops the kept messages of the stranger that lost its connection first, of those of this
+    /// endpoint and of others that share its inbox. False if there is none.
+    fn drop_oldest_left(&mut self, ep_id: u32) -> bool {
+        while let Some((owner, peer)) = self.eps[ep_id].inbox.oldest_left() {
+            let Some(ep) = self.eps.get_mut(owner) else { continue };
+            let gone = ep.peers.get(peer).is_some_and(|entry| entry.conns == 0);
+            if !gone || !ep.inbox.is_stranger(peer) || !ep.inbox.keeps_from(peer) {
+                continue;
             }
+            for (queue, number) in ep.inbox.kept_from(peer) {
+                if !ep.inbox.is_hidden(queue, number) {
+                    ep.inbox.take_kept(queue, number);
+                }
+            }
+            ep.forget_peer_if_unused(peer);
+            return true;
         }
-        true
+        false
     }
 
     /// A connection of this peer ended: if it was a stranger's last, its kept messages may be
     /// dropped from now on.
     pub(super) fn peer_left(&mut self, ep_id: u32, peer: u32) {
-        let ep = &self.eps[ep_id];
-        let Some(entry) = ep.peers.get(peer) else { return };
-        if entry.messages == 0 || entry.conns > 0 || !ep.is_stranger(peer) {
-            return;
-        }
-        let inbox = ep.inbox;
-        self.inboxes[inbox].leaves((ep_id, peer));
-        if self.inboxes[inbox].too_many_left() {
-            self.drop_oldest_left(inbox);
+        let ep = &mut self.eps[ep_id];
+        if ep.peers.get(peer).is_some_and(|entry| entry.conns == 0) && ep.inbox.stranger_left(peer)
+        {
+            self.drop_oldest_left(ep_id);
         }
     }
 
@@ -1001,41 +844,33 @@ impl<N: Net> State<N> {
     fn announced(&mut self, id: u32, header: &Header) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
-        if !ep.ledger.rx.has_room() {
+        if !ep.inbox.ledger.has_room() {
             return Ok(Begun::Starved);
         }
-        if ep.buffering.is_some() {
+        if ep.inbox.buffering().is_some() {
             // An endpoint with buffered receives offered protocol version 0, which has no such
             // messages.
             return Err(Error::PROTO);
         }
-        let about = about(header, id, conn, ep)?;
+        let about = Arrival::new(header, id, conn, ep)?;
         // The number is taken until the message arrives, whether it is asked for yet or not.
         if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
-        match ep.take_posted(inbox, &about) {
-            Some(recv) => {
-                let target = Target::Posted(recv);
-                conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
-                self.ask_for(id, header.op_data);
-                Ok(self.begun(id, 0))
-            }
-            None if ep.drops(&about) => {
-                let incoming = Incoming { about, target: Target::Discard, done: 0 };
-                conn.expected.insert(header.op_data, incoming);
-                self.ask_for(id, header.op_data);
-                Ok(self.begun(id, 0))
-            }
-            None if inbox.may_note() => {
-                let message = ep.keep(inbox, about, Body::AtSender(header.op_data))?;
+        let target = match ep.take_posted(&about) {
+            Some(recv) => Target::Posted(recv),
+            None if ep.inbox.drops(&about) => Target::Discard,
+            None if ep.inbox.may_note(config().max_unexpected) => {
+                let message = ep.keep(&about, Body::AtSender(header.op_data))?;
                 conn.at_sender.insert(header.op_data, (about.queue(), message));
-                Ok(Begun::Taken(0))
+                return Ok(Begun::Taken(0));
             }
             // There is no room even for notes of announced messages.
-            None => Err(Error::PROTO),
-        }
+            None => return Err(Error::PROTO),
+        };
+        conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
+        self.ask_for(id, header.op_data);
+        Ok(self.begun(id, 0))
     }
 
     pub(super) fn ask_for(&mut self, id: u32, number: u8) {
@@ -1049,22 +884,21 @@ impl<N: Net> State<N> {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
         let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
         let mut ack = incoming.about.ack;
         match incoming.target {
-            Target::Posted(recv) => ep.received(inbox, &recv, &incoming.about),
+            Target::Posted(recv) => ep.inbox.received(&recv, &incoming.about),
             Target::Discard => {}
             Target::Collected(mut bytes) => {
                 let about = incoming.about;
-                inbox.collected(about.len);
+                ep.inbox.collected(about.len);
                 bytes.truncate(about.len);
-                if let Some(recv) = ep.take_posted(inbox, &about) {
+                if let Some(recv) = ep.take_posted(&about) {
                     recv.buf.copy_from(0, &bytes);
-                    ep.received(inbox, &recv, &about);
+                    ep.inbox.received(&recv, &about);
                 } else {
                     // A kept message is acknowledged when a receive takes it.
                     ack = false;
-                    if let Err(error) = ep.keep(inbox, about, Body::Whole(bytes.into())) {
+                    if let Err(error) = ep.keep(&about, Body::Whole(bytes.into())) {
                         self.fail(id, error);
                         return false;
                     }
@@ -1082,12 +916,13 @@ impl<N: Net> State<N> {
             Target::Kept(message) => {
                 // A kept message is acknowledged when a receive takes it.
                 ack = false;
-                let queue = incoming.about.queue();
-                if let Some(kept) = inbox.unexpected[queue].get_mut(message)
-                    && let Body::Arriving(bytes) = &mut kept.body
-                {
+                let whole = ep.inbox.change(incoming.about.queue(), message, |kept| {
+                    let Body::Arriving(bytes) = &mut kept.body else { return false };
                     kept.body = Body::Whole(std::mem::take(bytes));
-                    ep.is_whole(inbox, queue, message);
+                    true
+                });
+                if whole == Some(true) {
+                    ep.is_whole(&incoming.about, message);
                 }
             }
         }
@@ -1123,26 +958,25 @@ impl<N: Net> State<N> {
                 continue;
             };
             let (about, number, queue) = (*about, *number, about.queue());
-            let ep = &self.eps[conn.ep];
-            let inbox = &mut self.inboxes[ep.inbox];
-            let message = inbox.unexpected[queue].get(number);
-            if !matches!(message, Some(Message { body: Body::Blocking, .. })) {
+            let inbox = &mut self.eps[conn.ep].inbox;
+            let blocks = |kept: &Unreceived| matches!(kept.body, Body::Blocking);
+            if inbox.kept_as(queue, number, blocks) != Some(true) {
                 continue;
             }
             let max = config().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
-            let over = ep.peers.get(about.peer).is_some_and(|peer| peer.messages > max);
-            if over || !inbox.may_keep(about.sender(), ep.is_stranger(about.peer), about.len) {
+            let over = about.peer != NONE && inbox.kept_count(about.peer) > max;
+            if over || !inbox.may_keep(&about, config().max_unexpected) {
                 self.crowded.push((id, serial));
                 continue;
             }
             match Body::arriving(about.len, &[]) {
-                Ok(body) => inbox.set_body(queue, number, body),
+                Ok(body) => inbox.change(queue, number, |kept| kept.body = body),
                 Err(error) => {
                     self.fail(id, error);
                     continue;
                 }
-            }
+            };
             if about.len > 0 || self.complete_incoming(id) {
                 self.unblock(id);
             }
@@ -1153,32 +987,21 @@ impl<N: Net> State<N> {
     /// fail, unexpected messages that are not complete are dropped.
     pub(super) fn lose_incoming(&mut self, conn: &mut Conn<N>, error: Error) {
         let ep = &mut self.eps[conn.ep];
-        let inbox = &mut self.inboxes[ep.inbox];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
         let mut kept = None;
         for incoming in under_way {
             match incoming.target {
-                Target::Posted(recv) => ep.receive_failed(inbox, &recv, &incoming.about, error),
+                Target::Posted(recv) => ep.inbox.failed(&recv, &incoming.about, error),
                 Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
-                Target::Collected(_) => inbox.collected(incoming.about.len),
+                Target::Collected(_) => ep.inbox.collected(incoming.about.len),
                 Target::Kept(number) => kept = Some((incoming.about.queue(), number)),
                 Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
             }
         }
         let waiting = conn.at_sender.drain().map(|(_, place)| place);
         for (queue, number) in kept.into_iter().chain(waiting) {
-            let Some(message) = inbox.unexpected[queue].get(number) else { continue };
-            let about = message.about;
-            let told = |buffering: &Buffering| buffering.has_told(queue, number);
-            if inbox.is_claimed(queue, number) || ep.buffering.as_deref().is_some_and(told) {
-                // The application has claimed it or was told of it: the claim fails when it is
-                // used.
-                inbox.set_body(queue, number, Body::Lost);
-            } else {
-                ep.fail_owed(inbox, queue, number, &about, error);
-                ep.drop_message(inbox, queue, number);
-            }
+            ep.inbox.lose(queue, number, |kept| kept.body = Body::Lost, error);
         }
     }
 }
@@ -1205,40 +1028,10 @@ fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]
     Ok(&mut bytes[done..end])
 }
 
-fn wants_ack(header: &Header) -> bool {
-    header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
-}
-
 /// Whether a message or write with this header is acknowledged when it is complete. Of a message
 /// that waits at its sender that is what follows the announcement; an atomic operation is answered.
 fn is_acknowledged(header: &Header) -> bool {
     wants_ack(header) && !matches!(header.op, Op::TagRts | Op::Atomic)
-}
-
-#[inline]
-pub(super) fn about<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<About> {
-    // A length that no buffer can have violates the protocol.
-    let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
-    if len > isize::MAX as usize {
-        return Err(Error::PROTO);
-    }
-    let tagged = matches!(header.op, Op::Tag | Op::TagRts);
-    let bare = header.op == Op::TaggedMsg;
-    Ok(About {
-        tagged,
-        msg_tag: bare.then_some(header.tag),
-        collective: tagged && ep.takes_aside(header.tag),
-        tag: if bare { 0 } else { header.tag },
-        len,
-        cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
-        ack: wants_ack(header),
-        number: conn.asked,
-        commit: header.flags & COMMIT_COMPLETE != 0,
-        ep: conn.ep,
-        peer: conn.peer,
-        conn: id,
-        serial: conn.serial,
-    })
 }
 
 /// The header at the start of `bytes` with its length, once all of it is there.

@@ -244,7 +244,7 @@ impl Ep {
     pub(super) fn finish_tx(&mut self, finish: &Finish, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
-                self.ledger.rx.peer_accessed(false, finish.len);
+                self.inbox.ledger.peer_accessed(false, finish.len);
             }
             return;
         }
@@ -253,14 +253,14 @@ impl Ep {
         match super::sim::planted() {
             Some(super::sim::Planted::LostCompletion) => return,
             Some(super::sim::Planted::SecondCompletion) => {
-                self.ledger.tx.done(finish.entry(), finish.report);
+                self.ledger.done(finish.entry(), finish.report);
             }
             _ => {}
         }
         match result {
-            Ok(()) => self.ledger.tx.done(finish.entry(), finish.report),
+            Ok(()) => self.ledger.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
-                self.ledger.tx.failed_unseen(finish.flags);
+                self.ledger.failed_unseen(finish.flags);
                 ofi_provider::log_sparsely!(
                     &crate::info::TCP,
                     WARN,
@@ -268,7 +268,7 @@ impl Ep {
                     "an injected message was lost: {error}; its failure is reported nowhere else"
                 );
             }
-            Err(error) => self.ledger.tx.failed(CompletionError::new(finish.entry(), error)),
+            Err(error) => self.ledger.failed(CompletionError::new(finish.entry(), error)),
         }
     }
 }
@@ -284,7 +284,7 @@ impl<N: Net> State<N> {
             return Err(Error::INVAL);
         }
         if (ep.tx_pending >= ep.identity.tx_size && flags & ASIDE == 0)
-            || !ep.ledger.tx.has_room(flags & FI_COMPLETION != 0)
+            || !ep.ledger.has_room(flags & FI_COMPLETION != 0)
         {
             self.turn();
             return Err(Error::AGAIN);
@@ -378,15 +378,14 @@ impl<N: Net> State<N> {
         if op.flags & SPECIAL != 0
             || (inject && len > ep.identity.inject_size)
             || ep.tx_pending >= ep.identity.tx_size
-            || !ep.ledger.tx.has_room(report)
+            || !ep.ledger.has_room(report)
         {
             return false;
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
         // True if no message left in this turn before, nobody would see to a held one, or the
         // application has read already that those before have left.
-        let alone =
-            conn.sent_in != *turns || nobody_looks || (report && ep.ledger.tx.all_is_read());
+        let alone = conn.sent_in != *turns || nobody_looks || (report && ep.ledger.all_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
             return false;
         }
@@ -398,7 +397,7 @@ impl<N: Net> State<N> {
         conn.tx_id = conn.tx_id.wrapping_add(1);
         if matches!(result, Ok(sent) if sent == wire_len) {
             let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-            ep.ledger.tx.done(Completion::of(Context(op.context.0), flags, len), report);
+            ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
         } else {
             let (header, finish) = Self::header_and_finish(op, tagged);
             let header = Header { id: conn.tx_id.wrapping_sub(1), ..header };
@@ -499,7 +498,7 @@ impl<N: Net> State<N> {
         if len <= COPY_MAX
             && let Route::Conn(id) = route
         {
-            let known = finish.report && !acked && self.eps[ep_id].ledger.tx.all_is_read();
+            let known = finish.report && !acked && self.eps[ep_id].ledger.all_is_read();
             let leaves = self.leaves(route, op.flags, len, known);
             if leaves != Leaves::InTurn {
                 let room = self.join(id, header, &op.remote, len, Some(finish));
@@ -756,7 +755,7 @@ impl<N: Net> State<N> {
                     ep.tx_pending += 1;
                     conn.unacked.push_back(Some(finish));
                 } else {
-                    ep.ledger.tx.done(finish.entry(), finish.report);
+                    ep.ledger.done(finish.entry(), finish.report);
                 }
             }
             result => self.sent_in_part(ep_id, conn_id, op, header, finish, result),
@@ -1024,7 +1023,7 @@ impl<N: Net> State<N> {
     pub(super) fn owes_much(&self, id: u32) -> bool {
         let much = |conn: &Conn<N>| {
             conn.owed > FAIR_OWED
-                && (self.owed > MAX_OWED || self.eps[conn.ep].is_stranger(conn.peer))
+                && (self.owed > MAX_OWED || self.eps[conn.ep].inbox.is_stranger(conn.peer))
         };
         self.conns.get(id).is_some_and(much)
     }

@@ -11,8 +11,8 @@
 mod oracle;
 mod rings;
 
+use super::arrival::Unreceived;
 use super::ep::{Identity, Kind, TargetOf};
-use super::inbox::{About, Inbox};
 use super::{Engine, State};
 use crate::config::{Config, choose};
 use ofi_provider::abi::{
@@ -29,10 +29,9 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Context, Cq, OnDomain};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::fid::Embeds;
+use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::lock::Level;
-use ofi_provider::matching::Pattern;
 use ofi_provider::mr::MrTable;
-use ofi_provider::multi_recv::Recv;
 use ofi_provider::object::Parent;
 use ofi_provider::progress::Progress;
 use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
@@ -330,7 +329,7 @@ impl Sim {
         regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, KEY).unwrap();
         let mut state = engine.lock();
         state.ep(ep).bind(&bindings);
-        *state.min_multi_recv(ep) = 512;
+        state.ep(ep).inbox.set_min_multi_recv(512);
         state.listen(ep).unwrap();
         drop(state);
         self.oracle.begins(node);
@@ -716,7 +715,7 @@ impl Sim {
 
     fn cancel_one(&mut self, node: usize, id: OpId) {
         if let Some(of) = &self.nodes[node] {
-            of.engine.lock().cancel(of.ep, Context((id + 1) as *mut _), false);
+            of.engine.lock().ep(of.ep).inbox.cancel(Context((id + 1) as *mut _), false);
         }
     }
 
@@ -802,11 +801,9 @@ impl State<Rings> {
             for (peer_id, peer) in ep.peers.iter() {
                 let conns = self.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
                 assert_eq!(peer.conns, conns.count(), "connections of peer {peer_id}");
-                let used = peer.conns > 0 || peer.messages > 0 || !peer.parked.is_empty();
-                assert!(
-                    used || peer.name != ofi_provider::abi::FI_ADDR_NOTAVAIL,
-                    "peer {peer_id} leaks"
-                );
+                let used = peer.conns > 0 || !peer.parked.is_empty();
+                let named = ep.inbox.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
+                assert!(used || named || ep.inbox.keeps_from(peer_id), "peer {peer_id} leaks");
             }
             let mut under_way: usize = ep.peers.iter().map(|(_, peer)| peer.parked.len()).sum();
             for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.ep == ep_id) {
@@ -836,8 +833,8 @@ impl State<Rings> {
 
     /// What must hold when the last endpoint is closed.
     fn check_empty(&self) {
-        let left = [self.conns.len(), self.eps.len(), self.inboxes.len(), self.callers.len()];
-        assert_eq!(left, [0; 4], "connections, endpoints, inboxes, callers");
+        let left = [self.conns.len(), self.eps.len(), self.callers.len()];
+        assert_eq!(left, [0; 3], "connections, endpoints, callers");
         assert!(self.listeners.is_empty() && self.deaf.is_empty());
         assert!(self.hot.is_empty() && self.held.is_empty() && self.starved.is_empty());
         assert_eq!(self.owed, 0);
@@ -898,15 +895,17 @@ pub(super) fn planted() -> Option<Planted> {
     ASKED.get().is_multiple_of(5).then_some(fault)
 }
 
-/// The second of the receives that match a message, where there are two.
-pub(super) fn take_second(inbox: &mut Inbox, src: u64, about: &About) -> Option<Recv> {
-    let first = inbox.take_posted(src, about)?;
-    if first.flags & FI_MULTI_RECV != 0 {
+/// The second of the receives that match a message, where there are two and no message waits.
+pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Option<Recv> {
+    let first = inbox.take_posted(about)?;
+    if first.flags & FI_MULTI_RECV != 0 || inbox.kept_bytes() > 0 {
         return Some(first);
     }
-    let Some(second) = inbox.take_posted(src, about) else { return Some(first) };
-    let pattern = Pattern { src: None, tag: about.tag, ignore: u64::MAX };
-    inbox.posted[about.queue()].push(pattern, first);
+    let Some(second) = inbox.take_posted(about) else { return Some(first) };
+    let Recv { buf, context, flags, .. } = first;
+    let (src, ignore) = (FI_ADDR_UNSPEC, u64::MAX);
+    let again = RecvOp { buf, src, tag: about.tag, ignore, context, flags };
+    assert!(inbox.post_plain(again, about.tagged).is_none());
     Some(second)
 }
 

@@ -1,0 +1,171 @@
+//! A message that arrives: what its header and its connection say of it, and the form in which
+//! it waits if it came before a receive.
+use super::conn::Conn;
+use super::ep::Ep;
+use super::net::Net;
+use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
+use ofi_provider::buf::zeroed;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::inbox::{self, About};
+use std::ops::Deref;
+
+/// Memory that unexpected messages in one inbox may take before reading from their
+/// senders stops, if the user says nothing else (FI_TCP_MAX_UNEXPECTED).
+pub(crate) const MAX_UNEXPECTED: usize = 256 << 20;
+
+/// Most bytes that are allocated for an unexpected message before any of it is here.
+const FIRST_ROOM: usize = 1 << 20;
+
+/// When more of an unexpected message comes, its room grows to so many times what is here.
+const MORE_ROOM: usize = 4;
+
+/// A message, or a peer's access to our memory, as its header announces it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) about: About,
+    /// The sender waits for an acknowledgement.
+    pub(super) ack: bool,
+    /// The number of a message that is to be acknowledged, among those of its connection.
+    pub(super) number: u64,
+    /// The acknowledgement may come only when what was written is durable (FI_COMMIT_COMPLETE).
+    pub(super) commit: bool,
+    /// The endpoint the message came to, which reports it.
+    pub(super) ep: u32,
+    /// The connection the message came on, and its serial number, because another connection may
+    /// have its index by now.
+    pub(super) conn: u32,
+    pub(super) serial: u64,
+}
+
+impl Deref for Arrival {
+    type Target = About;
+    #[inline]
+    fn deref(&self) -> &About {
+        &self.about
+    }
+}
+
+impl Arrival {
+    /// What this header announces that came on connection `id`; -FI_EPROTO if that cannot be.
+    #[inline]
+    pub(super) fn new<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<Self> {
+        // A length that no buffer can have violates the protocol.
+        let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
+        if len > isize::MAX as usize {
+            return Err(Error::PROTO);
+        }
+        let tagged = matches!(header.op, Op::Tag | Op::TagRts);
+        let bare = header.op == Op::TaggedMsg;
+        let about = About {
+            tagged,
+            msg_tag: bare.then_some(header.tag),
+            collective: tagged && ep.inbox.takes_aside(header.tag),
+            tag: if bare { 0 } else { header.tag },
+            len,
+            cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
+            peer: conn.peer,
+        };
+        Ok(Self {
+            about,
+            ack: wants_ack(header),
+            number: conn.asked,
+            commit: header.flags & COMMIT_COMPLETE != 0,
+            ep: conn.ep,
+            conn: id,
+            serial: conn.serial,
+        })
+    }
+}
+
+/// Whether the sender of a header waits for an acknowledgement.
+pub(super) fn wants_ack(header: &Header) -> bool {
+    header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
+}
+
+/// How much of an unexpected message is here.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// All bytes of the message.
+    Whole(Box<[u8]>),
+    /// The bytes that have arrived, with room for more.
+    Arriving(Box<[u8]>),
+    /// None: the message blocks its connection, and its bytes wait there.
+    Blocking,
+    /// None: the message waits at its sender, under this number.
+    AtSender(u8),
+    /// The connection ended before the message was complete.
+    Lost,
+}
+
+impl Body {
+    /// Room for a message of `len` bytes of which `here` has come. Memory is allocated as a peer
+    /// sends, not as it announces. -FI_ENOMEM if there is none.
+    pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
+        let mut room = zeroed(len.min(FIRST_ROOM.max(here.len())))?;
+        room[..here.len()].copy_from_slice(here);
+        Ok(Self::Arriving(room))
+    }
+}
+
+/// An unexpected message in the inbox: how much of it is here, and what is to be done with the
+/// rest of it and for its sender.
+#[derive(Debug)]
+pub(crate) struct Unreceived {
+    pub(super) body: Body,
+    /// What its [`Arrival`] had.
+    pub(super) ack: bool,
+    pub(super) number: u64,
+    pub(super) conn: u32,
+    pub(super) serial: u64,
+}
+
+impl inbox::Body for Unreceived {
+    fn bytes(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Whole(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A message is counted in full while it arrives.
+    fn cost(&self, len: usize) -> usize {
+        match self.body {
+            Body::Whole(_) | Body::Arriving(_) => len,
+            Body::Blocking | Body::AtSender(_) | Body::Lost => 0,
+        }
+    }
+
+    const ONE_LOCK: bool = true;
+}
+
+/// The room behind the first `done` bytes of a message of `len`: for all of the rest, or for as
+/// much as is allocated by now, which is more than nothing. -FI_ENOMEM if there is no memory.
+pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
+    if done == room.len() && done < len {
+        let mut more = zeroed(len.min(room.len() * MORE_ROOM).max(done + 1))?;
+        more[..done].copy_from_slice(room);
+        *room = more;
+    }
+    Ok(&mut room[done..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_message_gets_its_room_as_it_comes() {
+        let len = 100 << 20;
+        let Body::Arriving(mut room) = Body::arriving(len, &[7; 100]).unwrap() else { panic!() };
+        let (mut done, mut grown) = (100, 0);
+        while done < len {
+            let size = room.len();
+            assert!(size <= (done * MORE_ROOM).max(FIRST_ROOM));
+            let here = room_behind(&mut room, done, len).unwrap().len().min(60_000);
+            done += here;
+            grown += usize::from(room.len() != size);
+        }
+        assert_eq!((room.len(), &room[..101]), (len, &[&[7; 100][..], &[0]].concat()[..]));
+        assert!(grown <= 4);
+    }
+}
