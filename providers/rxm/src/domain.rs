@@ -138,10 +138,9 @@ impl Domain for RxmDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<RxmEp> {
-        let mut identity = self.identity(info)?;
-        identity.attr = identity.attr.of_contexts();
+        let identity = self.identity(info)?;
         self.start_thread()?;
-        RxmEp::scalable(self.engine.clone(), &identity, info)
+        RxmEp::scalable(self.engine.clone(), identity, info)
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {

@@ -6,12 +6,12 @@ use crate::ep::TcpEp;
 use crate::net::{Engine, Request, Sockets};
 use crate::pep::TcpPep;
 use core::ffi::CStr;
-use ofi_provider::abi::{FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_SOURCE_ERR, fi_ep_type};
+use ofi_provider::abi::fi_ep_type;
 use ofi_provider::addr;
 use ofi_provider::api::{
     Domain, DomainSettings, Fabric, RxAttr, local_addr, passive_name, take_request,
 };
-use ofi_provider::buffered;
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
@@ -77,20 +77,14 @@ impl TcpDomain {
             Some(name) => addr::from_bytes(name)?,
             None => local_addr(info)?,
         };
-        let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
+        let attr = RdmAttr::of(info, self.api_version)?;
         Ok(Identity {
             kind,
             firewalled: kind == Kind::Rdm && config().firewall_addr,
             local,
             keep_port: passive.is_some(),
-            directed: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_DIRECTED_RECV != 0,
-            source_err: kind == Kind::Rdm && (info.caps() | rx.caps) & FI_SOURCE_ERR != 0,
-            collective: kind == Kind::Rdm && info.caps() & (FI_COLLECTIVE | FI_MULTICAST) != 0,
-            multicast: kind == Kind::Rdm && info.caps() & FI_MULTICAST != 0,
-            buffered: buffered::is_asked(info, self.api_version),
+            attr: if kind == Kind::Msg { attr.of_connected() } else { attr },
             target: TargetOf::new(info.caps()),
-            tx_size: tx.size.max(1),
-            inject_size: tx.inject_size,
         })
     }
 }
@@ -131,13 +125,12 @@ impl Domain for TcpDomain {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
-        // Contexts of scalable endpoints are in no multicast groups.
-        let identity = Identity { multicast: false, ..self.identity(info, None)? };
+        let identity = self.identity(info, None)?;
         if identity.kind != Kind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
         self.start_thread()?;
-        TcpEp::scalable(self.engine.clone(), &identity, info)
+        TcpEp::scalable(self.engine.clone(), identity, info)
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<TcpEp> {
@@ -146,14 +139,8 @@ impl Domain for TcpDomain {
             firewalled: false,
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             keep_port: false,
-            directed: rx.caps & FI_DIRECTED_RECV != 0,
-            source_err: false,
-            buffered: false,
+            attr: RdmAttr::of_srx(&rx),
             target: TargetOf::NOTHING,
-            collective: false,
-            multicast: false,
-            tx_size: 0,
-            inject_size: 0,
         };
         let aside = TcpAside::new(Kind::Srx, None, None);
         Ok(TcpEp::shared_rx(self.engine.clone(), identity, aside))

@@ -5,7 +5,8 @@
 //! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
 //! transfer is one direct call.
 use super::contexts::{ContextPlace, Group, Half, Part};
-use super::peers::{HearsNames, NameListener};
+use super::inbox::{Body, Inbox};
+use super::peers::{HearsNames, NameListener, PeerTable};
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
     FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_SOURCE_ERR,
@@ -46,6 +47,12 @@ pub struct RdmAttr {
     pub inject_size: usize,
 }
 
+impl AsMut<RdmAttr> for RdmAttr {
+    fn as_mut(&mut self) -> &mut RdmAttr {
+        self
+    }
+}
+
 impl RdmAttr {
     /// What an application of this API version asks for by `info`.
     pub fn of(info: InfoRef<'_>, api_version: u32) -> Result<Self> {
@@ -62,14 +69,39 @@ impl RdmAttr {
         })
     }
 
-    /// The same for a scalable endpoint, whose contexts are in no multicast groups.
-    pub fn of_contexts(self) -> Self {
-        Self { multicast: false, ..self }
+    /// The same for an endpoint that has one connection, whose peer the application chose.
+    pub fn of_connected(self) -> Self {
+        let Self { buffered, tx_size, inject_size, .. } = self;
+        Self { buffered, tx_size, inject_size, ..Self::default() }
     }
 
     /// What a shared receive context is to be like.
     pub fn of_srx(rx: &RxAttr) -> Self {
         Self { directed: rx.caps & FI_DIRECTED_RECV != 0, ..Self::default() }
+    }
+
+    /// Half of the endpoint with this inbox and these peers is opened as a context. An injected
+    /// message has at most `most_inject` bytes, whatever the application asks for.
+    pub fn become_context<B: Body, P>(
+        &mut self,
+        attr: &ContextAttr,
+        most_inject: usize,
+        inbox: &mut Inbox<B>,
+        peers: &PeerTable<P>,
+    ) {
+        match attr {
+            ContextAttr::Tx(tx) => {
+                self.tx_size = tx.size.max(1);
+                self.inject_size = tx.inject_size.min(most_inject);
+            }
+            ContextAttr::Rx(rx) => {
+                let chosen = |cap| rx.caps & cap != 0;
+                inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
+                for (id, peer) in peers.iter() {
+                    inbox.set_addr(id, || peer.addr.to_bytes());
+                }
+            }
+        }
     }
 }
 
@@ -77,7 +109,7 @@ impl RdmAttr {
 /// index of a scalable endpoint are one endpoint to it.
 pub trait RdmEngine: HearsNames + Sized {
     /// What an endpoint is from its opening on.
-    type Identity: Clone;
+    type Identity: Clone + AsMut<RdmAttr>;
     /// What the provider keeps of an endpoint of the application's beside the engine.
     type Aside: EndpointAside<Self> + Default;
 
@@ -251,8 +283,10 @@ impl<E: RdmEngine> RdmEndpoint<E> {
 }
 
 impl<E: RdmEngine> RdmEndpoint<E> {
-    /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says.
-    pub fn scalable(engine: Arc<E>, identity: &E::Identity, info: InfoRef<'_>) -> Result<Self> {
+    /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says. They
+    /// are in no multicast groups.
+    pub fn scalable(engine: Arc<E>, mut identity: E::Identity, info: InfoRef<'_>) -> Result<Self> {
+        identity.as_mut().multicast = false;
         let counts = info.ep().map(|ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]).ok_or(Error::INVAL)?;
         let group = Group::new(counts, |count, receivers| {
             let ids: Vec<u32> = (0..count).map(|_| engine.add(identity.clone())).collect();
@@ -597,7 +631,7 @@ mod tests {
         let mut info = InfoBuf::new().unwrap();
         info.edit_ep(|ep| (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (tx, rx));
         let identity = RdmAttr::default();
-        RdmEndpoint::scalable(engine.clone(), &identity, info.as_ref()).unwrap()
+        RdmEndpoint::scalable(engine.clone(), identity, info.as_ref()).unwrap()
     }
 
     #[test]

@@ -278,11 +278,25 @@ impl<P: PeerExtra> PeerTable<P> {
         peer
     }
 
+    /// The number of the peer that a destination names, added if nothing was sent to it yet.
+    /// -FI_ENOAV without an address vector, -FI_EINVAL if the vector names none so.
+    #[inline]
+    pub fn find(
+        &mut self,
+        av: Option<&Av>,
+        dest: fi_addr_t,
+        hears: &mut impl HearsPeers,
+    ) -> Result<u32> {
+        match self.names.first(dest) {
+            Some(peer) => Ok(peer),
+            None => self.look_up(av, dest, hears),
+        }
+    }
+
     /// The number of the peer that a destination names which [`first`](Self::first) does not
     /// know: one that nothing was sent to yet, or a peer's receive context (fi_rx_addr).
-    /// -FI_ENOAV without an address vector, -FI_EINVAL if the vector names none so.
     #[cold]
-    pub fn look_up(
+    fn look_up(
         &mut self,
         av: Option<&Av>,
         dest: fi_addr_t,

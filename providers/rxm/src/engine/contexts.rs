@@ -11,7 +11,6 @@ use super::conn::{Link, Target};
 use super::ep::Ep;
 use super::pending::Handed;
 use crate::wire::{Call, Refusal};
-use ofi_provider::abi::{FI_DIRECTED_RECV, FI_SOURCE_ERR};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::{Contexts, Half};
@@ -45,17 +44,8 @@ impl Ep {
 
     /// Half of it is opened as a context like this.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
-        match attr {
-            ContextAttr::Tx(tx) => {
-                let attr = &mut self.identity.attr;
-                attr.tx_size = tx.size.max(1);
-                attr.inject_size = tx.inject_size.min(attr.inject_size);
-            }
-            ContextAttr::Rx(rx) => {
-                let chosen = |cap| rx.caps & cap != 0;
-                self.inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
-            }
-        }
+        let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
+        own.become_context(attr, self.common.config.eager_limit, inbox, &self.peers);
     }
 
     /// A context is closed.

@@ -44,6 +44,12 @@ pub(crate) struct Identity {
     pub(crate) key: Vec<u8>,
 }
 
+impl AsMut<RdmAttr> for Identity {
+    fn as_mut(&mut self) -> &mut RdmAttr {
+        &mut self.attr
+    }
+}
+
 /// What of the core provider an endpoint stands on. Fields close in this order.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -382,10 +388,7 @@ impl Ep {
     /// The connection to a peer, which is called if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let peer = match self.peers.first(dest) {
-            Some(peer) => peer,
-            None => self.peers.look_up(self.av.as_deref(), dest, &mut self.inbox)?,
-        };
+        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
         match self.peers[peer].conn {
             NONE => self.call(peer),
             conn => Ok(conn),

@@ -152,8 +152,8 @@ impl<N: Net> State<N> {
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
-        entry.retry.calling();
-        let parked = std::mem::take(&mut entry.parked);
+        entry.extra.retry.calling();
+        let parked = std::mem::take(&mut entry.extra.parked);
         self.conns[id].take_over(parked);
         Ok(id)
     }
@@ -382,7 +382,7 @@ impl<N: Net> State<N> {
                 }
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
                 // Contexts of scalable endpoints are in no multicast groups.
-                let multicast = self.eps[conn.ep].identity.multicast && contexts.are_first();
+                let multicast = self.eps[conn.ep].identity.attr.multicast && contexts.are_first();
                 let knows = Knows { atomics: true, multicast, acks: true };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
@@ -600,7 +600,7 @@ impl<N: Net> State<N> {
                 let peer = self.conns[id].peer;
                 let ep = self.conns[id].ep;
                 let entry = &mut self.eps[ep].peers[peer];
-                entry.process = ProcessMark { pid: hello.pid, instance: message.instance };
+                entry.extra.process = ProcessMark { pid: hello.pid, instance: message.instance };
                 hello.version
             }
             Err(_) => 0,
@@ -609,7 +609,7 @@ impl<N: Net> State<N> {
         (conn.order, conn.knows) = (message.order, message.knows);
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
-        self.eps[ep].peers[peer].retry.made();
+        self.eps[ep].peers[peer].extra.retry.made();
         self.established(id);
         Ok(())
     }
@@ -630,7 +630,7 @@ impl<N: Net> State<N> {
             order: connect_order(&addr, &local),
             caller_firewalled: firewalled,
             firewalled: ep.identity.firewalled,
-            same_process: ep.peers[peer].process.may_be(process),
+            same_process: ep.peers[peer].extra.process.may_be(process),
         };
         ep.peers[peer].firewalled = firewalled;
         let other = ep.peers[peer].conn;
@@ -658,7 +658,7 @@ impl<N: Net> State<N> {
             CallAnswer::Replace => {
                 let waiting = std::mem::take(&mut self.conns[other].tx);
                 let entry = &mut self.eps[ep_id].peers[peer];
-                entry.parked.extend(waiting);
+                entry.extra.parked.extend(waiting);
                 entry.conn = NONE;
                 self.drop_conn(other);
             }
@@ -673,7 +673,7 @@ impl<N: Net> State<N> {
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
-        let multicast = conn.knows.multicast && self.eps[ep_id].identity.multicast;
+        let multicast = conn.knows.multicast && self.eps[ep_id].identity.attr.multicast;
         let knows = Knows { multicast, ..conn.knows };
         let response = CmMessage::encode(CmType::Response, knows, &ours.encode());
         if conn.link.send(&response).is_err() {
@@ -682,11 +682,11 @@ impl<N: Net> State<N> {
             return;
         }
         let entry = &mut self.eps[ep_id].peers[peer];
-        entry.process = process;
+        entry.extra.process = process;
         if answer != CallAnswer::Beside {
             entry.conn = id;
-            entry.retry.made();
-            let parked = std::mem::take(&mut entry.parked);
+            entry.extra.retry.made();
+            let parked = std::mem::take(&mut entry.extra.parked);
             self.conns[id].take_over(parked);
         }
         self.established(id);
@@ -727,9 +727,9 @@ impl<N: Net> State<N> {
             return;
         }
         let rule = if between_endpoints { &RETRY } else { &RETRY_CONTEXT };
-        match entry.retry.refused(self.net.now(), rule) {
+        match entry.extra.retry.refused(self.net.now(), rule) {
             Some(due) => {
-                entry.parked.extend(waiting);
+                entry.extra.parked.extend(waiting);
                 self.wake_at(due);
             }
             None => self.fail_all(ep_id, waiting, Error::CONNREFUSED),
@@ -742,7 +742,7 @@ impl<N: Net> State<N> {
         // A peer for which nothing waits may have been forgotten.
         let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { return };
         let at = self.net.now() + delay;
-        if entry.conn == NONE && !entry.parked.is_empty() && entry.retry.call_at(at) {
+        if entry.conn == NONE && !entry.extra.parked.is_empty() && entry.extra.retry.call_at(at) {
             self.wake_at(at);
         }
     }
@@ -759,7 +759,7 @@ impl<N: Net> State<N> {
         let mut due = Vec::new();
         for (ep_id, ep) in self.eps.iter() {
             for (peer, entry) in ep.peers.iter() {
-                match entry.retry.due() {
+                match entry.extra.retry.due() {
                     Some(at) if at <= now => due.push((ep_id, peer)),
                     Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     None => {}
@@ -768,12 +768,12 @@ impl<N: Net> State<N> {
         }
         for (ep_id, peer) in due {
             let entry = &mut self.eps[ep_id].peers[peer];
-            entry.retry.take_due(now);
+            entry.extra.retry.take_due(now);
             if entry.conn == NONE
-                && !entry.parked.is_empty()
+                && !entry.extra.parked.is_empty()
                 && let Err(error) = self.call(ep_id, peer)
             {
-                let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].parked);
+                let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].extra.parked);
                 self.fail_all(ep_id, parked, error);
             }
         }
@@ -796,7 +796,7 @@ impl<N: Net> State<N> {
     pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.conns[id];
         conn.peer = peer;
-        self.eps[conn.ep].peers[peer].conns += 1;
+        self.eps[conn.ep].peers.attach(peer);
     }
 
     /// Takes a connection out of the engine without reporting anything; its transfers are the
@@ -804,9 +804,7 @@ impl<N: Net> State<N> {
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn<N>> {
         let conn = self.conns.remove(id)?;
         self.owed -= conn.owed;
-        if let Some(peer) = self.eps[conn.ep].peers.get_mut(conn.peer) {
-            peer.conns -= 1;
-        }
+        self.eps[conn.ep].peers.detach(conn.peer, id);
         self.net.poller().remove(conn.link.id());
         self.hot.retain(|hot| *hot != id);
         self.starved.retain(|starved| *starved != id);
@@ -824,18 +822,13 @@ impl<N: Net> State<N> {
                 if let Some(mut conn) = self.drop_conn(id) {
                     self.end_transfers(&mut conn, error);
                     let ep = &mut self.eps[conn.ep];
-                    if let Some(peer) = ep.peers.get_mut(conn.peer) {
-                        if peer.conn == id {
-                            peer.conn = NONE;
-                        }
-                        if conn.is_connected()
-                            && peer.conns == 0
-                            && let Some(later) = ep.inbox.ledger.aside()
-                        {
-                            later.lost(ep.inbox.name_of(conn.peer), error);
-                        }
-                        ep.forget_peer_if_unused(conn.peer);
+                    if conn.is_connected()
+                        && ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 0)
+                        && let Some(later) = ep.inbox.ledger.aside()
+                    {
+                        later.lost(ep.peers.name_of(conn.peer), error);
                     }
+                    ep.forget_peer_if_unused(conn.peer);
                     self.peer_left(conn.ep, conn.peer);
                 }
             }
@@ -943,7 +936,7 @@ impl<N: Net> State<N> {
         let parked: Vec<_> = self.eps[ep_id]
             .peers
             .iter_mut()
-            .map(|(_, peer)| std::mem::take(&mut peer.parked))
+            .map(|(_, peer)| std::mem::take(&mut peer.extra.parked))
             .collect();
         for waiting in parked {
             self.fail_all(ep_id, waiting, Error::CANCELED);

@@ -12,12 +12,11 @@ use super::ep::{Ep, Identity};
 use super::net::{ByteLink, Net};
 use super::rx::{Incoming, Target};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_DIRECTED_RECV, FI_SOURCE_ERR, fi_addr_t};
+use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::{Contexts, Half};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::names::Dest;
 
 /// The data of a refusal that is final, because the called endpoint has no such receive context.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
@@ -32,27 +31,8 @@ impl Ep {
 
     /// Sets the attributes of a transmit or receive context that is opened.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
-        match attr {
-            ContextAttr::Tx(tx) => self.limit_sends(tx.size, tx.inject_size),
-            ContextAttr::Rx(rx) => {
-                let chosen = |cap| rx.caps & cap != 0;
-                self.inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
-                for (id, peer) in self.peers.iter() {
-                    self.inbox.set_addr(id, || peer.addr.to_bytes());
-                }
-            }
-        }
-    }
-
-    /// The peer that a destination names if `names.first` does not know it: one that nothing was
-    /// sent to yet, or a peer's receive context (fi_rx_addr). -FI_ENOAV without an address
-    /// vector.
-    pub(super) fn look_up(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let av = self.av.as_ref().ok_or(Error::NOAV)?;
-        match self.names.look_up(av, dest)? {
-            Dest::Peer(peer) => Ok(peer),
-            Dest::New(_, addr, rx) => Ok(self.context_at(addr, rx)),
-        }
+        let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
+        own.become_context(attr, usize::MAX, inbox, &self.peers);
     }
 }
 
@@ -115,7 +95,7 @@ impl<N: Net> State<N> {
             Half::Transmit => {
                 let peers = self.eps[ep_id].peers.iter_mut();
                 let parked: Vec<_> =
-                    peers.map(|(_, peer)| std::mem::take(&mut peer.parked)).collect();
+                    peers.map(|(_, peer)| std::mem::take(&mut peer.extra.parked)).collect();
                 for waiting in parked {
                     self.fail_all(ep_id, waiting, Error::CANCELED);
                 }

@@ -14,11 +14,13 @@ use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::calls::{CallRetry, ProcessMark};
 use ofi_provider::contexts::ContextPlace;
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::{Eq, FidPtr};
+use ofi_provider::error::Result;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
-use ofi_provider::names::Names;
-use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::peers::{PeerExtra, PeerTable};
+use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -78,44 +80,33 @@ pub(crate) struct Identity {
     /// The endpoint connects from the port in `local`, which is that of the passive endpoint it
     /// was opened with.
     pub(crate) keep_port: bool,
-    /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
-    pub(crate) directed: bool,
-    /// A message from a peer that is in no address vector is reported with that peer's address
-    /// (FI_SOURCE_ERR).
-    pub(crate) source_err: bool,
-    /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
-    /// FI_MULTICAST).
-    pub(crate) collective: bool,
-    /// The endpoint takes notices of multicast groups (FI_MULTICAST).
-    pub(crate) multicast: bool,
-    /// Messages are reported as they come, and claimed then (FI_BUFFERED_RECV).
-    pub(crate) buffered: bool,
+    /// What the application asked for.
+    pub(crate) attr: RdmAttr,
     /// What peers may do to registered memory through this endpoint.
     pub(crate) target: TargetOf,
-    /// tx_attr.size: sends under way before -FI_EAGAIN.
-    pub(crate) tx_size: usize,
-    /// tx_attr.inject_size: most bytes of an injected message.
-    pub(crate) inject_size: usize,
 }
 
-/// A peer of an RDM endpoint, connected or not.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) addr: Addr,
-    /// Which of the peer's receive contexts this is; 0 if the peer is not scalable.
-    pub(super) rx: u16,
-    /// The connection to send on, `NONE` if there is none.
-    pub(super) conn: u32,
-    /// How many connections the peer has; more than one only where an endpoint sends to itself.
-    pub(super) conns: usize,
+impl AsMut<RdmAttr> for Identity {
+    fn as_mut(&mut self) -> &mut RdmAttr {
+        &mut self.attr
+    }
+}
+
+/// What is kept of a peer of an RDM endpoint beside what every provider keeps.
+#[derive(Default, Debug)]
+pub(super) struct TcpPeer {
     /// The peer's process, as its connection message said.
     pub(super) process: ProcessMark,
     /// Transfers that wait for a connection to this peer while there is none.
     pub(super) parked: VecDeque<Outgoing>,
     /// How often the peer refused our calls, and when it is called again.
     pub(super) retry: CallRetry,
-    /// The peer said that it cannot be called.
-    pub(super) firewalled: bool,
+}
+
+impl PeerExtra for TcpPeer {
+    fn is_idle(&self) -> bool {
+        self.parked.is_empty()
+    }
 }
 
 /// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
@@ -136,8 +127,7 @@ pub(crate) struct Ep {
     /// and peers' accesses to our memory are reported.
     pub(crate) inbox: Inbox<Unreceived>,
 
-    pub(super) peers: Slab<Peer>,
-    pub(super) names: Names,
+    pub(super) peers: PeerTable<TcpPeer>,
 
     /// Which of a scalable endpoint's contexts this is.
     pub(super) place: ContextPlace,
@@ -148,14 +138,15 @@ pub(crate) struct Ep {
 
 impl Ep {
     pub(super) fn new(identity: Identity) -> Self {
-        let mut inbox = Inbox::new(identity.directed, identity.source_err, MIN_MULTI_RECV);
-        if identity.collective {
+        let mut inbox =
+            Inbox::new(identity.attr.directed, identity.attr.source_err, MIN_MULTI_RECV);
+        if identity.attr.collective {
             inbox.set_collective();
         }
-        if identity.buffered {
+        if identity.attr.buffered {
             inbox.buffer(MAX_BUFFERED);
         }
-        if identity.kind != Kind::Rdm || identity.buffered {
+        if identity.kind != Kind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint; with buffered receives it
             // asks to be told of all.
             inbox.trust_all();
@@ -169,8 +160,7 @@ impl Ep {
             has_source: false,
             tx_pending: 0,
             inbox,
-            peers: Slab::default(),
-            names: Names::default(),
+            peers: PeerTable::default(),
             place: ContextPlace::default(),
             conn: NONE,
         }
@@ -183,42 +173,18 @@ impl Ep {
         if self.identity.kind == Kind::Msg {
             return Some(self.conn);
         }
-        Some(self.peers.get(self.names.first(dest)?)?.conn)
+        Some(self.peers.get(self.peers.first(dest)?)?.conn)
     }
 
     /// The peer with this address, added if it is new. `addr` is without an IPv6 flow label,
     /// which does not tell peers apart.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
-        self.context_at(addr, 0)
+        self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
     }
 
-    /// The peer with this address and receive context `rx`, added if it is new.
-    pub(super) fn context_at(&mut self, addr: Addr, rx: u16) -> u32 {
-        if let Some(peer) = self.names.at(addr.clone(), rx) {
-            return peer;
-        }
-        let name = self.av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.find(addr.clone()));
-        let peer = self.peers.insert(Peer {
-            addr: addr.clone(),
-            rx,
-            conn: NONE,
-            conns: 0,
-            process: ProcessMark::default(),
-            parked: VecDeque::new(),
-            retry: CallRetry::default(),
-            firewalled: false,
-        });
-        self.inbox.set_addr(peer, || addr.to_bytes());
-        self.names.add(addr, rx, peer);
-        self.set_name(name, peer);
-        peer
-    }
-
-    /// Gives a peer, and the messages kept of it, the name that the address vector has for it.
-    fn set_name(&mut self, name: fi_addr_t, peer: u32) {
-        let id = self.av.as_ref().map_or(name, |av| av.id_of(name));
-        self.inbox.set_name(peer, name, id);
-        self.names.put(name, self.peers[peer].rx, peer);
+    /// The peer that a destination names. -FI_ENOAV without an address vector.
+    pub(super) fn peer_for(&mut self, dest: fi_addr_t) -> Result<u32> {
+        self.peers.find(self.av.as_deref(), dest, &mut self.inbox)
     }
 
     /// Removes a peer that nothing refers to: not connected, not in the address vector, without
@@ -228,17 +194,7 @@ impl Ep {
         if super::sim::planted() == Some(super::sim::Planted::LeakedPeer) {
             return;
         }
-        let Some(entry) = self.peers.get(peer) else { return };
-        if entry.conn == NONE
-            && entry.conns == 0
-            && entry.parked.is_empty()
-            && self.inbox.name_of(peer) == FI_ADDR_NOTAVAIL
-            && !self.inbox.keeps_from(peer)
-        {
-            self.names.remove(entry.addr.clone(), entry.rx);
-            self.peers.remove(peer);
-            self.inbox.forget(peer);
-        }
+        self.peers.forget_if_unused(peer, &mut self.inbox);
     }
 }
 
@@ -252,8 +208,7 @@ impl Ep {
     /// Whether a peer cannot be called, as the peer itself said or the application
     /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
-        let name = self.inbox.name_of(peer);
-        self.peers[peer].firewalled || self.av.as_ref().is_some_and(|av| av.is_firewalled(name))
+        self.peers.is_out_of_reach(self.av.as_deref(), peer)
     }
 }
 
@@ -286,9 +241,7 @@ impl<N: Net> State<N> {
     /// name, and a call that waited for it is answered.
     pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        // Only peers that the endpoint has; others are looked up when they are sent to.
-        for peer in ep.names.all_at(addr) {
-            ep.set_name(name, peer);
+        for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.inbox) {
             if let Some(conn) = self.conns.get_mut(ep.peers[peer].conn) {
                 conn.guest = None;
             }
@@ -299,20 +252,14 @@ impl<N: Net> State<N> {
     /// The application chose what completions report for a name (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        for peer in ep.names.named(name) {
-            ep.inbox.set_name(peer, name, id);
-        }
+        ep.peers.name_identified(name, id, &mut ep.inbox);
     }
 
     /// A name was removed from the address vector. The peer becomes a stranger; its connection
     /// stays unless only known peers may call (FI_TCP_PEERS).
     pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        let peers = ep.names.take(name);
-        for &peer in &peers {
-            ep.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-            ep.forget_peer_if_unused(peer);
-        }
+        let peers = ep.peers.name_removed(name, &mut ep.inbox);
         for &peer in &peers {
             self.peer_left(ep_id, peer);
         }
@@ -340,11 +287,6 @@ impl Ep {
         self.inbox.bind(&bindings.ledger.rx);
     }
 
-    /// Sets how many transfers may be under way, and how many bytes may be injected.
-    pub(super) fn limit_sends(&mut self, size: usize, inject_size: usize) {
-        (self.identity.tx_size, self.identity.inject_size) = (size.max(1), inject_size);
-    }
-
     /// Whether the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
         self.inbox.buffering().is_some()
@@ -352,7 +294,7 @@ impl Ep {
 
     /// Whether the endpoint takes messages of the library's own (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) fn is_collective(&self) -> bool {
-        self.identity.collective
+        self.identity.attr.collective
     }
 
     /// Sets the fid by which events name the endpoint.
@@ -377,6 +319,6 @@ impl Ep {
 
     /// How many more transfers may be started: tx_attr.size less those under way.
     pub(crate) fn tx_left(&self) -> usize {
-        self.identity.tx_size.saturating_sub(self.tx_pending)
+        self.identity.attr.tx_size.saturating_sub(self.tx_pending)
     }
 }

@@ -280,10 +280,10 @@ impl<N: Net> State<N> {
     #[inline(always)]
     pub(super) fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
-        if flags & FI_INJECT != 0 && len > ep.identity.inject_size {
+        if flags & FI_INJECT != 0 && len > ep.identity.attr.inject_size {
             return Err(Error::INVAL);
         }
-        if (ep.tx_pending >= ep.identity.tx_size && flags & ASIDE == 0)
+        if (ep.tx_pending >= ep.identity.attr.tx_size && flags & ASIDE == 0)
             || !ep.ledger.has_room(flags & FI_COMPLETION != 0)
         {
             self.turn();
@@ -301,10 +301,10 @@ impl<N: Net> State<N> {
             let connected = self.conns.get(ep.conn).is_some_and(|conn| conn.is_connected());
             return if connected { Ok(Route::Conn(ep.conn)) } else { Err(Error::NOTCONN) };
         }
-        let peer = self.peer_for(ep_id, dest)?;
+        let peer = self.eps[ep_id].peer_for(dest)?;
         let entry = &self.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.retry.due().is_some() => Ok(Route::Later(peer)),
+            NONE if entry.extra.retry.due().is_some() => Ok(Route::Later(peer)),
             NONE => Ok(Route::Conn(self.call(ep_id, peer)?)),
             conn => Ok(Route::Conn(conn)),
         }
@@ -317,7 +317,7 @@ impl<N: Net> State<N> {
         let ep = &mut self.eps[ep_id];
         ep.tx_pending += 1;
         let id = match route {
-            Route::Later(peer) => return ep.peers[peer].parked.push_back(outgoing),
+            Route::Later(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
             Route::Conn(id) => id,
         };
         let conn = &mut self.conns[id];
@@ -376,8 +376,8 @@ impl<N: Net> State<N> {
         let inject = op.flags & FI_INJECT != 0;
         let report = op.flags & FI_COMPLETION != 0;
         if op.flags & SPECIAL != 0
-            || (inject && len > ep.identity.inject_size)
-            || ep.tx_pending >= ep.identity.tx_size
+            || (inject && len > ep.identity.attr.inject_size)
+            || ep.tx_pending >= ep.identity.attr.tx_size
             || !ep.ledger.has_room(report)
         {
             return false;
@@ -600,15 +600,6 @@ impl<N: Net> State<N> {
             if let Err(error) = saved {
                 self.fail(id, error);
             }
-        }
-    }
-
-    /// The peer that a destination address names, with or without a connection.
-    fn peer_for(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<u32> {
-        let ep = &mut self.eps[ep_id];
-        match ep.names.first(dest) {
-            Some(peer) => Ok(peer),
-            None => ep.look_up(dest),
         }
     }
 
@@ -1031,7 +1022,7 @@ impl<N: Net> State<N> {
     /// Whether so many answers wait for a peer that its connection must end. The application's
     /// own transfers in the queue are bounded by tx_attr.size.
     pub(super) fn is_overrun(&self, id: u32) -> bool {
-        let own = |conn: &Conn<N>| self.eps[conn.ep].identity.tx_size;
+        let own = |conn: &Conn<N>| self.eps[conn.ep].identity.attr.tx_size;
         self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 

@@ -24,22 +24,24 @@ use ofi_provider::abi::{
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ReadOp, RecvOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic::{Kind as AtomicKind, Operation};
-use ofi_provider::av::{Av, Listener};
+use ofi_provider::av::Av;
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Context, Cq, OnDomain};
+use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::fid::Embeds;
 use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_provider::object::Parent;
+use ofi_provider::peers::NameListener;
 use ofi_provider::progress::Progress;
 use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
 use rings::{Rings, World, address};
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Numbers drawn from a seed (xorshift64*).
@@ -219,33 +221,6 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
     }
 }
 
-/// Passes changes of an address vector to an engine.
-#[derive(Debug)]
-struct Names {
-    engine: Weak<Engine<Rings>>,
-    ep: u32,
-}
-
-impl Names {
-    fn tell(&self, news: impl FnOnce(&mut State<Rings>)) {
-        if let Some(engine) = self.engine.upgrade() {
-            news(&mut engine.lock());
-        }
-    }
-}
-
-impl Listener for Names {
-    fn inserted(&self, index: fi_addr_t, addr: &Addr) {
-        self.tell(|state| state.name_inserted(self.ep, index, addr));
-    }
-    fn identified(&self, index: fi_addr_t, id: fi_addr_t) {
-        self.tell(|state| state.name_identified(self.ep, index, id));
-    }
-    fn removed(&self, index: fi_addr_t, _addr: &Addr) {
-        self.tell(|state| state.name_removed(self.ep, index));
-    }
-}
-
 /// An endpoint with all it needs.
 struct Node {
     engine: Arc<Engine<Rings>>,
@@ -253,7 +228,7 @@ struct Node {
     place: usize,
     ep: u32,
     av: Arc<Av>,
-    _names: Arc<Names>,
+    _names: Arc<NameListener<Engine<Rings>>>,
     queues: [Arc<Cq>; 2],
     regions: Arc<MrTable>,
     memory: Vec<u8>,
@@ -298,14 +273,13 @@ impl Sim {
             firewalled: false,
             local: address(node),
             keep_port: false,
-            directed: self.plan.directed,
-            source_err: false,
-            collective: false,
-            multicast: false,
-            buffered: false,
+            attr: RdmAttr {
+                directed: self.plan.directed,
+                tx_size: self.plan.tx_size,
+                inject_size: self.plan.inject_size,
+                ..RdmAttr::default()
+            },
             target: TargetOf::new(FI_RMA | FI_ATOMIC),
-            tx_size: self.plan.tx_size,
-            inject_size: self.plan.inject_size,
         };
         let ep = engine.lock().add_ep(identity);
         // SAFETY: not of a peer.
@@ -313,9 +287,7 @@ impl Sim {
             Av::open(parent(), ofi_provider::abi::FI_SOCKADDR_IN as u32, None, std::ptr::null_mut())
         };
         let av = av.unwrap();
-        let names = Arc::new(Names { engine: Arc::downgrade(&engine), ep });
-        let weak: Weak<Names> = Arc::downgrade(&names);
-        av.listen(weak);
+        let names = NameListener::listen(&engine, ep, &av);
         let one = queue(self.plan.cq_size);
         let queues = match self.random.below(2) {
             0 => [one.clone(), one],
@@ -797,15 +769,16 @@ impl State<Rings> {
         let owed: usize = self.conns.iter().map(|(_, conn)| conn.owed).sum();
         assert_eq!(self.owed, owed);
         for (ep_id, ep) in self.eps.iter() {
-            assert!(ep.tx_pending <= ep.identity.tx_size, "{} transfers", ep.tx_pending);
+            assert!(ep.tx_pending <= ep.identity.attr.tx_size, "{} transfers", ep.tx_pending);
             for (peer_id, peer) in ep.peers.iter() {
                 let conns = self.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
-                assert_eq!(peer.conns, conns.count(), "connections of peer {peer_id}");
-                let used = peer.conns > 0 || !peer.parked.is_empty();
+                assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
+                let used = peer.conns > 0 || !peer.extra.parked.is_empty();
                 let named = ep.inbox.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
                 assert!(used || named || ep.inbox.keeps_from(peer_id), "peer {peer_id} leaks");
             }
-            let mut under_way: usize = ep.peers.iter().map(|(_, peer)| peer.parked.len()).sum();
+            let mut under_way: usize =
+                ep.peers.iter().map(|(_, peer)| peer.extra.parked.len()).sum();
             for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.ep == ep_id) {
                 under_way += conn.transfers();
             }
