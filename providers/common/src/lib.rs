@@ -45,6 +45,6 @@ pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
 pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, poll};
 pub use plugin::{log, param, provider};
-pub use rdm::{buffered, calls, contexts, endpoint, inbox, multi_recv, names, peers};
+pub use rdm::{buffered, calls, contexts, endpoint, inbox, multi_recv, names, peers, receives};
 
 pub use ofi::{abi, boundary, error, fid, info};

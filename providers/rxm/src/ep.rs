@@ -1,16 +1,15 @@
 //! The engine as its endpoints call it, for `ofi_provider::endpoint`.
 use crate::config::{max_atomic, max_atomic_bytes};
-use crate::engine::{Engine, Ep, Identity};
-use core::ffi::c_int;
+use crate::engine::{Engine, Ep, Identity, State};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
+use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::{ContextPlace, Half};
-use ofi_provider::cq::Context;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
+use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
 use std::sync::Arc;
 
@@ -47,6 +46,12 @@ fn transfer(engine: &Arc<Engine>, id: u32, start: impl FnOnce(&mut Ep) -> Result
 impl RdmEngine for Engine {
     type Identity = Identity;
     type Aside = ();
+    type State = State;
+
+    #[inline]
+    fn state(&self) -> Guard<'_, State> {
+        self.lock()
+    }
 
     fn add(&self, identity: Identity) -> u32 {
         self.add_ep(identity)
@@ -88,10 +93,6 @@ impl RdmEngine for Engine {
         self.lock().ep(ep).become_context(attr);
     }
 
-    fn cancel(&self, ep: u32, context: Context, aside: bool) {
-        self.lock().ep(ep).inbox.cancel(context, aside);
-    }
-
     fn close(&self, ep: u32) {
         self.close_ep(ep);
     }
@@ -104,30 +105,9 @@ impl RdmEngine for Engine {
         self.lock().ep(ep).tx_left()
     }
 
-    fn min_multi_recv(&self, ep: u32) -> usize {
-        self.lock().ep(ep).inbox.min_multi_recv()
-    }
-
-    fn set_min_multi_recv(&self, ep: u32, size: usize) {
-        self.lock().ep(ep).inbox.set_min_multi_recv(size);
-    }
-
-    fn buffering(&self, ep: u32, name: c_int) -> Result<usize> {
-        self.lock().ep(ep).inbox.buffered_option(name)
-    }
-
-    fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result {
-        self.lock().ep(ep).inbox.set_buffered_option(name, value)
-    }
-
     #[inline]
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
         transfer(self, ep, |ep| ep.send(op, tagged))
-    }
-
-    #[inline]
-    fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result {
-        self.lock().post(ep, op, tagged)
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {

@@ -7,6 +7,7 @@
 use super::contexts::{ContextPlace, Group, Half, Part};
 use super::inbox::{Body, Inbox};
 use super::peers::{HearsNames, NameListener, PeerTable};
+use super::receives::PostsReceives;
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
     FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_SOURCE_ERR,
@@ -22,6 +23,7 @@ use crate::cq::Context;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
+use crate::lock::Guard;
 use core::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
@@ -113,6 +115,11 @@ pub trait RdmEngine: HearsNames + Sized {
     /// What the provider keeps of an endpoint of the application's beside the engine.
     type Aside: EndpointAside<Self> + Default;
 
+    /// What the engine's lock guards.
+    type State: PostsReceives;
+
+    /// Takes the engine's lock, waiting for it if need be.
+    fn state(&self) -> Guard<'_, Self::State>;
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
     /// Says which of a scalable endpoint's contexts an endpoint is that was just added.
@@ -133,8 +140,6 @@ pub trait RdmEngine: HearsNames + Sized {
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
     /// Half of an endpoint is opened as a context with these attributes.
     fn become_context(&self, ep: u32, attr: &ContextAttr);
-    /// Cancels a posted receive ([`Endpoint::cancel`]).
-    fn cancel(&self, ep: u32, context: Context, aside: bool);
     /// Closes an endpoint: ends its connections and cancels its operations.
     fn close(&self, ep: u32);
     /// Closes a transmit or receive context: drops its operations without reporting them.
@@ -146,19 +151,8 @@ pub trait RdmEngine: HearsNames + Sized {
     /// How many more transfers may be started.
     fn tx_left(&self, ep: u32) -> usize;
 
-    /// FI_OPT_MIN_MULTI_RECV.
-    fn min_multi_recv(&self, ep: u32) -> usize;
-    /// Sets FI_OPT_MIN_MULTI_RECV.
-    fn set_min_multi_recv(&self, ep: u32, size: usize);
-    /// FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, of an endpoint with buffered receives.
-    fn buffering(&self, ep: u32, name: c_int) -> Result<usize>;
-    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN.
-    fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result;
-
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result;
-    /// Posts a receive; peeks, claims and discards by `op.flags`.
-    fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result;
     /// Reads a peer's memory.
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result;
     /// Writes to a peer's memory.
@@ -367,17 +361,19 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         if !matches!(self.part, Part::Context(_, Half::Transmit, _)) {
             // A transmit context has no receives: those of the engine's endpoint are the receive
             // context's.
-            self.engine.cancel(self.id, context, aside);
+            self.engine.state().inbox(self.id).cancel(context, aside);
         }
         Ok(())
     }
 
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
-            FI_OPT_MIN_MULTI_RECV => put_number(self.engine.min_multi_recv(self.id), value),
+            FI_OPT_MIN_MULTI_RECV => {
+                put_number(self.engine.state().inbox(self.id).min_multi_recv(), value)
+            }
             FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put_number(E::max_atomic_bytes(), value),
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
-                put_number(self.engine.buffering(self.id, name)?, value)
+                put_number(self.engine.state().inbox(self.id).buffered_option(name)?, value)
             }
             _ => E::Aside::getopt(self, name, value),
         }
@@ -386,11 +382,13 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
     fn setopt(&self, name: c_int, value: &[u8]) -> Result {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
-                self.engine.set_min_multi_recv(self.id, number(value)?);
+                let size = number(value)?;
+                self.engine.state().inbox(self.id).set_min_multi_recv(size);
                 Ok(())
             }
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
-                self.engine.set_buffering(self.id, name, number(value)?)
+                let size = number(value)?;
+                self.engine.state().inbox(self.id).set_buffered_option(name, size)
             }
             _ => E::Aside::setopt(self, name, value),
         }
@@ -427,7 +425,7 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.recv(self.id, op, false)
+        self.engine.state().post(self.id, op, false)
     }
 }
 
@@ -438,7 +436,7 @@ impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn trecv(&self, op: RecvOp) -> Result {
-        self.engine.recv(self.id, op, true)
+        self.engine.state().post(self.id, op, true)
     }
 }
 
@@ -497,14 +495,60 @@ mod tests {
     use crate::addr::Addr;
     use crate::api::TxAttr;
     use crate::info::InfoBuf;
+    use crate::lock::Lock;
     use std::sync::Mutex;
 
     /// An engine that writes down what it is asked to do.
-    #[derive(Debug, Default)]
+    #[derive(Debug)]
     struct Scribe {
         done: Mutex<Vec<String>>,
         eps: Mutex<u32>,
+        receives: Lock<Receives>,
         copy: bool,
+    }
+
+    impl Default for Scribe {
+        fn default() -> Self {
+            let inbox = Inbox::new(false, false, 77);
+            let receives = Lock::new(Receives { inbox, asked: Vec::new() });
+            Self { done: Mutex::default(), eps: Mutex::default(), receives, copy: false }
+        }
+    }
+
+    /// How a message waits in the inbox, which is that of all endpoints.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Body for Nothing {
+        fn bytes(&self) -> Option<&[u8]> {
+            None
+        }
+        fn cost(&self, _len: usize) -> usize {
+            0
+        }
+        const ONE_LOCK: bool = true;
+    }
+
+    #[derive(Debug)]
+    struct Receives {
+        inbox: Inbox<Nothing>,
+        /// The endpoints that were asked for their inbox.
+        asked: Vec<u32>,
+    }
+
+    impl PostsReceives for Receives {
+        type Kept = Nothing;
+
+        fn inbox(&mut self, ep: u32) -> &mut Inbox<Nothing> {
+            self.asked.push(ep);
+            &mut self.inbox
+        }
+        fn inbox_if_open(&mut self, _ep: u32) -> Option<&mut Inbox<Nothing>> {
+            None
+        }
+        fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
+        fn look(&mut self) {}
+        fn meet(&mut self, _meeting: super::super::inbox::Meeting) {}
     }
 
     impl Scribe {
@@ -526,7 +570,11 @@ mod tests {
     impl RdmEngine for Scribe {
         type Identity = RdmAttr;
         type Aside = ();
+        type State = Receives;
 
+        fn state(&self) -> Guard<'_, Receives> {
+            self.receives.lock()
+        }
         fn add(&self, _identity: RdmAttr) -> u32 {
             let mut eps = self.eps.lock().unwrap();
             *eps += 1;
@@ -557,9 +605,6 @@ mod tests {
             Ok(())
         }
         fn become_context(&self, _ep: u32, _attr: &ContextAttr) {}
-        fn cancel(&self, ep: u32, _context: Context, _aside: bool) {
-            self.note(format!("cancel {ep}"));
-        }
         fn close(&self, ep: u32) {
             self.note(format!("close {ep}"));
         }
@@ -572,22 +617,7 @@ mod tests {
         fn tx_left(&self, ep: u32) -> usize {
             ep as usize
         }
-        fn min_multi_recv(&self, _ep: u32) -> usize {
-            77
-        }
-        fn set_min_multi_recv(&self, _ep: u32, size: usize) {
-            self.note(format!("min_multi_recv {size}"));
-        }
-        fn buffering(&self, _ep: u32, _name: c_int) -> Result<usize> {
-            Err(Error::NOPROTOOPT)
-        }
-        fn set_buffering(&self, _ep: u32, _name: c_int, _value: usize) -> Result {
-            Err(Error::NOPROTOOPT)
-        }
         fn send(self: &Arc<Self>, _ep: u32, _op: SendOp, _tagged: bool) -> Result {
-            Ok(())
-        }
-        fn recv(&self, _ep: u32, _op: RecvOp, _tagged: bool) -> Result {
             Ok(())
         }
         fn read(self: &Arc<Self>, _ep: u32, _op: ReadOp) -> Result {
@@ -659,7 +689,8 @@ mod tests {
         }
         send.cancel(Context::NULL, false).unwrap();
         recv.cancel(Context::NULL, false).unwrap();
-        assert_eq!(engine.take(), ["bind rx 1", "fid 1", "cancel 1"]);
+        assert_eq!(engine.take(), ["bind rx 1", "fid 1"]);
+        assert_eq!(engine.state().asked, [1], "the transmit context has nothing to cancel");
 
         send.close();
         let again = sep.context(0, &TX).unwrap();
@@ -703,7 +734,7 @@ mod tests {
         }
         assert_eq!(ep.setopt(FI_OPT_MIN_MULTI_RECV, &value[..4]), Err(Error::INVAL));
         ep.setopt(FI_OPT_MIN_MULTI_RECV, &512usize.to_ne_bytes()).unwrap();
-        assert_eq!(engine.take(), ["min_multi_recv 512"]);
+        assert_eq!(engine.state().inbox.min_multi_recv(), 512);
     }
 
     #[test]

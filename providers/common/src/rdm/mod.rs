@@ -8,3 +8,4 @@ pub mod inbox;
 pub mod multi_recv;
 pub mod names;
 pub mod peers;
+pub mod receives;

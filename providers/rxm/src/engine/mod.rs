@@ -20,17 +20,17 @@ mod tx;
 pub(crate) use common::Common;
 pub(crate) use ep::{Ep, Identity};
 
-use ofi_provider::abi::{FI_PEEK, FI_RMA_EVENT};
+use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
-use ofi_provider::inbox::Found;
+use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::progress::Progress;
-use ofi_provider::reserved::ONLY_TAG;
+use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::{Worker, unharmed};
-use pending::Handed;
+use pending::{Body, Handed};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -244,47 +244,6 @@ impl State {
         &mut self.eps[id]
     }
 
-    /// fi_recv and fi_trecv, in all their forms.
-    #[inline]
-    pub(crate) fn post(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
-        match self.eps[id].inbox.post_plain(op, tagged) {
-            Some(op) => self.post_any(id, op, tagged),
-            None => Ok(()),
-        }
-    }
-
-    #[inline(never)]
-    fn post_any(&mut self, id: u32, op: RecvOp, tagged: bool) -> Result {
-        if op.flags & ONLY_TAG != 0 {
-            self.eps[id].post_tag(&op);
-            return Ok(());
-        }
-        if op.flags & FI_PEEK != 0 {
-            // The message asked for may be on its way to us already.
-            self.turn();
-        }
-        let Found { seen, meeting: mut found } = self.eps[id].inbox.post(op, tagged)?;
-        if let Some(seen) = seen
-            && let Some(ep) = self.eps.get(seen.owner)
-        {
-            ep.inbox.report_seen(&seen);
-        }
-        if found.is_none() {
-            return Ok(());
-        }
-        // Each is the business of the endpoint the message came to.
-        while let Some(meeting) = found {
-            let (queue, fills) = (meeting.queue, meeting.fills);
-            if let Some(ep) = self.eps.get_mut(meeting.owner) {
-                ep.meet(meeting);
-            }
-            found = fills.and_then(|pattern| self.eps[id].inbox.fill(queue, pattern));
-        }
-        // That made room for others, where they had to stop for want of it.
-        self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
-        Ok(())
-    }
-
     /// One turn of progress.
     #[inline]
     pub(crate) fn turn(&mut self) {
@@ -296,6 +255,38 @@ impl State {
         if handed {
             self.hand_over();
         }
+    }
+}
+
+impl PostsReceives for State {
+    type Kept = Body;
+
+    #[inline]
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<Body> {
+        &mut self.eps[ep].inbox
+    }
+
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Body>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    }
+
+    fn post_tag(&mut self, ep: u32, op: &RecvOp) {
+        self.eps[ep].post_tag(op);
+    }
+
+    fn look(&mut self) {
+        self.turn();
+    }
+
+    fn meet(&mut self, meeting: Meeting) {
+        if let Some(ep) = self.eps.get_mut(meeting.owner) {
+            ep.meet(meeting);
+        }
+    }
+
+    fn met(&mut self) {
+        // Endpoints that had to stop for want of room go on.
+        self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
     }
 }
 

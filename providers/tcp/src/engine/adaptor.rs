@@ -1,18 +1,17 @@
 //! The engine as endpoints of the application's call it ([`ofi_provider::endpoint`]).
 use super::net::Net;
-use super::{Engine, Identity, Kind};
+use super::{Engine, Identity, Kind, State};
 use crate::sock::to_bytes;
 use crate::wire::MAX_ATOMIC;
-use core::ffi::c_int;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::{self, Addr};
-use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, RecvOp, SendOp, WriteOp};
+use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::{ContextPlace, Half};
-use ofi_provider::cq::Context;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
 use std::sync::Arc;
 
@@ -33,6 +32,12 @@ impl<N: Net> HearsNames for Engine<N> {
 impl<N: Net> RdmEngine for Engine<N> {
     type Identity = Identity;
     type Aside = N::Aside;
+    type State = State<N>;
+
+    #[inline(always)]
+    fn state(&self) -> Guard<'_, State<N>> {
+        self.lock()
+    }
 
     fn add(&self, identity: Identity) -> u32 {
         self.lock().add_ep(identity)
@@ -87,10 +92,6 @@ impl<N: Net> RdmEngine for Engine<N> {
         self.lock().ep(ep).become_context(attr);
     }
 
-    fn cancel(&self, ep: u32, context: Context, aside: bool) {
-        self.lock().ep(ep).inbox.cancel(context, aside);
-    }
-
     fn close(&self, ep: u32) {
         self.lock().close_ep(ep);
     }
@@ -107,30 +108,9 @@ impl<N: Net> RdmEngine for Engine<N> {
         self.lock().ep(ep).tx_left()
     }
 
-    fn min_multi_recv(&self, ep: u32) -> usize {
-        self.lock().ep(ep).inbox.min_multi_recv()
-    }
-
-    fn set_min_multi_recv(&self, ep: u32, size: usize) {
-        self.lock().ep(ep).inbox.set_min_multi_recv(size);
-    }
-
-    fn buffering(&self, ep: u32, name: c_int) -> Result<usize> {
-        self.lock().ep(ep).inbox.buffered_option(name)
-    }
-
-    fn set_buffering(&self, ep: u32, name: c_int, value: usize) -> Result {
-        self.lock().ep(ep).inbox.set_buffered_option(name, value)
-    }
-
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
         self.lock().send(ep, &op, tagged)
-    }
-
-    #[inline(always)]
-    fn recv(&self, ep: u32, op: RecvOp, tagged: bool) -> Result {
-        self.lock().post(ep, op, tagged)
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {

@@ -4,44 +4,38 @@ use super::State;
 use super::arrival::{Arrival, Body, Unreceived};
 use super::net::Net;
 use super::rx::{Incoming, Target};
-use ofi_provider::abi::FI_PEEK;
 use ofi_provider::api::RecvOp;
-use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{Found, Meeting};
-use ofi_provider::reserved::ONLY_TAG;
+use ofi_provider::error::Error;
+use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::receives::PostsReceives;
+
+impl<N: Net> PostsReceives for State<N> {
+    type Kept = Unreceived;
+
+    #[inline(always)]
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<Unreceived> {
+        &mut self.eps[ep].inbox
+    }
+
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Unreceived>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    }
+
+    fn post_tag(&mut self, ep: u32, op: &RecvOp) {
+        State::post_tag(self, ep, op);
+    }
+
+    fn look(&mut self) {
+        // What is in a socket already.
+        self.turn();
+    }
+
+    fn meet(&mut self, meeting: Meeting) {
+        State::meet(self, meeting);
+    }
+}
 
 impl<N: Net> State<N> {
-    /// fi_recv and fi_trecv, in all their forms.
-    #[inline(always)]
-    pub(crate) fn post(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
-        match self.eps[ep_id].inbox.post_plain(op, tagged) {
-            Some(op) => self.post_any(ep_id, op, tagged),
-            None => Ok(()),
-        }
-    }
-
-    #[inline(never)]
-    fn post_any(&mut self, ep_id: u32, op: RecvOp, tagged: bool) -> Result {
-        if op.flags & ONLY_TAG != 0 {
-            self.post_tag(ep_id, &op);
-            return Ok(());
-        }
-        if op.flags & FI_PEEK != 0 {
-            // The message asked for may be in a socket already.
-            self.turn();
-        }
-        let Found { seen, meeting: mut found } = self.eps[ep_id].inbox.post(op, tagged)?;
-        if let Some(seen) = seen {
-            self.eps[seen.owner].inbox.report_seen(&seen);
-        }
-        while let Some(meeting) = found {
-            let (queue, fills) = (meeting.queue, meeting.fills);
-            self.meet(meeting);
-            found = fills.and_then(|pattern| self.eps[ep_id].inbox.fill(queue, pattern));
-        }
-        Ok(())
-    }
-
     /// Gives a kept message to the receive that it met, or drops it if there is none.
     fn meet(&mut self, Meeting { queue, message, recv, owner, .. }: Meeting) {
         let Some(ep) = self.eps.get_mut(owner) else { return };

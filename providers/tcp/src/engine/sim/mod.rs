@@ -36,6 +36,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::object::Parent;
 use ofi_provider::peers::NameListener;
 use ofi_provider::progress::Progress;
+use ofi_provider::receives::PostsReceives;
 use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
 use rings::{Rings, World, address};
 use std::cell::Cell;

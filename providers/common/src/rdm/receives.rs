@@ -1,0 +1,67 @@
+//! Posting receives to an engine's endpoints, in all forms that calls have: plain ones, peeks,
+//! claims, discards and tags alone.
+//!
+//! A message that waited and the receive it meets are the business of the endpoint to which the
+//! message came, which may be another one where endpoints share their receives.
+use super::inbox::{Body, Found, Inbox, Meeting};
+use crate::abi::FI_PEEK;
+use crate::api::RecvOp;
+use crate::error::Result;
+use crate::reserved::ONLY_TAG;
+
+/// What an engine's lock guards, as far as receives are posted to its endpoints.
+pub trait PostsReceives {
+    /// The form in which a message waits for a receive.
+    type Kept: Body;
+
+    /// The inbox of an endpoint that is open.
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<Self::Kept>;
+    /// The inbox of an endpoint that may be closed by now.
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Self::Kept>>;
+    /// Posts a tag, for messages to be reported with (fi_tagged(3), Buffered Tagged Receives).
+    fn post_tag(&mut self, ep: u32, op: &RecvOp);
+    /// Looks for messages: the one asked for may be on its way.
+    fn look(&mut self);
+    /// Gives a message that waited to the receive it met, or drops it if there is none.
+    fn meet(&mut self, meeting: Meeting);
+    /// All messages that waited for a receive are with it, which made room for others.
+    fn met(&mut self) {}
+
+    /// fi_recv and fi_trecv, in all their forms.
+    #[inline(always)]
+    fn post(&mut self, ep: u32, op: RecvOp, tagged: bool) -> Result {
+        match self.inbox(ep).post_plain(op, tagged) {
+            Some(op) => self.post_any(ep, op, tagged),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a receive that a message waits for already, or is not plain.
+    #[inline(never)]
+    fn post_any(&mut self, ep: u32, op: RecvOp, tagged: bool) -> Result {
+        if op.flags & ONLY_TAG != 0 {
+            self.post_tag(ep, &op);
+            return Ok(());
+        }
+        if op.flags & FI_PEEK != 0 {
+            self.look();
+        }
+        let Found { seen, meeting } = self.inbox(ep).post(op, tagged)?;
+        if let Some(seen) = seen
+            && let Some(inbox) = self.inbox_if_open(seen.owner)
+        {
+            inbox.report_seen(&seen);
+        }
+        let mut found = meeting;
+        let any = found.is_some();
+        while let Some(meeting) = found {
+            let (queue, fills) = (meeting.queue, meeting.fills);
+            self.meet(meeting);
+            found = fills.and_then(|pattern| self.inbox(ep).fill(queue, pattern));
+        }
+        if any {
+            self.met();
+        }
+        Ok(())
+    }
+}
