@@ -107,9 +107,18 @@ impl Ep {
             version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
             features: self.features(),
             port: self.identity.local.port(),
-            pid: std::process::id(),
+            pid: pid(),
         }
     }
+}
+
+/// The process by which peers tell an endpoint from its predecessor at the same address.
+fn pid() -> u32 {
+    #[cfg(test)]
+    if let Some(pid) = super::sim::pid() {
+        return pid;
+    }
+    std::process::id()
 }
 
 impl<N: Net> State<N> {
@@ -145,7 +154,7 @@ impl<N: Net> State<N> {
             version: ep.rdm_version(),
             features: ep.features(),
             port: ep.identity.local.port(),
-            pid: std::process::id(),
+            pid: pid(),
         };
         let addr = ep.peers[peer].addr.ip()?;
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;

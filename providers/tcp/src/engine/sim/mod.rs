@@ -99,6 +99,8 @@ struct Plan {
     courier: bool,
     /// Many links are sent to and received from together.
     together: bool,
+    /// Each endpoint is of a process of its own, another one when it comes again.
+    processes: bool,
     /// A queue is read in one of so many steps.
     reads: usize,
 }
@@ -121,6 +123,7 @@ impl Plan {
             strangers: random.pick(&[0, 0, 6]),
             courier: random.below(4) > 0,
             together: random.below(5) == 0,
+            processes: random.below(2) == 0,
             reads: random.pick(&[3, 8, 30]),
         }
     }
@@ -316,6 +319,7 @@ impl Sim {
     }
 
     fn insert(&mut self, node: usize, other: usize, later: bool) {
+        self.enter(node);
         let Some(of) = &self.nodes[node] else { return };
         let name = of.av.insert(Addr::Ip(address(other))).unwrap();
         self.oracle.named(node, other, Some(name), later);
@@ -335,6 +339,7 @@ impl Sim {
     /// Closes a node's endpoint, and checks that nothing of it is left.
     fn end(&mut self, node: usize) {
         self.read(node, usize::MAX);
+        self.enter(node);
         let Some(Node { engine, place, ep, regions, av, _names: names, .. }) =
             self.nodes[node].take()
         else {
@@ -412,7 +417,14 @@ impl Sim {
         (class, numbers | if self.random.one_in(3) { CLASSES } else { 0 })
     }
 
+    /// From now on this node does something.
+    fn enter(&self, node: usize) {
+        let of = self.nodes[node].as_ref().filter(|_| self.plan.processes);
+        PID.set(of.map(|of| 1000 + of.place as u32));
+    }
+
     fn turn(&self, node: usize) {
+        self.enter(node);
         let Some(of) = &self.nodes[node] else { return };
         if self.world().takes_visit(of.place) {
             of.engine.visited();
@@ -488,6 +500,7 @@ impl Sim {
         if self.nodes[node].is_none() {
             return;
         }
+        self.enter(node);
         match self.random.below(100) {
             0..40 => self.send(node),
             40..76 => self.receive(node),
@@ -734,6 +747,7 @@ impl Sim {
         self.settle();
         self.oracle.check_end();
         for node in 0..self.plan.nodes {
+            self.enter(node);
             for id in self.oracle.receives(node) {
                 self.cancel_one(node, id);
             }
@@ -837,6 +851,7 @@ impl super::conn::Conn<Rings> {
 fn run(seed: u64) -> usize {
     let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed).run()));
     choose(None);
+    PID.set(None);
     result.unwrap_or_else(|panic| {
         eprintln!("OFI_SIM_SEED={seed} does it again");
         std::panic::resume_unwind(panic)
@@ -860,6 +875,12 @@ pub(super) enum Planted {
 std::thread_local! {
     static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
+    static PID: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// The process that the endpoint belongs to which does something now, if each has its own.
+pub(super) fn pid() -> Option<u32> {
+    PID.get()
 }
 
 /// The fault that is planted, once in so many calls.
