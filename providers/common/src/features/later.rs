@@ -131,6 +131,33 @@ impl WaitingRequests {
     }
 }
 
+/// Operations with [`ASIDE`] under way: the lane of each, and what to do with the outcome.
+///
+/// A context is an index and a serial number: no two operations have the same one, so that who
+/// cancels an operation that is over by now cancels no other.
+#[derive(Default)]
+struct UnderWay {
+    operations: Slab<(u32, usize, Then)>,
+    /// The serial number of the next operation.
+    serial: u32,
+}
+
+impl UnderWay {
+    fn insert(&mut self, lane: usize, then: Then) -> Context {
+        let serial = self.serial;
+        self.serial = serial.wrapping_add(1);
+        let index = self.operations.insert((serial, lane, then));
+        Context((u64::from(serial) << 32 | u64::from(index)) as usize as *mut _)
+    }
+
+    fn remove(&mut self, context: Context) -> Option<(usize, Then)> {
+        let number = context.0 as usize as u64;
+        let index = number as u32;
+        self.operations.get(index).filter(|(serial, ..)| *serial == (number >> 32) as u32)?;
+        self.operations.remove(index).map(|(_, lane, then)| (lane, then))
+    }
+}
+
 /// What a domain does when no lock is held: tasks, requests that wait for counters, and
 /// operations of the library's own under way.
 pub struct Later {
@@ -146,9 +173,8 @@ pub struct Later {
     /// Wakes sleepers when a task is ready and no thread is making progress.
     wake: EventFd,
     woken: AtomicBool,
-    /// Operations with [`ASIDE`] under way, by the number that is their context: the lane and
-    /// what to do with the outcome.
-    under_way: Mutex<Slab<(usize, Then)>>,
+    /// Operations with [`ASIDE`] under way.
+    under_way: Mutex<UnderWay>,
     waiting: Mutex<WaitingRequests>,
     /// Callbacks that hear of ended connections, by lane.
     listeners: Mutex<HashMap<usize, Vec<Listener>>>,
@@ -202,8 +228,7 @@ impl Later {
             Ok(of) => of,
             Err(error) => &error.of,
         };
-        let Ok(number) = u32::try_from(of.context.0 as usize) else { return };
-        let Some((lane, then)) = lock(&self.under_way).remove(number) else { return };
+        let Some((lane, then)) = lock(&self.under_way).remove(of.context) else { return };
         let mut both = Some((then, outcome));
         self.add([Task::new(lane, move || {
             if let Some((then, outcome)) = both.take() {
@@ -220,14 +245,12 @@ impl Later {
         lane: usize,
         then: impl FnOnce(Outcome) + Send + 'static,
     ) -> Context {
-        let number = lock(&self.under_way).insert((lane, Box::new(then)));
-        Context(number as usize as *mut _)
+        lock(&self.under_way).insert(lane, Box::new(then))
     }
 
     /// Forgets a context of [`expect`](Self::expect) whose operation was not started after all.
     pub(crate) fn unexpect(&self, context: Context) {
-        let Ok(number) = u32::try_from(context.0 as usize) else { return };
-        let gone = lock(&self.under_way).remove(number);
+        let gone = lock(&self.under_way).remove(context);
         drop(gone);
     }
 
@@ -416,10 +439,11 @@ impl Later {
         drop(listener);
         let expected = {
             let mut under_way = lock(&self.under_way);
+            let operations = &mut under_way.operations;
             let of_lane =
-                |(number, (of, _)): (u32, &(usize, Then))| (*of == lane).then_some(number);
-            let numbers: Vec<_> = under_way.iter().filter_map(of_lane).collect();
-            numbers.into_iter().filter_map(|number| under_way.remove(number)).collect::<Vec<_>>()
+                |(index, (_, of, _)): (u32, &(u32, usize, Then))| (*of == lane).then_some(index);
+            let indices: Vec<_> = operations.iter().filter_map(of_lane).collect();
+            indices.into_iter().filter_map(|at| operations.remove(at)).collect::<Vec<_>>()
         };
         drop(expected);
     }
@@ -507,6 +531,19 @@ impl Progress for Attended {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_context_of_an_operation_that_is_over_names_no_later_one() {
+        let later = Later::new().unwrap();
+        let first = later.expect(1, |_| ());
+        later.unexpect(first);
+        let second = later.expect(1, |_| ());
+        assert_ne!(first, second);
+        // Who still knows the first one forgets or ends nothing by it.
+        later.unexpect(first);
+        later.done(Ok(Completion::of(first, 0, 0)));
+        assert!(lock(&later.under_way).remove(second).is_some());
+    }
 
     /// Tasks that write down what they did.
     struct Order(Arc<Mutex<Vec<u32>>>);

@@ -25,8 +25,8 @@
 //! what they send is dropped, but for the notices.
 //!
 //! No group has the number 0, whose tag is for [`CollNotice`]s: that a group is broken, that joining
-//! one failed, or of turns, which are believed of members only; an empty notice only proves that
-//! a member is reachable.
+//! one failed, or of turns, which are believed of members only; one without a group only proves
+//! that a member is reachable.
 //!
 //! # Turns
 //! Every member counts how often it joined a set, so that the first call of each meets
@@ -35,13 +35,15 @@
 //! that ended may not have reached all. So whoever joins a set for the first time, or failed
 //! to the last time, asks those with whom it exchanges messages for their turn, goes on with
 //! the highest, and tells that to those that know a lower one, who go on with it as well:
-//! whoever asks is no part of what they had under way.
+//! whoever asks is no part of what they had under way. One that is new among members that are
+//! not goes on with the turn after that, as messages of its predecessor may wait in the highest.
 //!
 //! # Members that vanish
 //! Waiting for a message says nothing about its sender. So the first time that a
-//! member waits for another one it sends it an empty notice, which makes a
-//! connection or fails; and the engine tells when a connection ends, after which nobody at
-//! that address is of the groups there were. Whoever finds
+//! member waits for another one it sends it a notice, which makes a connection or fails, and
+//! asks whether who has that address is of the group; and the engine tells when a connection
+//! ends, after which nobody at that address is of the groups there were. Who asks for a turn is
+//! of none of the set's groups either. Whoever finds
 //! a group broken tells all its members, since they may wait for him. A member that
 //! hears so of a group which it has not begun to join remembers it until then.
 #[allow(unsafe_code)]
@@ -49,6 +51,8 @@ mod area;
 mod plan;
 #[allow(unsafe_code)]
 mod set;
+#[cfg(test)]
+mod sim;
 
 pub(crate) use area::Area;
 pub(crate) use plan::{Bytes, Plan, RankOf};
@@ -67,7 +71,7 @@ use crate::reserved::{
 };
 use crate::sys;
 use plan::{Exchange, Round};
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -83,6 +87,8 @@ const TURNS: u64 = (1 << SEQ_BITS) - 1;
 const QUESTION: u64 = TURNS;
 /// The error of a notice that tells a turn without being asked.
 const UNASKED: i32 = -1;
+/// The error of a notice that answers the question whether its sender is of a group: it is not.
+const NO_MEMBER: i32 = -2;
 /// Stands for a receive where a notice is waited for instead of a message.
 const BY_NOTICE: Context = Context(usize::MAX as *mut _);
 /// Most operations of a group under way at a time, whose numbers can be told apart.
@@ -102,7 +108,7 @@ struct CollNotice {
     /// ([`Set::name`]).
     group: u32,
     /// The errno of what failed; 0 if nothing failed, [`UNASKED`] in a notice that tells a turn
-    /// unasked.
+    /// unasked, [`NO_MEMBER`] in one that answers a question.
     error: i32,
     /// The tag of the joining without the sender's rank, or 0.
     joining: u64,
@@ -137,7 +143,7 @@ pub(crate) struct Collectives {
 
 #[derive(Default)]
 struct CollState {
-    groups: HashMap<u32, Arc<CollGroup>>,
+    groups: BTreeMap<u32, Arc<CollGroup>>,
     /// Numbers reserved for groups that are still being made.
     reserved: HashSet<u32>,
     /// Reserved numbers whose group is broken already, as a member told: the member, the number,
@@ -151,9 +157,9 @@ struct CollState {
     /// Whether the receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
-    joins: HashMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
+    joins: BTreeMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
     /// Sets of addresses that the endpoint joins or has joined.
-    sets: HashMap<Arc<[fi_addr_t]>, Set>,
+    sets: BTreeMap<Arc<[fi_addr_t]>, Set>,
     /// Questions after the turn of sets that were not joined yet, to be answered then.
     asked: VecDeque<Question>,
     /// Joinings that failed elsewhere and have not begun here: who said so, the tag, and why.
@@ -184,12 +190,14 @@ struct Set {
     rank: usize,
     /// The turn of the joining under way, or of the next one.
     turn: u64,
+    /// Whether this endpoint has taken part in no turn yet.
+    newcomer: bool,
     /// Whether a joining is under way.
     joining: bool,
     /// Whether the last joining succeeded, so that the members agree about the turn.
     agreed: bool,
     /// The turns that members are known to have since a joining began.
-    known: HashMap<fi_addr_t, u64>,
+    known: BTreeMap<fi_addr_t, u64>,
     /// Members whose connection ended while a joining is under way, and why.
     lost: HashMap<fi_addr_t, Error>,
 }
@@ -212,7 +220,10 @@ impl Set {
         if is_after(turn, self.turn) {
             self.turn = turn;
         }
-        let behind = self.known.iter().filter(|(_, of)| is_after(self.turn, **of));
+        // Who is in the turn that was the last one here may be through with it soon as well.
+        let through = !self.joining && self.agreed;
+        let least = if through { (self.turn + TURNS - 1) % TURNS } else { self.turn };
+        let behind = self.known.iter().filter(|(_, of)| is_after(least, **of));
         let behind: Vec<_> = behind.map(|(member, _)| *member).collect();
         self.known.extend(behind.iter().map(|member| (*member, self.turn)));
         behind
@@ -489,8 +500,11 @@ impl Collectives {
 
     fn noticed(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let CollNotice { group, joining, .. } = *notice;
-        if notice.error == 0 || notice.error == UNASKED {
-            return self.heard_turn(from, notice);
+        match notice.error {
+            0 if joining == 0 => return self.is_asked_for(from, group),
+            0 | UNASKED => return self.heard_turn(from, notice),
+            NO_MEMBER => return self.is_no_member(from, |of| of.number == group),
+            _ => {}
         }
         let error = Error::from_code(notice.error.max(1));
         let mut state = lock(&self.state);
@@ -520,6 +534,34 @@ impl Collectives {
         }
     }
 
+    /// A member of a group asks whether we are of that group too. Whoever began anew at a member's
+    /// address is not.
+    fn is_asked_for(self: &Arc<Self>, from: fi_addr_t, group: u32) {
+        let state = lock(&self.state);
+        let is_of = state.groups.contains_key(&group) || state.reserved.contains(&group);
+        drop(state);
+        if group != 0 && !is_of && from != FI_ADDR_NOTAVAIL {
+            self.notify(from, &CollNotice { group, error: NO_MEMBER, joining: 0 });
+        }
+    }
+
+    /// A peer is no member of these groups any more, though it has a member's address: what waits
+    /// for it there waits in vain.
+    fn is_no_member(self: &Arc<Self>, from: fi_addr_t, is_meant: impl Fn(&CollGroup) -> bool) {
+        let state = lock(&self.state);
+        let groups: Vec<_> = state.groups.values().filter(|of| is_meant(of)).cloned().collect();
+        let runs = state.runs.clone();
+        drop(state);
+        for group in groups {
+            let Some(rank) = self.member_of(from, &group.members) else { continue };
+            let (member, error) = (group.members[rank], Error::CONNRESET);
+            lock(&group.state).lost.entry(member).or_insert(error);
+            for run in runs.iter().filter(|run| run.group == group.number) {
+                run.check(member, error);
+            }
+        }
+    }
+
     /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
     fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let (name, tag) = (notice.group, notice.joining);
@@ -543,6 +585,8 @@ impl Collectives {
         match set {
             Some(members) if from != FI_ADDR_NOTAVAIL => {
                 drop(state);
+                // No group is made before all of its members have their answers.
+                self.is_no_member(from, |group| group.members == members);
                 self.reply(&members, question);
             }
             // The question is answered when the set is joined: the address vector has the peer
@@ -609,10 +653,9 @@ impl Collectives {
         };
         let before = set.turn;
         let behind = set.learn(members[rank], turn);
-        let (raised, notice) = (set.turn != before, set.notice(set.turn, UNASKED));
-        let (passed, own) = (joining_tag(set.signature, before), set.rank);
+        let (raised, notice, own) = (set.turn != before, set.notice(set.turn, UNASKED), set.rank);
+        let (passed, left) = (joining_tag(set.signature, before), set.joining);
         drop(state);
-        behind.iter().for_each(|to| self.notify(*to, &notice));
         let asks = runs.iter().any(|run| run.asks());
         for run in runs {
             if asks {
@@ -622,11 +665,40 @@ impl Collectives {
                 run.end(Err(Error::AGAIN));
             }
         }
-        if raised && !asks && before != 0 {
-            // Others may wait for us in the turn that is left or skipped here, or be through.
-            let error = Error::CONNRESET.code();
-            self.tell(members, own, &CollNotice { group: 0, error, joining: passed });
+        if raised && !asks {
+            // Any member may wait for us in a turn that is left or skipped here: it goes on as well.
+            self.tell(members, own, &notice);
+            if left {
+                // Members may be through with the turn that is left here.
+                let error = Error::CONNRESET.code();
+                self.tell(members, own, &CollNotice { group: 0, error, joining: passed });
+            }
+        } else {
+            behind.iter().for_each(|to| self.notify(*to, &notice));
         }
+    }
+
+    /// The members have told their turns to this endpoint, which goes on with the highest; or with
+    /// the next one if it is new among members that are not: what its predecessor sent in that turn
+    /// may still wait for members' receives.
+    fn come_new(self: &Arc<Self>, members: &Arc<[fi_addr_t]>) {
+        let mut state = lock(&self.state);
+        let Some(set) = state.sets.get_mut(members) else { return };
+        if !std::mem::take(&mut set.newcomer) || set.turn == 0 {
+            return;
+        }
+        set.turn = (set.turn + 1) % TURNS;
+        let (turn, notice) = (set.turn, set.notice(set.turn, UNASKED));
+        let behind: Vec<_> = set
+            .known
+            .iter_mut()
+            .map(|(to, of)| {
+                *of = turn;
+                *to
+            })
+            .collect();
+        drop(state);
+        behind.iter().for_each(|to| self.notify(*to, &notice));
     }
 
     /// The error with which a joining failed elsewhere before it began here, if it did.
@@ -761,9 +833,10 @@ impl Join {
             signature: self.signature,
             rank: self.member.rank,
             turn: 0,
+            newcomer: true,
             joining: true,
             agreed: false,
-            known: HashMap::new(),
+            known: BTreeMap::new(),
             lost: HashMap::new(),
         };
         let mut state = lock(&self.room.state);
@@ -796,7 +869,10 @@ impl Join {
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
         let question = CollNotice { group: self.name, error: 0, joining };
         let nothing = Plan::nothing();
-        self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| join.enter());
+        self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| {
+            join.room.come_new(&join.members);
+            join.enter();
+        });
         for other in others {
             lock(&room.state).reached.insert(members[other]);
             room.notify(members[other], &question);
@@ -983,8 +1059,6 @@ impl Run {
                 if result.is_err() {
                     lock(&self.state).outstanding -= 1;
                     self.room.later.unexpect(context);
-                } else {
-                    lock(&self.room.state).reached.insert(peer);
                 }
                 result
             }
@@ -1039,8 +1113,9 @@ impl Run {
                 Ok(())
             });
         } else if lock(&self.room.state).reached.insert(peer) {
-            // The notice makes a connection; if it fails, `lost` is called.
-            self.room.notify(peer, &CollNotice::default());
+            // The notice makes a connection; if it fails, `lost` is called. If somebody else has
+            // the member's address by now, the answer says so.
+            self.room.notify(peer, &CollNotice { group: self.group, ..CollNotice::default() });
         }
     }
 
