@@ -114,11 +114,12 @@ fn no_module_of_the_common_crate_imports_from_a_shelf_above_its_own() {
 }
 
 /// The crates and the folders of their sources, their roots first.
-const CRATES: [(&str, &str); 15] = [
+const CRATES: [(&str, &str); 16] = [
     ("ofi", "src/lib.rs"),
     ("ofi-core", "src/core/lib.rs"),
     ("ofi-capi", "capi/src/lib.rs"),
     ("ofi-provider", "providers/common/src/lib.rs"),
+    ("ofi-stream", "providers/stream/src/lib.rs"),
     ("tcp-fi", "providers/tcp/src/lib.rs"),
     ("udp-fi", "providers/udp/src/lib.rs"),
     ("rxm-fi", "providers/rxm/src/lib.rs"),

@@ -2,12 +2,7 @@
 //! endpoints put into them.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-
-// By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
-#[allow(dead_code, reason = "only the connection messages are used here")]
-#[path = "../../providers/tcp/src/wire.rs"]
-mod wire;
-use wire::{CM_DATA_MAX, CM_LEN, CmMessage, RdmHello};
+use ofi_stream::wire::{ByteOrder, CM_DATA_MAX, CM_LEN, CmMessage, RdmHello};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(hello) = RdmHello::parse(bytes) {
@@ -23,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(message.data, bytes[CM_LEN..]);
     let CmMessage { kind, knows, contexts, data, .. } = message;
     let own = CmMessage::encode_for(kind, knows, contexts, &data);
-    let order = wire::ByteOrder::Native;
+    let order = ByteOrder::Native;
     let again = CmMessage::parse(&own).unwrap();
     // That is of the process which writes it.
     let instance = again.instance;

@@ -1,12 +1,7 @@
 //! Transfer headers of the tcp provider, as a connection reads them.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-
-// By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
-#[allow(dead_code, reason = "only the headers are used here")]
-#[path = "../../providers/tcp/src/wire.rs"]
-mod wire;
-use wire::{BASE_LEN, ByteOrder, Header, MAX_HEADER_LEN};
+use ofi_stream::wire::{BASE_LEN, ByteOrder, Header, MAX_HEADER_LEN};
 
 fuzz_target!(|bytes: &[u8]| {
     let len = match Header::len_at(bytes) {

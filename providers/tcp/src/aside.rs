@@ -1,7 +1,7 @@
 //! What the provider keeps of an endpoint of the application's beside the engine.
-use crate::engine::{Kind, Request};
 use crate::sock::Socket;
 use ofi_provider::error::{Error, Result};
+use ofi_stream::engine::{Kind, Request};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 

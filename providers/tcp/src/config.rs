@@ -1,8 +1,8 @@
 //! The provider's run-time parameters (fi_tcp(7)).
 use crate::admission::Admission;
-use crate::engine::MAX_UNEXPECTED;
 use crate::info::TCP;
 use ofi_provider::param;
+use ofi_stream::settings::{MAX_UNEXPECTED, StreamSettings};
 use std::sync::OnceLock;
 
 /// Smallest FI_TCP_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied
@@ -20,21 +20,8 @@ pub(crate) struct Config {
     pub(crate) ports: Option<(u16, u16)>,
     /// Whether small segments are sent at once (TCP_NODELAY); default yes.
     pub(crate) nodelay: bool,
-    /// Most unexpected messages kept per peer, if the user sets a bound.
-    pub(crate) max_saved: Option<usize>,
-    /// Most bytes that unexpected messages of an endpoint take.
-    pub(crate) max_unexpected: usize,
-    /// Tagged messages that are larger wait at their sender until a receive is
-    /// posted for them.
-    pub(crate) max_saved_size: usize,
-    /// Bytes of small messages that are collected to leave together; 0: each leaves by itself.
-    pub(crate) batch: usize,
-    /// Bytes read ahead of what is known to be there.
-    pub(crate) prefetch: usize,
-    /// Messages from this size on are sent without being copied.
-    pub(crate) zerocopy_size: usize,
-    /// Whether every header that leaves or comes is logged, at FI_LOG_TRACE.
-    pub(crate) trace: bool,
+    /// What concerns the engine.
+    pub(crate) engine: StreamSettings,
     /// Whether data goes through an io_uring, where the system lets us have one.
     pub(crate) io_uring: bool,
     /// Seconds after which a silent peer is gone; 0: the system decides.
@@ -50,16 +37,12 @@ pub(crate) struct Config {
 
 /// The parameters; declares them to the core at first use.
 pub(crate) fn config() -> &'static Config {
-    #[cfg(test)]
-    if let Some(chosen) = CHOSEN.get() {
-        return chosen;
-    }
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(read)
 }
 
 /// Reads the parameters and declares them to the core.
-pub(crate) fn read() -> Config {
+fn read() -> Config {
     let prov = &TCP;
     let port = |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
     let count = |name, default, help| {
@@ -71,14 +54,15 @@ pub(crate) fn read() -> Config {
         (Some(low), Some(high)) if low > 0 && low <= high => Some((low, high)),
         _ => None,
     };
-    Config {
-        ports,
-        nodelay: param::boolean(
-            prov,
-            c"nodelay",
-            c"send small segments at once (TCP_NODELAY); default yes",
-        )
-        .unwrap_or(true),
+    let peers = param::string(
+        prov,
+        c"peers",
+        c"who may call: \"any\" (default), or a list of addresses and networks \
+              (192.0.2.0/24), and of \"av\": reliable datagram endpoints listen only to \
+              peers in their address vectors",
+    )
+    .map_or_else(Admission::default, |text| Admission::parse(&text));
+    let engine = StreamSettings {
         max_saved: param::int(
             prov,
             c"max_saved",
@@ -133,6 +117,16 @@ pub(crate) fn read() -> Config {
             c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
         )
         .unwrap_or(false),
+        only_known: peers.only_known(),
+    };
+    Config {
+        ports,
+        nodelay: param::boolean(
+            prov,
+            c"nodelay",
+            c"send small segments at once (TCP_NODELAY); default yes",
+        )
+        .unwrap_or(true),
         io_uring: param::boolean(
             prov,
             c"io_uring",
@@ -153,14 +147,8 @@ pub(crate) fn read() -> Config {
             c"this machine is behind a firewall: peers do not call it, it calls them",
         )
         .unwrap_or(false),
-        peers: param::string(
-            prov,
-            c"peers",
-            c"who may call: \"any\" (default), or a list of addresses and networks \
-              (192.0.2.0/24), and of \"av\": reliable datagram endpoints listen only to \
-              peers in their address vectors",
-        )
-        .map_or_else(Admission::default, |text| Admission::parse(&text)),
+        peers,
+        engine,
         no_auto_progress: param::boolean(
             prov,
             c"disable_auto_progress",
@@ -168,15 +156,4 @@ pub(crate) fn read() -> Config {
         )
         .unwrap_or(false),
     }
-}
-
-#[cfg(test)]
-std::thread_local! {
-    static CHOSEN: std::cell::Cell<Option<&'static Config>> = const { std::cell::Cell::new(None) };
-}
-
-/// Has the thread use these parameters in place of those of the environment.
-#[cfg(test)]
-pub(crate) fn choose(config: Option<&'static Config>) {
-    CHOSEN.set(config);
 }

@@ -1,7 +1,6 @@
 //! Fabrics and domains.
 use crate::aside::TcpAside;
 use crate::config::config;
-use crate::engine::{Identity, Kind, TargetOf};
 use crate::ep::TcpEp;
 use crate::net::{Engine, Request, Sockets};
 use crate::pep::TcpPep;
@@ -16,6 +15,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::Kind as WaitKind;
+use ofi_stream::engine::{Identity, Kind, TargetOf};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 

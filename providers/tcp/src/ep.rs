@@ -1,16 +1,16 @@
 //! What endpoints of this provider have beside the engine: FI_EP_MSG, whose connection the
 //! application makes, and options.
 use crate::aside::TcpAside;
-use crate::engine::Kind;
 use crate::net::Engine;
 use crate::sock::to_bytes;
-use crate::wire::CM_DATA_MAX;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr;
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, put_number};
 use ofi_provider::error::{Error, Result};
+use ofi_stream::engine::Kind;
+use ofi_stream::wire::CM_DATA_MAX;
 use std::os::fd::RawFd;
 
 /// An endpoint of the application's.

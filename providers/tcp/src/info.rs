@@ -299,7 +299,7 @@ pub static TCP: Provider = Provider::new(
 /// application, which may end without a further call.
 extern "C" fn cleanup() {
     // A panic must not leave a destructor of the process.
-    let _ = std::panic::catch_unwind(crate::engine::flush_all);
+    let _ = std::panic::catch_unwind(ofi_stream::engine::flush_all);
 }
 
 ofi_provider::plug_in!({

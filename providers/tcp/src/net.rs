@@ -2,17 +2,19 @@
 //! wants that (FI_TCP_IO_URING) and the system lets us.
 use crate::aside::TcpAside;
 use crate::config::config;
-use crate::engine::net::{
-    ByteLink, LinkClock, LinkListener, LinkPoller, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN,
-    ZerocopyDone,
-};
-use crate::engine::{self, BACKLOG, CONNECT_TIMEOUT};
+use crate::info::TCP;
 use crate::ring::{Op, Ring};
 use crate::sock::Socket;
 use core::time::Duration;
 use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::error::Result;
+use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Event, Interest, Timer};
+use ofi_stream::engine::{self, BACKLOG, CONNECT_TIMEOUT};
+use ofi_stream::net::{
+    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN, ZerocopyDone,
+};
+use ofi_stream::settings::StreamSettings;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Once, Weak};
@@ -47,7 +49,7 @@ impl Sockets {
             && let Err(error) = ring.run(ops)
         {
             ofi_provider::log!(
-                &crate::info::TCP,
+                &TCP,
                 WARN,
                 EP_DATA,
                 "the io_uring is out of order ({error}); going on without it"
@@ -72,7 +74,7 @@ fn ring() -> Option<Box<Ring>> {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             ofi_provider::log!(
-                &crate::info::TCP,
+                &TCP,
                 INFO,
                 DOMAIN,
                 "the system lets us have no io_uring ({error}); FI_TCP_IO_URING has no effect"
@@ -119,7 +121,7 @@ impl Net for Sockets {
     }
 
     fn visits(&self, engine: Weak<Engine>) -> Result<Self::Visits> {
-        engine::Courier::new(engine)
+        engine::Courier::new(engine, "ofi-tcp-late")
     }
 
     fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Socket> {
@@ -206,23 +208,6 @@ impl Net for Sockets {
     }
 }
 
-impl LinkPoller<RawFd> for Epoll {
-    #[inline(always)]
-    fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
-        Self::add(self, fd, token, interest)
-    }
-
-    #[inline(always)]
-    fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
-        Self::modify(self, fd, token, interest)
-    }
-
-    #[inline(always)]
-    fn remove(&self, fd: RawFd) {
-        Self::remove(self, fd);
-    }
-}
-
 impl LinkListener for Socket {
     type Link = Self;
 
@@ -237,10 +222,23 @@ impl LinkListener for Socket {
         }
         Ok((socket, from))
     }
+
+    fn admits(&self, from: &SocketAddr) -> bool {
+        config().peers.admits(from.ip())
+    }
 }
 
 impl ByteLink for Socket {
     type Id = RawFd;
+
+    fn provider() -> &'static Provider {
+        &TCP
+    }
+
+    #[inline(always)]
+    fn settings() -> &'static StreamSettings {
+        &config().engine
+    }
 
     #[inline(always)]
     fn id(&self) -> RawFd {

@@ -1,12 +1,8 @@
 //! Passive endpoints: listening for MSG connections.
-use crate::callers::{self, Call, Caller, Callers, HANDSHAKE_TIMEOUT};
 use crate::config::config;
-use crate::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, is_shortage};
-use crate::guests::{self, Door};
 use crate::info::TCP;
 use crate::net::Request;
 use crate::sock::{Socket, to_bytes};
-use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
 use ofi_provider::addr;
 use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
@@ -16,6 +12,10 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::{Epoll, Interest, Timer};
+use ofi_stream::callers::{self, Call, Caller, Callers, HANDSHAKE_TIMEOUT};
+use ofi_stream::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, is_shortage};
+use ofi_stream::guests::{self, Door};
+use ofi_stream::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -228,7 +228,7 @@ impl State {
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
-                Err(error) if is_shortage(error) && self.callers.len() == 0 => {
+                Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.deaf {
                         ofi_provider::log_sparsely!(
                             &TCP,
@@ -250,7 +250,7 @@ impl State {
         {
             let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
         }
-        if self.callers.len() > 0 {
+        if !self.callers.is_empty() {
             let next = patience.map(|at| at.saturating_duration_since(Instant::now()));
             self.timer.set(next.unwrap_or(HANDSHAKE_TIMEOUT).max(ROOM_DELAY));
         }
@@ -326,7 +326,7 @@ impl State {
         let Some((caller, request)) = self.callers.take(epoll, id) else { return };
         let from = caller.from;
         if request.kind != CmType::Request {
-            callers::refuse(&from, Malformed("connection message out of turn"));
+            callers::refuse::<Socket>(&from, Malformed("connection message out of turn"));
         } else if let Err(error) = self.announce(caller, request) {
             ofi_provider::log_sparsely!(
                 &TCP,
@@ -338,11 +338,10 @@ impl State {
     }
 
     fn announce(&mut self, caller: Caller<Socket>, message: CmMessage) -> Result {
-        let Caller { link, from, guest, .. } = caller;
-        let ends = [to_bytes(&link.local_addr()?), to_bytes(&from)];
-        let (order, knows, pending) = (message.order, message.knows, Arc::new(()));
+        let ends = [to_bytes(&caller.link.local_addr()?), to_bytes(&caller.from)];
+        let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
-        let request = Request { link, order, knows, _guest: guest, _pending: pending };
+        let request = Request::new(caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, Instant::now());

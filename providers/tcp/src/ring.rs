@@ -5,12 +5,12 @@
 //! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
 //! kernel's behind our back: a connection may be closed and a buffer given back at
 //! any time, and it does not matter which thread submitted what, or that it ends.
-use crate::engine::net::MAX_EACH;
 use crate::sock::Socket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
 use ofi_provider::buf::Way;
 use ofi_provider::error::{Error, Result};
+use ofi_stream::net::MAX_EACH;
 use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

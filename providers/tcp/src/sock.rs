@@ -1,7 +1,7 @@
 //! Non-blocking TCP sockets.
-use crate::engine::net::ZerocopyDone;
 use ofi_provider::addr::{self, RawAddr};
 use ofi_provider::error::{Error, Result};
+use ofi_stream::net::ZerocopyDone;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

@@ -7,16 +7,20 @@
 //! where the test wants that.
 use super::Random;
 use crate::engine::Engine;
-use crate::engine::net::{
+use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, ZerocopyDone,
 };
+use crate::settings::StreamSettings;
 use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{API_VERSION, PROV_VERSION};
+use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Event, Interest};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// How long what is held back waits for a visitor.
@@ -24,7 +28,7 @@ const PATIENCE: u64 = 500_000;
 
 /// What a link or listener is known by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum RingId {
+pub(crate) enum RingId {
     End(usize, usize),
     Door(usize),
 }
@@ -120,7 +124,7 @@ struct Watch {
 
 /// All links and listeners, and the time.
 #[derive(Debug)]
-pub(super) struct World {
+pub(crate) struct World {
     start: Instant,
     pub(super) nanos: u64,
     pub(super) random: Random,
@@ -133,7 +137,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(start: Instant, random: Random) -> Arc<Mutex<Self>> {
+    pub(crate) fn new(start: Instant, random: Random) -> Arc<Mutex<Self>> {
         let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
         Arc::new(Mutex::new(Self {
             start,
@@ -273,7 +277,7 @@ impl World {
 
 /// What an engine stands on here.
 #[derive(Clone, Debug)]
-pub(super) struct Rings {
+pub(crate) struct Rings {
     world: Arc<Mutex<World>>,
     /// The engine's number in the world.
     node: usize,
@@ -286,7 +290,7 @@ fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
 }
 
 impl Rings {
-    pub(super) fn new(world: &Arc<Mutex<World>>, together: bool) -> Self {
+    pub(crate) fn new(world: &Arc<Mutex<World>>, together: bool) -> Self {
         let mut inside = look(world);
         inside.watches.push(Watch::default());
         Self { world: world.clone(), node: inside.watches.len() - 1, together }
@@ -311,7 +315,7 @@ impl LinkClock for Rings {
 
 /// Comes when the world's clock says so.
 #[derive(Debug)]
-pub(super) struct RingVisits {
+pub(crate) struct RingVisits {
     net: Rings,
     seen: u64,
 }
@@ -451,7 +455,7 @@ impl Net for Rings {
 
 /// Where others can dial.
 #[derive(Debug)]
-pub(super) struct RingDoor {
+pub(crate) struct RingDoor {
     net: Rings,
     id: usize,
 }
@@ -484,7 +488,7 @@ impl Drop for RingDoor {
 
 /// One end of a link.
 #[derive(Debug)]
-pub(super) struct RingEnd {
+pub(crate) struct RingEnd {
     net: Rings,
     pipe: usize,
     side: usize,
@@ -582,8 +586,27 @@ impl RingEnd {
     }
 }
 
+std::thread_local! {
+    static CHOSEN: Cell<Option<&'static StreamSettings>> = const { Cell::new(None) };
+}
+
+/// Has the thread's engines use these settings in place of the usual ones.
+pub(super) fn choose(settings: Option<&'static StreamSettings>) {
+    CHOSEN.set(settings);
+}
+
 impl ByteLink for RingEnd {
     type Id = RingId;
+
+    fn provider() -> &'static Provider {
+        static RINGS: Provider = Provider::named(c"rings", PROV_VERSION, API_VERSION);
+        &RINGS
+    }
+
+    fn settings() -> &'static StreamSettings {
+        static USUAL: LazyLock<StreamSettings> = LazyLock::new(StreamSettings::default);
+        CHOSEN.get().unwrap_or_else(|| &USUAL)
+    }
 
     fn id(&self) -> RingId {
         RingId::End(self.pipe, self.side)

@@ -6,9 +6,9 @@
 //! those to reads. Only what was injected, and is complete with that, has none.
 use super::State;
 use super::arrival::Arrival;
-use super::net::{ByteLink, Net};
 use super::rx::{Begun, Incoming, Target};
 use super::tx::{Body, Finish, Outgoing, Route, level};
+use crate::net::{ByteLink, Net};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
@@ -207,7 +207,7 @@ impl<N: Net> State<N> {
                 header.op_data = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
                 let peer = conn.link.peer_addr();
                 ofi_provider::log!(
-                    &crate::info::TCP,
+                    N::Link::provider(),
                     INFO,
                     EP_DATA,
                     "refusing an atomic operation ({error}) of {peer:?}: {places:?}"

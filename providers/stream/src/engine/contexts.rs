@@ -9,8 +9,8 @@
 use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
-use super::net::{ByteLink, Net};
 use super::rx::{Incoming, Target};
+use crate::net::{ByteLink, Net};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;

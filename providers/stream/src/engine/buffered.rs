@@ -7,10 +7,11 @@
 //! until the application says where it is to go; if it waits for a tag it is kept
 //! as any message that came before its receive.
 use super::State;
-use super::arrival::{Arrival, Body, MAX_UNEXPECTED};
+use super::arrival::{Arrival, Body};
 use super::ep::Ep;
-use super::net::Net;
 use super::rx::{Begun, Incoming, Target};
+use crate::net::Net;
+use crate::settings::MAX_UNEXPECTED;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;

@@ -4,9 +4,8 @@
 //! A stranger gets no further than here without a well-formed request, holds one of a bounded
 //! number of places for half a minute at most, and no other part of the provider knows of it.
 use crate::engine::cm_message;
-use crate::engine::net::{ByteLink, LinkPoller};
 use crate::guests::Guest;
-use crate::info::TCP;
+use crate::net::{ByteLink, LinkPoller};
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Error;
@@ -17,17 +16,19 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long a caller may take to send its connection request.
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
-pub(crate) struct Caller<L> {
-    pub(crate) link: L,
+pub struct Caller<L> {
+    /// Its link.
+    pub link: L,
     /// The address the call comes from.
-    pub(crate) from: SocketAddr,
-    pub(crate) guest: Guest,
+    pub from: SocketAddr,
+    /// Counts the caller among strangers.
+    pub guest: Guest,
     /// The endpoint's number that was called, of those that share the list.
-    pub(crate) called: u32,
+    pub called: u32,
     /// The part of the connection request that has come.
     bytes: Vec<u8>,
     request: Option<CmMessage>,
@@ -40,7 +41,7 @@ pub(crate) struct Caller<L> {
 
 /// How far a caller is with its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Call {
+pub enum Call {
     /// A part of the request is missing.
     Incomplete,
     /// The request is complete: [`Callers::take`] gives it.
@@ -51,7 +52,7 @@ pub(crate) enum Call {
 
 /// All callers of a passive endpoint or an engine.
 #[derive(Debug)]
-pub(crate) struct Callers<L> {
+pub struct Callers<L> {
     waiting: Slab<Caller<L>>,
     /// Callers in the order in which they came, as index and serial number; some may be gone.
     order: VecDeque<(u32, u64)>,
@@ -65,19 +66,24 @@ pub(crate) struct Callers<L> {
 impl<L: ByteLink> Callers<L> {
     /// An empty list, of at most `most` callers. Epoll reports a caller by `token` plus its
     /// index.
-    pub(crate) fn new(token: u64, most: usize) -> Self {
+    pub fn new(token: u64, most: usize) -> Self {
         Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
     }
 
     /// How many callers there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Adds an accepted connection and reads what it has sent, often all of the request. The
     /// oldest callers are dropped when there are too many: callers leave the program half of its
     /// descriptors.
-    pub(crate) fn admit(
+    pub fn admit(
         &mut self,
         poller: &impl LinkPoller<L::Id>,
         link: L,
@@ -115,14 +121,14 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// Reads from a caller's connection, and drops a caller that hung up or broke the protocol.
-    pub(crate) fn hear(&mut self, id: u32) -> Call {
+    pub fn hear(&mut self, id: u32) -> Call {
         let Some(caller) = self.waiting.get_mut(id) else { return Call::Over };
         match caller.read() {
             Ok(true) => Call::Complete,
             Ok(false) => Call::Incomplete,
             Err(why) => {
                 if let Some(why) = why {
-                    refuse(&caller.from, why);
+                    refuse::<L>(&caller.from, why);
                 }
                 self.drop(id);
                 Call::Over
@@ -142,7 +148,7 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// Takes a caller whose request is complete out of the list and out of epoll.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         poller: &impl LinkPoller<L::Id>,
         id: u32,
@@ -176,7 +182,7 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// Drops the caller that came first; false if there is none.
-    pub(crate) fn drop_oldest(&mut self) -> bool {
+    pub fn drop_oldest(&mut self) -> bool {
         while let Some((id, serial)) = self.order.pop_front() {
             if self.is_here(id, serial) {
                 self.drop(id);
@@ -189,7 +195,7 @@ impl<L: ByteLink> Callers<L> {
     /// Drops callers whose request was not complete within [`HANDSHAKE_TIMEOUT`]. Returns those
     /// whose request turns out to be complete (it may be us who did not read it), and when to
     /// look again.
-    pub(crate) fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
+    pub fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
         let mut complete = Vec::new();
         while let Some(&(id, serial)) = self.order.front() {
             if self.is_here(id, serial) {
@@ -204,7 +210,7 @@ impl<L: ByteLink> Callers<L> {
                     (_, held) => {
                         if let Some(name) = held {
                             ofi_provider::log_sparsely!(
-                                &TCP,
+                                L::provider(),
                                 WARN,
                                 EP_CTRL,
                                 "refusing the connection of {name}: it is not in the address \
@@ -221,7 +227,7 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// Drops all callers of an endpoint that is closed.
-    pub(crate) fn drop_all_of(&mut self, called: u32) {
+    pub fn drop_all_of(&mut self, called: u32) {
         let theirs = self.waiting.iter().filter(|(_, caller)| caller.called == called);
         for id in theirs.map(|(id, _)| id).collect::<Vec<_>>() {
             self.drop(id);
@@ -245,8 +251,13 @@ impl<L: ByteLink> Callers<L> {
 }
 
 /// Logs that a caller is refused because it does not speak the provider's protocol.
-pub(crate) fn refuse(from: &SocketAddr, why: Malformed) {
-    ofi_provider::log_sparsely!(&TCP, WARN, EP_CTRL, "refusing the connection of {from}: {why}");
+pub fn refuse<L: ByteLink>(from: &SocketAddr, why: Malformed) {
+    ofi_provider::log_sparsely!(
+        L::provider(),
+        WARN,
+        EP_CTRL,
+        "refusing the connection of {from}: {why}"
+    );
 }
 
 impl<L: ByteLink> Caller<L> {
@@ -291,26 +302,77 @@ impl<L: ByteLink> Caller<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sock::Socket;
+    use crate::settings::StreamSettings;
     use crate::wire::Knows;
+    use ofi_provider::buf::{IoVecs, Way};
+    use ofi_provider::error::Result;
+    use ofi_provider::provider::Provider;
     use ofi_provider::sys::Epoll;
     use std::io::{Read, Write};
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, RawFd};
 
     const DATA: &[u8] = b"who I am";
+
+    /// A link of which callers need no more than that it receives.
+    #[derive(Debug)]
+    struct Heard(TcpStream);
+
+    impl ByteLink for Heard {
+        type Id = RawFd;
+
+        fn provider() -> &'static Provider {
+            static HEARD: Provider = Provider::named(c"heard", 0, 0);
+            &HEARD
+        }
+
+        fn settings() -> &'static StreamSettings {
+            unimplemented!()
+        }
+
+        fn id(&self) -> RawFd {
+            self.0.as_raw_fd()
+        }
+
+        fn recv(&self, room: &mut [u8]) -> Result<usize> {
+            Ok((&self.0).read(room)?)
+        }
+
+        fn send(&self, _bytes: &[u8]) -> Result<usize> {
+            unimplemented!()
+        }
+
+        unsafe fn recv_list(&self, _list: &mut IoVecs) -> Result<usize> {
+            unimplemented!()
+        }
+
+        unsafe fn send_list(&self, _list: &mut IoVecs, _way: Way) -> Result<usize> {
+            unimplemented!()
+        }
+
+        fn take_error(&self) -> Result {
+            unimplemented!()
+        }
+
+        fn peer_addr(&self) -> Result<SocketAddr> {
+            unimplemented!()
+        }
+
+        fn shutdown(&self) {
+            unimplemented!()
+        }
+    }
 
     /// A list with a listener that people call.
     struct Place {
         epoll: Epoll,
-        listener: Socket,
-        callers: Callers<Socket>,
+        listener: TcpListener,
+        callers: Callers<Heard>,
     }
 
     impl Place {
         fn new(most: usize) -> Self {
-            let listener = Socket::new(&"127.0.0.1:0".parse().unwrap()).unwrap();
-            listener.bind_listener(&"127.0.0.1:0".parse().unwrap(), None).unwrap();
-            listener.listen(16).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             Self { epoll: Epoll::new().unwrap(), listener, callers: Callers::new(7 << 32, most) }
         }
 
@@ -318,13 +380,10 @@ mod tests {
         fn call(&mut self, first: &[u8]) -> (TcpStream, u32, Call) {
             let mut stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             stream.write_all(first).unwrap();
-            let (socket, from) = loop {
-                match self.listener.accept() {
-                    Err(Error::AGAIN) => std::thread::yield_now(),
-                    accepted => break accepted.unwrap(),
-                }
-            };
-            let (id, call) = self.callers.admit(&self.epoll, socket, from, 3, Instant::now());
+            let (accepted, from) = self.listener.accept().unwrap();
+            accepted.set_nonblocking(true).unwrap();
+            let link = Heard(accepted);
+            let (id, call) = self.callers.admit(&self.epoll, link, from, 3, Instant::now());
             (stream, id, call)
         }
 

@@ -1,14 +1,16 @@
 //! What the engine stands on: links that carry bytes in order, what tells that they can be read
 //! or written, a timer and a clock.
 //!
-//! The provider has sockets there ([`Sockets`](crate::net::Sockets)). An engine over anything else
-//! that keeps bytes in order is the same code, built for that type.
-use super::Engine;
+//! The tcp provider has sockets there. An engine over anything else that keeps bytes in order is the
+//! same code, built for that type.
+use crate::engine::Engine;
+use crate::settings::StreamSettings;
 use core::time::Duration;
 use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::endpoint::EndpointAside;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::sys::{Event, Interest};
+use ofi_provider::provider::Provider;
+use ofi_provider::sys::{Epoll, Event, Interest};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -16,24 +18,33 @@ use std::sync::Weak;
 use std::time::Instant;
 
 /// Most connections that [`Net::send_each`] and [`Net::receive_each`] take at a time.
-pub(crate) const MAX_EACH: usize = 16;
+pub const MAX_EACH: usize = 16;
 
 /// The token of the engine's timer in what [`Net::poll`] reports.
-pub(crate) const TIMER_TOKEN: u64 = 2 << 32;
+pub const TIMER_TOKEN: u64 = 2 << 32;
 
 /// A notice that the system is done with the zero-copy calls numbered `low` to `high`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ZerocopyDone {
-    pub(crate) low: u32,
-    pub(crate) high: u32,
+pub struct ZerocopyDone {
+    /// The first call.
+    pub low: u32,
+    /// The last call.
+    pub high: u32,
     /// The system copied the calls' bytes after all.
-    pub(crate) copied: bool,
+    pub copied: bool,
 }
 
 /// One end of a link that carries bytes both ways, each way in order. No call blocks.
-pub(crate) trait ByteLink: Debug + Send + 'static {
+pub trait ByteLink: Debug + Send + 'static {
     /// What a poller knows links and listeners by.
     type Id: Copy;
+
+    /// The provider that the engine's log lines name.
+    fn provider() -> &'static Provider;
+
+    /// What the user chose of the engine, the same for all links of this kind. Each message asks
+    /// for it, so it is at hand.
+    fn settings() -> &'static StreamSettings;
 
     /// What pollers know this link by.
     fn id(&self) -> Self::Id;
@@ -89,7 +100,7 @@ pub(crate) trait ByteLink: Debug + Send + 'static {
 }
 
 /// A place where others can begin links.
-pub(crate) trait LinkListener: Debug + Send + 'static {
+pub trait LinkListener: Debug + Send + 'static {
     /// The links that are begun here.
     type Link: ByteLink;
 
@@ -98,10 +109,15 @@ pub(crate) trait LinkListener: Debug + Send + 'static {
 
     /// Accepts a link that waits, with the address it comes from; -FI_EAGAIN if none does.
     fn accept(&self) -> Result<(Self::Link, SocketAddr)>;
+
+    /// Whether links from this address are taken at all; if not, the log has a line.
+    fn admits(&self, _from: &SocketAddr) -> bool {
+        true
+    }
 }
 
 /// Tells which links can be read or written, and which listeners have callers.
-pub(crate) trait LinkPoller<Id> {
+pub trait LinkPoller<Id> {
     /// Starts watching a link or listener; what is told of it carries `token`.
     fn add(&self, id: Id, token: u64, interest: Interest) -> Result;
 
@@ -112,14 +128,32 @@ pub(crate) trait LinkPoller<Id> {
     fn remove(&self, id: Id);
 }
 
+/// Whatever has a descriptor is watched by epoll.
+impl LinkPoller<RawFd> for Epoll {
+    #[inline(always)]
+    fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        Self::add(self, fd, token, interest)
+    }
+
+    #[inline(always)]
+    fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
+        Self::modify(self, fd, token, interest)
+    }
+
+    #[inline(always)]
+    fn remove(&self, fd: RawFd) {
+        Self::remove(self, fd);
+    }
+}
+
 /// A clock that only goes forward.
-pub(crate) trait LinkClock {
+pub trait LinkClock {
     /// The time now.
     fn now(&self) -> Instant;
 }
 
 /// Sees to it that what is held back leaves although the application makes no call.
-pub(crate) trait LateVisits: Debug + Send {
+pub trait LateVisits: Debug + Send {
     /// Orders a visit after a while, if none is ordered yet; false if nobody
     /// can come. `done` counts what the application itself does to send held messages.
     fn order(&mut self, done: u64) -> bool;
@@ -129,10 +163,14 @@ pub(crate) trait LateVisits: Debug + Send {
 }
 
 /// All that an engine stands on.
-pub(crate) trait Net: LinkClock + Debug + Send + Sized + 'static {
+pub trait Net: LinkClock + Debug + Send + Sized + 'static {
+    /// The links that connections run over.
     type Link: ByteLink;
+    /// Where peers begin links to us.
     type Listener: LinkListener<Link = Self::Link>;
+    /// What watches links and listeners.
     type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
+    /// Who comes when the application makes no call.
     type Visits: LateVisits;
     /// What is kept of an endpoint of the application's beside the engine.
     type Aside: EndpointAside<Engine<Self>> + Default;
@@ -217,18 +255,22 @@ pub(crate) trait Net: LinkClock + Debug + Send + Sized + 'static {
 
 /// One send of several.
 #[derive(Debug)]
-pub(crate) struct Sending<'a, L> {
-    pub(crate) link: &'a L,
-    pub(crate) bytes: &'a [u8],
+pub struct Sending<'a, L> {
+    /// The link to send to.
+    pub link: &'a L,
+    /// The bytes to send.
+    pub bytes: &'a [u8],
     /// Bytes that were sent; -FI_EAGAIN until then.
-    pub(crate) result: Result<usize>,
+    pub result: Result<usize>,
 }
 
 /// One receive of several.
 #[derive(Debug)]
-pub(crate) struct Receiving<'a, L> {
-    pub(crate) link: &'a L,
-    pub(crate) room: &'a mut [u8],
+pub struct Receiving<'a, L> {
+    /// The link to receive from.
+    pub link: &'a L,
+    /// The room for what comes.
+    pub room: &'a mut [u8],
     /// Bytes that have come; -FI_EAGAIN until then.
-    pub(crate) result: Result<usize>,
+    pub result: Result<usize>,
 }

@@ -6,12 +6,11 @@
 //! application, and their events go to the event queue.
 use super::conn::{Conn, Stage};
 use super::ep::{Ep, Kind};
-use super::net::{ByteLink, LinkListener, LinkPoller, Net};
 use super::tx::Outgoing;
 use super::{State, TOKEN_CONN, TOKEN_LISTENER};
-use crate::callers::{self, Call, HANDSHAKE_TIMEOUT};
-use crate::config::config;
+use crate::callers::{self, Call, Caller, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
+use crate::net::{ByteLink, LinkListener, LinkPoller, Net};
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
@@ -30,11 +29,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Connections the system may queue for a listener (listen(2)), the same as the original's.
-pub(crate) const BACKLOG: libc::c_int = 4096;
+pub const BACKLOG: libc::c_int = 4096;
 
 /// Seconds after which a peer that says nothing while a connection is made is
 /// given up.
-pub(crate) const CONNECT_TIMEOUT: u32 = 9;
+pub const CONNECT_TIMEOUT: u32 = 9;
 
 /// How long a peer is waited for that may call by itself, before it is called.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
@@ -49,32 +48,41 @@ const RETRY_CONTEXT: RetryRule = RetryRule { most: 10, ..RETRY };
 
 /// How long a listener that could not accept for want of descriptors or memory waits before it
 /// tries again.
-pub(crate) const DEAF_DELAY: Duration = Duration::from_millis(100);
+pub const DEAF_DELAY: Duration = Duration::from_millis(100);
 
 /// Most callers accepted at a listener in one turn, so that connections get their turns.
-pub(crate) const ACCEPTS: usize = 64;
+pub const ACCEPTS: usize = 64;
 
 /// One in so many strangers is disconnected at a time when there are too many, so that the list
 /// of strangers is not searched for every single caller.
 const GUESTS_PER_LEAVER: usize = 64;
 
 /// Whether accepting failed for want of descriptors or memory, which may be there later.
-pub(crate) fn is_shortage(error: Error) -> bool {
+pub fn is_shortage(error: Error) -> bool {
     matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
 }
 
 /// A request that came to a passive endpoint, until the application answers.
 #[derive(Debug)]
-pub(crate) struct Request<L> {
-    pub(crate) link: L,
-    pub(crate) order: ByteOrder,
+pub struct Request<L> {
+    link: L,
+    order: ByteOrder,
     /// What the caller knows beyond the protocol of the original.
-    pub(crate) knows: Knows,
+    knows: Knows,
     /// Counts the connection among those of strangers until the application answers.
-    pub(crate) _guest: Guest,
+    _guest: Guest,
     /// Counts the request among the unanswered ones of its passive endpoint, which holds a weak
     /// reference.
-    pub(crate) _pending: Arc<()>,
+    _pending: Arc<()>,
+}
+
+impl<L> Request<L> {
+    /// The request of a caller. `pending` is dropped with it, when the application answers.
+    pub fn new(caller: Caller<L>, message: &CmMessage, pending: Arc<()>) -> Self {
+        let Caller { link, guest, .. } = caller;
+        let (order, knows) = (message.order, message.knows);
+        Self { link, order, knows, _guest: guest, _pending: pending }
+    }
 }
 
 impl<L: ByteLink> ofi_provider::api::Reject for Request<L> {
@@ -168,7 +176,7 @@ impl<N: Net> State<N> {
     }
 
     /// fi_connect of a MSG endpoint.
-    pub(crate) fn connect(&mut self, ep_id: u32, to: &SocketAddr, param: &[u8]) -> Result {
+    pub fn connect(&mut self, ep_id: u32, to: &SocketAddr, param: &[u8]) -> Result {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
@@ -186,7 +194,7 @@ impl<N: Net> State<N> {
     }
 
     /// fi_accept of a MSG endpoint opened with a request.
-    pub(crate) fn accept(&mut self, ep_id: u32, request: Request<N::Link>, param: &[u8]) -> Result {
+    pub fn accept(&mut self, ep_id: u32, request: Request<N::Link>, param: &[u8]) -> Result {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
@@ -207,7 +215,7 @@ impl<N: Net> State<N> {
     }
 
     /// fi_shutdown of a MSG endpoint.
-    pub(crate) fn shutdown(&mut self, ep_id: u32) -> Result {
+    pub fn shutdown(&mut self, ep_id: u32) -> Result {
         let id = self.eps[ep_id].conn;
         // The peer may have ended the connection already; then there is nothing left to end.
         if self.conns.get(id).is_some_and(Conn::is_connected) {
@@ -240,7 +248,7 @@ impl<N: Net> State<N> {
             }
             let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
             match listener.accept() {
-                Ok((_, from)) if !config().peers.admits(from.ip()) => {}
+                Ok((_, from)) if !listener.admits(&from) => {}
                 Ok((link, from)) => {
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ep_id, now) {
@@ -280,7 +288,7 @@ impl<N: Net> State<N> {
         let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
         if !self.deaf.contains(&ep_id) {
             ofi_provider::log_sparsely!(
-                &crate::info::TCP,
+                N::Link::provider(),
                 WARN,
                 EP_CTRL,
                 "cannot accept a connection: out of file descriptors or memory; \
@@ -477,7 +485,7 @@ impl<N: Net> State<N> {
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                callers::refuse(&from, why);
+                callers::refuse::<N::Link>(&from, why);
                 self.callers.drop(id);
                 return;
             }
@@ -499,7 +507,7 @@ impl<N: Net> State<N> {
     /// Whether a caller with this address has to wait until the address vector holds it. It
     /// waits at most [`HANDSHAKE_TIMEOUT`], like callers whose request is not complete.
     fn holds(&mut self, id: u32, addr: &Addr) -> bool {
-        if !config().peers.only_known() {
+        if !N::Link::settings().only_known {
             return false;
         }
         let av = self.callers.called_by(id).and_then(|ep| self.eps.get(ep)?.av.as_ref());
@@ -507,7 +515,7 @@ impl<N: Net> State<N> {
             return false;
         }
         ofi_provider::log_sparsely!(
-            &crate::info::TCP,
+            N::Link::provider(),
             INFO,
             EP_CTRL,
             "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
@@ -520,7 +528,7 @@ impl<N: Net> State<N> {
     /// The address vector holds this address from now on: a call from there that was held is
     /// answered.
     pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
-        if config().peers.only_known() {
+        if N::Link::settings().only_known {
             for id in self.callers.held_as(ep_id, addr) {
                 self.hear_caller(id);
             }
@@ -530,7 +538,7 @@ impl<N: Net> State<N> {
     /// Ends the connections of peers that were removed from the address vector, if only peers in
     /// it may call (FI_TCP_PEERS=av).
     pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
-        if !config().peers.only_known() {
+        if !N::Link::settings().only_known {
             return;
         }
         let theirs = |conn: &Conn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
@@ -557,7 +565,7 @@ impl<N: Net> State<N> {
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
         ofi_provider::log_sparsely!(
-            &crate::info::TCP,
+            N::Link::provider(),
             WARN,
             EP_CTRL,
             "refusing the connection with {}: {why}",
@@ -964,7 +972,7 @@ impl<N: Net> State<N> {
     }
 
     /// The link of a connected endpoint, for fi_getname and fi_getpeer.
-    pub(crate) fn connected_socket(&self, ep_id: u32) -> Option<&N::Link> {
+    pub fn connected_socket(&self, ep_id: u32) -> Option<&N::Link> {
         self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)
     }
 }

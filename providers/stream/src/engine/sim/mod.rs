@@ -14,7 +14,7 @@ mod rings;
 use super::arrival::Unreceived;
 use super::ep::{Identity, Kind, TargetOf};
 use super::{Engine, State};
-use crate::config::{Config, choose};
+use crate::settings::StreamSettings;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE,
     FI_INJECT, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE,
@@ -38,7 +38,8 @@ use ofi_provider::peers::NameListener;
 use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
 use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
-use rings::{Rings, World, address};
+use rings::address;
+pub(crate) use rings::{Rings, World};
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,10 +48,10 @@ use std::time::{Duration, Instant};
 
 /// Numbers drawn from a seed (xorshift64*).
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         // Seeds next to each other must not begin alike.
         let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self((mixed ^ mixed >> 29) | 1)
@@ -130,19 +131,33 @@ impl Plan {
 }
 
 /// The parameters that seeds choose from.
-fn configs() -> &'static [Config] {
-    static CONFIGS: std::sync::OnceLock<Vec<Config>> = std::sync::OnceLock::new();
-    CONFIGS.get_or_init(|| {
-        let of = crate::config::read;
+fn choices() -> &'static [StreamSettings] {
+    static CHOICES: std::sync::OnceLock<Vec<StreamSettings>> = std::sync::OnceLock::new();
+    CHOICES.get_or_init(|| {
         let mib = 1 << 20;
         vec![
-            Config { prefetch: 16 << 10, ..of() },
-            Config { prefetch: 2048, batch: 300, ..of() },
-            Config { prefetch: 16 << 10, max_saved_size: 500, ..of() },
-            Config { prefetch: 4096, max_saved: Some(3), max_saved_size: 1500, ..of() },
-            Config { prefetch: 8192, max_unexpected: mib / 8, batch: 0, ..of() },
-            Config { prefetch: 8192, zerocopy_size: 700, ..of() },
-            Config { prefetch: 8192, zerocopy_size: 3000, max_saved_size: 5000, ..of() },
+            StreamSettings { prefetch: 16 << 10, ..StreamSettings::default() },
+            StreamSettings { prefetch: 2048, batch: 300, ..StreamSettings::default() },
+            StreamSettings { prefetch: 16 << 10, max_saved_size: 500, ..StreamSettings::default() },
+            StreamSettings {
+                prefetch: 4096,
+                max_saved: Some(3),
+                max_saved_size: 1500,
+                ..StreamSettings::default()
+            },
+            StreamSettings {
+                prefetch: 8192,
+                max_unexpected: mib / 8,
+                batch: 0,
+                ..StreamSettings::default()
+            },
+            StreamSettings { prefetch: 8192, zerocopy_size: 700, ..StreamSettings::default() },
+            StreamSettings {
+                prefetch: 8192,
+                zerocopy_size: 3000,
+                max_saved_size: 5000,
+                ..StreamSettings::default()
+            },
         ]
     })
 }
@@ -252,7 +267,7 @@ impl Sim {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::of(&mut random);
-        choose(Some(&configs()[random.below(configs().len())]));
+        rings::choose(Some(&choices()[random.below(choices().len())]));
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         let world = World::new(*START.get_or_init(Instant::now), Random::new(!seed));
         let nodes = (0..plan.nodes).map(|_| None).collect();
@@ -850,7 +865,7 @@ impl super::conn::Conn<Rings> {
 /// Runs one seed; panics where something is wrong. Returns how many steps it took.
 fn run(seed: u64) -> usize {
     let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed).run()));
-    choose(None);
+    rings::choose(None);
     PID.set(None);
     result.unwrap_or_else(|panic| {
         eprintln!("OFI_SIM_SEED={seed} does it again");
@@ -943,7 +958,7 @@ fn a_seed_does_the_same_each_time() {
             let nanos = sim.world().nanos;
             (nanos, sim.oracle.completions)
         });
-        choose(None);
+        rings::choose(None);
         assert_eq!(ran[0], ran[1], "seed {seed}");
     }
 }

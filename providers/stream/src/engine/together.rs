@@ -6,10 +6,9 @@
 //! leave together at the next progress, as those to one peer do without such calls (see
 //! [`batch`](super::batch)); all others are sent at once.
 use super::State;
-use super::net::{MAX_EACH, Net, Receiving, Sending};
 use super::rx::{DIRECT_MIN, Got};
 use super::tx::Leaves;
-use crate::config::config;
+use crate::net::{ByteLink, MAX_EACH, Net, Receiving, Sending};
 use ofi_provider::error::Error;
 
 impl<N: Net> State<N> {
@@ -71,7 +70,7 @@ impl<N: Net> State<N> {
     fn read_together(&mut self, ids: &[u32]) {
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.resize_with(rooms.len().max(ids.len()), || {
-            vec![0; config().prefetch].into_boxed_slice()
+            vec![0; N::Link::settings().prefetch].into_boxed_slice()
         });
         let mut receives = Vec::with_capacity(MAX_EACH);
         let mut asked = [None; MAX_EACH];

@@ -2,8 +2,8 @@
 use super::State;
 use super::arrival::Unreceived;
 use super::buffered::MAX_BUFFERED;
-use super::net::Net;
 use super::tx::Outgoing;
+use crate::net::{ByteLink, Net};
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
@@ -20,6 +20,7 @@ use ofi_provider::error::Result;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::{PeerExtra, PeerTable};
+use ofi_provider::provider::Provider;
 use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ const MIN_MULTI_RECV: usize = 16384;
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// FI_EP_MSG: one connection, made by the application.
     Msg,
     /// FI_EP_RDM: a connection for every peer, made as needed.
@@ -44,21 +45,21 @@ pub(crate) enum Kind {
 /// What an endpoint lets peers do to memory of this side, beside what a region lets
 /// them: FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TargetOf {
+pub struct TargetOf {
     /// Rights of a peer's fi_read and fi_write (FI_RMA).
-    pub(crate) rma: u64,
+    pub rma: u64,
     /// Rights of a peer's atomic operations (FI_ATOMIC).
-    pub(crate) atomics: u64,
+    pub atomics: u64,
 }
 
 impl TargetOf {
     /// An endpoint whose peers may not access memory at all.
-    pub(crate) const NOTHING: Self = Self { rma: 0, atomics: 0 };
+    pub const NOTHING: Self = Self { rma: 0, atomics: 0 };
 
     /// What an endpoint with these capabilities lets peers do: FI_RMA and FI_ATOMIC without a
     /// direction mean access in every direction, with a direction only what is named
     /// (fi_getinfo(3)).
-    pub(crate) fn new(caps: u64) -> Self {
+    pub fn new(caps: u64) -> Self {
         let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
         let rights = match caps & (FI_READ | FI_WRITE | both) {
             0 => both,
@@ -71,19 +72,20 @@ impl TargetOf {
 
 /// What an endpoint is from its opening on: its kind, its address, and what it was asked to do.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) kind: Kind,
+pub struct Identity {
+    /// The endpoint's kind.
+    pub kind: Kind,
     /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
-    pub(crate) firewalled: bool,
+    pub firewalled: bool,
     /// The endpoint's own address; the port is 0 until it listens.
-    pub(crate) local: SocketAddr,
+    pub local: SocketAddr,
     /// The endpoint connects from the port in `local`, which is that of the passive endpoint it
     /// was opened with.
-    pub(crate) keep_port: bool,
+    pub keep_port: bool,
     /// What the application asked for.
-    pub(crate) attr: RdmAttr,
+    pub attr: RdmAttr,
     /// What peers may do to registered memory through this endpoint.
-    pub(crate) target: TargetOf,
+    pub target: TargetOf,
 }
 
 impl AsMut<RdmAttr> for Identity {
@@ -125,7 +127,7 @@ pub(crate) struct Ep {
 
     /// Its receives and unexpected messages, what it knows of their senders, and where receives
     /// and peers' accesses to our memory are reported.
-    pub(crate) inbox: Inbox<Unreceived>,
+    pub(super) inbox: Inbox<Unreceived>,
 
     pub(super) peers: PeerTable<TcpPeer>,
 
@@ -134,10 +136,13 @@ pub(crate) struct Ep {
 
     /// MSG: the connection.
     pub(super) conn: u32,
+
+    /// The provider that log lines name.
+    pub(super) provider: &'static Provider,
 }
 
 impl Ep {
-    pub(super) fn new(identity: Identity) -> Self {
+    pub(super) fn new(identity: Identity, provider: &'static Provider) -> Self {
         let mut inbox =
             Inbox::new(identity.attr.directed, identity.attr.source_err, MIN_MULTI_RECV);
         if identity.attr.collective {
@@ -163,6 +168,7 @@ impl Ep {
             peers: PeerTable::default(),
             place: ContextPlace::default(),
             conn: NONE,
+            provider,
         }
     }
 
@@ -214,19 +220,19 @@ impl Ep {
 
 impl<N: Net> State<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
-    pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
+    pub fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled
     }
 
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
-        let id = self.eps.insert(Ep::new(identity));
+        let id = self.eps.insert(Ep::new(identity, N::Link::provider()));
         self.eps[id].inbox.set_owner(id);
         id
     }
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).
-    pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
+    pub fn set_source(&mut self, ep: u32, source: fi_addr_t) {
         let ep = &mut self.eps[ep];
         ep.has_source = true;
         ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);

@@ -2,16 +2,12 @@
 //! it waits if it came before a receive.
 use super::conn::Conn;
 use super::ep::Ep;
-use super::net::Net;
+use crate::net::Net;
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{self, About};
 use std::ops::Deref;
-
-/// Memory that unexpected messages in one inbox may take before reading from their
-/// senders stops, if the user says nothing else (FI_TCP_MAX_UNEXPECTED).
-pub(crate) const MAX_UNEXPECTED: usize = 256 << 20;
 
 /// Most bytes that are allocated for an unexpected message before any of it is here.
 const FIRST_ROOM: usize = 1 << 20;
@@ -110,7 +106,7 @@ impl Body {
 /// An unexpected message in the inbox: how much of it is here, and what is to be done with the
 /// rest of it and for its sender.
 #[derive(Debug)]
-pub(crate) struct Unreceived {
+pub struct Unreceived {
     pub(super) body: Body,
     /// What its [`Arrival`] had.
     pub(super) ack: bool,

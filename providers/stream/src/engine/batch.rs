@@ -9,9 +9,8 @@
 //! requests to read it do the same, among messages; and what a peer asks for with
 //! several requests that came together leaves together when all are understood.
 use super::Engine;
-use super::net::{LateVisits, LinkClock, Net};
 use super::tx::Finish;
-use crate::config::config;
+use crate::net::{LateVisits, LinkClock, Net};
 use ofi_provider::error::Result;
 use ofi_provider::sys::Timer;
 use ofi_provider::worker::{Worker, unharmed};
@@ -79,10 +78,10 @@ impl Batch {
         self.left.has_left(clock);
     }
 
-    /// Whether the batch has enough transfers or bytes (FI_TCP_STAGING_SBUF_SIZE) to be sent at
-    /// once.
-    pub(super) fn is_full(&self) -> bool {
-        self.count >= MAX_MESSAGES || self.bytes.len() >= config().batch
+    /// Whether the batch has enough transfers, or as many bytes as are `enough`
+    /// ([`StreamSettings::batch`](crate::settings::StreamSettings::batch)), to be sent at once.
+    pub(super) fn is_full(&self, enough: usize) -> bool {
+        self.count >= MAX_MESSAGES || self.bytes.len() >= enough
     }
 
     /// Adds a message of `len` bytes; returns the room to copy them to.
@@ -146,9 +145,11 @@ impl Batch {
 /// its own work, makes no call. Its thread is started when it is first needed
 /// and sleeps unless messages are held back.
 #[derive(Debug)]
-pub(crate) struct Courier<N: Net> {
+pub struct Courier<N: Net> {
     shared: Arc<Shared>,
     engine: Weak<Engine<N>>,
+    /// The name of the thread.
+    thread: &'static str,
     worker: Option<Worker>,
     /// The application's count of progress and batches when the next visit was ordered.
     seen: u64,
@@ -162,10 +163,11 @@ struct Shared {
 }
 
 impl<N: Net> Courier<N> {
-    pub(crate) fn new(engine: Weak<Engine<N>>) -> Result<Self> {
+    /// A courier for an engine, whose thread gets this name.
+    pub fn new(engine: Weak<Engine<N>>, thread: &'static str) -> Result<Self> {
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
-        Ok(Self { shared, engine, worker: None, seen: 0 })
+        Ok(Self { shared, engine, thread, worker: None, seen: 0 })
     }
 }
 
@@ -174,7 +176,7 @@ impl<N: Net> LateVisits for Courier<N> {
     fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
-            self.worker = Worker::start("ofi-tcp-late", move || shared.run(&engine)).ok();
+            self.worker = Worker::start(self.thread, move || shared.run(&engine)).ok();
         }
         if self.shared.order() {
             self.seen = done;
@@ -236,14 +238,14 @@ mod tests {
         batch.push_read(b"asks", 1).copy_from_slice(b"c");
         assert_eq!(batch.unsent(), b"headerabasksc");
         for count in 3..=MAX_MESSAGES {
-            assert!(!batch.is_full());
+            assert!(!batch.is_full(9000));
             if count % 2 == 0 {
                 batch.push_read(b"x", 0);
             } else {
                 batch.push(b"y", 0, Finish::INTERNAL);
             }
         }
-        assert!(batch.is_full());
+        assert!(batch.is_full(9000));
         let mut sent = 5;
         assert!(!batch.account(&mut sent));
         assert_eq!(batch.unsent()[..4], *b"raba");
@@ -251,7 +253,7 @@ mod tests {
         assert!(batch.account(&mut rest));
         assert_eq!((sent, rest), (0, 3));
         assert_eq!(batch.finished().count(), MAX_MESSAGES / 2);
-        assert!(batch.is_empty() && !batch.is_full());
+        assert!(batch.is_empty() && !batch.is_full(9000));
         // A batch that will never leave tells how many requests in it were never sent.
         batch.push_read(b"asks", 0);
         assert_eq!(batch.into_finishes().1, 1);

@@ -40,7 +40,7 @@ const STAY: Duration = Duration::from_secs(1);
 
 /// Counts a stranger's connection as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub struct Guest {
     source: IpAddr,
     /// When the connection was made; none while it is being made.
     connected: Option<Instant>,
@@ -86,10 +86,11 @@ impl Drop for Guest {
 
 /// Counts a listening socket as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Door;
+pub struct Door;
 
 impl Door {
-    pub(crate) fn open() -> Self {
+    /// Counts a listening socket that was opened.
+    pub fn open() -> Self {
         book().doors += 1;
         Self
     }
@@ -106,7 +107,7 @@ impl Drop for Door {
 const GREED: usize = 4;
 
 /// Whether a listener that has `own` strangers' connections has one too many.
-pub(crate) fn are_too_many(own: usize) -> bool {
+pub fn are_too_many(own: usize) -> bool {
     book().are_too_many(own, most())
 }
 

@@ -1,10 +1,9 @@
 //! Sending: from the application's calls and peers' requests to bytes for a socket.
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
-use super::net::{ByteLink, LateVisits, LinkPoller, Net};
 use super::zerocopy::Zerocopy;
 use super::{State, TOKEN_CONN};
-use crate::config::config;
+use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
 use crate::wire::{
     ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA, SEGMENT_LEN,
 };
@@ -262,7 +261,7 @@ impl Ep {
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
                 self.ledger.failed_unseen(finish.flags);
                 ofi_provider::log_sparsely!(
-                    &crate::info::TCP,
+                    self.provider,
                     WARN,
                     EP_DATA,
                     "an injected message was lost: {error}; its failure is reported nowhere else"
@@ -422,7 +421,7 @@ impl<N: Net> State<N> {
             {
                 return Err(Error::OPNOTSUPP);
             }
-            waits = tagged && conn.rendezvous && op.buf.len() > config().max_saved_size;
+            waits = tagged && conn.rendezvous && op.buf.len() > N::Link::settings().max_saved_size;
         }
         let leaves =
             if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
@@ -691,7 +690,7 @@ impl<N: Net> State<N> {
         let conn = &mut self.conns[conn_id];
         let more = flags & FI_MORE != 0;
         // The message that others were held back for takes them along.
-        let full = conn.batch.is_full() || (conn.batch.more && !more);
+        let full = conn.batch.is_full(N::Link::settings().batch) || (conn.batch.more && !more);
         conn.batch.more |= more;
         if leaves != Leaves::Together {
             conn.sent_in = self.turns;
@@ -804,7 +803,7 @@ impl<N: Net> State<N> {
     /// more. Returns whether anything was sent or the connection ended.
     pub(super) fn flush(&mut self, id: u32) -> bool {
         let mut moved = false;
-        if config().max_saved_size != usize::MAX {
+        if N::Link::settings().max_saved_size != usize::MAX {
             self.number_announcements(id);
         }
         loop {
@@ -981,7 +980,7 @@ impl<N: Net> State<N> {
     /// parsed, when that is done.
     fn answered(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        let enough = conn.batch.is_full() && conn.tx.is_empty();
+        let enough = conn.batch.is_full(N::Link::settings().batch) && conn.tx.is_empty();
         if self.hearing == id && !enough {
             conn.answers = true;
         } else {
@@ -1107,17 +1106,17 @@ impl<N: Net> State<N> {
 
 /// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
 #[inline]
-pub(super) fn trace(direction: &str, link: &impl ByteLink, header: &Header) {
-    if config().trace {
+pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &Header) {
+    if L::settings().trace {
         tell(direction, link, header);
     }
 }
 
 #[cold]
-fn tell(direction: &str, link: &impl ByteLink, header: &Header) {
+fn tell<L: ByteLink>(direction: &str, link: &L, header: &Header) {
     let peer = link.peer_addr().ok();
     let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
-    ofi_provider::log!(&crate::info::TCP, TRACE, EP_DATA, "{direction} {peer}: {header:?}");
+    ofi_provider::log!(L::provider(), TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }
 
 /// When a transfer is sent, relative to others on its connection.

@@ -10,9 +10,8 @@ use super::arrival::{Arrival, Body, Unreceived, room_behind, wants_ack};
 use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::net::{ByteLink, Net};
 use super::tx::{Finish, trace};
-use crate::config::config;
+use crate::net::{ByteLink, Net};
 use crate::wire::{Header, Malformed, Op, Parsed};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
@@ -127,9 +126,8 @@ impl Ep {
     }
 
     /// Whether as many unexpected messages of a peer are kept as the user's bound allows
-    /// (FI_TCP_MAX_SAVED).
-    pub(super) fn peer_is_over_bound(&self, peer: u32) -> bool {
-        let bound = config().max_saved;
+    /// (FI_TCP_MAX_SAVED), if there is one.
+    pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
         peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
     }
 }
@@ -470,7 +468,7 @@ impl<N: Net> State<N> {
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
         ofi_provider::log_sparsely!(
-            &crate::info::TCP,
+            N::Link::provider(),
             WARN,
             EP_DATA,
             "closing the connection to {}: {why}",
@@ -635,7 +633,7 @@ impl<N: Net> State<N> {
         written.inspect_err(|error| {
             let peer = self.conns[id].link.peer_addr().ok();
             ofi_provider::log_sparsely!(
-                &crate::info::TCP,
+                N::Link::provider(),
                 WARN,
                 EP_DATA,
                 "{} asked for memory it has no right to ({error}): {places:?}",
@@ -653,7 +651,7 @@ impl<N: Net> State<N> {
         }
         let peer = conn.link.peer_addr().ok();
         ofi_provider::log_sparsely!(
-            &crate::info::TCP,
+            N::Link::provider(),
             WARN,
             EP_DATA,
             "{} asked for memory of an endpoint that was opened without {}",
@@ -724,7 +722,7 @@ impl<N: Net> State<N> {
             && ep.inbox.is_shared()
             && ep.has_source
             && about.queue() == 0
-            && ep.inbox.collects(about.len, config().max_unexpected)?
+            && ep.inbox.collects(about.len, N::Link::settings().max_unexpected)?
         {
             conn.incoming =
                 Some(Incoming { about, target: Target::Collected(Vec::new()), done: 0 });
@@ -781,7 +779,7 @@ impl<N: Net> State<N> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         let here = about.len.min(behind.len());
-        if !has_room || ep.peer_is_over_bound(conn.peer) {
+        if !has_room || ep.peer_is_over_bound(conn.peer, N::Link::settings().max_saved) {
             let message = ep.keep(&about, Body::Blocking)?;
             conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
@@ -800,7 +798,7 @@ impl<N: Net> State<N> {
     /// have no connection any more.
     fn makes_room(&mut self, about: &Arrival) -> bool {
         loop {
-            if self.eps[about.ep].inbox.may_keep(about, config().max_unexpected) {
+            if self.eps[about.ep].inbox.may_keep(about, N::Link::settings().max_unexpected) {
                 return true;
             }
             if !self.drop_oldest_left(about.ep) {
@@ -860,7 +858,7 @@ impl<N: Net> State<N> {
         let target = match ep.take_posted(&about) {
             Some(recv) => Target::Posted(recv),
             None if ep.inbox.drops(&about) => Target::Discard,
-            None if ep.inbox.may_note(config().max_unexpected) => {
+            None if ep.inbox.may_note(N::Link::settings().max_unexpected) => {
                 let message = ep.keep(&about, Body::AtSender(header.op_data))?;
                 conn.at_sender.insert(header.op_data, (about.queue(), message));
                 return Ok(Begun::Taken(0));
@@ -963,10 +961,10 @@ impl<N: Net> State<N> {
             if inbox.kept_as(queue, number, blocks) != Some(true) {
                 continue;
             }
-            let max = config().max_saved.unwrap_or(usize::MAX);
+            let max = N::Link::settings().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
             let over = about.peer != NONE && inbox.kept_count(about.peer) > max;
-            if over || !inbox.may_keep(&about, config().max_unexpected) {
+            if over || !inbox.may_keep(&about, N::Link::settings().max_unexpected) {
                 self.crowded.push((id, serial));
                 continue;
             }
@@ -1047,16 +1045,20 @@ fn next_header<N: Net>(conn: &Conn<N>, bytes: &[u8]) -> Parsed<Option<(Header, u
 
 #[cfg(test)]
 mod tests {
-    use crate::net::{Engine, Sockets};
+    use crate::engine::Engine;
+    use crate::engine::sim::{Random, Rings, World};
     use ofi_provider::lock::Level;
     use ofi_provider::mr::MrTable;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
+    use std::time::Instant;
 
     #[test]
     fn the_room_for_reading_comes_back_when_its_user_panics() {
         let regions = Arc::new(MrTable::new(0));
-        let engine = Engine::new(Sockets::new().unwrap(), Level::Shared, false, regions).unwrap();
+        let world = World::new(Instant::now(), Random::new(1));
+        let net = Rings::new(&world, false);
+        let engine = Engine::new(net, Level::Shared, false, regions).unwrap();
         let mut state = engine.lock();
         let len = state.staging.len();
         assert!(len > 0);

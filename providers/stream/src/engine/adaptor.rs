@@ -1,7 +1,6 @@
 //! The engine as endpoints of the application's call it ([`ofi_provider::endpoint`]).
-use super::net::Net;
 use super::{Engine, Identity, Kind, State};
-use crate::sock::to_bytes;
+use crate::net::Net;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::{self, Addr};
@@ -134,7 +133,7 @@ impl<N: Net> RdmEngine for Engine<N> {
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(to_bytes(&self.lock().ep(ep).local()))
+        Ok(Addr::Ip(self.lock().ep(ep).local()).to_bytes())
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {

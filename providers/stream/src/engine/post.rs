@@ -2,8 +2,8 @@
 //! claim, discard, take back.
 use super::State;
 use super::arrival::{Arrival, Body, Unreceived};
-use super::net::Net;
 use super::rx::{Incoming, Target};
+use crate::net::Net;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;
 use ofi_provider::inbox::{Inbox, Meeting};

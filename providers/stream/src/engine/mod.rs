@@ -24,8 +24,6 @@ mod cm;
 mod conn;
 mod contexts;
 mod ep;
-#[allow(unsafe_code)]
-pub(crate) mod net;
 mod post;
 #[allow(unsafe_code)]
 mod rx;
@@ -34,20 +32,17 @@ mod together;
 mod tx;
 mod zerocopy;
 
-pub(crate) use arrival::MAX_UNEXPECTED;
-pub(crate) use batch::Courier;
-pub(crate) use cm::{
-    ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, cm_message, is_shortage,
-};
-pub(crate) use ep::{Identity, Kind, TargetOf};
+pub use batch::Courier;
+pub(crate) use cm::cm_message;
+pub use cm::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, is_shortage};
+pub use ep::{Identity, Kind, TargetOf};
 
 use crate::callers::Callers;
-use crate::config::config;
 use crate::guests::Door;
+use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
 use batch::Burst;
 use conn::Conn;
 use ep::Ep;
-use net::{ByteLink, LateVisits, LinkPoller, Net};
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -80,14 +75,14 @@ const FEW: u32 = 2;
 const LEFT_BEHIND: u32 = 16;
 
 /// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
-/// endpoint whose listener it is, the engine's timer ([`net::TIMER_TOKEN`]), or a caller
+/// endpoint whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
 /// ([`Callers`]).
 const TOKEN_CONN: u64 = 0;
 const TOKEN_LISTENER: u64 = 1 << 32;
 const TOKEN_CALLER: u64 = 3 << 32;
 
 /// A domain's engine.
-pub(crate) struct Engine<N: Net> {
+pub struct Engine<N: Net> {
     state: Lock<State<N>>,
     /// Readable when something happens that the engine waits for.
     wait_fd: RawFd,
@@ -119,7 +114,7 @@ fn live() -> MutexGuard<'static, Vec<Weak<dyn Live>>> {
 }
 
 /// Sends what is held back in any domain of this process, as far as links take it now.
-pub(crate) fn flush_all() {
+pub fn flush_all() {
     // In a forked child the lock of the list may be held for ever, by a thread that only the
     // parent has.
     let Ok(live) = LIVE.try_lock() else { return };
@@ -133,7 +128,7 @@ impl<N: Net> std::fmt::Debug for Engine<N> {
 }
 
 /// What the engine's lock guards.
-pub(crate) struct State<N: Net> {
+pub struct State<N: Net> {
     /// What the engine stands on.
     net: N,
     conns: Slab<Conn<N>>,
@@ -206,12 +201,7 @@ impl<N: Net> Engine<N> {
     /// A new engine on `net`, for a domain with these registered regions. `level` says whether the
     /// engine's lock is needed at all (it costs nothing if the application serializes its
     /// calls); without `threads` the engine starts no thread.
-    pub(crate) fn new(
-        net: N,
-        level: Level,
-        threads: bool,
-        regions: Arc<MrTable>,
-    ) -> Result<Arc<Self>> {
+    pub fn new(net: N, level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let wait_fd = net.wait_fd();
         let of_peers = regions.clone();
         let state = State {
@@ -220,7 +210,7 @@ impl<N: Net> Engine<N> {
             eps: Slab::default(),
             listeners: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
-            staging: vec![0; config().prefetch].into_boxed_slice(),
+            staging: vec![0; N::Link::settings().prefetch].into_boxed_slice(),
             packet: Box::new([0; size_of::<Packet>()]),
             starved: Vec::new(),
             crowded: Vec::new(),
@@ -255,7 +245,7 @@ impl<N: Net> Engine<N> {
         let flushes: Weak<Self> = Arc::downgrade(&engine);
         live.push(flushes);
         drop(live);
-        if threads && !matches!(level, Level::Serialized) && config().batch > 0 {
+        if threads && !matches!(level, Level::Serialized) && N::Link::settings().batch > 0 {
             let mut state = engine.lock();
             state.courier = Some(state.net.visits(Arc::downgrade(&engine))?);
         }
@@ -264,13 +254,13 @@ impl<N: Net> Engine<N> {
 
     /// Sends held messages from a thread of the library; false if another thread holds the
     /// engine's lock and so makes progress itself.
-    pub(crate) fn visited(&self) -> bool {
+    pub fn visited(&self) -> bool {
         self.state.visit(State::flush_forsaken).is_some()
     }
 
     /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not
     /// touch what both processes share: the connections, and what epoll watches.
-    pub(crate) fn is_copy(&self) -> bool {
+    pub fn is_copy(&self) -> bool {
         self.pid != std::process::id()
     }
 
@@ -292,7 +282,7 @@ impl<N: Net> Engine<N> {
 
     /// Takes the engine's lock, waiting for it if need be.
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_, State<N>> {
+    pub fn lock(&self) -> Guard<'_, State<N>> {
         self.state.lock()
     }
 }

@@ -1,11 +1,10 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
-use super::net::{ByteLink, Net};
 use super::rx::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::tx::{COPY_MAX, Finish, Outgoing, trace};
 use super::zerocopy::Zerocopy;
-use crate::config::config;
 use crate::guests::Guest;
+use crate::net::{ByteLink, Net};
 use crate::wire::{ByteOrder, Header, Knows};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
@@ -188,9 +187,9 @@ impl<N: Net> Conn<N> {
         self.stage = Stage::Connected;
         self.link.made();
         self.zerocopy = Zerocopy::new(&self.link);
-        self.hears_plain = self.order.is_native() && !config().trace && !buffers;
+        self.hears_plain = self.order.is_native() && !N::Link::settings().trace && !buffers;
         if self.hears_plain && self.zerocopy.is_none() && !by_ring {
-            let max = if self.rendezvous { config().max_saved_size } else { usize::MAX };
+            let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;
         }
     }
@@ -280,7 +279,7 @@ impl<N: Net> Conn<N> {
     /// and the batch is not full.
     #[inline]
     pub(super) fn answers_together(&self, len: usize) -> bool {
-        len <= COPY_MAX && self.is_clear() && !self.batch.is_full()
+        len <= COPY_MAX && self.is_clear() && !self.batch.is_full(N::Link::settings().batch)
     }
 
     /// Adds an answer to the batch ([`Conn::answers_together`]); returns the room for its `len`

@@ -7,9 +7,8 @@
 //! this way; headers are copied as ever.
 use super::State;
 use super::conn::Conn;
-use super::net::{ByteLink, Net, ZerocopyDone};
 use super::tx::Finish;
-use crate::config::config;
+use crate::net::{ByteLink, Net, ZerocopyDone};
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
 
@@ -50,8 +49,8 @@ pub(super) struct Zerocopy {
 impl Zerocopy {
     /// The state for a new connection; none if the user does not want zero-copy
     /// (FI_TCP_ZEROCOPY_SIZE) or the system does not have it.
-    pub(super) fn new(link: &impl ByteLink) -> Option<Box<Self>> {
-        let from = config().zerocopy_size;
+    pub(super) fn new<L: ByteLink>(link: &L) -> Option<Box<Self>> {
+        let from = L::settings().zerocopy_size;
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
         let new = || Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
         wanted.then(|| Box::new(new()))
@@ -193,7 +192,7 @@ impl<N: Net> State<N> {
                 // more than it spares.
                 zerocopy.from = usize::MAX;
                 ofi_provider::log!(
-                    &crate::info::TCP,
+                    N::Link::provider(),
                     INFO,
                     EP_DATA,
                     "the system copied what it need not: no more zero-copy on this connection"
