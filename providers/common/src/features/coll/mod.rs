@@ -527,7 +527,14 @@ impl Collectives {
         }
         drop(state);
         for group in groups.iter().filter(|group| self.is_among(from, &group.members)) {
-            self.broken(group, error);
+            if self.broken(group, error) {
+                // Who told us may end before it has told all: the news goes on to the members that
+                // this one exchanges messages with in barriers.
+                let notice = CollNotice { group: group.number, error: error.code(), joining: 0 };
+                for rank in group.member.neighbours() {
+                    self.notify(group.members[rank], &notice);
+                }
+            }
         }
         for run in runs.iter().filter(|run| self.is_among(from, &run.members)) {
             run.end(Err(error));
@@ -745,16 +752,18 @@ impl Collectives {
         }
     }
 
-    /// Breaks a group: all its operations fail, those under way and later ones.
-    fn broken(&self, group: &CollGroup, error: Error) {
+    /// Breaks a group: all its operations fail, those under way and later ones. False if it is
+    /// broken already.
+    fn broken(&self, group: &CollGroup, error: Error) -> bool {
         if lock(&group.state).broken.replace(error).is_some() {
-            return;
+            return false;
         }
         let of_group = |run: &&Arc<Run>| run.group == group.number;
         let runs: Vec<_> = lock(&self.state).runs.iter().filter(of_group).cloned().collect();
         for run in runs {
             run.end(Err(error));
         }
+        true
     }
 }
 

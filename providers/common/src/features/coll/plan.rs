@@ -10,6 +10,8 @@
 //! Bruck's for all-gather; pairwise exchange for all-to-all and reduce-scatter;
 //! for all-reduce recursive doubling of short and a ring of long vectors.
 
+use std::collections::BTreeSet;
+
 /// A range of bytes of the operation's area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bytes {
@@ -130,6 +132,11 @@ impl RankOf {
             .collect();
         all.reverse();
         all
+    }
+
+    /// The members to which this one sends in barriers, and from which it receives.
+    pub(super) fn neighbours(self) -> BTreeSet<usize> {
+        self.barrier().others().collect()
     }
 
     /// A barrier: no member goes on before all have come.
