@@ -16,6 +16,8 @@ unsafe extern "C" {
 
 /// Runs one input.
 pub fn run(provider: &'static Provider, script: &[u8], rxm: bool) {
+    // tcp has its entry points from then on.
+    tcp_fi::fi_prov_ini();
     PROVIDER.store((&raw const *provider).cast_mut(), Ordering::Relaxed);
     // SAFETY: the script is only read, and only as far as it goes.
     unsafe { ofi_fuzz_engine(script.as_ptr(), script.len(), c_int::from(rxm)) };
@@ -67,7 +69,7 @@ unsafe extern "C" fn fi_getinfo(
 ) -> c_int {
     // SAFETY: see above.
     unsafe {
-        let provider = &*tcp_fi::info::TCP.as_ptr();
+        let provider = &*tcp_fi::provider::TCP.as_ptr();
         provider.getinfo.unwrap()(version, node, service, flags, hints, info)
     }
 }
@@ -79,7 +81,7 @@ unsafe extern "C" fn fi_fabric(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    unsafe { (*tcp_fi::info::TCP.as_ptr()).fabric.unwrap()(attr, fabric, context) }
+    unsafe { (*tcp_fi::provider::TCP.as_ptr()).fabric.unwrap()(attr, fabric, context) }
 }
 
 #[unsafe(no_mangle)]

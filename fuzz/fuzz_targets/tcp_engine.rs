@@ -6,4 +6,4 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../engine/mod.rs"]
 mod engine;
 
-fuzz_target!(|script: &[u8]| engine::run(&tcp_fi::info::TCP, script, false));
+fuzz_target!(|script: &[u8]| engine::run(&tcp_fi::provider::TCP, script, false));

@@ -3,7 +3,6 @@
 //!
 //! A stranger gets no further than here without a well-formed request, holds one of a bounded
 //! number of places for half a minute at most, and no other part of the provider knows of it.
-use crate::engine::cm_message;
 use crate::guests::Guest;
 use crate::net::{ByteLink, LinkPoller};
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
@@ -273,7 +272,7 @@ impl<L: ByteLink> Caller<L> {
                 _ => CM_LEN - self.bytes.len(),
             };
             if want == 0 {
-                self.request = cm_message(&self.bytes)?;
+                self.request = CmMessage::first_in(&self.bytes)?;
                 let is_request = |message: &CmMessage| {
                     matches!(message.kind, CmType::Request | CmType::ContextRequest)
                 };

@@ -3,11 +3,9 @@
 //!
 //! The tcp provider has sockets there. An engine over anything else that keeps bytes in order is the
 //! same code, built for that type.
-use crate::engine::Engine;
 use crate::settings::StreamSettings;
 use core::time::Duration;
 use ofi_provider::buf::{IoVecs, Way};
-use ofi_provider::endpoint::EndpointAside;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Event, Interest};
@@ -162,6 +160,13 @@ pub trait LateVisits: Debug + Send {
     fn is_needed(&self, done: u64) -> bool;
 }
 
+/// What a visitor comes to: an engine, whatever it stands on.
+pub trait Visited: Send + Sync {
+    /// Sends held messages from a thread of the library; false if another thread holds the
+    /// engine's lock and so makes progress itself.
+    fn visited(&self) -> bool;
+}
+
 /// All that an engine stands on.
 pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// The links that connections run over.
@@ -173,7 +178,7 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// Who comes when the application makes no call.
     type Visits: LateVisits;
     /// What is kept of an endpoint of the application's beside the engine.
-    type Aside: EndpointAside<Engine<Self>> + Default;
+    type Aside;
 
     /// What watches the engine's links and listeners.
     fn poller(&self) -> &Self::Poller;
@@ -191,8 +196,8 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// The timer has expired, and does not expire again until it is set.
     fn clear_timer(&self);
 
-    /// Somebody to visit the engine ([`Engine::visited`]) when that is ordered.
-    fn visits(&self, engine: Weak<Engine<Self>>) -> Result<Self::Visits>;
+    /// Somebody to visit the engine ([`Visited::visited`]) when that is ordered.
+    fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits>;
 
     /// Begins a link to an address, from `local` if that names an address of its kind; with
     /// `keep_port` from that port as well. It goes on by itself.

@@ -596,6 +596,14 @@ pub struct CmMessage {
 }
 
 impl CmMessage {
+    /// The connection message at the start of `bytes`; `None` while only a part of it is there.
+    pub fn first_in(bytes: &[u8]) -> Parsed<Option<Self>> {
+        match Self::len_at(bytes)? {
+            Some(len) if bytes.len() >= len => Self::parse(&bytes[..len]).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// The bytes of a connection message; data beyond [`CM_DATA_MAX`] are cut, which is the
     /// caller's mistake. A request says all that we know, an answer only what the request said,
     /// too.

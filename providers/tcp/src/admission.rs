@@ -42,7 +42,7 @@ impl Admission {
     pub(crate) fn check(&self) -> Result {
         let Some(word) = &self.wrong else { return Ok(()) };
         ofi_provider::log!(
-            &crate::info::TCP,
+            &crate::provider::TCP,
             WARN,
             DOMAIN,
             "FI_TCP_PEERS: \"{word}\" is neither \"any\", \"av\", an address nor a network \
@@ -58,7 +58,7 @@ impl Admission {
         let admitted = open && self.wrong.is_none();
         if !admitted {
             ofi_provider::log_sparsely!(
-                &crate::info::TCP,
+                &crate::provider::TCP,
                 WARN,
                 EP_CTRL,
                 "refusing the connection of {source}: it is in none of the networks of FI_TCP_PEERS"

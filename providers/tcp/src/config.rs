@@ -1,6 +1,6 @@
 //! The provider's run-time parameters (fi_tcp(7)).
 use crate::admission::Admission;
-use crate::info::TCP;
+use crate::provider::TCP;
 use ofi_provider::param;
 use ofi_stream::settings::{MAX_UNEXPECTED, StreamSettings};
 use std::sync::OnceLock;

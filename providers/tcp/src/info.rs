@@ -1,17 +1,15 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)), and its entry point.
 use crate::domain::TcpFabric;
+use crate::provider::TCP;
 use ofi_provider::abi::*;
-use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
+use ofi_provider::api::Getinfo;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoQuery, InfoRef, IpProvider, Offer, PROV_VERSION,
-    ip_getinfo, usual_domain,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, IpProvider, Offer, ip_getinfo, usual_domain,
 };
 use ofi_provider::param;
-use ofi_provider::provider::Provider;
-use std::ffi::CString;
 use std::sync::OnceLock;
 
 /// What every endpoint of ours can do: the one place to add a capability to.
@@ -92,7 +90,7 @@ const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
 /// The parts of fi_getinfo's answer that users set by environment variables.
 #[derive(Clone, Debug)]
-struct Settings {
+pub(crate) struct Settings {
     tx_size: usize,
     rx_size: usize,
     max_inject: usize,
@@ -107,7 +105,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The settings of the environment, read once.
-    fn read() -> &'static Self {
+    pub(crate) fn read() -> &'static Self {
         static SETTINGS: OnceLock<Settings> = OnceLock::new();
         SETTINGS.get_or_init(|| {
             let default = Self::default();
@@ -285,36 +283,10 @@ fn report(line: &str) {
     ofi_provider::log!(&TCP, INFO, FABRIC, "{line}");
 }
 
-/// The provider, as the core knows it.
-pub static TCP: Provider = Provider::new(
-    c"tcp",
-    PROV_VERSION,
-    API_VERSION,
-    getinfo_entry::<TcpFabric>,
-    open_fabric::<TcpFabric>,
-)
-.with_cleanup(cleanup);
-
-/// Sends what is held back when the process ends: injected messages are complete for the
-/// application, which may end without a further call.
-extern "C" fn cleanup() {
-    // A panic must not leave a destructor of the process.
-    let _ = std::panic::catch_unwind(ofi_stream::engine::flush_all);
-}
-
-ofi_provider::plug_in!({
-    let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
-    let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
-    let prov = TCP.hand_out(name);
-    // Declares the parameters under the provider's name, so that fi_getparams lists them.
-    Settings::read();
-    crate::config::config();
-    prov
-});
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ofi_provider::info::API_VERSION;
     use ofi_provider::info::{alter, check, version};
 
     fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {

@@ -2,7 +2,7 @@
 //! wants that (FI_TCP_IO_URING) and the system lets us.
 use crate::aside::TcpAside;
 use crate::config::config;
-use crate::info::TCP;
+use crate::provider::TCP;
 use crate::ring::{Op, Ring};
 use crate::sock::Socket;
 use core::time::Duration;
@@ -12,7 +12,8 @@ use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Event, Interest, Timer};
 use ofi_stream::engine::{self, BACKLOG, CONNECT_TIMEOUT};
 use ofi_stream::net::{
-    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN, ZerocopyDone,
+    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN, Visited,
+    ZerocopyDone,
 };
 use ofi_stream::settings::StreamSettings;
 use std::net::SocketAddr;
@@ -95,7 +96,7 @@ impl Net for Sockets {
     type Link = Socket;
     type Listener = Socket;
     type Poller = Epoll;
-    type Visits = engine::Courier<Self>;
+    type Visits = engine::Courier;
     type Aside = TcpAside;
 
     #[inline(always)]
@@ -120,7 +121,7 @@ impl Net for Sockets {
         self.timer.set(Duration::ZERO);
     }
 
-    fn visits(&self, engine: Weak<Engine>) -> Result<Self::Visits> {
+    fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits> {
         engine::Courier::new(engine, "ofi-tcp-late")
     }
 

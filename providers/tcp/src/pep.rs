@@ -1,7 +1,7 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
-use crate::info::TCP;
 use crate::net::Request;
+use crate::provider::TCP;
 use crate::sock::{Socket, to_bytes};
 use core::ffi::c_int;
 use ofi_provider::addr;

@@ -1,5 +1,7 @@
 //! The engine as endpoints of the application's call it ([`ofi_provider::endpoint`]).
-use super::{Engine, Identity, Kind, State};
+use super::Engine;
+use super::ep::{Identity, Kind};
+use super::state::State;
 use crate::net::Net;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::fi_addr_t;
@@ -7,7 +9,7 @@ use ofi_provider::addr::{self, Addr};
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::{ContextPlace, Half};
-use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
+use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::Guard;
@@ -28,7 +30,10 @@ impl<N: Net> HearsNames for Engine<N> {
     }
 }
 
-impl<N: Net> RdmEngine for Engine<N> {
+impl<N: Net> RdmEngine for Engine<N>
+where
+    N::Aside: EndpointAside<Self> + Default,
+{
     type Identity = Identity;
     type Aside = N::Aside;
     type State = State<N>;

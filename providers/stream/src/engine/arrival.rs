@@ -1,11 +1,8 @@
 //! A message that arrives: what its header and its connection say of it, and the form in which
 //! it waits if it came before a receive.
-use super::conn::Conn;
-use super::ep::Ep;
-use crate::net::Net;
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
+use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header};
 use ofi_provider::buf::zeroed;
-use ofi_provider::error::{Error, Result};
+use ofi_provider::error::Result;
 use ofi_provider::inbox::{self, About};
 use std::ops::Deref;
 
@@ -38,38 +35,6 @@ impl Deref for Arrival {
     #[inline]
     fn deref(&self) -> &About {
         &self.about
-    }
-}
-
-impl Arrival {
-    /// What this header announces that came on connection `id`; -FI_EPROTO if that cannot be.
-    #[inline]
-    pub(super) fn new<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<Self> {
-        // A length that no buffer can have violates the protocol.
-        let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
-        if len > isize::MAX as usize {
-            return Err(Error::PROTO);
-        }
-        let tagged = matches!(header.op, Op::Tag | Op::TagRts);
-        let bare = header.op == Op::TaggedMsg;
-        let about = About {
-            tagged,
-            msg_tag: bare.then_some(header.tag),
-            collective: tagged && ep.inbox.takes_aside(header.tag),
-            tag: if bare { 0 } else { header.tag },
-            len,
-            cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
-            peer: conn.peer,
-        };
-        Ok(Self {
-            about,
-            ack: wants_ack(header),
-            number: conn.asked,
-            commit: header.flags & COMMIT_COMPLETE != 0,
-            ep: conn.ep,
-            conn: id,
-            serial: conn.serial,
-        })
     }
 }
 

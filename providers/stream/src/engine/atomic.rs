@@ -4,16 +4,16 @@
 //! at once and under its engine's lock, and answers how it went, with the former
 //! values if they are wanted. Answers come in the order of the requests, among
 //! those to reads. Only what was injected, and is complete with that, has none.
-use super::State;
 use super::arrival::Arrival;
-use super::rx::{Begun, Incoming, Target};
-use super::tx::{Body, Finish, Outgoing, Route, level};
+use super::incoming::{AtomicRequest, Begun, Incoming, Target};
+use super::state::State;
+use super::transfer::{Body, Finish, Outgoing, Route, level};
 use crate::net::{ByteLink, Net};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
-use ofi_provider::api::{AtomicOp, RemoteSegments};
+use ofi_provider::api::AtomicOp;
 use ofi_provider::atomic::{Kind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
@@ -23,16 +23,6 @@ use ofi_provider::reserved::ASIDE;
 /// Most bytes of fetched values in answers that wait for a peer, beyond which its connection
 /// ends. A peer that reads its answers never has as many.
 const MAX_FETCHED: usize = 64 << 20;
-
-/// A peer's atomic operation on our memory.
-#[derive(Debug)]
-pub(super) struct Request {
-    /// The operation, or the error to answer if it is not supported or not allowed.
-    operation: Result<Operation>,
-    places: RemoteSegments,
-    /// The operands, as far as they have arrived: for each as many bytes as `places` has.
-    pub(super) operands: Box<[u8]>,
-}
 
 impl<N: Net> State<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
@@ -150,7 +140,7 @@ impl<N: Net> State<N> {
         if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
             return Err(Error::NOBUFS);
         }
-        let mut request = Request { operation, places, operands: Box::default() };
+        let mut request = AtomicRequest { operation, places, operands: Box::default() };
         let here = about.len.min(behind.len());
         if here == about.len {
             self.carry_out(id, &about, &request, &behind[..here]);
@@ -168,7 +158,7 @@ impl<N: Net> State<N> {
         &mut self,
         id: u32,
         about: &Arrival,
-        request: &Request,
+        request: &AtomicRequest,
         operands: &[u8],
     ) {
         let places = &request.places;

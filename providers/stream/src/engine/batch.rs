@@ -4,18 +4,12 @@
 //! burst leave at once; those that the application sends right behind them,
 //! before it looks at a queue that has nothing for it, are written one behind the
 //! other and leave with one call: when enough of them are there, at the next
-//! progress, or, if the application does neither, when the [`Courier`] comes.
+//! progress, or, if the application does neither, when the [`Courier`](super::courier::Courier) comes.
 //! They are complete when they have left. Small writes to a peer's memory and
 //! requests to read it do the same, among messages; and what a peer asks for with
 //! several requests that came together leaves together when all are understood.
-use super::Engine;
-use super::tx::Finish;
-use crate::net::{LateVisits, LinkClock, Net};
-use ofi_provider::error::Result;
-use ofi_provider::sys::Timer;
-use ofi_provider::worker::{Worker, unharmed};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use super::transfer::Finish;
+use crate::net::LinkClock;
 use std::time::{Duration, Instant};
 
 /// Most messages in a batch.
@@ -23,9 +17,6 @@ const MAX_MESSAGES: usize = 16;
 
 /// Messages that follow each other within this time are a burst.
 const BURST: Duration = Duration::from_micros(20);
-
-/// How long a message is held back at most if the application makes no call.
-const PATIENCE: Duration = Duration::from_micros(500);
 
 /// A connection's batch: encoded transfers that are not sent, or only in part. They go before
 /// all that is queued in [`Conn::tx`](super::conn::Conn::tx).
@@ -138,92 +129,6 @@ impl Batch {
     /// The finishes of a batch that will never leave, and how many requests to read it has.
     pub(super) fn into_finishes(self) -> (Vec<Finish>, usize) {
         (self.finishes, self.reads)
-    }
-}
-
-/// Sees to it that what is held back leaves although the application, which has
-/// its own work, makes no call. Its thread is started when it is first needed
-/// and sleeps unless messages are held back.
-#[derive(Debug)]
-pub struct Courier<N: Net> {
-    shared: Arc<Shared>,
-    engine: Weak<Engine<N>>,
-    /// The name of the thread.
-    thread: &'static str,
-    worker: Option<Worker>,
-    /// The application's count of progress and batches when the next visit was ordered.
-    seen: u64,
-}
-
-#[derive(Debug)]
-struct Shared {
-    timer: Timer,
-    ordered: AtomicBool,
-    stop: AtomicBool,
-}
-
-impl<N: Net> Courier<N> {
-    /// A courier for an engine, whose thread gets this name.
-    pub fn new(engine: Weak<Engine<N>>, thread: &'static str) -> Result<Self> {
-        let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
-        Ok(Self { shared, engine, thread, worker: None, seen: 0 })
-    }
-}
-
-impl<N: Net> LateVisits for Courier<N> {
-    /// Orders a visit of the courier after [`PATIENCE`]; false if its thread cannot be started.
-    fn order(&mut self, done: u64) -> bool {
-        if self.worker.is_none() {
-            let (shared, engine) = (self.shared.clone(), self.engine.clone());
-            self.worker = Worker::start(self.thread, move || shared.run(&engine)).ok();
-        }
-        if self.shared.order() {
-            self.seen = done;
-        }
-        self.worker.is_some()
-    }
-
-    fn is_needed(&self, done: u64) -> bool {
-        self.seen == done
-    }
-}
-
-impl Shared {
-    /// Orders a visit if none is ordered; whether none was.
-    fn order(&self) -> bool {
-        let first = !self.ordered.swap(true, Ordering::Relaxed);
-        if first {
-            self.timer.set(PATIENCE);
-        }
-        first
-    }
-
-    fn run<N: Net>(&self, engine: &Weak<Engine<N>>) {
-        loop {
-            self.timer.wait();
-            if self.stop.load(Ordering::Acquire) {
-                return;
-            }
-            self.timer.set(Duration::ZERO);
-            self.ordered.store(false, Ordering::Relaxed);
-            let Some(engine) = engine.upgrade() else { return };
-            if unharmed(|| engine.visited()) == Some(false) {
-                // Another thread holds the engine's lock; in case it does not send what is held,
-                // we come again.
-                self.order();
-            }
-        }
-    }
-}
-
-impl<N: Net> Drop for Courier<N> {
-    fn drop(&mut self) {
-        let Some(worker) = &mut self.worker else { return };
-        worker.end(|| {
-            self.shared.stop.store(true, Ordering::Release);
-            self.shared.timer.set(Duration::from_nanos(1));
-        });
     }
 }
 

@@ -6,23 +6,15 @@
 //! here. Of a longer one only the start is, and the rest waits in its connection
 //! until the application says where it is to go; if it waits for a tag it is kept
 //! as any message that came before its receive.
-use super::State;
 use super::arrival::{Arrival, Body};
 use super::ep::Ep;
-use super::rx::{Begun, Incoming, Target};
+use super::incoming::{Begun, Incoming, Target};
+use super::state::State;
 use crate::net::Net;
-use crate::settings::MAX_UNEXPECTED;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{About, Recv};
-
-/// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start: what surely fits behind
-/// a header in the staging buffer.
-pub(super) const MAX_START: usize = 1024;
-
-/// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
-pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_UNEXPECTED / 4, MAX_START];
 
 impl Ep {
     /// All of a kept message is here: reports it, unless the endpoint waits for a tag that

@@ -6,8 +6,8 @@
 //! application, and their events go to the event queue.
 use super::conn::{Conn, Stage};
 use super::ep::{Ep, Kind};
-use super::tx::Outgoing;
-use super::{State, TOKEN_CONN, TOKEN_LISTENER};
+use super::state::{State, TOKEN_CONN, TOKEN_LISTENER};
+use super::transfer::Outgoing;
 use crate::callers::{self, Call, Caller, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
 use crate::net::{ByteLink, LinkListener, LinkPoller, Net};
@@ -89,14 +89,6 @@ impl<L: ByteLink> ofi_provider::api::Reject for Request<L> {
     fn reject(self, param: &[u8]) -> Result {
         self.link.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
         Ok(())
-    }
-}
-
-/// The connection message at the start of `bytes`; `None` while only a part of it is there.
-pub(crate) fn cm_message(bytes: &[u8]) -> Parsed<Option<CmMessage>> {
-    match CmMessage::len_at(bytes)? {
-        Some(len) if bytes.len() >= len => CmMessage::parse(&bytes[..len]).map(Some),
-        _ => Ok(None),
     }
 }
 

@@ -1,7 +1,8 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
-use super::rx::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
-use super::tx::{COPY_MAX, Finish, Outgoing, trace};
+use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
+use super::trace::trace;
+use super::transfer::{COPY_MAX, Finish, Outgoing};
 use super::zerocopy::Zerocopy;
 use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
@@ -316,5 +317,19 @@ impl<N: Net> Conn<N> {
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.tx.is_empty() && self.is_connected()
+    }
+
+    /// Whether a message of `len` bytes has to go through the queue for zero-copy: it is to be
+    /// sent without being copied, or follows one that is.
+    #[inline]
+    pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
+        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
+    }
+
+    /// Whether the system still uses memory that the application lent for messages on this
+    /// connection.
+    #[inline]
+    pub(super) fn is_lending(&self) -> bool {
+        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
     }
 }

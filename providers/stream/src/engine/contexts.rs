@@ -6,10 +6,10 @@
 //! other pair of a sender's and a receiver's context gets a connection of its own, on which
 //! messages go one way only. It is made like all others, from the sender to the receiver's
 //! listener; the request names both contexts, and the sender by its endpoint's address.
-use super::State;
 use super::conn::Conn;
 use super::ep::{Ep, Identity};
-use super::rx::{Incoming, Target};
+use super::incoming::{Incoming, Target};
+use super::state::State;
 use crate::net::{ByteLink, Net};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;

@@ -1,13 +1,10 @@
 //! The engine's side of an endpoint.
-use super::State;
 use super::arrival::Unreceived;
-use super::buffered::MAX_BUFFERED;
-use super::tx::Outgoing;
-use crate::net::{ByteLink, Net};
+use super::transfer::Outgoing;
+use crate::settings::MAX_UNEXPECTED;
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
-    fi_addr_t,
+    FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
@@ -29,6 +26,13 @@ use std::sync::Arc;
 /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is given back when less than this is
 /// left of it, in bytes.
 const MIN_MULTI_RECV: usize = 16384;
+
+/// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start: what surely fits behind
+/// a header in the staging buffer.
+pub(super) const MAX_START: usize = 1024;
+
+/// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
+pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_UNEXPECTED / 4, MAX_START];
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,61 +219,6 @@ impl Ep {
     /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
         self.peers.is_out_of_reach(self.av.as_deref(), peer)
-    }
-}
-
-impl<N: Net> State<N> {
-    /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
-    pub fn firewalled(&mut self, ep: u32) -> &mut bool {
-        &mut self.eps[ep].identity.firewalled
-    }
-
-    /// Adds an endpoint.
-    pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
-        let id = self.eps.insert(Ep::new(identity, N::Link::provider()));
-        self.eps[id].inbox.set_owner(id);
-        id
-    }
-
-    /// Sets what completions of receives report as their source (`OPT_SOURCE`).
-    pub fn set_source(&mut self, ep: u32, source: fi_addr_t) {
-        let ep = &mut self.eps[ep];
-        ep.has_source = true;
-        ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);
-    }
-
-    /// The endpoint with this number, to set it up or ask it.
-    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
-        &mut self.eps[id]
-    }
-
-    /// The address vector gave `addr` a name: the peer and the messages kept of it take the
-    /// name, and a call that waited for it is answered.
-    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
-        let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.inbox) {
-            if let Some(conn) = self.conns.get_mut(ep.peers[peer].conn) {
-                conn.guest = None;
-            }
-        }
-        self.admit_held(ep_id, addr);
-    }
-
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
-    pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
-        let Some(ep) = self.eps.get_mut(ep) else { return };
-        ep.peers.name_identified(name, id, &mut ep.inbox);
-    }
-
-    /// A name was removed from the address vector. The peer becomes a stranger; its connection
-    /// stays unless only known peers may call (FI_TCP_PEERS).
-    pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
-        let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        let peers = ep.peers.name_removed(name, &mut ep.inbox);
-        for &peer in &peers {
-            self.peer_left(ep_id, peer);
-        }
-        self.dismiss(ep_id, &peers);
     }
 }
 

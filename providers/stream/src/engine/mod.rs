@@ -23,39 +23,44 @@ mod buffered;
 mod cm;
 mod conn;
 mod contexts;
+mod courier;
+mod endpoints;
 mod ep;
+mod incoming;
 mod post;
+mod reclaim;
 #[allow(unsafe_code)]
 mod rx;
+mod state;
 mod together;
+mod trace;
+mod transfer;
 #[allow(unsafe_code)]
 mod tx;
 mod zerocopy;
 
-pub use batch::Courier;
-pub(crate) use cm::cm_message;
 pub use cm::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, is_shortage};
+pub use courier::Courier;
 pub use ep::{Identity, Kind, TargetOf};
+pub use state::State;
 
 use crate::callers::Callers;
-use crate::guests::Door;
-use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
+use crate::net::{ByteLink, LateVisits, LinkPoller, Net, Visited};
 use batch::Burst;
 use conn::Conn;
-use ep::Ep;
 use ofi_provider::courtesy::{self, Looks, Offer};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::{NONE, Slab};
-use ofi_provider::sys::{Event, Interest};
+use ofi_provider::sys::Interest;
+use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Instant;
-use tx::Packet;
+use transfer::Packet;
 
 /// Most connections on the hot list (`State::hot`). Only a single hot connection is read without
 /// asking epoll; from two on epoll is asked, so a longer list would gain nothing.
@@ -73,13 +78,6 @@ const FEW: u32 = 2;
 
 /// A connection leaves the hot list after others moved so many times while it did not.
 const LEFT_BEHIND: u32 = 16;
-
-/// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
-/// endpoint whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
-/// ([`Callers`]).
-const TOKEN_CONN: u64 = 0;
-const TOKEN_LISTENER: u64 = 1 << 32;
-const TOKEN_CALLER: u64 = 3 << 32;
 
 /// A domain's engine.
 pub struct Engine<N: Net> {
@@ -125,76 +123,6 @@ impl<N: Net> std::fmt::Debug for Engine<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Engine")
     }
-}
-
-/// What the engine's lock guards.
-pub struct State<N: Net> {
-    /// What the engine stands on.
-    net: N,
-    conns: Slab<Conn<N>>,
-    eps: Slab<Ep>,
-    /// Where peers call the endpoints, by the endpoints' numbers.
-    listeners: HashMap<u32, (N::Listener, Door)>,
-    /// Connections that moved lately; one alone is looked at in every turn.
-    hot: Vec<u32>,
-    /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
-    /// is lent ([`State::lend_staging`]).
-    staging: Box<[u8]>,
-    /// The buffer in which a header and a small message are put together that are sent at once.
-    packet: Box<Packet>,
-    /// Connections that wait for room in a completion queue, or for their peers to take
-    /// what waits for them.
-    starved: Vec<u32>,
-    /// Connections that a message without room blocks, with their serial numbers.
-    crowded: Vec<(u32, u64)>,
-    /// Connections with messages that are held back to leave together.
-    held: Vec<u32>,
-    /// The thread that sends held messages if the application makes no call. None if the
-    /// application serializes its calls or wants no thread of the library; then no message is
-    /// held back without FI_MORE.
-    courier: Option<N::Visits>,
-    /// Turns of progress since the engine was made.
-    turns: u64,
-    /// The value of `turns` when the courier last had to send held messages. If `turns` is still
-    /// the same, the application has not driven progress since, and a message held back now
-    /// would wait for the courier again.
-    forsaken: u64,
-    /// Batches that were sent from the application's thread, without the courier.
-    batches: u64,
-    /// Turns since any connection moved.
-    idle: u32,
-    /// How the application polls while nothing moves ([`courtesy`]).
-    looks: Looks,
-    /// Turns since epoll was asked, and how many may pass before it is asked again (`epoll_gap`,
-    /// 1 to [`MAX_EPOLL_GAP`]).
-    since_epoll: u32,
-    epoll_gap: u32,
-    events: Vec<Event>,
-    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
-    /// of epoll until the timer expires.
-    deaf: Vec<u32>,
-    /// When the timer of `net` expires; none if it is not set. It expires when refused connections
-    /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.
-    wakes: Option<Instant>,
-    /// Buffers for what is read from many connections at once, one for each read.
-    rooms: Vec<Box<[u8]>>,
-    /// The turn in which a message last left at once where many are sent to with one call, and
-    /// when that was (`left`).
-    left_in: u64,
-    left: Burst,
-    /// Accepted connections whose request is not complete yet.
-    callers: Callers<N::Link>,
-    /// Connections of peers that called and were in no address vector then, with the
-    /// connections' serial numbers, oldest first.
-    guests: VecDeque<(u32, u64)>,
-    /// The connection whose bytes are being parsed, or `NONE`: its answers are sent when that is
-    /// done.
-    hearing: u32,
-    /// Bytes of memory that answers and acknowledgements take which wait, on all connections,
-    /// for peers to read them.
-    owed: usize,
-    /// The domain's registered memory regions, which peers may read and write.
-    regions: Arc<MrTable>,
 }
 
 impl<N: Net> Engine<N> {
@@ -247,15 +175,10 @@ impl<N: Net> Engine<N> {
         drop(live);
         if threads && !matches!(level, Level::Serialized) && N::Link::settings().batch > 0 {
             let mut state = engine.lock();
-            state.courier = Some(state.net.visits(Arc::downgrade(&engine))?);
+            let visited: Weak<Self> = Arc::downgrade(&engine);
+            state.courier = Some(state.net.visits(visited)?);
         }
         Ok(engine)
-    }
-
-    /// Sends held messages from a thread of the library; false if another thread holds the
-    /// engine's lock and so makes progress itself.
-    pub fn visited(&self) -> bool {
-        self.state.visit(State::flush_forsaken).is_some()
     }
 
     /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not
@@ -284,6 +207,12 @@ impl<N: Net> Engine<N> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, State<N>> {
         self.state.lock()
+    }
+}
+
+impl<N: Net> Visited for Engine<N> {
+    fn visited(&self) -> bool {
+        self.state.visit(State::flush_forsaken).is_some()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Posting receives, and what else an application does with its inbox: look,
 //! claim, discard, take back.
-use super::State;
 use super::arrival::{Arrival, Body, Unreceived};
-use super::rx::{Incoming, Target};
+use super::incoming::{Incoming, Target};
+use super::state::State;
 use crate::net::Net;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;

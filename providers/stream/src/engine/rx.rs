@@ -5,17 +5,17 @@
 //! belongs. A message nobody waits for is kept, up to a bound; beyond it the
 //! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
-use super::State;
 use super::arrival::{Arrival, Body, Unreceived, room_behind, wants_ack};
-use super::atomic::Request;
 use super::conn::Conn;
 use super::ep::Ep;
-use super::tx::{Finish, trace};
+use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, Target};
+use super::state::State;
+use super::trace::trace;
 use crate::net::{ByteLink, Net};
-use crate::wire::{Header, Malformed, Op, Parsed};
+use crate::wire::{COMMIT_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
-use ofi_provider::buf::{IoVecs, RecvBuf, copied};
+use ofi_provider::buf::{IoVecs, copied};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::reserved::ONLY_TAG;
@@ -23,70 +23,42 @@ use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The rest of a message is read straight into its place if it has so many bytes or more.
-pub(super) const DIRECT_MIN: usize = 4096;
-
 /// Bytes from which on reading a message in two calls costs less than copying it.
 const LARGE: usize = 16 << 10;
-
-/// Bytes read beyond the end of a large message: enough for the next header.
-pub(super) const AHEAD_OF_LARGE: usize = 256;
 
 /// Most reads of one connection in one turn, so that others get theirs.
 const MAX_READS: usize = 8;
 
-/// Where the bytes of a message go.
-#[derive(Debug)]
-pub(super) enum Target {
-    /// To the buffer of a posted receive.
-    Posted(Recv),
-    /// To the unexpected message kept under this number.
-    Kept(u32),
-    /// Into this vector until the message is complete, and only then takes a receive
-    /// ([`collects`](ofi_provider::inbox::Inbox::collects)).
-    Collected(Vec<u8>),
-    /// To registered memory, for a peer's write.
-    Region(RemoteSegments),
-    /// To the operands of a peer's atomic operation, which is carried out when all are there.
-    Atomic(Box<Request>),
-    /// To the buffer of our own read of a peer's memory, or of our atomic operation.
-    Answer(RecvBuf, Finish),
-    /// Nowhere: they are read and dropped.
-    Discard,
-}
-
-/// A message of which bytes are still to come.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) about: Arrival,
-    pub(super) target: Target,
-    pub(super) done: usize,
-}
-
-/// The result of beginning what a header announces.
-pub(super) enum Begun {
-    /// The message has begun, and so many bytes behind the header belonged to it.
-    Taken(usize),
-    /// The message blocks its connection until a receive or room is there; nothing behind the
-    /// header was taken.
-    Blocked,
-    /// The message cannot begin for want of room in a completion queue, or of memory for
-    /// answers: the header is to be parsed again later.
-    Starved,
-    /// The header is to be parsed again when more of the message has come.
-    Short,
-    /// The connection has ended meanwhile.
-    Gone,
-}
-
-/// The result of one read.
-pub(super) enum Got {
-    /// The socket had nothing.
-    Nothing,
-    /// Bytes came, and there may be more.
-    More,
-    /// All bytes came that the socket had, or the connection has ended or is blocked.
-    Last,
+impl Arrival {
+    /// What this header announces that came on connection `id`; -FI_EPROTO if that cannot be.
+    #[inline]
+    pub(super) fn new<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<Self> {
+        // A length that no buffer can have violates the protocol.
+        let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
+        if len > isize::MAX as usize {
+            return Err(Error::PROTO);
+        }
+        let tagged = matches!(header.op, Op::Tag | Op::TagRts);
+        let bare = header.op == Op::TaggedMsg;
+        let about = About {
+            tagged,
+            msg_tag: bare.then_some(header.tag),
+            collective: tagged && ep.inbox.takes_aside(header.tag),
+            tag: if bare { 0 } else { header.tag },
+            len,
+            cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
+            peer: conn.peer,
+        };
+        Ok(Self {
+            about,
+            ack: wants_ack(header),
+            number: conn.asked,
+            commit: header.flags & COMMIT_COMPLETE != 0,
+            ep: conn.ep,
+            conn: id,
+            serial: conn.serial,
+        })
+    }
 }
 
 impl Ep {
@@ -1001,18 +973,6 @@ impl<N: Net> State<N> {
         for (queue, number) in kept.into_iter().chain(waiting) {
             ep.inbox.lose(queue, number, |kept| kept.body = Body::Lost, error);
         }
-    }
-}
-
-impl Incoming {
-    #[inline]
-    pub(super) fn left(&self) -> usize {
-        self.about.len - self.done
-    }
-
-    /// Whether the bytes are the answer to a read or an atomic operation of ours.
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self.target, Target::Answer(..))
     }
 }
 

@@ -5,9 +5,9 @@
 //! it takes. Small messages to whatever peers that follow each other closely
 //! leave together at the next progress, as those to one peer do without such calls (see
 //! [`batch`](super::batch)); all others are sent at once.
-use super::State;
-use super::rx::{DIRECT_MIN, Got};
-use super::tx::Leaves;
+use super::incoming::{DIRECT_MIN, Got};
+use super::state::State;
+use super::transfer::Leaves;
 use crate::net::{ByteLink, MAX_EACH, Net, Receiving, Sending};
 use ofi_provider::error::Error;
 

@@ -1,40 +1,27 @@
 //! Sending: from the application's calls and peers' requests to bytes for a socket.
 use super::conn::Conn;
 use super::ep::{Ep, Kind};
+use super::state::{State, TOKEN_CONN};
+use super::trace::trace;
+use super::transfer::{ACKED, Body, COPY_MAX, Finish, Leaves, Outgoing, Route, body_of, level};
 use super::zerocopy::Zerocopy;
-use super::{State, TOKEN_CONN};
 use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
-use crate::wire::{
-    ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA, SEGMENT_LEN,
-};
+use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, SEGMENT_LEN};
 use ofi_provider::abi::{
-    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
-    FI_MATCH_COMPLETE, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
-    FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE, fi_addr_t,
+    FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::api::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, Way, zeroed};
+use ofi_provider::buf::{IoVecs, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
-use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 
-/// Messages up to this size are copied behind their header, so that one plain
-/// send takes both; larger ones are gathered where they are.
-pub(super) const COPY_MAX: usize = 1024;
-
 /// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
 const SPECIAL: u64 = FI_MORE | FI_FENCE | FI_REMOTE_CQ_DATA | ACKED | ASIDE;
-
-/// Flags of an operation that is complete only when the peer acknowledges it.
-const ACKED: u64 =
-    FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
-
-/// Room for a header and a message that is copied behind it.
-pub(super) type Packet = [u8; 40 + COPY_MAX];
 
 /// Most answers and acknowledgements that may wait for a peer to read them, beside the transfers
 /// of our own (`tx_size`).
@@ -50,191 +37,11 @@ const FAIR_OWED: usize = 512 << 10;
 /// connections beyond [`FAIR_OWED`] are not read any more.
 const MAX_OWED: usize = 128 << 20;
 
-/// What to report, and where, when a transfer is complete: sent, or acknowledged by the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Finish {
-    pub(super) context: Context,
-    /// The flags of the completion entry: FI_SEND, FI_TAGGED, FI_RMA …
-    pub(super) flags: u64,
-    /// A successful completion writes an entry (FI_COMPLETION).
-    pub(super) report: bool,
-    /// Complete only when the peer acknowledges it.
-    pub(super) acked: bool,
-    /// The message's size in bytes, for the completion and for counters.
-    pub(super) len: usize,
-    /// The transfer is the provider's own, such as an acknowledgement: it is neither reported
-    /// nor counted as the application's.
-    pub(super) internal: bool,
-    /// Injected: its failure is not reported either (fi_msg(3)).
-    pub(super) inject: bool,
-    /// Acknowledged or not, the system may still be using the bytes of the message with this
-    /// number ([`Zerocopy::sent_for_ack`]).
-    pub(super) lent: u32,
-}
-
-impl Finish {
-    pub(super) const INTERNAL: Self = Self {
-        context: Context::NULL,
-        flags: 0,
-        report: false,
-        acked: false,
-        len: 0,
-        internal: true,
-        inject: false,
-        lent: 0,
-    };
-
-    #[inline]
-    fn entry(&self) -> Completion {
-        Completion::of(self.context, self.flags, self.len)
-    }
-}
-
-/// A message's bytes while it waits to be sent.
-#[derive(Debug)]
-pub(super) enum Body {
-    /// No bytes.
-    Empty,
-    /// In the application's buffer, which is lent until completion.
-    Lent(SendBuf),
-    /// In a copy, because the application has its buffer back (FI_INJECT).
-    Copied(Box<[u8]>),
-    /// In registered memory that a peer reads; how many bytes.
-    Region(RemoteSegments, usize),
-    /// No bytes, in a request: the buffer is where the answer goes.
-    Answer(RecvBuf),
-}
-
-impl Body {
-    fn len(&self) -> usize {
-        match self {
-            Self::Empty | Self::Answer(_) => 0,
-            Self::Lent(buf) => buf.len(),
-            Self::Copied(bytes) => bytes.len(),
-            Self::Region(_, len) => *len,
-        }
-    }
-}
-
-/// A message that is not sent yet, or not completely.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) header: Header,
-    /// The places in the receiver's memory, and the operands of an atomic
-    /// operation, ready for the wire.
-    pub(super) segments: Box<[u8]>,
-    pub(super) body: Body,
-    /// The encoded header, written when the message's turn comes; its length is 0 until then.
-    wire: [u8; 40],
-    wire_len: usize,
-    /// Bytes of header, places and body that are sent.
-    sent: usize,
-    /// The transfer waits until all before it are complete (FI_FENCE).
-    fence: bool,
-    pub(super) finish: Finish,
-}
-
 impl Outgoing {
-    pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
-        let segments = Box::default();
-        Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
-    }
-
-    /// Bytes of memory that an answer takes while it waits: a place in a queue that grows by
-    /// doubling, and a copy of its bytes. 0 for transfers of the application.
-    pub(super) fn owed(&self) -> usize {
-        let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
-        if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
-    }
-
-    /// Whether the transfer's bytes are in the memory region with this key.
-    fn reads(&self, key: u64) -> bool {
-        let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
-        matches!(&self.body, Body::Region(places, _) if named(places))
-    }
-
-    /// Copies what is not sent yet of an answer before the memory region that has its bytes is
-    /// closed. Returns how many bytes of memory that took; -FI_ENOBUFS if they were more than
-    /// `most`.
-    fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
-        let Body::Region(places, len) = &self.body else { return Ok(0) };
-        let len = *len;
-        if len > most {
-            return Err(Error::NOBUFS);
-        }
-        let mut bytes = zeroed(len)?;
-        let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
-        opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
-        self.body = Body::Copied(bytes);
-        Ok(len)
-    }
-
-    /// Whether the transfer is fenced (FI_FENCE) and has not begun to leave.
-    pub(super) fn is_fenced(&self) -> bool {
-        self.fence && self.wire_len == 0
-    }
-
-    /// Turns places written in our byte order into network order, for a peer whose byte order
-    /// differs. Nothing of the message is sent yet.
-    pub(super) fn turn_places(&mut self) {
-        if cfg!(target_endian = "little") && self.wire_len == 0 {
-            self.segments.chunks_exact_mut(8).for_each(<[u8]>::reverse);
-        }
-    }
-
-    fn total(&self) -> usize {
-        let body = if self.header.op == Op::TagRts { 0 } else { self.body.len() };
-        self.wire_len + self.segments.len() + body
-    }
-
     /// Whether the message's body is sent without being copied (MSG_ZEROCOPY).
     fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
         let lent = matches!(self.body, Body::Lent(_)) && self.header.op != Op::TagRts;
         lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
-    }
-
-    /// Whether the header and places are sent, so that the body is next.
-    fn is_at_body(&self) -> bool {
-        self.wire_len > 0 && self.sent >= self.wire_len + self.segments.len()
-    }
-
-    /// Appends what is not sent yet of header and places to a gather list.
-    fn gather_head(&self, list: &mut IoVecs) {
-        let header = self.sent.min(self.wire_len);
-        list.push_bytes(&self.wire[header..self.wire_len]);
-        let places = (self.sent - header).min(self.segments.len());
-        list.push_bytes(&self.segments[places..]);
-    }
-
-    /// Appends what is not sent yet of the message to a gather list. `opened` is the table of
-    /// memory regions, opened by the first message that needs it and kept open until the list is
-    /// sent.
-    fn gather<'r>(
-        &self,
-        list: &mut IoVecs,
-        regions: &'r MrTable,
-        opened: &mut Option<Opened<'r>>,
-    ) -> Result {
-        self.gather_head(list);
-        let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
-        if self.header.op == Op::TagRts {
-            // Only the announcement of a message that waits here is sent now.
-            return Ok(());
-        }
-        match &self.body {
-            Body::Empty | Body::Answer(_) => {}
-            Body::Lent(buf) => {
-                buf.gather(from, list);
-            }
-            Body::Copied(bytes) => {
-                list.push_bytes(&bytes[from..]);
-            }
-            Body::Region(places, len) => {
-                let opened = opened.get_or_insert_with(|| regions.open());
-                opened.append(places, FI_REMOTE_READ, from, len - from, list)?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -1101,83 +908,5 @@ impl<N: Net> State<N> {
                 None => outgoing.header.op = Op::Tag,
             }
         }
-    }
-}
-
-/// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
-#[inline]
-pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &Header) {
-    if L::settings().trace {
-        tell(direction, link, header);
-    }
-}
-
-#[cold]
-fn tell<L: ByteLink>(direction: &str, link: &L, header: &Header) {
-    let peer = link.peer_addr().ok();
-    let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
-    ofi_provider::log!(L::provider(), TRACE, EP_DATA, "{direction} {peer}: {header:?}");
-}
-
-/// When a transfer is sent, relative to others on its connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Leaves {
-    /// At once: nothing waits before it, and it does not follow others closely.
-    First,
-    /// At once: nothing waits before it, though others left just before.
-    Next,
-    /// In a batch, with transfers before it or that may follow.
-    Together,
-    /// From the connection's queue, when its turn comes.
-    InTurn,
-}
-
-/// Where a transfer is queued or sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Route {
-    /// On this connection.
-    Conn(u32),
-    /// With what waits for this peer until it is called again.
-    Later(u32),
-}
-
-/// The header flags of a transfer, and whether it is complete only when the
-/// peer acknowledges it.
-#[inline]
-pub(super) fn level(op_flags: u64) -> (u16, bool) {
-    let mut flags = 0;
-    if op_flags & FI_REMOTE_CQ_DATA != 0 {
-        flags |= REMOTE_CQ_DATA;
-    }
-    let acked = op_flags & ACKED != 0;
-    if acked {
-        let commit = op_flags & FI_COMMIT_COMPLETE != 0;
-        flags |= if commit { COMMIT_COMPLETE } else { DELIVERY_COMPLETE };
-    }
-    (flags, acked)
-}
-
-/// A message's bytes, copied if the application wants its buffer back at once.
-fn body_of(buf: &SendBuf, inject: bool) -> Body {
-    match buf.len() {
-        0 => Body::Empty,
-        _ if inject => Body::Copied(buf.to_boxed()),
-        _ => Body::Lent(buf.clone()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ofi_provider::api::RemoteSegment;
-
-    #[test]
-    fn places_written_before_the_peer_answered_get_its_byte_order() {
-        let places = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
-        let bytes = |order| Header::write_segments(order, &places);
-        let mut outgoing = Outgoing::new(Header::of(Op::ReadReq), Body::Empty, Finish::INTERNAL);
-        outgoing.segments = bytes(ByteOrder::Native);
-        outgoing.turn_places();
-        assert_eq!(outgoing.segments, bytes(ByteOrder::Network));
     }
 }

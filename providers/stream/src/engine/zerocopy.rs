@@ -5,16 +5,13 @@
 //! complete when the system says on the socket's error queue that it is done
 //! with every call that had a part of it. Only bytes the application lent go
 //! this way; headers are copied as ever.
-use super::State;
-use super::conn::Conn;
-use super::tx::Finish;
-use crate::net::{ByteLink, Net, ZerocopyDone};
-use ofi_provider::sys::Interest;
+use super::transfer::Finish;
+use crate::net::ByteLink;
 use std::collections::VecDeque;
 
 /// Calls in a row whose bytes the system copied after all, beyond which a connection gives up
 /// zero-copy. A few copies may have another reason, such as a packet capture.
-const MAX_COPIED: u32 = 16;
+pub(super) const MAX_COPIED: u32 = 16;
 
 /// A message that left, or is leaving, without being copied.
 #[derive(Debug)]
@@ -35,11 +32,11 @@ struct Leaving {
 #[derive(Debug)]
 pub(super) struct Zerocopy {
     /// Messages of fewer bytes are copied; usize::MAX once zero-copy was given up.
-    from: usize,
+    pub(super) from: usize,
     /// The number of the next call, as the system counts.
     next: u32,
     /// Calls in a row whose bytes were copied after all.
-    copied: u32,
+    pub(super) copied: u32,
     /// The last number that names a message.
     named: u32,
     /// Messages under way, in the order they left; only the last may have bytes left to send.
@@ -123,7 +120,7 @@ impl Zerocopy {
     }
 
     /// Notes that the system is done with calls `low` to `high`, which it may say in any order.
-    fn released(&mut self, low: u32, high: u32) {
+    pub(super) fn released(&mut self, low: u32, high: u32) {
         for message in &mut self.leaving {
             let of_it = (0..message.calls)
                 .map(|call| message.first.wrapping_add(call))
@@ -134,7 +131,7 @@ impl Zerocopy {
     }
 
     /// Takes out the oldest message if it is over.
-    fn take_finished(&mut self) -> Option<Finish> {
+    pub(super) fn take_finished(&mut self) -> Option<Finish> {
         let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
         self.leaving.pop_front_if(over)?.finish
     }
@@ -155,61 +152,6 @@ impl Zerocopy {
     /// ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Finish> + '_ {
         self.leaving.drain(..).filter_map(|message| message.finish)
-    }
-}
-
-impl<N: Net> Conn<N> {
-    /// Whether a message of `len` bytes has to go through the queue for zero-copy: it is to be
-    /// sent without being copied, or follows one that is.
-    #[inline]
-    pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
-        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
-    }
-
-    /// Whether the system still uses memory that the application lent for messages on this
-    /// connection.
-    #[inline]
-    pub(super) fn is_lending(&self) -> bool {
-        self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
-    }
-}
-
-impl<N: Net> State<N> {
-    /// Reads the system's notices on the socket's error queue, and completes the messages it is
-    /// done with. Returns whether there were any.
-    #[cold]
-    pub(super) fn reclaim(&mut self, id: u32) -> bool {
-        let mut moved = false;
-        let Some(conn) = self.conns.get_mut(id) else { return false };
-        let Some(zerocopy) = &mut conn.zerocopy else { return false };
-        while let Ok(ZerocopyDone { low, high, copied }) = conn.link.zerocopy_done() {
-            moved = true;
-            zerocopy.released(low, high);
-            let calls = high.wrapping_sub(low).saturating_add(1);
-            zerocopy.copied = if copied { zerocopy.copied.saturating_add(calls) } else { 0 };
-            if zerocopy.copied > MAX_COPIED && zerocopy.from != usize::MAX {
-                // The system copies anyway, as between processes of one host: zero-copy costs
-                // more than it spares.
-                zerocopy.from = usize::MAX;
-                ofi_provider::log!(
-                    N::Link::provider(),
-                    INFO,
-                    EP_DATA,
-                    "the system copied what it need not: no more zero-copy on this connection"
-                );
-            }
-        }
-        while let Some(finish) = zerocopy.take_finished() {
-            self.eps[conn.ep].finish_tx(&finish, Ok(()));
-        }
-        if zerocopy.is_busy() {
-            return moved;
-        }
-        if conn.interest == Interest::NONE {
-            self.watch(id);
-        }
-        self.lift_fence(id);
-        moved
     }
 }
 

@@ -14,6 +14,7 @@ mod rings;
 use super::arrival::Unreceived;
 use super::ep::{Identity, Kind, TargetOf};
 use super::{Engine, State};
+use crate::net::Visited;
 use crate::settings::StreamSettings;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE,
@@ -847,7 +848,7 @@ impl State<Rings> {
 impl super::conn::Conn<Rings> {
     /// Transfers of the application that are not complete.
     fn transfers(&self) -> usize {
-        let own = |finish: &super::tx::Finish| usize::from(!finish.internal);
+        let own = |finish: &super::transfer::Finish| usize::from(!finish.internal);
         let answer = match &self.incoming {
             Some(incoming) if incoming.is_answer() => 1,
             _ => 0,

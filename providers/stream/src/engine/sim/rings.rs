@@ -6,9 +6,9 @@
 //! one may overtake what is sent on another, but never what is sent on the same. Links are cut
 //! where the test wants that.
 use super::Random;
-use crate::engine::Engine;
 use crate::net::{
-    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, ZerocopyDone,
+    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
+    ZerocopyDone,
 };
 use crate::settings::StreamSettings;
 use ofi_provider::buf::{IoVecs, Way};
@@ -405,7 +405,7 @@ impl Net for Rings {
         self.world().watches[self.node].timer = None;
     }
 
-    fn visits(&self, _engine: Weak<Engine<Self>>) -> Result<RingVisits> {
+    fn visits(&self, _engine: Weak<dyn Visited>) -> Result<RingVisits> {
         Ok(RingVisits { net: self.clone(), seen: 0 })
     }
 

@@ -1,0 +1,97 @@
+//! The thread that sends what is held back when the application makes no call.
+use crate::net::{LateVisits, Visited};
+use ofi_provider::error::Result;
+use ofi_provider::sys::Timer;
+use ofi_provider::worker::{Worker, unharmed};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a message is held back at most if the application makes no call.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+/// Sees to it that what is held back leaves although the application, which has
+/// its own work, makes no call. Its thread is started when it is first needed
+/// and sleeps unless messages are held back.
+#[derive(Debug)]
+pub struct Courier {
+    shared: Arc<Shared>,
+    engine: Weak<dyn Visited>,
+    /// The name of the thread.
+    thread: &'static str,
+    worker: Option<Worker>,
+    /// The application's count of progress and batches when the next visit was ordered.
+    seen: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    timer: Timer,
+    ordered: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Courier {
+    /// A courier for an engine, whose thread gets this name.
+    pub fn new(engine: Weak<dyn Visited>, thread: &'static str) -> Result<Self> {
+        let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
+        Ok(Self { shared, engine, thread, worker: None, seen: 0 })
+    }
+}
+
+impl LateVisits for Courier {
+    /// Orders a visit of the courier after [`PATIENCE`]; false if its thread cannot be started.
+    fn order(&mut self, done: u64) -> bool {
+        if self.worker.is_none() {
+            let (shared, engine) = (self.shared.clone(), self.engine.clone());
+            self.worker = Worker::start(self.thread, move || shared.run(&engine)).ok();
+        }
+        if self.shared.order() {
+            self.seen = done;
+        }
+        self.worker.is_some()
+    }
+
+    fn is_needed(&self, done: u64) -> bool {
+        self.seen == done
+    }
+}
+
+impl Shared {
+    /// Orders a visit if none is ordered; whether none was.
+    fn order(&self) -> bool {
+        let first = !self.ordered.swap(true, Ordering::Relaxed);
+        if first {
+            self.timer.set(PATIENCE);
+        }
+        first
+    }
+
+    fn run(&self, engine: &Weak<dyn Visited>) {
+        loop {
+            self.timer.wait();
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.timer.set(Duration::ZERO);
+            self.ordered.store(false, Ordering::Relaxed);
+            let Some(engine) = engine.upgrade() else { return };
+            if unharmed(|| engine.visited()) == Some(false) {
+                // Another thread holds the engine's lock; in case it does not send what is held,
+                // we come again.
+                self.order();
+            }
+        }
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        let Some(worker) = &mut self.worker else { return };
+        worker.end(|| {
+            self.shared.stop.store(true, Ordering::Release);
+            self.shared.timer.set(Duration::from_nanos(1));
+        });
+    }
+}

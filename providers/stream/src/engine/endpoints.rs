@@ -1,0 +1,62 @@
+//! The engine's endpoints, and what they hear of their address vectors.
+use super::ep::{Ep, Identity};
+use super::state::State;
+use crate::net::{ByteLink, Net};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use ofi_provider::addr::Addr;
+use ofi_provider::slab::NONE;
+
+impl<N: Net> State<N> {
+    /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
+    pub fn firewalled(&mut self, ep: u32) -> &mut bool {
+        &mut self.eps[ep].identity.firewalled
+    }
+
+    /// Adds an endpoint.
+    pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
+        let id = self.eps.insert(Ep::new(identity, N::Link::provider()));
+        self.eps[id].inbox.set_owner(id);
+        id
+    }
+
+    /// Sets what completions of receives report as their source (`OPT_SOURCE`).
+    pub fn set_source(&mut self, ep: u32, source: fi_addr_t) {
+        let ep = &mut self.eps[ep];
+        ep.has_source = true;
+        ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);
+    }
+
+    /// The endpoint with this number, to set it up or ask it.
+    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
+        &mut self.eps[id]
+    }
+
+    /// The address vector gave `addr` a name: the peer and the messages kept of it take the
+    /// name, and a call that waited for it is answered.
+    pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
+        for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.inbox) {
+            if let Some(conn) = self.conns.get_mut(ep.peers[peer].conn) {
+                conn.guest = None;
+            }
+        }
+        self.admit_held(ep_id, addr);
+    }
+
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep) else { return };
+        ep.peers.name_identified(name, id, &mut ep.inbox);
+    }
+
+    /// A name was removed from the address vector. The peer becomes a stranger; its connection
+    /// stays unless only known peers may call (FI_TCP_PEERS).
+    pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
+        let Some(ep) = self.eps.get_mut(ep_id) else { return };
+        let peers = ep.peers.name_removed(name, &mut ep.inbox);
+        for &peer in &peers {
+            self.peer_left(ep_id, peer);
+        }
+        self.dismiss(ep_id, &peers);
+    }
+}

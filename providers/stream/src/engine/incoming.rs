@@ -1,0 +1,90 @@
+//! A message that is being received: where its bytes go, and how far it is.
+use super::arrival::Arrival;
+use super::transfer::Finish;
+use ofi_provider::api::RemoteSegments;
+use ofi_provider::atomic::Operation;
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::error::Result;
+use ofi_provider::inbox::Recv;
+
+/// The rest of a message is read straight into its place if it has so many bytes or more.
+pub(super) const DIRECT_MIN: usize = 4096;
+
+/// Bytes read beyond the end of a large message: enough for the next header.
+pub(super) const AHEAD_OF_LARGE: usize = 256;
+
+/// A peer's atomic operation on our memory.
+#[derive(Debug)]
+pub(super) struct AtomicRequest {
+    /// The operation, or the error to answer if it is not supported or not allowed.
+    pub(super) operation: Result<Operation>,
+    pub(super) places: RemoteSegments,
+    /// The operands, as far as they have arrived: for each as many bytes as `places` has.
+    pub(super) operands: Box<[u8]>,
+}
+
+/// Where the bytes of a message go.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// To the buffer of a posted receive.
+    Posted(Recv),
+    /// To the unexpected message kept under this number.
+    Kept(u32),
+    /// Into this vector until the message is complete, and only then takes a receive
+    /// ([`collects`](ofi_provider::inbox::Inbox::collects)).
+    Collected(Vec<u8>),
+    /// To registered memory, for a peer's write.
+    Region(RemoteSegments),
+    /// To the operands of a peer's atomic operation, which is carried out when all are there.
+    Atomic(Box<AtomicRequest>),
+    /// To the buffer of our own read of a peer's memory, or of our atomic operation.
+    Answer(RecvBuf, Finish),
+    /// Nowhere: they are read and dropped.
+    Discard,
+}
+
+/// A message of which bytes are still to come.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) about: Arrival,
+    pub(super) target: Target,
+    pub(super) done: usize,
+}
+
+/// The result of beginning what a header announces.
+pub(super) enum Begun {
+    /// The message has begun, and so many bytes behind the header belonged to it.
+    Taken(usize),
+    /// The message blocks its connection until a receive or room is there; nothing behind the
+    /// header was taken.
+    Blocked,
+    /// The message cannot begin for want of room in a completion queue, or of memory for
+    /// answers: the header is to be parsed again later.
+    Starved,
+    /// The header is to be parsed again when more of the message has come.
+    Short,
+    /// The connection has ended meanwhile.
+    Gone,
+}
+
+/// The result of one read.
+pub(super) enum Got {
+    /// The socket had nothing.
+    Nothing,
+    /// Bytes came, and there may be more.
+    More,
+    /// All bytes came that the socket had, or the connection has ended or is blocked.
+    Last,
+}
+
+impl Incoming {
+    #[inline]
+    pub(super) fn left(&self) -> usize {
+        self.about.len - self.done
+    }
+
+    /// Whether the bytes are the answer to a read or an atomic operation of ours.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self.target, Target::Answer(..))
+    }
+}

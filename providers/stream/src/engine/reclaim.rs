@@ -1,0 +1,44 @@
+//! Completing what left without being copied, when the system is done with it.
+use super::state::State;
+use super::zerocopy::MAX_COPIED;
+use crate::net::{ByteLink, Net, ZerocopyDone};
+use ofi_provider::sys::Interest;
+
+impl<N: Net> State<N> {
+    /// Reads the system's notices on the socket's error queue, and completes the messages it is
+    /// done with. Returns whether there were any.
+    #[cold]
+    pub(super) fn reclaim(&mut self, id: u32) -> bool {
+        let mut moved = false;
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let Some(zerocopy) = &mut conn.zerocopy else { return false };
+        while let Ok(ZerocopyDone { low, high, copied }) = conn.link.zerocopy_done() {
+            moved = true;
+            zerocopy.released(low, high);
+            let calls = high.wrapping_sub(low).saturating_add(1);
+            zerocopy.copied = if copied { zerocopy.copied.saturating_add(calls) } else { 0 };
+            if zerocopy.copied > MAX_COPIED && zerocopy.from != usize::MAX {
+                // The system copies anyway, as between processes of one host: zero-copy costs
+                // more than it spares.
+                zerocopy.from = usize::MAX;
+                ofi_provider::log!(
+                    N::Link::provider(),
+                    INFO,
+                    EP_DATA,
+                    "the system copied what it need not: no more zero-copy on this connection"
+                );
+            }
+        }
+        while let Some(finish) = zerocopy.take_finished() {
+            self.eps[conn.ep].finish_tx(&finish, Ok(()));
+        }
+        if zerocopy.is_busy() {
+            return moved;
+        }
+        if conn.interest == Interest::NONE {
+            self.watch(id);
+        }
+        self.lift_fence(id);
+        moved
+    }
+}

@@ -1,0 +1,92 @@
+//! All that an engine keeps under its lock.
+use super::batch::Burst;
+use super::conn::Conn;
+use super::ep::Ep;
+use super::transfer::Packet;
+use crate::callers::Callers;
+use crate::guests::Door;
+use crate::net::Net;
+use ofi_provider::courtesy::Looks;
+use ofi_provider::mr::MrTable;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::Event;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
+/// endpoint whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
+/// ([`Callers`]).
+pub(super) const TOKEN_CONN: u64 = 0;
+pub(super) const TOKEN_LISTENER: u64 = 1 << 32;
+pub(super) const TOKEN_CALLER: u64 = 3 << 32;
+
+/// What the engine's lock guards.
+pub struct State<N: Net> {
+    /// What the engine stands on.
+    pub(super) net: N,
+    pub(super) conns: Slab<Conn<N>>,
+    pub(super) eps: Slab<Ep>,
+    /// Where peers call the endpoints, by the endpoints' numbers.
+    pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
+    /// Connections that moved lately; one alone is looked at in every turn.
+    pub(super) hot: Vec<u32>,
+    /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
+    /// is lent ([`State::lend_staging`]).
+    pub(super) staging: Box<[u8]>,
+    /// The buffer in which a header and a small message are put together that are sent at once.
+    pub(super) packet: Box<Packet>,
+    /// Connections that wait for room in a completion queue, or for their peers to take
+    /// what waits for them.
+    pub(super) starved: Vec<u32>,
+    /// Connections that a message without room blocks, with their serial numbers.
+    pub(super) crowded: Vec<(u32, u64)>,
+    /// Connections with messages that are held back to leave together.
+    pub(super) held: Vec<u32>,
+    /// The thread that sends held messages if the application makes no call. None if the
+    /// application serializes its calls or wants no thread of the library; then no message is
+    /// held back without FI_MORE.
+    pub(super) courier: Option<N::Visits>,
+    /// Turns of progress since the engine was made.
+    pub(super) turns: u64,
+    /// The value of `turns` when the courier last had to send held messages. If `turns` is still
+    /// the same, the application has not driven progress since, and a message held back now
+    /// would wait for the courier again.
+    pub(super) forsaken: u64,
+    /// Batches that were sent from the application's thread, without the courier.
+    pub(super) batches: u64,
+    /// Turns since any connection moved.
+    pub(super) idle: u32,
+    /// How the application polls while nothing moves ([`courtesy`]).
+    pub(super) looks: Looks,
+    /// Turns since epoll was asked, and how many may pass before it is asked again (`epoll_gap`,
+    /// 1 to [`MAX_EPOLL_GAP`]).
+    pub(super) since_epoll: u32,
+    pub(super) epoll_gap: u32,
+    pub(super) events: Vec<Event>,
+    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
+    /// of epoll until the timer expires.
+    pub(super) deaf: Vec<u32>,
+    /// When the timer of `net` expires; none if it is not set. It expires when refused connections
+    /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.
+    pub(super) wakes: Option<Instant>,
+    /// Buffers for what is read from many connections at once, one for each read.
+    pub(super) rooms: Vec<Box<[u8]>>,
+    /// The turn in which a message last left at once where many are sent to with one call, and
+    /// when that was (`left`).
+    pub(super) left_in: u64,
+    pub(super) left: Burst,
+    /// Accepted connections whose request is not complete yet.
+    pub(super) callers: Callers<N::Link>,
+    /// Connections of peers that called and were in no address vector then, with the
+    /// connections' serial numbers, oldest first.
+    pub(super) guests: VecDeque<(u32, u64)>,
+    /// The connection whose bytes are being parsed, or `NONE`: its answers are sent when that is
+    /// done.
+    pub(super) hearing: u32,
+    /// Bytes of memory that answers and acknowledgements take which wait, on all connections,
+    /// for peers to read them.
+    pub(super) owed: usize,
+    /// The domain's registered memory regions, which peers may read and write.
+    pub(super) regions: Arc<MrTable>,
+}
