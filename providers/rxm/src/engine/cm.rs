@@ -4,6 +4,7 @@
 //! when both call at once, the one with the larger address wins. Transfers wait
 //! in the connection until it is made. A call that is refused by a peer that is
 //! calling itself is answered by that peer's call; if none comes, we call again.
+use super::common::{clock, process_id};
 use super::conn::{Conn, INDEX_BITS, Link, Token, Waiting, came_on, packet_id, process_of};
 use super::ep::Ep;
 use crate::provider::RXM;
@@ -13,7 +14,7 @@ use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
 use ofi_provider::core_provider::{Endpoint, Event};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How refused calls are tried again: 10 ms after the first time, and 1.28 s after the last.
 const RETRY: RetryRule =
@@ -22,7 +23,7 @@ const RETRY: RetryRule =
 impl Ep {
     /// Our number of a connection, as connection data have it.
     fn conn_id(&self, id: u32) -> u64 {
-        u64::from(std::process::id()) << 32 | self.source(id)
+        u64::from(process_id()) << 32 | self.source(id)
     }
 
     /// What the core reports as the source of what comes on a connection.
@@ -334,7 +335,7 @@ impl Ep {
         // In the version that either byte order understands.
         let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
         conn.own |= in_own;
-        let (link, refusals, now) = (conn.link, conn.retry.refusals(), Instant::now());
+        let (link, refusals, now) = (conn.link, conn.retry.refusals(), clock());
         let again = link == Link::Calling
             && match refused {
                 _ if in_own => conn.retry.refused_form(now, &RETRY),
@@ -360,7 +361,7 @@ impl Ep {
     }
 
     fn call_refused_again(&mut self) {
-        let now = Instant::now();
+        let now = clock();
         for id in std::mem::take(&mut self.refused) {
             let refused = |conn: &&mut Conn| conn.link == Link::Refused;
             let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
@@ -402,6 +403,10 @@ impl Ep {
         }
         if conn.stalled {
             self.stalled.retain(|stalled| *stalled != id);
+        }
+        #[cfg(test)]
+        if super::sim::planted() == Some(super::sim::Planted::LeakedConnection) {
+            self.peers.attach(conn.peer);
         }
         self.peers.detach(conn.peer, id);
         // After this the core uses no memory of the connection's transfers.

@@ -10,6 +10,29 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use std::sync::Arc;
+use std::time::Instant;
+
+/// The time; in a simulated world that of the world.
+#[inline]
+pub(super) fn clock() -> Instant {
+    #[cfg(test)]
+    return super::sim::now();
+    #[cfg(not(test))]
+    Instant::now()
+}
+
+/// The process, as peers tell it from others.
+pub(super) fn process_id() -> u32 {
+    #[cfg(test)]
+    if let Some(pid) = super::sim::pid() {
+        return pid;
+    }
+    std::process::id()
+}
+
+/// Fewest receive buffers of a connection whose sides count each other's. A packet that tells of
+/// more takes one itself: with fewer, each would be answered by another, without an end.
+const LEAST_COUNTED: usize = 4;
 
 /// What the endpoints of a domain have in common.
 #[derive(Debug)]
@@ -107,6 +130,7 @@ impl Common {
 
     /// Receive buffers of one endpoint, or of all that share them.
     pub(super) fn rx_buffers(&self, shared: bool) -> usize {
-        self.config.rx_buffers(shared)
+        let buffers = self.config.rx_buffers(shared);
+        if self.flow_control && !shared { buffers.max(LEAST_COUNTED) } else { buffers }
     }
 }

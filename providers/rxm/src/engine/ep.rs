@@ -1,5 +1,5 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
-use super::common::Common;
+use super::common::{Common, clock};
 use super::conn::{Conn, Link};
 use super::pending::{Body, Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, TxOp};
 use crate::provider::RXM;
@@ -167,7 +167,7 @@ impl Ep {
             rx_wanted: 0,
             since_look: 0,
             idle_turns: 0,
-            last_look: Instant::now(),
+            last_look: clock(),
             look_now: false,
             draining: false,
             wants_help: false,

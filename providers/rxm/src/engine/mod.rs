@@ -14,6 +14,8 @@ mod contexts;
 mod ep;
 mod pending;
 mod rx;
+#[cfg(test)]
+mod sim;
 mod turn;
 mod tx;
 

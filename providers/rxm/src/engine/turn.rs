@@ -1,4 +1,5 @@
 //! A turn of an endpoint's: what the core completed, connection events, what waits.
+use super::common::clock;
 use super::conn::{Conn, Link, came_on, names};
 use super::ep::Ep;
 use super::pending::Body;
@@ -8,7 +9,6 @@ use ofi_provider::core_provider::Entries;
 use ofi_provider::error::Error;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::slab::Slab;
-use std::time::Instant;
 
 /// Turns without a completion after which the time is looked at.
 const IDLE_TURNS: u32 = 16;
@@ -146,7 +146,7 @@ impl Ep {
     fn look_for_events(&mut self) {
         self.since_look = 0;
         if self.unready == 0 && !self.look_now {
-            let now = Instant::now();
+            let now = clock();
             if now.duration_since(self.last_look) < self.common.config.cm_interval {
                 return;
             }

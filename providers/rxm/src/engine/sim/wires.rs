@@ -1,0 +1,940 @@
+//! The core provider in a simulated world: connected endpoints over wires in memory.
+//!
+//! A wire keeps what is sent on it in order; what happens on different wires happens in any
+//! order. Nothing happens while the engine calls: the simulator moves one thing at a time.
+use super::{Planted, Random, planted};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use ofi_provider::abi::{
+    FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_SEND, FI_SHUTDOWN, FI_WRITE, fi_fabric_attr,
+    fi_info, fid_fabric,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::{
+    Announcer, Atomic, Bindings, Cm, Domain, DomainSettings, Endpoint, Fabric, Msg, PassiveEp,
+    ReadOp, RecvOp, Reject, RemoteSegments, Rma, RxAttr, SendOp, Tagged, WriteOp, open_fabric,
+    take_request,
+};
+use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::core_provider::OPT_SOURCE;
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::eq::{Eq, Event, EventError, FidPtr};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{Era, InfoRef, dup_raw, free_raw};
+use ofi_provider::mr::MrTable;
+use ofi_provider::progress::Progress;
+use ofi_provider::sys::Epoll;
+use ofi_provider::wait::Kind;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+std::thread_local! {
+    /// The world of the simulation that runs on this thread.
+    pub(super) static HERE: RefCell<Option<Arc<Mutex<World>>>> = const { RefCell::new(None) };
+}
+
+// What a test binary has in the place of libfabric.so: the calls by which the engine reaches its
+// core provider, which is the one of this module.
+
+/// The engine's domain is opened by the simulator, which asks for no infos.
+#[unsafe(no_mangle)]
+extern "C" fn fi_getinfo(
+    _: u32,
+    _: *const c_char,
+    _: *const c_char,
+    _: u64,
+    _: *const fi_info,
+    _: *mut *mut fi_info,
+) -> c_int {
+    Error::NODATA.to_ret()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fi_fabric(
+    attr: *mut fi_fabric_attr,
+    fabric: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: what the caller passes is as fi_fabric(3) has it.
+    unsafe { open_fabric::<WireFabric>(attr, fabric, context) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fi_freeinfo(info: *mut fi_info) {
+    // SAFETY: an info is the caller's, and made by the same functions.
+    unsafe { free_raw(info) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fi_dupinfo(info: *const fi_info) -> *mut fi_info {
+    // SAFETY: as above.
+    unsafe { dup_raw(info, Era::V1_3) }.map_or(std::ptr::null_mut(), |copy| copy.as_ptr())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fi_version() -> u32 {
+    ofi_provider::info::API_VERSION
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fi_log_enabled(_: *const c_void, _: c_int, _: c_int) -> c_int {
+    0
+}
+
+/// Nothing of what it is called with is looked at.
+#[unsafe(no_mangle)]
+extern "C" fn fi_log() {}
+
+#[unsafe(no_mangle)]
+extern "C" fn fi_param_define() -> c_int {
+    0
+}
+
+/// No parameter is set.
+#[unsafe(no_mangle)]
+extern "C" fn fi_param_get() -> c_int {
+    Error::NODATA.to_ret()
+}
+
+/// What a seed decides of the core provider.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WirePlan {
+    /// Transfers that are refused for want of room: one in so many; 0: none is.
+    pub(super) refusals: usize,
+    /// Transfers that wait in one direction of a wire.
+    pub(super) depth: usize,
+    /// Completions of transfers are reported late.
+    pub(super) late: bool,
+    /// A message that finds no receive ends the test: the engine counts receives.
+    pub(super) strict: bool,
+}
+
+/// A transfer that has not left.
+#[derive(Debug)]
+struct WirePost {
+    what: WireWork,
+    context: Context,
+    /// As the completion has them.
+    kind: u64,
+    report: bool,
+    delivered: bool,
+}
+
+#[derive(Debug)]
+enum WireWork {
+    Send(SendBuf),
+    Bytes(Box<[u8]>),
+    Write { buf: SendBuf, to: RemoteSegments, data: Option<u64> },
+    WriteBytes { bytes: Box<[u8]>, to: RemoteSegments, data: Option<u64> },
+    Read { buf: RecvBuf, from: RemoteSegments },
+}
+
+/// Where a transfer's completion stands.
+#[derive(Debug)]
+struct WireDone {
+    context: Context,
+    kind: u64,
+    report: bool,
+    result: Result,
+    /// What a read brings.
+    bytes: Option<(RecvBuf, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+struct Flying {
+    what: WireWork,
+    /// Completes when this has arrived.
+    owed: Option<WireDone>,
+}
+
+#[derive(Debug, Default)]
+struct WireLane {
+    posted: VecDeque<WirePost>,
+    flying: VecDeque<Flying>,
+    done: VecDeque<WireDone>,
+    /// Nothing follows what flies.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Wire {
+    /// Who called, and who accepted; none if that is closed, or has not accepted yet.
+    ports: [Option<usize>; 2],
+    made: bool,
+    /// Who called, whether that is still there or not, and whom.
+    caller: SocketAddr,
+    door: SocketAddr,
+    lanes: [WireLane; 2],
+}
+
+/// A connected endpoint.
+struct WirePort {
+    local: SocketAddr,
+    regions: Arc<MrTable>,
+    fid: FidPtr,
+    bindings: Option<Bindings>,
+    /// The shared receive context.
+    pool: Option<usize>,
+    source: u64,
+    posted: VecDeque<RecvOp>,
+    wire: Option<(usize, usize)>,
+    /// The application knows that it is connected.
+    up: bool,
+}
+
+/// What somebody is about to hear of a connection.
+#[derive(Debug)]
+enum WireNews {
+    Called { data: Vec<u8> },
+    Connected { data: Vec<u8> },
+    Failed { error: Error, data: Vec<u8> },
+}
+
+struct WireDoor {
+    at: SocketAddr,
+    announcer: Arc<Mutex<Announcer>>,
+}
+
+/// All there is.
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) plan: WirePlan,
+    /// Nothing is refused any more.
+    pub(super) prompt: bool,
+    ports: Vec<Option<WirePort>>,
+    pools: Vec<Option<VecDeque<RecvOp>>>,
+    doors: Vec<WireDoor>,
+    wires: Vec<Option<Wire>>,
+    /// News by wire and side, of which those of one end stay in order.
+    news: Vec<(usize, usize, WireNews)>,
+    next_port: u16,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Happening {
+    Leaves(usize, usize),
+    Arrives(usize, usize),
+    Told(usize, usize),
+    Ends(usize, usize),
+    News(usize),
+}
+
+/// Puts something in the first free place.
+fn place<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
+    match places.iter().position(Option::is_none) {
+        Some(at) => {
+            places[at] = Some(what);
+            at
+        }
+        None => {
+            places.push(Some(what));
+            places.len() - 1
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new(random: Random, plan: WirePlan) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            random,
+            plan,
+            prompt: false,
+            ports: Vec::new(),
+            pools: Vec::new(),
+            doors: Vec::new(),
+            wires: Vec::new(),
+            news: Vec::new(),
+            next_port: 20_000,
+        }))
+    }
+
+    /// What can happen now.
+    pub(super) fn happenings(&self) -> Vec<Happening> {
+        let mut all = Vec::new();
+        for (id, wire) in self.wires.iter().enumerate() {
+            let Some(wire) = wire.as_ref().filter(|wire| wire.made) else { continue };
+            for side in 0..2 {
+                let (out, other) = (&wire.lanes[side], &wire.lanes[1 - side]);
+                let up = |side: usize| self.port_of(wire, side).is_some_and(|port| port.up);
+                if up(side) && !out.posted.is_empty() {
+                    all.push(Happening::Leaves(id, side));
+                }
+                if self.can_arrive(wire, side) {
+                    all.push(Happening::Arrives(id, side));
+                }
+                let room = |done: &WireDone| {
+                    let bound = self.port_of(wire, side).and_then(|port| port.bindings.as_ref());
+                    bound.is_some_and(|bound| bound.ledger.tx.has_room(done.report))
+                };
+                if out.done.front().is_some_and(room) {
+                    all.push(Happening::Told(id, side));
+                }
+                if up(side) && other.closed && other.flying.is_empty() {
+                    all.push(Happening::Ends(id, side));
+                }
+            }
+        }
+        for (at, (wire, side, _)) in self.news.iter().enumerate() {
+            if !self.news[..at].iter().any(|(of, end, _)| (of, end) == (wire, side)) {
+                all.push(Happening::News(at));
+            }
+        }
+        all
+    }
+
+    /// One thing happens, if any can.
+    pub(super) fn something_happens(&mut self) -> bool {
+        let all = self.happenings();
+        if all.is_empty() {
+            return false;
+        }
+        match self.random.pick(&all) {
+            Happening::Leaves(wire, side) => self.leaves(wire, side),
+            Happening::Arrives(wire, side) => self.arrives(wire, side),
+            Happening::Told(..) if all.len() > 1 && self.plan.late && self.random.below(4) > 0 => {}
+            Happening::Told(wire, side) => self.told(wire, side),
+            Happening::Ends(wire, side) => self.ends(wire, side),
+            Happening::News(at) => {
+                let (wire, side, news) = self.news.remove(at);
+                self.heard(wire, side, news);
+            }
+        }
+        true
+    }
+
+    fn port_of(&self, wire: &Wire, side: usize) -> Option<&WirePort> {
+        wire.ports[side].and_then(|port| self.ports[port].as_ref())
+    }
+
+    fn can_arrive(&self, wire: &Wire, side: usize) -> bool {
+        let Some(first) = wire.lanes[side].flying.front() else { return false };
+        let Some(port) = self.port_of(wire, 1 - side) else { return true };
+        let Some(bound) = &port.bindings else { return false };
+        match &first.what {
+            WireWork::Bytes(_) | WireWork::Send(_) => {
+                let has_receive = match port.pool {
+                    Some(pool) => self.pools[pool].as_ref().is_some_and(|pool| !pool.is_empty()),
+                    None => !port.posted.is_empty(),
+                };
+                assert!(has_receive || !self.plan.strict, "a message finds no receive");
+                has_receive && bound.ledger.rx.has_room()
+            }
+            WireWork::Read { .. } => true,
+            _ => bound.ledger.rx.has_room(),
+        }
+    }
+
+    /// The oldest transfer that was posted leaves, and the rest of it is the wire's.
+    fn leaves(&mut self, wire: usize, side: usize) {
+        let Some(wire) = &mut self.wires[wire] else { return };
+        let lane = &mut wire.lanes[side];
+        let Some(WirePost { what, context, kind, report, delivered }) = lane.posted.pop_front()
+        else {
+            return;
+        };
+        let (what, late) = match what {
+            WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed()), delivered),
+            WireWork::Write { buf, to, data } => {
+                (WireWork::WriteBytes { bytes: buf.to_boxed(), to, data }, true)
+            }
+            what @ WireWork::Bytes(_) => (what, delivered),
+            what => (what, true),
+        };
+        let done = WireDone { context, kind, report, result: Ok(()), bytes: None };
+        let owed = if late {
+            Some(done)
+        } else {
+            lane.done.push_back(done);
+            None
+        };
+        lane.flying.push_back(Flying { what, owed });
+        let last = lane.flying.len() - 1;
+        if last > 0 && planted() == Some(Planted::SwappedMessages) {
+            lane.flying.swap(last, last - 1);
+        }
+    }
+
+    /// The oldest that flies is there.
+    fn arrives(&mut self, id: usize, side: usize) {
+        let Some(wire) = &mut self.wires[id] else { return };
+        let Some(Flying { what, owed }) = wire.lanes[side].flying.pop_front() else { return };
+        let port = wire.ports[1 - side].and_then(|port| self.ports[port].as_mut());
+        let Some(port) = port else {
+            // Nobody is there any more; the sender hears of it with the end of the wire.
+            wire.lanes[side]
+                .done
+                .extend(owed.map(|done| WireDone { result: Err(Error::CONNRESET), ..done }));
+            return;
+        };
+        let Some(bound) = &port.bindings else { return };
+        let mut result = Ok(());
+        let mut read = None;
+        match what {
+            WireWork::Bytes(mut bytes) => {
+                let posted = match port.pool {
+                    Some(pool) => self.pools[pool].as_mut().and_then(VecDeque::pop_front),
+                    None => port.posted.pop_front(),
+                };
+                let Some(recv) = posted else { return };
+                if bytes.len() > 100
+                    && planted() == Some(Planted::WrongByte)
+                    && let Some(last) = bytes.last_mut()
+                {
+                    *last ^= 1;
+                }
+                assert!(bytes.len() <= recv.buf.len(), "a message does not fit");
+                recv.buf.copy_from(0, &bytes);
+                let of = Completion {
+                    context: recv.context,
+                    flags: FI_MSG | FI_RECV,
+                    len: bytes.len(),
+                    buf: recv.buf.address(),
+                    data: 0,
+                    tag: 0,
+                    src: port.source,
+                };
+                bound.ledger.rx.succeeded(of, true);
+            }
+            WireWork::WriteBytes { bytes, to, data } => {
+                result = port.regions.open().check(&to, FI_REMOTE_WRITE);
+                if result.is_ok() {
+                    result = port.regions.open().write(&to, FI_REMOTE_WRITE, 0, &bytes);
+                    if let Some(data) = data {
+                        let kind = FI_REMOTE_WRITE | FI_RMA;
+                        bound.ledger.rx.peer_told(kind, bytes.len(), data, port.source);
+                    }
+                }
+            }
+            WireWork::Read { buf, from } => {
+                let mut bytes = vec![0; buf.len()];
+                result = port.regions.open().check(&from, FI_REMOTE_READ);
+                if result.is_ok() {
+                    result = port.regions.open().read(&from, FI_REMOTE_READ, 0, &mut bytes);
+                    read = Some((buf, bytes));
+                }
+            }
+            WireWork::Send(_) | WireWork::Write { .. } => unreachable!("it has not left"),
+        }
+        if let Some(done) = owed {
+            wire.lanes[side].done.push_back(WireDone { result, bytes: read, ..done });
+        }
+    }
+
+    /// A transfer's completion is reported.
+    fn told(&mut self, wire: usize, side: usize) {
+        let Some(wire) = &mut self.wires[wire] else { return };
+        let Some(done) = wire.lanes[side].done.pop_front() else { return };
+        let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_ref()) else {
+            return;
+        };
+        if let Some(bound) = &port.bindings {
+            report(bound, done);
+        }
+    }
+
+    /// An endpoint hears of the end of its connection: all that was under way on it ends.
+    fn ends(&mut self, id: usize, side: usize) {
+        let Some(wire) = &mut self.wires[id] else { return };
+        let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_mut()) else {
+            return;
+        };
+        let lane = &mut wire.lanes[side];
+        let posted = std::mem::take(&mut port.posted);
+        if let Some(bound) = &port.bindings {
+            for done in lane.take_all() {
+                report(bound, done);
+            }
+            for recv in posted {
+                let of = Completion::of(recv.context, FI_MSG | FI_RECV, 0);
+                bound.ledger.rx.failed(CompletionError::new(of, Error::CANCELED));
+            }
+            if let Some(eq) = &bound.eq {
+                let event = FI_SHUTDOWN as u32;
+                eq.write(Event::Cm { event, fid: port.fid, info: None, data: Vec::new() });
+            }
+        }
+        lane.closed = true;
+        (port.wire, port.up, wire.ports[side]) = (None, false, None);
+        self.forget_if_unused(id);
+    }
+
+    fn forget_if_unused(&mut self, id: usize) {
+        if let Some(wire) = &self.wires[id]
+            && wire.made
+            && wire.ports == [None; 2]
+        {
+            self.wires[id] = None;
+            self.news.retain(|(wire, _, _)| *wire != id);
+        }
+    }
+
+    fn heard(&mut self, id: usize, side: usize, news: WireNews) {
+        let Some(wire) = &mut self.wires[id] else { return };
+        match news {
+            WireNews::Called { data } => {
+                let door = self.doors.iter().find(|door| door.at == wire.door);
+                let Some(door) = door else {
+                    let (error, data) = (Error::CONNREFUSED, Vec::new());
+                    self.news.push((id, 0, WireNews::Failed { error, data }));
+                    return;
+                };
+                let mut from = wire.caller;
+                self.next_port = self.next_port.wrapping_add(1).max(20_000);
+                from.set_port(self.next_port);
+                let (at, from) = (Addr::Ip(door.at).to_bytes(), Addr::Ip(from).to_bytes());
+                let announcer = door.announcer.clone();
+                let ends = [Some(&*at), Some(&*from)];
+                let announcer = announcer.lock().unwrap();
+                announcer.announce(WireRequest { wire: id }, ends, data, |_| Ok(())).unwrap();
+            }
+            WireNews::Connected { data } => {
+                let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_mut()) else {
+                    return;
+                };
+                port.up = true;
+                if let Some(eq) = port.bindings.as_ref().and_then(|bound| bound.eq.as_ref()) {
+                    let event = FI_CONNECTED as u32;
+                    eq.write(Event::Cm { event, fid: port.fid, info: None, data });
+                }
+            }
+            WireNews::Failed { error, data } => {
+                if let Some(port) = wire.ports[0].and_then(|port| self.ports[port].as_mut()) {
+                    port.wire = None;
+                    let posted = std::mem::take(&mut port.posted);
+                    let bound = port.bindings.as_ref();
+                    for recv in posted {
+                        let of = Completion::of(recv.context, FI_MSG | FI_RECV, 0);
+                        let error = CompletionError::new(of, Error::CANCELED);
+                        bound.unwrap().ledger.rx.failed(error);
+                    }
+                    if let Some(eq) = bound.and_then(|bound| bound.eq.as_ref()) {
+                        eq.write(Event::Error(EventError {
+                            fid: port.fid,
+                            context: Context::NULL,
+                            data: 0,
+                            error,
+                            prov_errno: error.code(),
+                            err_data: data,
+                        }));
+                    }
+                }
+                self.wires[id] = None;
+                self.news.retain(|(wire, _, _)| *wire != id);
+            }
+        }
+    }
+
+    /// Cuts what connects two addresses; whether anything did.
+    pub(super) fn cut(&mut self, one: SocketAddr, other: SocketAddr) -> bool {
+        let mut any = false;
+        let wires: Vec<_> = (0..self.wires.len()).collect();
+        for id in wires {
+            let Some(wire) = self.wires[id].as_ref().filter(|wire| wire.made) else { continue };
+            let host = |side: usize| self.port_of(wire, side).map(|port| port.local.ip());
+            let ends = [host(0), host(1)];
+            let both = [Some(one.ip()), Some(other.ip())];
+            if ends != both && ends != [both[1], both[0]] {
+                continue;
+            }
+            any = true;
+            for side in 0..2 {
+                let flying =
+                    self.wires[id].as_ref().map_or(0, |wire| wire.lanes[side].flying.len());
+                let left = self.random.below(flying + 1);
+                let Some(wire) = &mut self.wires[id] else { continue };
+                let lane = &mut wire.lanes[side];
+                lane.closed = true;
+                for lost in lane.flying.split_off(left) {
+                    let reset = |done| WireDone { result: Err(Error::CONNRESET), ..done };
+                    lane.done.extend(lost.owed.map(reset));
+                }
+            }
+        }
+        any
+    }
+
+    /// Ports, receive contexts, listeners and wires that are left.
+    pub(super) fn left(&self) -> [usize; 4] {
+        [
+            self.ports.iter().flatten().count(),
+            self.pools.iter().flatten().count(),
+            self.doors.len(),
+            self.wires.iter().flatten().count(),
+        ]
+    }
+}
+
+impl WireLane {
+    /// All that has no completion yet, as failures but for what succeeded.
+    fn take_all(&mut self) -> Vec<WireDone> {
+        let lost = |context, kind, report| WireDone {
+            context,
+            kind,
+            report,
+            result: Err(Error::CONNRESET),
+            bytes: None,
+        };
+        let mut all: Vec<_> = self.done.drain(..).collect();
+        for flying in self.flying.iter_mut() {
+            let owed = flying.owed.take();
+            all.extend(owed.map(|done| lost(done.context, done.kind, done.report)));
+        }
+        all.extend(self.posted.drain(..).map(|post| lost(post.context, post.kind, post.report)));
+        all
+    }
+}
+
+fn report(bound: &Bindings, done: WireDone) {
+    let of = Completion::of(done.context, done.kind, 0);
+    match done.result {
+        Ok(()) => {
+            if let Some((buf, bytes)) = done.bytes {
+                buf.copy_from(0, &bytes);
+            }
+            bound.ledger.tx.succeeded(of, done.report);
+        }
+        Err(_) if !done.report => bound.ledger.tx.failed_unseen(done.kind),
+        Err(error) => bound.ledger.tx.failed(CompletionError::new(of, error)),
+    }
+}
+
+fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[derive(Debug)]
+struct WireFabric;
+
+fn here() -> Arc<Mutex<World>> {
+    HERE.with_borrow(|world| world.clone()).expect("a simulation runs on this thread")
+}
+
+impl Fabric for WireFabric {
+    type Domain = WireDomain;
+    type PassiveEp = WirePep;
+
+    fn open(_name: &CStr) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WireDomain> {
+        let settings = DomainSettings::new(info, true)?;
+        Ok(WireDomain { settings, still: Arc::new(Still::new()?) })
+    }
+
+    fn passive_ep(&self, info: InfoRef<'_>) -> Result<WirePep> {
+        let at = Addr::of_info(info)?.ip()?;
+        let announcer = Arc::new(Mutex::new(Announcer::new(info.to_owned()?)));
+        Ok(WirePep { world: here(), at, announcer, still: Arc::new(Still::new()?) })
+    }
+}
+
+/// Nothing happens by itself.
+struct Still(Epoll);
+
+impl Still {
+    fn new() -> Result<Self> {
+        Ok(Self(Epoll::new()?))
+    }
+}
+
+impl Progress for Still {
+    fn progress(&self) {}
+    fn wait_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+    fn activity(&self) -> u64 {
+        0
+    }
+}
+
+struct WireDomain {
+    settings: DomainSettings,
+    still: Arc<Still>,
+}
+
+impl Domain for WireDomain {
+    type Endpoint = WireEp;
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.still.clone()
+    }
+
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
+    }
+
+    fn blocking_opened(&self, _kind: Kind) -> Result {
+        Ok(())
+    }
+
+    fn endpoint(&self, info: InfoRef<'_>) -> Result<WireEp> {
+        let handle = info.handle();
+        let request = match handle.is_null() {
+            true => None,
+            false => Some(take_request::<WireRequest>(handle)?),
+        };
+        let world = here();
+        let port = WirePort {
+            local: Addr::of_info(info)?.ip()?,
+            regions: self.settings.regions.clone(),
+            fid: FidPtr(std::ptr::null_mut()),
+            bindings: None,
+            pool: None,
+            source: ofi_provider::abi::FI_ADDR_NOTAVAIL,
+            posted: VecDeque::new(),
+            wire: None,
+            up: false,
+        };
+        let id = place(&mut look(&world).ports, port);
+        let request = Mutex::new(request);
+        Ok(WireEp { world, id, shared: false, request })
+    }
+
+    fn srx_context(&self, _rx: RxAttr) -> Result<WireEp> {
+        let world = here();
+        let id = place(&mut look(&world).pools, VecDeque::new());
+        Ok(WireEp { world, id, shared: true, request: Mutex::default() })
+    }
+}
+
+/// Somebody calls.
+struct WireRequest {
+    wire: usize,
+}
+
+impl Reject for WireRequest {
+    fn reject(self, param: &[u8]) -> Result {
+        let news = WireNews::Failed { error: Error::CONNREFUSED, data: param.to_vec() };
+        look(&here()).news.push((self.wire, 0, news));
+        Ok(())
+    }
+}
+
+struct WirePep {
+    world: Arc<Mutex<World>>,
+    at: SocketAddr,
+    announcer: Arc<Mutex<Announcer>>,
+    still: Arc<Still>,
+}
+
+impl PassiveEp for WirePep {
+    type Request = WireRequest;
+
+    fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
+        self.announcer.lock().unwrap().listen(eq, fid);
+        let door = WireDoor { at: self.at, announcer: self.announcer.clone() };
+        look(&self.world).doors.push(door);
+        Ok(())
+    }
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.still.clone()
+    }
+
+    fn getname(&self) -> Result<Vec<u8>> {
+        Ok(Addr::Ip(self.at).to_bytes())
+    }
+
+    fn setname(&self, _addr: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    fn set_backlog(&self, _backlog: c_int) -> Result {
+        Ok(())
+    }
+
+    fn cm_data_size(&self) -> usize {
+        256
+    }
+
+    fn close(&self) {
+        self.announcer.lock().unwrap().close();
+        let mut world = look(&self.world);
+        world.doors.retain(|door| door.at != self.at);
+        // Who was not answered is hung up on.
+        let at = self.at;
+        let asking =
+            |wire: &Option<Wire>| wire.as_ref().is_some_and(|wire| !wire.made && wire.door == at);
+        for id in 0..world.wires.len() {
+            let told = |news: &(usize, usize, WireNews)| {
+                news.0 == id && !matches!(news.2, WireNews::Connected { .. })
+            };
+            if asking(&world.wires[id]) && !world.news.iter().any(told) {
+                let news = WireNews::Failed { error: Error::CONNREFUSED, data: Vec::new() };
+                world.news.push((id, 0, news));
+            }
+        }
+    }
+}
+
+/// An endpoint, or a shared receive context.
+struct WireEp {
+    world: Arc<Mutex<World>>,
+    id: usize,
+    shared: bool,
+    request: Mutex<Option<WireRequest>>,
+}
+
+impl WireEp {
+    fn with<R>(&self, work: impl FnOnce(&mut WirePort) -> R) -> R {
+        work(look(&self.world).ports[self.id].as_mut().expect("an endpoint is open until closed"))
+    }
+
+    fn post(&self, what: WireWork, context: Context, kind: u64, flags: u64) -> Result {
+        let mut world = look(&self.world);
+        let WirePlan { refusals, depth, .. } = world.plan;
+        let prompt = world.prompt;
+        let full = !prompt && world.random.one_in(refusals);
+        let port = world.ports[self.id].as_ref().expect("an endpoint is open until closed");
+        let Some((wire, side)) = port.wire.filter(|_| port.up) else { return Err(Error::NOTCONN) };
+        let report = flags & ofi_provider::abi::FI_COMPLETION != 0;
+        let room = port.bindings.as_ref().is_some_and(|bound| bound.ledger.tx.has_room(report));
+        let lane = &mut world.wires[wire].as_mut().expect("a wire has this end").lanes[side];
+        if full || lane.posted.len() >= depth || !room {
+            return Err(Error::AGAIN);
+        }
+        let what = match what {
+            WireWork::Send(buf) if flags & FI_INJECT != 0 => WireWork::Bytes(buf.to_boxed()),
+            what => what,
+        };
+        let delivered = flags & FI_DELIVERY_COMPLETE != 0;
+        lane.posted.push_back(WirePost { what, context, kind, report, delivered });
+        Ok(())
+    }
+}
+
+impl Endpoint for WireEp {
+    fn opened(&self, fid: FidPtr) {
+        if !self.shared {
+            self.with(|port| port.fid = fid);
+        }
+    }
+
+    fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
+        if !self.shared {
+            self.with(|port| {
+                port.bindings = Some(bindings.clone());
+                port.pool = srx.map(|srx| srx.id);
+            });
+        }
+        Ok(())
+    }
+
+    fn cancel(&self, _context: Context, _aside: bool) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    fn getopt(&self, _name: c_int, _value: &mut [u8]) -> Result<usize> {
+        Err(Error::NOPROTOOPT)
+    }
+
+    fn setopt(&self, name: c_int, value: &[u8]) -> Result {
+        if name != OPT_SOURCE {
+            return Err(Error::NOPROTOOPT);
+        }
+        let bytes = value.try_into().map_err(|_| Error::INVAL)?;
+        self.with(|port| port.source = u64::from_ne_bytes(bytes));
+        Ok(())
+    }
+
+    fn close(&self) {
+        let world = &mut *look(&self.world);
+        if self.shared {
+            world.pools[self.id] = None;
+            return;
+        }
+        let Some(mut port) = world.ports[self.id].take() else { return };
+        let mut left = Vec::new();
+        if let Some((id, side)) = port.wire
+            && let Some(wire) = &mut world.wires[id]
+        {
+            let lane = &mut wire.lanes[side];
+            left = lane.take_all();
+            lane.closed = true;
+            wire.ports[side] = None;
+            world.forget_if_unused(id);
+        }
+        if let Some(bound) = &mut port.bindings {
+            // Nothing is reported, but all is accounted for.
+            bound.ledger.tx.mute();
+            for done in left {
+                bound.ledger.tx.failed_unseen(done.kind);
+            }
+            bound.ledger.tx.close();
+            bound.ledger.rx.dropped(port.posted.len());
+            if port.pool.is_none() {
+                bound.ledger.rx.close();
+            }
+        }
+        // A request that it was opened for and did not answer.
+        if let Some(request) = self.request.lock().unwrap().take() {
+            let news = WireNews::Failed { error: Error::CONNREFUSED, data: Vec::new() };
+            world.news.push((request.wire, 0, news));
+        }
+    }
+}
+
+impl Msg for WireEp {
+    fn send(&self, op: SendOp) -> Result {
+        self.post(WireWork::Send(op.buf), op.context, FI_SEND | FI_MSG, op.flags)
+    }
+
+    fn recv(&self, op: RecvOp) -> Result {
+        if self.shared {
+            let mut world = look(&self.world);
+            world.pools[self.id].as_mut().expect("a context is open until closed").push_back(op);
+        } else {
+            self.with(|port| port.posted.push_back(op));
+        }
+        Ok(())
+    }
+}
+
+impl Tagged for WireEp {}
+
+impl Rma for WireEp {
+    fn read(&self, op: ReadOp) -> Result {
+        let what = WireWork::Read { buf: op.buf, from: op.remote };
+        self.post(what, op.context, FI_READ | FI_RMA, op.flags)
+    }
+
+    fn write(&self, op: WriteOp) -> Result {
+        let data = (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data);
+        let what = WireWork::Write { buf: op.buf, to: op.remote, data };
+        self.post(what, op.context, FI_WRITE | FI_RMA, op.flags)
+    }
+}
+
+impl Atomic for WireEp {}
+
+impl Cm for WireEp {
+    fn connect(&self, addr: Option<&[u8]>, param: &[u8]) -> Result {
+        let door = Addr::from_bytes(addr.ok_or(Error::INVAL)?)?.ip()?;
+        let world = &mut *look(&self.world);
+        let caller = world.ports[self.id].as_ref().map_or(door, |port| port.local);
+        let (ports, lanes) = ([Some(self.id), None], Default::default());
+        let wire = Wire { ports, made: false, caller, door, lanes };
+        let id = place(&mut world.wires, wire);
+        world.news.push((id, 1, WireNews::Called { data: param.to_vec() }));
+        let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");
+        port.wire = Some((id, 0));
+        Ok(())
+    }
+
+    fn accept(&self, param: &[u8]) -> Result {
+        let request = self.request.lock().unwrap().take().ok_or(Error::INVAL)?;
+        let world = &mut *look(&self.world);
+        let wire = world.wires[request.wire].as_mut().expect("a caller waits");
+        (wire.ports[1], wire.made) = (Some(self.id), true);
+        let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");
+        port.wire = Some((request.wire, 1));
+        world.news.push((request.wire, 1, WireNews::Connected { data: Vec::new() }));
+        world.news.push((request.wire, 0, WireNews::Connected { data: param.to_vec() }));
+        Ok(())
+    }
+}
