@@ -175,3 +175,33 @@ fn unsafe_is_where_the_architecture_says_and_nowhere_else() {
         assert_eq!(said.get(name).copied(), Some(&*unsafe_of(root)), "unsafe code of {name}");
     }
 }
+
+#[test]
+fn files_that_the_architecture_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src", "capi", "providers", "tools", "docs", "model", "tests"] {
+        files.extend(all_files(&root.join(folder)));
+    }
+    let named = read("ARCHITECTURE.md");
+    let named = named.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
+    for name in named {
+        let end = format!("/{name}");
+        let there = files.iter().any(|path| path.to_str().is_some_and(|path| path.ends_with(&end)));
+        assert!(there, "ARCHITECTURE.md names {name}");
+    }
+}
+
+/// All files below a folder, but for what a build has put there.
+fn all_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            found.push(path);
+        } else if !path.ends_with("target") {
+            found.extend(all_files(&path));
+        }
+    }
+    found
+}
