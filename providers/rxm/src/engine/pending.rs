@@ -233,7 +233,15 @@ pub(super) enum Todo {
     /// The message was announced; its receiver fetches it, or says where to.
     Announced(Message),
     /// To write an announced message to its receiver.
-    Deliver { buf: SendBuf, to: RemoteSegments, next: usize, written: usize, header: Header },
+    Deliver {
+        buf: SendBuf,
+        to: RemoteSegments,
+        next: usize,
+        written: usize,
+        header: Header,
+        /// How its writes complete: FI_DELIVERY_COMPLETE or nothing.
+        level: u64,
+    },
     /// To read remote memory.
     Read { buf: RecvBuf, from: RemoteSegments },
     /// To write remote memory.

@@ -585,10 +585,12 @@ impl Ep {
         let op = &mut self.ops[id];
         let Todo::Announced(message) = &op.todo else { return false };
         let buf = message.buf.clone();
+        let delivers = message.deliver && self.common.core_delivers;
+        let level = if delivers { FI_DELIVERY_COMPLETE } else { 0 };
         if !to.total().is_ok_and(|total| total <= buf.len()) {
             return false;
         }
-        op.todo = Todo::Deliver { buf, to, next: 0, written: 0, header: *header };
+        op.todo = Todo::Deliver { buf, to, next: 0, written: 0, header: *header, level };
         if self.is_ready_for_urgent(conn) {
             match self.advance(id) {
                 Ok(()) => return true,
@@ -615,8 +617,10 @@ impl Ep {
         let common = self.common.clone();
         loop {
             let op = &mut self.ops[id];
-            let Todo::Deliver { buf, to, next, written, header } = &op.todo else { return Ok(()) };
-            let (next, written, header) = (*next, *written, *header);
+            let Todo::Deliver { buf, to, next, written, header, level } = &op.todo else {
+                return Ok(());
+            };
+            let (next, written, header, level) = (*next, *written, *header, *level);
             let Some(place) = to.as_slice().get(next).copied() else {
                 if op.outstanding == 0 {
                     self.delivered(id, &header);
@@ -630,7 +634,7 @@ impl Ep {
             }
             let Some(link) = &self.conns[op.conn].ep else { return Err(Error::NOTCONN) };
             let token = Token::Deliver(id).to_u64();
-            link.write(&part, &regions, &[place], 0, 0, token)?;
+            link.write(&part, &regions, &[place], 0, level, token)?;
             let op = &mut self.ops[id];
             op.regions.append(&mut regions);
             op.outstanding += 1;

@@ -314,6 +314,7 @@ impl Sim {
             refusals: random.pick(&[0, 4, 20]),
             depth: config.msg_tx_size,
             late: random.one_in(3),
+            acknowledges: random.one_in(3),
             strict: plan.counted && config.use_srx != Some(true),
         };
         NANOS.set(0);
@@ -670,12 +671,15 @@ impl Sim {
         let told = kind == 0 && self.random.one_in(4) && len > 0;
         let amount = self.random.next();
         let nodes = self.plan.nodes;
+        let inject_size = self.plan.inject_size.min(self.config.eager_limit);
         let Some(of) = &self.nodes[node] else { return };
         let mut state = of.engine.lock();
         let ep = state.ep(of.ep);
         match kind {
             0 => {
                 let bytes = payload(id, len);
+                let inject = len <= inject_size && amount.is_multiple_of(3);
+                flags |= if inject { FI_INJECT } else { 0 };
                 flags |= if told { FI_REMOTE_CQ_DATA } else { 0 };
                 flags |= if amount.is_multiple_of(4) { FI_DELIVERY_COMPLETE } else { 0 };
                 // SAFETY: as for a message's bytes.
@@ -690,6 +694,10 @@ impl Sim {
                         self.oracle.tells(node, to, data);
                     }
                     let deed = Deed::Write { to };
+                    let mut bytes = bytes;
+                    if inject {
+                        bytes.fill(0xee);
+                    }
                     self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
                 }
             }
@@ -951,7 +959,7 @@ fn planted_faults_are_found() {
         (Planted::SecondCompletion, &["completes twice"]),
         (Planted::SwappedMessages, &["got message", "passed over", "Protocol error"]),
         (Planted::LeakedConnection, &["connections"]),
-        (Planted::WrongByte, &["the bytes of message"]),
+        (Planted::WrongByte, &["the bytes of message", "added at"]),
     ] {
         let (seed, text) = found(fault);
         eprintln!("{fault:?}: seed {seed}: {}", text.lines().next().unwrap_or(""));
@@ -970,6 +978,40 @@ fn the_late_end_of_a_request_ends_no_other_transfer() {
         });
         sim.world().plan.late = true;
         sim.run();
+        HERE.set(None);
+    }
+}
+
+/// A message that its sender writes counts as delivered when it is there, not when it has left.
+#[test]
+fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
+    for seed in 0..30 {
+        let mut sim = Sim::with(seed, |plan, config| {
+            (plan.nodes, plan.strangers, plan.counted) = (2, 0, false);
+            (config.rndv_write, config.eager_limit, config.sar_limit) = (true, 256, 0);
+        });
+        sim.world().plan.acknowledges = false;
+        let (receive, message, len) = (0, 1, 5000);
+        sim.post(1, receive, true, (FI_ADDR_UNSPEC, None), (0, u64::MAX >> 1), (len, false));
+        let bytes = payload(message, len);
+        // SAFETY: the oracle keeps the bytes.
+        let buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), len) }.unwrap();
+        let (dest, tag) = (sim.oracle.name(0, 1).unwrap(), tag_of(message, 0));
+        let (context, flags) =
+            (Context((message + 1) as *mut _), FI_COMPLETION | FI_DELIVERY_COMPLETE);
+        let op = SendOp { buf, dest, context, data: 0, tag, flags };
+        let of = sim.nodes[0].as_ref().unwrap();
+        of.engine.lock().ep(of.ep).send(op, true).unwrap();
+        let deed = Deed::Send { to: 1, tagged: true, tag, len, acked: false, taken: false };
+        sim.oracle.took(0, deed, bytes, Box::default(), true, false);
+        while !sim.oracle.ops[message].over {
+            sim.world().something_happens();
+            (0..20).for_each(|turn| sim.turn(turn % 2));
+            sim.read(0, usize::MAX);
+        }
+        assert!(sim.oracle.ops[receive].buf[..] == payload(message, len)[..], "seed {seed}");
+        sim.settle();
+        (0..2).for_each(|node| sim.end(node));
         HERE.set(None);
     }
 }

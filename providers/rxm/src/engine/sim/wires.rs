@@ -108,6 +108,8 @@ pub(super) struct WirePlan {
     pub(super) depth: usize,
     /// Completions of transfers are reported late.
     pub(super) late: bool,
+    /// A write completes only when it has arrived, whether it asks for that or not.
+    pub(super) acknowledges: bool,
     /// A message that finds no receive ends the test: the engine counts receives.
     pub(super) strict: bool,
 }
@@ -330,6 +332,7 @@ impl World {
 
     /// The oldest transfer that was posted leaves, and the rest of it is the wire's.
     fn leaves(&mut self, wire: usize, side: usize) {
+        let acknowledges = self.plan.acknowledges;
         let Some(wire) = &mut self.wires[wire] else { return };
         let lane = &mut wire.lanes[side];
         let Some(WirePost { what, context, kind, report, delivered }) = lane.posted.pop_front()
@@ -339,7 +342,8 @@ impl World {
         let (what, late) = match what {
             WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed()), delivered),
             WireWork::Write { buf, to, data } => {
-                (WireWork::WriteBytes { bytes: buf.to_boxed(), to, data }, true)
+                let late = delivered || acknowledges;
+                (WireWork::WriteBytes { bytes: buf.to_boxed(), to, data }, late)
             }
             what @ WireWork::Bytes(_) => (what, delivered),
             what => (what, true),
@@ -533,7 +537,23 @@ impl World {
         let mut any = false;
         let wires: Vec<_> = (0..self.wires.len()).collect();
         for id in wires {
-            let Some(wire) = self.wires[id].as_ref().filter(|wire| wire.made) else { continue };
+            let Some(wire) = self.wires[id].as_ref() else { continue };
+            let hosts = [one.ip(), other.ip()];
+            if !wire.made {
+                // A call that has not arrived is lost.
+                let ends = [wire.caller.ip(), wire.door.ip()];
+                let called = |news: &&mut (usize, usize, WireNews)| {
+                    news.0 == id && matches!(news.2, WireNews::Called { .. })
+                };
+                if (ends == hosts || ends == [hosts[1], hosts[0]])
+                    && let Some(news) = self.news.iter_mut().find(called)
+                {
+                    let (error, data) = (Error::TIMEDOUT, Vec::new());
+                    *news = (id, 0, WireNews::Failed { error, data });
+                    any = true;
+                }
+                continue;
+            }
             let host = |side: usize| self.port_of(wire, side).map(|port| port.local.ip());
             let ends = [host(0), host(1)];
             let both = [Some(one.ip()), Some(other.ip())];
@@ -885,12 +905,19 @@ impl Msg for WireEp {
     }
 
     fn recv(&self, op: RecvOp) -> Result {
-        if self.shared {
-            let mut world = look(&self.world);
-            world.pools[self.id].as_mut().expect("a context is open until closed").push_back(op);
+        let world = &mut *look(&self.world);
+        let WirePlan { refusals, strict, .. } = world.plan;
+        let queue = if self.shared {
+            world.pools[self.id].as_mut().expect("a context is open until closed")
         } else {
-            self.with(|port| port.posted.push_back(op));
+            &mut world.ports[self.id].as_mut().expect("an endpoint is open until closed").posted
+        };
+        // Without the first nothing could come, and where receives are counted each is promised.
+        let may_refuse = !world.prompt && !strict && !queue.is_empty();
+        if may_refuse && world.random.one_in(refusals * 4) {
+            return Err(Error::AGAIN);
         }
+        queue.push_back(op);
         Ok(())
     }
 }
