@@ -19,7 +19,7 @@ struct party {
 
 static uint64_t CAPS = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
 
-static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, "0"); }
+static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, NULL); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->own; e++)

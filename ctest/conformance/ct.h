@@ -481,12 +481,41 @@ static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
 	OK(fi_enable(c->ep));
 	return ct_getname(&c->ep->fid);
 }
-/* RDM endpoint of this process at a port of its own, with the event queue that base has, or one of its own. */
+/* A port that stays its endpoint's while that ends and begins again: below those that the kernel gives to connections. */
+static inline const char *ct_lasting_port(void)
+{
+	static char service[8];
+	static int last;
+	unsigned low = 32768;
+	FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+
+	if (range) {
+		if (fscanf(range, "%u", &low) != 1 || low < 4096)
+			low = 32768;
+		fclose(range);
+	}
+	for (int tries = 0; tries < 5000; tries++) {
+		struct sockaddr_in a = { .sin_family = AF_INET };
+		int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), taken;
+
+		if (!last)
+			last = getpid() * 64;
+		a.sin_port = htons(2048 + last++ % (low - 2048));
+		taken = bind(s, (void *)&a, sizeof a);
+		close(s);
+		if (!taken) {
+			snprintf(service, sizeof service, "%d", ntohs(a.sin_port));
+			return service;
+		}
+	}
+	FAIL("no free port below %u", low);
+}
+/* RDM endpoint of this process at that port, or one that lasts, with the event queue that base has, or one of its own. */
 static inline struct ct_name ct_open_at(struct ct *c, struct ct *base, const struct ct_opt *o, const char *service)
 {
 	memset(c, 0, sizeof *c);
 	c->o = *o;
-	c->info = ct_getinfo(&c->o, ct_node(&c->o), service, FI_SOURCE);
+	c->info = ct_getinfo(&c->o, ct_node(&c->o), service ? service : ct_lasting_port(), FI_SOURCE);
 	ct_open_in(c, base);
 	if (!base)
 		ct_open_eq(c);

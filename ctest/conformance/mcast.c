@@ -14,7 +14,7 @@ struct party {
 
 static const struct ct_opt usual = { .caps = FI_MSG | FI_TAGGED | FI_MULTICAST | FI_SOURCE, .cq_size = 128 };
 
-static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, "0"); }
+static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, NULL); }
 static void turn(struct party *p)
 {
 	for (int e = 0; e < p->n; e++)
@@ -638,7 +638,7 @@ static void again_and_again(int rank)
 	struct party p = { .n = 0 };
 	struct ct_name theirs, mine;
 	struct fid_mc *mc;
-	char service[16] = "0";
+	char service[16] = "";
 	unsigned char out, in;
 
 	if (rank == 0) {
@@ -682,7 +682,7 @@ static void again_and_again(int rank)
 			static char more[64][8];
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			p.name[p.n++] = mine = ct_open_at(&p.c[0], NULL, &usual, service);
+			p.name[p.n++] = mine = ct_open_at(&p.c[0], NULL, &usual, *service ? service : NULL);
 			CHECK(write(told[1], &mine, sizeof mine) == sizeof mine);
 			p.addr[0][0] = ct_insert(&p.c[0], &theirs);
 			POST(&p.c[0], fi_recv(p.c[0].ep, &in, 1, NULL, FI_ADDR_UNSPEC, CTX(200)));
