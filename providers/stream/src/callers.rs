@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::settings::StreamSettings;
     use crate::wire::Knows;
-    use ofi_provider::buf::{IoVecs, Way};
+    use ofi_provider::buf::{GatherList, ScatterList, Way};
     use ofi_provider::error::Result;
     use ofi_provider::provider::Provider;
     use ofi_provider::sys::Epoll;
@@ -341,11 +341,11 @@ mod tests {
             unimplemented!()
         }
 
-        unsafe fn recv_list(&self, _list: &mut IoVecs) -> Result<usize> {
+        fn recv_list(&self, _list: &mut ScatterList<'_>) -> Result<usize> {
             unimplemented!()
         }
 
-        unsafe fn send_list(&self, _list: &mut IoVecs, _way: Way) -> Result<usize> {
+        fn send_list(&self, _list: &mut GatherList<'_>, _way: Way) -> Result<usize> {
             unimplemented!()
         }
 

@@ -5,7 +5,7 @@
 //! same code, built for that type.
 use crate::settings::StreamSettings;
 use core::time::Duration;
-use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Event, Interest};
@@ -55,17 +55,12 @@ pub trait ByteLink: Debug + Send + 'static {
     fn send(&self, bytes: &[u8]) -> Result<usize>;
 
     /// [`ByteLink::recv`] to all the room in a list.
-    ///
-    /// # Safety
-    /// All memory in the list is still alive and nobody else uses it.
-    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize>;
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize>;
 
     /// [`ByteLink::send`] of all the bytes in a list, in this way.
-    ///
-    /// # Safety
-    /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so until
-    /// [`ByteLink::zerocopy_done`] says that the link is done.
-    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize>;
+    /// With [`Way::Uncopied`] the link may read the memory until [`ByteLink::zerocopy_done`] says
+    /// that it is done: what is written there meanwhile may be what the other end gets.
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize>;
 
     /// How connecting went; an error ends the link.
     fn take_error(&self) -> Result;
@@ -220,26 +215,18 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     }
 
     /// [`ByteLink::recv_list`], by the way of calls for several links if there is one.
-    ///
-    /// # Safety
-    /// The contract of [`ByteLink::recv_list`].
-    unsafe fn receive_list(&mut self, link: &Self::Link, list: &mut IoVecs) -> Result<usize> {
-        // SAFETY: by this function's contract.
-        unsafe { link.recv_list(list) }
+    fn receive_list(&mut self, link: &Self::Link, list: &mut ScatterList<'_>) -> Result<usize> {
+        link.recv_list(list)
     }
 
     /// [`ByteLink::send_list`], by the way of calls for several links if there is one.
-    ///
-    /// # Safety
-    /// The contract of [`ByteLink::send_list`].
-    unsafe fn send_list(
+    fn send_list(
         &mut self,
         link: &Self::Link,
-        list: &mut IoVecs,
+        list: &mut GatherList<'_>,
         way: Way,
     ) -> Result<usize> {
-        // SAFETY: by this function's contract.
-        unsafe { link.send_list(list, way) }
+        link.send_list(list, way)
     }
 
     /// Sends to up to [`MAX_EACH`] links with one call, and notes what became of each send.

@@ -6,7 +6,7 @@ use crate::provider::TCP;
 use crate::ring::{Op, Ring};
 use crate::sock::Socket;
 use core::time::Duration;
-use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::Result;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Event, Interest, Timer};
@@ -164,24 +164,23 @@ impl Net for Sockets {
         socket.recv(room)
     }
 
-    unsafe fn receive_list(&mut self, socket: &Socket, list: &mut IoVecs) -> Result<usize> {
+    fn receive_list(&mut self, socket: &Socket, list: &mut ScatterList<'_>) -> Result<usize> {
         if self.is_ring() {
             let mut message = list.message();
-            // SAFETY: by this function's contract.
+            // SAFETY: the list has the memory until this returns, when the operation is over.
             return self.run_one(unsafe { Op::receive_list(socket, &mut message) });
         }
-        // SAFETY: by this function's contract.
-        unsafe { socket.recv_list(list) }
+        socket.recv_list(list)
     }
 
-    unsafe fn send_list(&mut self, socket: &Socket, list: &mut IoVecs, way: Way) -> Result<usize> {
+    fn send_list(&mut self, socket: &Socket, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
         if self.is_ring() {
             let message = list.message();
-            // SAFETY: by this function's contract.
+            // SAFETY: the list has the memory until this returns; the kernel holds the pages
+            // itself that it reads later.
             return self.run_one(unsafe { Op::send_list(socket, &message, way) });
         }
-        // SAFETY: by this function's contract.
-        unsafe { socket.send_list(list, way) }
+        socket.send_list(list, way)
     }
 
     fn send_each(&mut self, sends: &mut [Sending<'_, Socket>]) {
@@ -257,15 +256,13 @@ impl ByteLink for Socket {
     }
 
     #[inline(always)]
-    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize> {
-        // SAFETY: by this function's contract.
-        unsafe { list.receive(self.fd()) }
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        list.receive(self.fd())
     }
 
     #[inline(always)]
-    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize> {
-        // SAFETY: by this function's contract.
-        unsafe { list.send_by(self.fd(), way) }
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        list.send_by(self.fd(), way)
     }
 
     fn take_error(&self) -> Result {

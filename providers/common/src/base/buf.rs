@@ -8,6 +8,7 @@ use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use core::alloc::Layout;
 use core::ffi::c_void;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use libc::iovec;
 use std::net::SocketAddr;
@@ -186,7 +187,7 @@ impl Segments {
 
     /// Appends the part from byte `from` on, at most `max` bytes, to `out`;
     /// the number of bytes appended.
-    fn append(&self, mut from: usize, mut max: usize, out: &mut IoVecs) -> usize {
+    fn append<M>(&self, mut from: usize, mut max: usize, out: &mut IoVecs<M>) -> usize {
         let mut total = 0;
         for segment in self.as_slice() {
             if from >= segment.iov_len {
@@ -319,7 +320,7 @@ impl SendBuf {
     }
 
     /// Appends the bytes from `from` on to a gather list; how many.
-    pub fn gather(&self, from: usize, out: &mut IoVecs) -> usize {
+    pub fn gather<'a>(&'a self, from: usize, out: &mut GatherList<'a>) -> usize {
         self.0.append(from, usize::MAX, out)
     }
 }
@@ -378,7 +379,7 @@ impl RecvBuf {
 
     /// Appends up to `max` bytes of room from byte `at` on to a scatter list;
     /// how many.
-    pub fn scatter(&self, at: usize, max: usize, out: &mut IoVecs) -> usize {
+    pub fn scatter<'a>(&'a self, at: usize, max: usize, out: &mut ScatterList<'a>) -> usize {
         self.0.append(at, max, out)
     }
 
@@ -554,33 +555,42 @@ pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
     Ok(copy.into_boxed_slice())
 }
 
-/// A scatter or gather list for one system call.
-pub struct IoVecs {
+/// A scatter or gather list for one system call, of memory that is borrowed as `M`.
+pub struct IoVecs<M> {
     /// The first `count` elements are written: clearing all would cost more than most lists.
-    iov: [MaybeUninit<iovec>; Self::MAX],
+    iov: [MaybeUninit<iovec>; MAX_VECTORS],
     count: usize,
     len: usize,
+    memory: PhantomData<M>,
 }
 
-impl Default for IoVecs {
+/// A list of bytes to send.
+pub type GatherList<'a> = IoVecs<&'a [u8]>;
+
+/// A list of room to receive into.
+pub type ScatterList<'a> = IoVecs<&'a mut [u8]>;
+
+impl<M> Default for IoVecs<M> {
     #[inline]
     fn default() -> Self {
-        Self { iov: [const { MaybeUninit::uninit() }; Self::MAX], count: 0, len: 0 }
+        let iov = [const { MaybeUninit::uninit() }; MAX_VECTORS];
+        Self { iov, count: 0, len: 0, memory: PhantomData }
     }
 }
 
-impl std::fmt::Debug for IoVecs {
+impl<M> std::fmt::Debug for IoVecs<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes in {} vectors", self.len, self.count)
     }
 }
 
-impl IoVecs {
-    /// More than any one message needs: several small ones share a call.
-    const MAX: usize = 64;
+/// Most elements of a list: more than any one message needs, since several small ones share a
+/// call.
+const MAX_VECTORS: usize = 64;
 
+impl<M> IoVecs<M> {
     fn push(&mut self, base: *mut u8, len: usize) -> bool {
-        if self.count == Self::MAX {
+        if self.count == MAX_VECTORS {
             return false;
         }
         self.iov[self.count].write(iovec { iov_base: base.cast(), iov_len: len });
@@ -589,29 +599,15 @@ impl IoVecs {
         true
     }
 
-    /// Appends bytes of ours to a gather list; false when it is full.
-    ///
-    /// The list does not borrow them: the caller keeps them alive and in place
-    /// until [`send`](Self::send) has returned.
-    pub fn push_bytes(&mut self, bytes: &[u8]) -> bool {
-        bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
-    }
-
     /// Appends memory of a registered region, which the caller keeps in place until the list was
     /// used.
     pub(crate) fn push_raw(&mut self, base: *mut u8, len: usize) -> bool {
         self.push(base, len)
     }
 
-    /// Appends room of ours to a scatter list; false when it is full. The caller keeps the room
-    /// in place until the list was used.
-    pub fn push_room(&mut self, room: &mut [u8]) -> bool {
-        room.is_empty() || self.push(room.as_mut_ptr(), room.len())
-    }
-
     /// Whether another message still fits.
     pub fn has_room(&self) -> bool {
-        self.count + IOV_LIMIT < Self::MAX
+        self.count + IOV_LIMIT < MAX_VECTORS
     }
 
     /// Bytes of all elements.
@@ -624,50 +620,6 @@ impl IoVecs {
         self.count == 0
     }
 
-    /// Sends the list on a socket without blocking or SIGPIPE; bytes taken.
-    ///
-    /// # Safety
-    /// All memory in the list is still alive.
-    pub unsafe fn send(&mut self, socket: i32) -> Result<usize> {
-        // SAFETY: by this function's contract.
-        unsafe { self.send_by(socket, Way::Copied) }
-    }
-
-    /// Sends the list on a socket without blocking or SIGPIPE, in this way; returns the bytes
-    /// taken.
-    ///
-    /// # Safety
-    /// All memory in the list is still alive; with [`Way::Uncopied`] it stays so
-    /// until the system says on the socket's error queue that it is done.
-    pub unsafe fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
-        let n = if let (1, first) = (self.count, &self.iov[0]) {
-            let nobody = std::ptr::null::<libc::sockaddr>();
-            // SAFETY: one is written. Its memory is alive by this function's contract; the
-            // kernel only reads it.
-            unsafe {
-                let first = first.assume_init();
-                libc::sendto(socket, first.iov_base, first.iov_len, way.flags(), nobody, 0)
-            }
-        } else {
-            let message = self.message();
-            // SAFETY: `message` points into `self`, whose memory is alive by this
-            // function's contract; the kernel only reads it.
-            unsafe { libc::sendmsg(socket, &raw const message, way.flags()) }
-        };
-        usize::try_from(n).map_err(|_| Error::last_os())
-    }
-
-    /// Receives into the list without blocking; 0 is the end of the stream.
-    ///
-    /// # Safety
-    /// All memory in the list is still alive and nobody else uses it.
-    pub unsafe fn receive(&mut self, socket: i32) -> Result<usize> {
-        let mut message = self.message();
-        // SAFETY: as in `send`; the kernel writes to memory lent for that.
-        let n = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) };
-        usize::try_from(n).map_err(|_| Error::last_os())
-    }
-
     /// The list as system calls want it (struct msghdr), which points into `self`.
     pub fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
@@ -675,6 +627,51 @@ impl IoVecs {
         message.msg_iov = self.iov.as_mut_ptr().cast();
         message.msg_iovlen = self.count as _;
         message
+    }
+}
+
+impl<'a> GatherList<'a> {
+    /// Appends bytes of ours; false when the list is full.
+    pub fn push_bytes(&mut self, bytes: &'a [u8]) -> bool {
+        bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// Sends the list on a socket without blocking or SIGPIPE, in this way; returns the bytes
+    /// taken. What is written with [`Way::Uncopied`] to memory in the list before the system says
+    /// that it is done may be what the peer gets.
+    pub fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
+        let n = if let (1, first) = (self.count, &self.iov[0]) {
+            let nobody = std::ptr::null::<libc::sockaddr>();
+            // SAFETY: one is written. Its memory is alive, since the list borrows it, or what
+            // lends it (`SendBuf`, `Opened`); the kernel only reads it, and holds the pages itself
+            // if it does so later.
+            unsafe {
+                let first = first.assume_init();
+                libc::sendto(socket, first.iov_base, first.iov_len, way.flags(), nobody, 0)
+            }
+        } else {
+            let message = self.message();
+            // SAFETY: `message` points into `self`, whose memory is alive as above; the kernel
+            // only reads it.
+            unsafe { libc::sendmsg(socket, &raw const message, way.flags()) }
+        };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+}
+
+impl<'a> ScatterList<'a> {
+    /// Appends room of ours; false when the list is full.
+    pub fn push_room(&mut self, room: &'a mut [u8]) -> bool {
+        room.is_empty() || self.push(room.as_mut_ptr(), room.len())
+    }
+
+    /// Receives into the list without blocking; 0 is the end of the stream.
+    pub fn receive(&mut self, socket: i32) -> Result<usize> {
+        let mut message = self.message();
+        // SAFETY: `message` points into `self`, whose memory is alive and for the kernel to write
+        // to, since the list borrows it, or what lends it (`RecvBuf`, `Opened`).
+        let n = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(n).map_err(|_| Error::last_os())
     }
 }
 
@@ -697,7 +694,7 @@ mod tests {
         buf.copy_to(2, &mut out);
         assert_eq!(&out, b"cdef");
         assert_eq!(&*buf.to_boxed(), b"abcdefgh");
-        let mut list = IoVecs::default();
+        let mut list = GatherList::default();
         assert_eq!(buf.gather(4, &mut list), 4);
     }
 

@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::atomic::{Kind, Operation};
 use crate::boundary::answer;
-use crate::buf::IoVecs;
+use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
@@ -412,15 +412,39 @@ impl Opened<'_> {
         })
     }
 
-    /// Appends bytes `from..from + max` of `places` to a list of vectors, which must be used
-    /// while the table is open. Returns how many bytes were appended.
-    pub fn append(
+    /// Appends bytes `from..from + max` of `places` to a list to send. Returns how many bytes
+    /// were appended.
+    pub fn gather<'a>(
+        &'a self,
+        places: &RemoteSegments,
+        right: u64,
+        from: usize,
+        max: usize,
+        list: &mut GatherList<'a>,
+    ) -> Result<usize> {
+        self.append(places, right, from, max, list)
+    }
+
+    /// Appends bytes `from..from + max` of `places` to a list to receive into. Returns how many
+    /// bytes were appended.
+    pub fn scatter<'a>(
+        &'a self,
+        places: &RemoteSegments,
+        right: u64,
+        from: usize,
+        max: usize,
+        list: &mut ScatterList<'a>,
+    ) -> Result<usize> {
+        self.append(places, right, from, max, list)
+    }
+
+    fn append<M>(
         &self,
         places: &RemoteSegments,
         right: u64,
         from: usize,
         max: usize,
-        list: &mut IoVecs,
+        list: &mut IoVecs<M>,
     ) -> Result<usize> {
         let mut total = 0;
         self.each(places, right, from, max, |base, len| {

@@ -29,13 +29,11 @@ mod ep;
 mod incoming;
 mod post;
 mod reclaim;
-#[allow(unsafe_code)]
 mod rx;
 mod state;
 mod together;
 mod trace;
 mod transfer;
-#[allow(unsafe_code)]
 mod tx;
 mod zerocopy;
 

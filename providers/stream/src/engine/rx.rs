@@ -15,7 +15,7 @@ use crate::net::{ByteLink, Net};
 use crate::wire::{COMMIT_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
-use ofi_provider::buf::{IoVecs, copied};
+use ofi_provider::buf::{ScatterList, copied};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::reserved::ONLY_TAG;
@@ -262,24 +262,31 @@ impl<N: Net> State<N> {
     /// result, and how many bytes were asked for.
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
-        let mut list = IoVecs::default();
+        // What is here of an unexpected message: taken from the inbox while the call writes to it.
+        let mut arriving = None;
         // The table of memory regions, opened if a peer writes to one, and kept open until the
         // call is made.
         let mut opened = None;
+        let mut list = ScatterList::default();
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
         let left = incoming.left();
         let placed = match &mut incoming.target {
             Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             Target::Kept(message) => {
                 let inbox = &mut self.eps[conn.ep].inbox;
-                let placed = inbox.change(incoming.about.queue(), *message, |kept| {
-                    let Body::Arriving(bytes) = &mut kept.body else { return Ok(0) };
-                    let room = room_behind(bytes, incoming.done, incoming.about.len)?;
-                    list.push_room(room);
-                    Ok(room.len())
+                let taken = inbox.change(incoming.about.queue(), *message, |kept| {
+                    let Body::Arriving(bytes) = &mut kept.body else { return Ok(None) };
+                    room_behind(bytes, incoming.done, incoming.about.len)?;
+                    Ok(Some(std::mem::take(bytes)))
                 });
-                match placed.unwrap_or(Ok(0)) {
-                    Ok(placed) => placed,
+                match taken.unwrap_or(Ok(None)) {
+                    Ok(Some(bytes)) => {
+                        let room = &mut arriving.insert((*message, bytes)).1[incoming.done..];
+                        let placed = room.len();
+                        list.push_room(room);
+                        placed
+                    }
+                    Ok(None) => 0,
                     Err(error) => return (Err(error), 1),
                 }
             }
@@ -294,7 +301,7 @@ impl<N: Net> State<N> {
             },
             Target::Region(places) => {
                 let opened = opened.insert(self.regions.open());
-                match opened.append(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
+                match opened.scatter(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
                     Err(error) => return (Err(error), 1),
                 }
@@ -318,11 +325,13 @@ impl<N: Net> State<N> {
             list.push_room(&mut staging[..tail]);
         }
         let wanted = list.len();
-        // SAFETY: the application lends its buffer until the receive completes;
-        // a kept message and `staging` outlive the call; regions stay while their
-        // table is open.
-        let result = unsafe { self.net.receive_list(&conn.link, &mut list) };
+        let result = self.net.receive_list(&conn.link, &mut list);
         drop(opened);
+        if let Some((message, bytes)) = arriving {
+            let inbox = &mut self.eps[conn.ep].inbox;
+            let back = |kept: &mut Unreceived| kept.body = Body::Arriving(bytes);
+            inbox.change(incoming.about.queue(), message, back);
+        }
         (result, wanted)
     }
 

@@ -5,10 +5,11 @@ use ofi_provider::abi::{
     FI_TRANSMIT_COMPLETE,
 };
 use ofi_provider::api::RemoteSegments;
-use ofi_provider::buf::{IoVecs, RecvBuf, SendBuf, zeroed};
+use ofi_provider::buf::{GatherList, RecvBuf, SendBuf, zeroed};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{MrTable, Opened};
+use std::cell::OnceCell;
 
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
@@ -164,7 +165,7 @@ impl Outgoing {
     }
 
     /// Appends what is not sent yet of header and places to a gather list.
-    pub(super) fn gather_head(&self, list: &mut IoVecs) {
+    pub(super) fn gather_head<'a>(&'a self, list: &mut GatherList<'a>) {
         let header = self.sent.min(self.wire_len);
         list.push_bytes(&self.wire[header..self.wire_len]);
         let places = (self.sent - header).min(self.segments.len());
@@ -174,11 +175,11 @@ impl Outgoing {
     /// Appends what is not sent yet of the message to a gather list. `opened` is the table of
     /// memory regions, opened by the first message that needs it and kept open until the list is
     /// sent.
-    pub(super) fn gather<'r>(
-        &self,
-        list: &mut IoVecs,
+    pub(super) fn gather<'a, 'r>(
+        &'a self,
+        list: &mut GatherList<'a>,
         regions: &'r MrTable,
-        opened: &mut Option<Opened<'r>>,
+        opened: &'a OnceCell<Opened<'r>>,
     ) -> Result {
         self.gather_head(list);
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
@@ -195,8 +196,8 @@ impl Outgoing {
                 list.push_bytes(&bytes[from..]);
             }
             Body::Region(places, len) => {
-                let opened = opened.get_or_insert_with(|| regions.open());
-                opened.append(places, FI_REMOTE_READ, from, len - from, list)?;
+                let opened = opened.get_or_init(|| regions.open());
+                opened.gather(places, FI_REMOTE_READ, from, len - from, list)?;
             }
         }
         Ok(())

@@ -12,13 +12,14 @@ use ofi_provider::abi::{
     FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::api::{ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
+use std::cell::OnceCell;
 
 /// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
 const SPECIAL: u64 = FI_MORE | FI_FENCE | FI_REMOTE_CQ_DATA | ACKED | ASIDE;
@@ -538,12 +539,10 @@ impl<N: Net> State<N> {
             op.buf.copy_to(0, &mut self.packet[wire_len..wire_len + len]);
             conn.link.send(&self.packet[..wire_len + len])
         } else {
-            let mut list = IoVecs::default();
+            let mut list = GatherList::default();
             list.push_bytes(&self.packet[..wire_len]);
             op.buf.gather(0, &mut list);
-            // SAFETY: the packet is alive; the application lends its buffer until
-            // the operation completes, which it does not before this returns.
-            unsafe { conn.link.send_list(&mut list, Way::Copied) }
+            conn.link.send_list(&mut list, Way::Copied)
         };
         match result {
             Ok(sent) if sent == wire_len + len => {
@@ -619,11 +618,11 @@ impl<N: Net> State<N> {
                 return moved;
             }
             let (order, mut tx_id) = (conn.order, conn.tx_id);
-            let mut list = IoVecs::default();
+            let mut list = GatherList::default();
             list.push_bytes(conn.batch.unsent());
             // The table of memory regions is opened only for answers to peers' reads:
             // registering memory must not wait for other sends.
-            let mut opened = None;
+            let opened = OnceCell::new();
             let mut gathered = Ok(());
             let mut way = Way::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
@@ -647,7 +646,8 @@ impl<N: Net> State<N> {
                     }
                     way = Way::Uncopied;
                 }
-                gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &mut opened));
+                let outgoing = &*outgoing;
+                gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &opened));
                 if way == Way::Uncopied {
                     break;
                 }
@@ -655,11 +655,9 @@ impl<N: Net> State<N> {
             conn.tx_id = tx_id;
             let wanted = list.len();
             let mut result = match gathered {
-                // SAFETY: headers and copies live in the queue, which is not
-                // touched meanwhile; lent buffers are the library's until
-                // completion, which waits for the system if it does not copy
-                // them; regions stay while their table is open.
-                Ok(()) => unsafe { self.net.send_list(&conn.link, &mut list, way) },
+                // Lent buffers are the library's until completion, which waits for the system if
+                // it does not copy them.
+                Ok(()) => self.net.send_list(&conn.link, &mut list, way),
                 // A region is gone of which a peer was to be answered, and was not copied
                 // ([`State::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
@@ -667,9 +665,7 @@ impl<N: Net> State<N> {
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
                 // The system has no memory for more zero-copy notices just now (optmem_max).
                 way = Way::Copied;
-                // SAFETY: as for the call before: the queue, lent buffers and regions outlive
-                // the call.
-                result = unsafe { self.net.send_list(&conn.link, &mut list, way) };
+                result = self.net.send_list(&conn.link, &mut list, way);
             }
             drop(opened);
             let mut sent = match result {

@@ -11,7 +11,7 @@ use crate::net::{
     ZerocopyDone,
 };
 use crate::settings::StreamSettings;
-use ofi_provider::buf::{IoVecs, Way};
+use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
@@ -620,10 +620,10 @@ impl ByteLink for RingEnd {
         self.put(std::iter::once(bytes))
     }
 
-    unsafe fn recv_list(&self, list: &mut IoVecs) -> Result<usize> {
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
         let message = list.message();
-        // SAFETY: the message points to as many vectors, whose memory is alive and not in use by
-        // this function's contract.
+        // SAFETY: the message points to as many vectors, whose memory the list borrows for what
+        // is done here.
         let rooms = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
         self.take(rooms.iter().map(|one| {
             // SAFETY: as above.
@@ -631,10 +631,10 @@ impl ByteLink for RingEnd {
         }))
     }
 
-    unsafe fn send_list(&self, list: &mut IoVecs, way: Way) -> Result<usize> {
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
         let message = list.message();
-        // SAFETY: the message points to as many vectors, whose memory is alive by this function's
-        // contract.
+        // SAFETY: the message points to as many vectors, whose memory the list borrows for what
+        // is done here.
         let parts = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
         let parts = parts.iter().map(|one| {
             // SAFETY: as above.
