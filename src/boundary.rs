@@ -49,6 +49,16 @@ impl CReturn for Result<usize> {
     }
 }
 
+/// What is in C's terms already.
+impl CReturn for ssize_t {
+    type C = ssize_t;
+    const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
+    #[inline]
+    fn into_c(self) -> ssize_t {
+        self
+    }
+}
+
 /// Counter reads, which have no room for an error.
 impl CReturn for u64 {
     type C = u64;
@@ -135,7 +145,8 @@ fn report_panic(entry: &'static str) {
 /// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`.
 #[inline]
 pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
-    answer_quickly(entry, || body().map(|()| 0_usize))
+    // Turned into C's terms in here: a result that leaves the closure is put together and taken apart.
+    answer_quickly(entry, || body().into_c() as ssize_t)
 }
 
 #[cfg(test)]

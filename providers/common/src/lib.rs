@@ -37,7 +37,7 @@ pub use base::{
     addr, atomic, buf, courtesy, lock, matching, progress, reserved, slab, sys, testing, wait,
     worker,
 };
-use base::{lent, primitives};
+use base::{fixed_queue, lent, primitives};
 use features::{coll, mcast, notices, variable};
 pub use features::{later, ledger};
 use memory::uffd;

@@ -193,6 +193,40 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
+    /// Takes the lock if it is free and nobody asks for it, at the price of a few instructions: a function that does
+    /// nothing else, and neither calls nor panics, needs no frame. The caller releases it: a destructor would have
+    /// to be ready for panics.
+    #[inline(always)]
+    pub fn lock_if_free(&self) -> Option<Quick<'_, T>> {
+        let held = match &self.level {
+            Level::Shared => {
+                let free =
+                    self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+                free.ok()?;
+                QuickHold::Shared
+            }
+            Level::Serialized => {
+                if self.state.load(Ordering::Relaxed) != FREE {
+                    return None;
+                }
+                self.state.store(HELD, Ordering::Relaxed);
+                QuickHold::Serialized
+            }
+            Level::Gated(gate) => {
+                if gate.inside.load(Ordering::Relaxed) {
+                    return None;
+                }
+                gate.announce();
+                if gate.visited.load(Ordering::Acquire) {
+                    gate.leave();
+                    return None;
+                }
+                QuickHold::Gated(gate)
+            }
+        };
+        Some(Quick { lock: self, held })
+    }
+
     /// Uses the value from a thread of the library; none if another thread holds the lock, or
     /// the application wants no thread of the library.
     pub fn visit<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
@@ -254,6 +288,12 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Wakes a thread that sleeps until it gets the lock, which was released ([`Quick::release`]).
+    #[cold]
+    pub fn wake_sleeper(&self) {
+        wake_one(&self.state);
+    }
+
     /// Releases a serialized or gated lock.
     #[inline(always)]
     fn leave(&self) {
@@ -280,6 +320,22 @@ pub struct Within<'a, T> {
 #[derive(Debug)]
 pub struct Serialized<'a, T> {
     lock: &'a Lock<T>,
+}
+
+/// Access to the value under [`Lock::lock_if_free`].
+#[derive(Debug)]
+#[must_use = "it has to be released"]
+pub struct Quick<'a, T> {
+    lock: &'a Lock<T>,
+    held: QuickHold<'a>,
+}
+
+/// What releases a [`Quick`]: known without another look at the lock's level.
+#[derive(Debug)]
+enum QuickHold<'a> {
+    Shared,
+    Serialized,
+    Gated(&'a Gate),
 }
 
 macro_rules! gives_the_value {
@@ -320,6 +376,28 @@ gives_the_value!(Within, lock => if let Level::Shared = lock.level {
     lock.release();
 });
 gives_the_value!(Serialized, lock => lock.state.store(FREE, Ordering::Relaxed));
+
+impl<T> Quick<'_, T> {
+    /// The value.
+    #[inline(always)]
+    pub fn value(&mut self) -> &mut T {
+        // SAFETY: the lock is held until `release`, which takes `self`.
+        unsafe { &mut *self.lock.value.get() }
+    }
+
+    /// Releases the lock; whether a thread sleeps until it gets it, which then has to be woken by
+    /// [`Lock::wake_sleeper`].
+    #[inline(always)]
+    #[must_use]
+    pub fn release(self) -> bool {
+        match self.held {
+            QuickHold::Shared => return self.lock.state.swap(FREE, Ordering::Release) == CONTENDED,
+            QuickHold::Serialized => self.lock.state.store(FREE, Ordering::Relaxed),
+            QuickHold::Gated(gate) => gate.leave(),
+        }
+        false
+    }
+}
 
 #[cfg(test)]
 mod tests {

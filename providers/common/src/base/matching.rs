@@ -11,8 +11,8 @@
 //! The cost does not depend on how many receives are posted. A few receives are
 //! just searched, which is cheaper than any index.
 use crate::error::{Error, Result};
+use crate::fixed_queue::FixedQueue;
 use crate::slab::{NONE, Slab};
-use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
@@ -109,7 +109,7 @@ impl Pattern {
 #[derive(Debug)]
 pub struct Posted<R> {
     /// All receives by age, while they are few.
-    few: VecDeque<Taken<R>>,
+    few: FixedQueue<Taken<R>, SEARCHED>,
     /// All receives, once they are many and until none is left.
     entries: Slab<PostedEntry<R>>,
     /// Receives in the index that are searched one by one, by age.
@@ -124,7 +124,7 @@ pub struct Posted<R> {
 impl<R> Default for Posted<R> {
     fn default() -> Self {
         Self {
-            few: VecDeque::new(),
+            few: FixedQueue::new(),
             entries: Slab::default(),
             searched: List::EMPTY,
             buckets: Box::default(),
@@ -173,9 +173,10 @@ impl<R> Posted<R> {
     pub fn push(&mut self, pattern: Pattern, value: R) {
         let taken = Taken { value, seq: self.next_seq, key: pattern.into() };
         self.next_seq += 1;
-        if self.few.len() < SEARCHED && self.entries.is_empty() {
-            self.few.push_back(taken);
-        } else {
+        // While there are any in the index, none are few.
+        if !self.entries.is_empty() {
+            self.insert(taken, false);
+        } else if let Err(taken) = self.few.push(taken) {
             self.insert(taken, false);
         }
     }
@@ -183,11 +184,10 @@ impl<R> Posted<R> {
     /// Gives a receive back its place before all that are younger, as a
     /// multi-receive buffer with room left needs.
     pub fn put_back(&mut self, taken: Taken<R>) {
-        if self.few.len() < SEARCHED && self.entries.is_empty() {
-            let younger = |other: &Taken<R>| other.seq > taken.seq;
-            let place = self.few.iter().position(younger).unwrap_or(self.few.len());
-            self.few.insert(place, taken);
-        } else {
+        let seq = taken.seq;
+        if !self.entries.is_empty() {
+            self.insert(taken, true);
+        } else if let Err(taken) = self.few.insert(taken, |other| other.seq > seq) {
             self.insert(taken, true);
         }
     }
@@ -206,7 +206,7 @@ impl<R> Posted<R> {
     /// Indexes all receives, with room for more.
     #[cold]
     fn rebuild(&mut self) {
-        for of in std::mem::take(&mut self.few) {
+        for of in self.few.drain() {
             self.entries.insert(PostedEntry { of, class: WILD, prev: NONE, next: NONE });
         }
         let ids = self.by_age();
@@ -353,14 +353,13 @@ impl<R> Posted<R> {
     /// Removes the [`first`](Self::first) receive.
     #[inline(always)]
     pub fn drop_first(&mut self) {
-        self.few.pop_front();
+        self.few.drop_front();
     }
 
     /// Takes the oldest receive that fits a message.
     pub fn take(&mut self, src: u64, tag: u64) -> Option<Taken<R>> {
         if self.entries.is_empty() {
-            let place = self.few.iter().position(|one| one.key.fits(src, tag))?;
-            return self.few.remove(place);
+            return self.few.take(|one| one.key.fits(src, tag));
         }
         let (mut best, best_seq) = self.oldest_indexed(src, tag);
         let mut id = self.searched.head;
@@ -407,8 +406,7 @@ impl<R> Posted<R> {
     /// Takes the oldest receive for which `wanted` is true.
     pub fn take_if(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
         if self.entries.is_empty() {
-            let place = self.few.iter().position(|one| wanted(&one.value))?;
-            return self.few.remove(place).map(|taken| taken.value);
+            return self.few.take(|one| wanted(&one.value)).map(|taken| taken.value);
         }
         let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.of.value));
         let (_, id) = found.map(|(id, entry)| (entry.of.seq, id)).min()?;
@@ -419,7 +417,7 @@ impl<R> Posted<R> {
     pub fn drain(&mut self) -> Vec<R> {
         let indexed =
             self.by_age().into_iter().filter_map(|id| self.unlink(id)).collect::<Vec<_>>();
-        self.few.drain(..).chain(indexed).map(|taken| taken.value).collect()
+        self.few.drain().into_iter().chain(indexed).map(|taken| taken.value).collect()
     }
 
     /// How many receives wait.

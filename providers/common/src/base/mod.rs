@@ -7,6 +7,7 @@ pub mod atomic;
 #[allow(unsafe_code)]
 pub mod buf;
 pub mod courtesy;
+pub(crate) mod fixed_queue;
 #[allow(unsafe_code)]
 pub(crate) mod lent;
 #[allow(unsafe_code)]

@@ -6,10 +6,10 @@
 //! to a list behind the ring. Errors keep their place in the order.
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops, fi_ops_cq,
-    fi_wait_obj, fid, fid_cq,
+    fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops,
+    fi_ops_cq, fi_wait_obj, fid, fid_cq,
 };
-use crate::boundary::{answer, answer_quickly, end_if_cancelled};
+use crate::boundary::{CReturn, answer, answer_quickly, end_if_cancelled};
 use crate::cntr::Watch;
 use crate::error::{Error, Result, strerror};
 use crate::fid::{Embeds, unbuilt};
@@ -22,6 +22,7 @@ use crate::progress::Progress;
 use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
 use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::offset_of;
 use libc::ssize_t;
 use std::alloc::Layout;
 use std::collections::VecDeque;
@@ -46,8 +47,10 @@ impl Context {
     pub const NULL: Self = Self(std::ptr::null_mut());
 }
 
-/// One successful completion, with everything any format reports.
+/// One successful completion, with everything any format reports. The entries of all formats
+/// (fi_cq(3)) are beginnings of it.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Completion {
     /// The context that the application gave to the operation.
     pub context: Context,
@@ -225,6 +228,16 @@ enum Format {
     Msg,
     Data,
     Tagged,
+}
+
+/// What came of a quick look for one entry.
+enum Look {
+    /// The entry was taken.
+    Took,
+    /// There is more to do.
+    Else,
+    /// A thread sleeps that waits for the lock, which is free now.
+    Wake { took: bool },
 }
 
 /// What a queue or counter needs of the domain it is opened on.
@@ -433,23 +446,95 @@ impl Cq {
         }
     }
 
-    /// Takes up to `count` entries to `buf` (and their sources to `src`).
+    /// Takes the one entry that is wanted, or there, if nothing else has to be done. Most reads that find
+    /// something come to an end here: nothing in it calls or panics, so that it needs no frame.
     ///
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format; `src` is null
     /// or has room for `count` addresses.
     #[inline(always)]
-    unsafe fn read(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Result<usize> {
+    unsafe fn read_one(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Look {
+        let there = self.count.load(Ordering::Acquire);
+        if there == 0 || buf.is_null() || (count != 1 && (there != 1 || count == 0)) {
+            return Look::Else;
+        }
+        let Some(mut ring) = self.ring.lock_if_free() else { return Look::Else };
+        // SAFETY: by this function's contract there is room for one entry.
+        let took = unsafe { self.take_one(ring.value(), buf, src) };
+        match (ring.release(), took) {
+            (false, true) => Look::Took,
+            (false, false) => Look::Else,
+            (true, took) => Look::Wake { took },
+        }
+    }
+
+    /// See [`read_one`](Self::read_one).
+    ///
+    /// # Safety
+    /// There is room for one entry.
+    #[inline(always)]
+    unsafe fn take_one(&self, ring: &mut EntryRing, buf: *mut c_void, src: *mut fi_addr_t) -> bool {
+        let (read, written) = (ring.read, ring.written);
+        if ring.awaited || !ring.behind.is_empty() || read == written {
+            return false;
+        }
+        let Some(entry) = ring.slots.get(read & (ring.slots.len() - 1)) else { return false };
+        if entry.flags == ERROR_MARK {
+            return false;
+        }
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.format.store(buf, 0, entry);
+            if !src.is_null() {
+                src.write(entry.src);
+            }
+        }
+        ring.read = read + 1;
+        self.count.store(written - (read + 1), Ordering::Release);
+        true
+    }
+
+    /// Makes progress if there is no entry to read; the answer of the read, if there is none then either.
+    #[inline(always)]
+    fn progress_first(&self, count: usize) -> Option<ssize_t> {
         // A read of no entries is how an application asks for progress only.
         if count == 0 || self.count.load(Ordering::Acquire) == 0 {
             self.progress.progress();
             if self.count.load(Ordering::Acquire) == 0 {
-                return Err(Error::AGAIN);
+                return Some(Error::AGAIN.to_ret() as ssize_t);
             }
             if count == 0 {
-                return Ok(0);
+                return Some(0);
             }
         }
+        None
+    }
+
+    /// Takes up to `count` entries to `buf` (and their sources to `src`), after progress if there is
+    /// none.
+    ///
+    /// # Safety
+    /// The contract of [`read_one`](Self::read_one).
+    unsafe fn read(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Result<usize> {
+        match self.progress_first(count) {
+            Some(0) => Ok(0),
+            Some(_) => Err(Error::AGAIN),
+            // SAFETY: by this function's contract.
+            None => unsafe { self.read_all(buf, count, src) },
+        }
+    }
+
+    /// Takes up to `count` of the entries that are there.
+    ///
+    /// # Safety
+    /// The contract of [`read_one`](Self::read_one).
+    #[inline(never)]
+    unsafe fn read_all(
+        &self,
+        buf: *mut c_void,
+        count: usize,
+        src: *mut fi_addr_t,
+    ) -> Result<usize> {
         if buf.is_null() {
             return Err(Error::INVAL);
         }
@@ -602,33 +687,51 @@ impl Format {
     ///
     /// # Safety
     /// `buf` has room for more than `index` entries of this format.
-    #[inline]
+    #[inline(always)]
     unsafe fn store(self, buf: *mut c_void, index: usize, entry: &Completion) {
-        let (op_context, flags, len) = (entry.context.0, entry.flags, entry.len);
-        let (at, data, tag) = (entry.buf as *mut c_void, entry.data, entry.tag);
-        // SAFETY: by this function's contract; C aligns its entries.
+        // SAFETY: by this function's contract; each is a beginning of a completion, and C
+        // aligns its entries.
         unsafe {
             match self {
-                Self::Context => buf.cast::<*mut c_void>().add(index).write(op_context),
-                Self::Msg => buf.cast::<fi_cq_msg_entry>().add(index).write(fi_cq_msg_entry {
-                    op_context,
-                    flags,
-                    len,
-                }),
-                Self::Data => buf.cast::<fi_cq_data_entry>().add(index).write(fi_cq_data_entry {
-                    op_context,
-                    flags,
-                    len,
-                    buf: at,
-                    data,
-                }),
-                Self::Tagged => buf
-                    .cast::<fi_cq_tagged_entry>()
-                    .add(index)
-                    .write(fi_cq_tagged_entry { op_context, flags, len, buf: at, data, tag }),
+                Self::Tagged => copy_beginning::<fi_cq_tagged_entry>(entry, buf, index),
+                Self::Context => copy_beginning::<fi_cq_entry>(entry, buf, index),
+                Self::Data => copy_beginning::<fi_cq_data_entry>(entry, buf, index),
+                Self::Msg => copy_beginning::<fi_cq_msg_entry>(entry, buf, index),
             }
         }
     }
+}
+
+/// An entry of the application's whose fields are the first ones of a completion.
+///
+/// # Safety
+/// It is so for every type that implements this.
+unsafe trait BeginsCompletion: Copy {}
+macro_rules! begin_completion {
+    ($($entry:ident { $($field:ident: $of:ident),* })*) => { $(
+        $(const _: () =
+            assert!(offset_of!($entry, $field) == offset_of!(Completion, $of));)*
+        const _: () = assert!(size_of::<$entry>() <= offset_of!(Completion, src));
+        // SAFETY: the fields are where a completion has them, which was just looked at.
+        unsafe impl BeginsCompletion for $entry {}
+    )* };
+}
+begin_completion! {
+    fi_cq_entry { op_context: context }
+    fi_cq_msg_entry { op_context: context, flags: flags, len: len }
+    fi_cq_data_entry { op_context: context, flags: flags, len: len, buf: buf, data: data }
+    fi_cq_tagged_entry { op_context: context, flags: flags, len: len, buf: buf, data: data, tag: tag }
+}
+
+/// Copies as much of a completion as an entry has.
+///
+/// # Safety
+/// `buf` has room for more than `index` entries, and is aligned for them.
+#[inline(always)]
+unsafe fn copy_beginning<E: BeginsCompletion>(from: &Completion, buf: *mut c_void, index: usize) {
+    // SAFETY: a completion begins with the fields of an entry; there is room by this
+    // function's contract.
+    unsafe { buf.cast::<E>().add(index).write(*(&raw const *from).cast::<E>()) }
 }
 
 static FID_OPS: fi_ops = fid_ops::<Cq, _>();
@@ -734,12 +837,94 @@ unsafe extern "C-unwind" fn end_if_cancelled_in_vain(cq: *mut fid_cq, answer: ss
 }
 
 unsafe extern "C-unwind" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: see above; the buffer is the caller's.
+    unsafe { read_quickly(cq, buf, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C-unwind" fn readfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> ssize_t {
+    // SAFETY: see above; the buffers are the caller's.
+    unsafe { read_quickly(cq, buf, count, src) }
+}
+
+/// Reads an entry that is there, or else does more. Itself a leaf without a frame: whatever calls or may unwind is
+/// in the function it ends with.
+///
+/// # Safety
+/// The queue is open or null; the buffers are as [`Cq::read_one`] wants them.
+#[inline(always)]
+unsafe fn read_quickly(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> ssize_t {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if cq.is_null() {
+            return Error::INVAL.to_ret() as ssize_t;
+        }
+        match (*cq.cast::<Cq>()).read_one(buf, count, src) {
+            Look::Took => 1,
+            Look::Else => read_slowly(cq, buf, count, src),
+            Look::Wake { took } => wake_and_read(cq, buf, count, src, took),
+        }
+    }
+}
+
+/// Wakes the thread that waits for the queue's lock, then goes on as without it.
+///
+/// # Safety
+/// That of [`read_slowly`].
+#[cold]
+unsafe extern "C-unwind" fn wake_and_read(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+    took: bool,
+) -> ssize_t {
+    // SAFETY: by this function's contract.
+    unsafe {
+        (*cq.cast::<Cq>()).ring.wake_sleeper();
+        if took { 1 } else { read_slowly(cq, buf, count, src) }
+    }
+}
+
+/// Makes progress where there is nothing to read, and reads.
+///
+/// # Safety
+/// The queue is open; the buffers are as [`Cq::read_one`] wants them. No frame here, nor in what the
+/// program calls it by, has anything to clean up.
+#[inline(never)]
+unsafe extern "C-unwind" fn read_slowly(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut fi_addr_t,
+) -> ssize_t {
     let answer = answer_quickly("fi_cq_read", || {
-        // SAFETY: see above; the buffer is the caller's.
-        unsafe { Cq::from_c(cq)?.read(buf, count, std::ptr::null_mut()) }
+        // SAFETY: by this function's contract.
+        unsafe {
+            let cq = &*cq.cast::<Cq>();
+            if let Some(answer) = cq.progress_first(count) {
+                return answer;
+            }
+            match cq.read_one(buf, count, src) {
+                Look::Took => 1,
+                Look::Else => cq.read_all(buf, count, src).into_c(),
+                Look::Wake { took } => {
+                    cq.ring.wake_sleeper();
+                    if took { 1 } else { cq.read_all(buf, count, src).into_c() }
+                }
+            }
+        }
     });
-    // SAFETY: the queue is open or null; no frame here, nor in what the program calls us by, has
-    // anything to clean up.
+    // SAFETY: by this function's contract.
     unsafe { end_if_cancelled_in_vain(cq, answer) };
     answer
 }
@@ -754,21 +939,6 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
         cq.progress.progress();
         Ok(0_usize)
     })
-}
-
-unsafe extern "C-unwind" fn readfrom(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> ssize_t {
-    let answer = answer_quickly("fi_cq_readfrom", || {
-        // SAFETY: see above; the buffers are the caller's.
-        unsafe { Cq::from_c(cq)?.read(buf, count, src) }
-    });
-    // SAFETY: as in `read`.
-    unsafe { end_if_cancelled_in_vain(cq, answer) };
-    answer
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {
