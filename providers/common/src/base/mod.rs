@@ -11,6 +11,7 @@ pub mod courtesy;
 pub(crate) mod lent;
 #[allow(unsafe_code)]
 pub mod lock;
+pub mod malformed;
 pub mod matching;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;
