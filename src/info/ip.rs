@@ -459,9 +459,9 @@ mod tests {
         ProviderOffer { most, tx_size: 256, rx_size: 256 }
     }
 
-    type Answer = (Result<InfoChain>, Vec<String>);
+    type IpAnswer = (Result<InfoChain>, Vec<String>);
 
-    fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> Answer {
+    fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> IpAnswer {
         let said = RefCell::new(Vec::new());
         let offers = [offer()];
         let prov = IpProvider {
