@@ -18,23 +18,23 @@ use syn::visit::{self, Visit};
 use syn::{Token, braced, parenthesized};
 
 /// A public header: its Rust module and what it includes.
-struct Header {
+struct PublicHeader {
     module: &'static str,
     /// Its folder under `include/`.
     folder: &'static str,
     includes: &'static [&'static str],
 }
 
-const fn header(module: &'static str, includes: &'static [&'static str]) -> Header {
-    Header { module, folder: "rdma", includes }
+const fn header(module: &'static str, includes: &'static [&'static str]) -> PublicHeader {
+    PublicHeader { module, folder: "rdma", includes }
 }
 
-const fn provider_header(module: &'static str, includes: &'static [&'static str]) -> Header {
-    Header { module, folder: "rdma/providers", includes }
+const fn provider_header(module: &'static str, includes: &'static [&'static str]) -> PublicHeader {
+    PublicHeader { module, folder: "rdma/providers", includes }
 }
 
 /// The includes are part of the interface: programs rely on what they bring in.
-const HEADERS: &[Header] = &[
+const HEADERS: &[PublicHeader] = &[
     header("fi_errno", &["errno.h"]),
     header("fabric", &["stdint.h", "stddef.h", "sys/types.h", "sys/uio.h", "rdma/fi_errno.h"]),
     header("fi_eq", &["poll.h", "pthread.h", "rdma/fabric.h"]),
@@ -277,7 +277,7 @@ fn c_constant(item: &syn::ItemConst) -> String {
     }
 }
 
-fn generate(header: &Header, modules: &BTreeMap<&str, Module>, calls: &[Calls]) -> String {
+fn generate(header: &PublicHeader, modules: &BTreeMap<&str, Module>, calls: &[Calls]) -> String {
     let name = header.module;
     let own = &modules[name];
     // The guards are the original's, so that a program that meets both sets of
@@ -432,11 +432,11 @@ fn fragment(name: &str, part: &str) -> String {
 /// The calls of one header, from the list in `src/abi/calls.rs`.
 struct Calls {
     header: String,
-    calls: Vec<Call>,
+    calls: Vec<OpsCall>,
 }
 
 /// A call that is a jump through an ops table.
-struct Call {
+struct OpsCall {
     name: String,
     parameters: Vec<(String, syn::Type)>,
     result: Option<syn::Type>,
@@ -460,7 +460,7 @@ impl Parse for Calls {
     }
 }
 
-impl Parse for Call {
+impl Parse for OpsCall {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse::<syn::Ident>()?.to_string();
         let list;
@@ -528,7 +528,7 @@ fn parse_calls() -> Vec<Calls> {
 }
 
 /// The call as a C inline function.
-fn c_inline(call: &Call, modules: &BTreeMap<&str, Module>) -> String {
+fn c_inline(call: &OpsCall, modules: &BTreeMap<&str, Module>) -> String {
     let (first, first_type) = call.parameters.first().expect("a call has an object");
     let owned = pointee(first_type).is_some_and(|ty| ty == call.object);
     let object =

@@ -1,4 +1,4 @@
-//! The walls inside the house: which module may import which, and where `unsafe` may be.
+//! The walls inside the house: which module may import which, where `unsafe` may be, whose names types have.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -204,4 +204,337 @@ fn all_files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// The words and signs of a text, without comments and literals; `::` is one sign.
+fn tokens(text: &str) -> Vec<&str> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(first) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let word = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            comment.find("*/").map_or(rest.len(), |end| end + 4)
+        } else if matches!(&rest[..word], "r" | "br" | "cr") && rest[word..].starts_with(['"', '#'])
+        {
+            let signs = rest[word..].chars().take_while(|&c| c == '#').count();
+            match rest[word + signs..].strip_prefix('"') {
+                Some(inside) => {
+                    let end = inside.find(&format!("\"{}", "#".repeat(signs)));
+                    word + signs + 1 + end.map_or(inside.len(), |end| end + 1 + signs)
+                }
+                None => word + signs, // a word like `r#type`
+            }
+        } else if word > 0 {
+            found.push(&rest[..word]);
+            word
+        } else if first == '"' {
+            literal(rest, '"')
+        } else if first == '\''
+            && (rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\''))
+        {
+            literal(rest, '\'')
+        } else if rest.starts_with("::") {
+            found.push(&rest[..2]);
+            2
+        } else {
+            if !first.is_whitespace() {
+                found.push(&rest[..first.len_utf8()]);
+            }
+            first.len_utf8()
+        };
+        at += len;
+    }
+    found
+}
+
+/// Bytes of a literal that begins and ends with this sign.
+fn literal(text: &str, sign: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        if c == sign && !escaped {
+            return at + 1;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text.len()
+}
+
+#[test]
+fn words_are_told_from_comments_and_literals() {
+    let text =
+        "a::b<'c> /* no */ \"no \\\" {\" '\\'' '{' r#\"no \" no\"# r\"no\" d!(); // no\n'e: f";
+    let words = ["a", "::", "b", "<", "'", "c", ">", "d", "!", "(", ")", ";", "'", "e", ":", "f"];
+    assert_eq!(tokens(text), words);
+}
+
+/// Where the item or the block that begins at `at` ends.
+fn item_end(tokens: &[&str], at: usize) -> usize {
+    let mut depth = 0;
+    for (place, token) in tokens.iter().enumerate().skip(at) {
+        match *token {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 && matches!(*token, ";" | "}") {
+            return place + 1;
+        }
+    }
+    tokens.len()
+}
+
+/// A code without what is built for unit tests only, and the names of the modules of such files.
+fn product<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
+    let (mut left, mut files, mut at) = (Vec::new(), Vec::new(), 0);
+    while at < tokens.len() {
+        if !tokens[at..].starts_with(&["#", "[", "cfg", "(", "test", ")", "]"]) {
+            left.push(tokens[at]);
+            at += 1;
+            continue;
+        }
+        let end = item_end(tokens, at);
+        if let [.., "mod", name, ";"] = tokens[at..end] {
+            files.push(name);
+        }
+        at = end;
+    }
+    (left, files)
+}
+
+#[test]
+fn what_is_for_unit_tests_is_left_out() {
+    let code =
+        "a; #[cfg(test)] #[path = \"x.rs\"] mod sim; b; #[cfg(test)] mod tests { use c; } d;";
+    let code = tokens(code);
+    assert_eq!(product(&code), (vec!["a", ";", "b", ";", "d", ";"], vec!["sim"]));
+}
+
+/// The types that a text defines, but for those within functions and the associated types of traits.
+fn type_names(text: &str) -> Vec<&str> {
+    let (mut names, mut blocks, mut item) = (Vec::new(), Vec::new(), 0);
+    let tokens = tokens(text);
+    for (at, token) in tokens.iter().enumerate() {
+        let defines = matches!(*token, "struct" | "enum" | "union" | "trait" | "type");
+        let name = tokens.get(at + 1).filter(|name| name.starts_with(char::is_uppercase));
+        if let Some(name) = name.filter(|_| defines && blocks.iter().all(|inside| *inside)) {
+            names.push(*name);
+        }
+        match *token {
+            "{" => blocks.push(tokens[item..at].contains(&"mod")),
+            "}" => drop(blocks.pop()),
+            _ => {}
+        }
+        if matches!(*token, "{" | "}" | ";") {
+            item = at + 1;
+        }
+    }
+    names
+}
+
+/// The names that more than one of these types has, with the files of each.
+fn names_met_twice<'a>(files: &[(&'a str, &'a str)]) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut met = BTreeMap::<_, Vec<_>>::new();
+    for (file, text) in files {
+        for name in type_names(text) {
+            met.entry(name).or_default().push(*file);
+        }
+    }
+    met.into_iter().filter(|(_, files)| files.len() > 1).collect()
+}
+
+#[test]
+fn a_type_name_that_is_there_twice_is_found() {
+    let one = "pub(crate) struct Once; impl Trait for Once { type Twice = u8; } fn f() { enum Twice { A } }";
+    let other = "struct S { a: u8 } // struct Once\nmod tests { pub enum Twice { Once } } trait T { type A; }";
+    assert_eq!(names_met_twice(&[("one", one), ("other", other)]), []);
+    let third = "struct Twice<T>(T);";
+    let found = names_met_twice(&[("one", one), ("other", other), ("third", third)]);
+    assert_eq!(found, [("Twice", vec!["other", "third"])]);
+}
+
+/// Folders of types whose names may be there again. `src/abi` has the names of C;
+/// `model/src` has what stands in for modules of common, which its users find by the names.
+const OF_OTHERS: [&str; 2] = ["src/abi/", "model/src/"];
+
+#[test]
+fn type_names_are_unique_in_the_repository() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = vec![root.join("build.rs")];
+    for folder in ["src", "capi", "providers", "tools", "docs", "tests", "benches", "ctest", "fuzz"]
+    {
+        paths.extend(all_files(&root.join(folder)));
+    }
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let files = paths.iter().map(|path| {
+        let inside = path.strip_prefix(root).unwrap().to_str().unwrap();
+        (inside, fs::read_to_string(path).unwrap())
+    });
+    let files = files.filter(|(path, _)| !OF_OTHERS.iter().any(|folder| path.starts_with(folder)));
+    let files = files.collect::<Vec<_>>();
+    assert!(files.len() > 200, "only {} files were found", files.len());
+    let files = files.iter().map(|(path, text)| (*path, &**text)).collect::<Vec<_>>();
+    let twice = names_met_twice(&files);
+    assert!(twice.is_empty(), "these types need names of their own: {twice:#?}");
+}
+
+/// The modules of a crate, as their names from its root on, and the files' texts.
+type Modules = BTreeMap<Vec<String>, String>;
+
+/// The paths that a path or a tree in braces stands for.
+fn paths_at<'a>(tokens: &[&'a str], at: &mut usize) -> Vec<Vec<&'a str>> {
+    let mut path = Vec::new();
+    while let Some(token) = tokens.get(*at) {
+        if *token == "{" {
+            *at += 1;
+            let mut all = Vec::new();
+            while tokens.get(*at).is_some_and(|token| *token != "}") {
+                if tokens[*at] == "," {
+                    *at += 1;
+                    continue;
+                }
+                let before = *at;
+                let rest = paths_at(tokens, at);
+                all.extend(rest.iter().map(|rest| [&path[..], rest].concat()));
+                if *at == before {
+                    break;
+                }
+            }
+            *at += 1;
+            return all;
+        }
+        if !token.starts_with(is_word) {
+            break;
+        }
+        path.push(*token);
+        *at += 1;
+        match tokens.get(*at) {
+            Some(&"::") => *at += 1,
+            Some(&"as") => {
+                *at += 2;
+                break;
+            }
+            _ => break,
+        }
+    }
+    vec![path]
+}
+
+/// The module that a path from a module names, or something in it.
+fn module_of(modules: &Modules, here: &[String], path: &[&str]) -> Option<Vec<String>> {
+    let mut names = here.to_vec();
+    for name in path {
+        match *name {
+            "crate" => names.clear(),
+            "super" => drop(names.pop()),
+            "self" => {}
+            name => names.push(name.into()),
+        }
+    }
+    while !modules.contains_key(&names) {
+        names.pop()?;
+    }
+    // what is left at the root is another crate's, named again there
+    Some(names).filter(|names| !names.is_empty() && names != here)
+}
+
+/// Which modules each of them imports.
+fn imports_of(modules: &Modules) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let mut of = BTreeMap::new();
+    let mut for_tests = Vec::new();
+    for (here, text) in modules {
+        let (code, files) = product_of(text);
+        for_tests.extend(files.iter().map(|name| [&here[..], std::slice::from_ref(name)].concat()));
+        let code = code.iter().map(String::as_str).collect::<Vec<_>>();
+        let mut reached = BTreeSet::new();
+        for at in 0..code.len() {
+            let absolute = matches!(code[at], "crate" | "super" | "self");
+            let next = code.get(at + 1);
+            let begins = at == 0 || code[at - 1] != "::";
+            if absolute && begins && next == Some(&"::") {
+                for path in paths_at(&code, &mut at.clone()) {
+                    reached.extend(module_of(modules, here, &path));
+                }
+            } else if code[at] == "use" && !matches!(next, Some(&("crate" | "super" | "self"))) {
+                // what a module gives on from those in its folder: `pub use ep::StreamEp`
+                for path in paths_at(&code, &mut (at + 1)) {
+                    let inside = module_of(modules, here, &path);
+                    reached.extend(inside.filter(|names| names.len() > here.len()));
+                }
+            }
+        }
+        of.insert(here.clone(), reached);
+    }
+    of.retain(|module, _| !for_tests.iter().any(|test| module.starts_with(test)));
+    of
+}
+
+fn product_of(text: &str) -> (Vec<String>, Vec<String>) {
+    let tokens = tokens(text);
+    let (code, files) = product(&tokens);
+    (code.into_iter().map(String::from).collect(), files.into_iter().map(String::from).collect())
+}
+
+/// The largest set of modules of which each imports each, directly or through others.
+fn largest_circle(modules: &Modules) -> Vec<String> {
+    let imports = imports_of(modules);
+    let reached_from = |start: &Vec<String>| {
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![start]);
+        while let Some(module) = todo.pop() {
+            let next = imports.get(module).into_iter().flatten();
+            todo.extend(next.filter(|next| seen.insert((*next).clone())));
+        }
+        seen
+    };
+    let reach =
+        imports.keys().map(|start| (start, reached_from(start))).collect::<BTreeMap<_, _>>();
+    let circles = reach.iter().map(|(start, reached)| {
+        let back =
+            reached.iter().filter(|other| reach.get(other).is_some_and(|r| r.contains(*start)));
+        back.map(|names| names.join("::")).collect::<Vec<_>>()
+    });
+    circles.max_by_key(Vec::len).unwrap_or_default()
+}
+
+#[test]
+fn a_circle_of_modules_is_found() {
+    let modules = |texts: [(&str, &str); 5]| {
+        let names = |path: &str| path.split_terminator('/').map(String::from).collect::<Vec<_>>();
+        Modules::from(texts.map(|(path, text)| (names(path), text.to_string())))
+    };
+    let one_way = modules([
+        ("", "mod a; mod b; use a::A;"),
+        ("a", "use crate::b::{c::C, d}; // crate::a"),
+        ("b", "mod c; pub use c::C; pub mod d; #[cfg(test)] mod tests { use crate::a; }"),
+        ("b/c", "use super::d::D; fn f() { \"crate::a::A\" }"),
+        ("b/d", "fn f() { other::crate_::a() }"),
+    ]);
+    assert_eq!(largest_circle(&one_way), [""; 0]);
+    let mut round = one_way;
+    round.insert(vec!["b".into(), "d".into()], "fn f() -> crate::a::A { todo!() }".into());
+    assert_eq!(largest_circle(&round), ["a", "b::c", "b::d"]);
+}
+
+/// Most modules of an engine's crate that may import each other in a circle.
+const LARGEST_CIRCLE: usize = 4;
+
+#[test]
+fn modules_of_the_engines_import_each_other_in_no_large_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["providers/stream/src", "providers/tcp/src", "providers/rxm/src"] {
+        let folder = root.join(folder);
+        let modules = sources(&folder).into_iter().map(|path| {
+            let inside = path.strip_prefix(&folder).unwrap().with_extension("");
+            let mut names = inside.iter().map(|name| name.to_str().unwrap().to_string());
+            let mut names = names.by_ref().collect::<Vec<_>>();
+            names.pop_if(|name| matches!(&**name, "mod" | "lib"));
+            (names, fs::read_to_string(&path).unwrap())
+        });
+        let modules = modules.collect::<Modules>();
+        let edges = imports_of(&modules).values().map(BTreeSet::len).sum::<usize>();
+        assert!(edges > modules.len(), "only {edges} imports were found in {}", folder.display());
+        let circle = largest_circle(&modules);
+        assert!(circle.len() <= LARGEST_CIRCLE, "{}: {circle:#?}", folder.display());
+    }
 }

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs, io};
 
-type Result<T> = std::result::Result<T, String>;
+type PageResult<T> = std::result::Result<T, String>;
 
 /// Prototypes and declarations, by name.
 #[derive(Default)]
@@ -194,7 +194,7 @@ struct ManPage {
 }
 
 impl ManPage {
-    fn parse(name: &str, section: &str, source: &str, tables: &Tables) -> Result<Self> {
+    fn parse(name: &str, section: &str, source: &str, tables: &Tables) -> PageResult<Self> {
         let fail = |at: usize, why: &str| format!("{name}.{section}.md:{}: {why}", at + 1);
         if let Some(at) = source.lines().position(|line| !line.is_ascii()) {
             return Err(fail(at, "only ASCII, for troff's sake"));
@@ -288,7 +288,7 @@ impl ManPage {
 }
 
 /// All files, by their path below the manual's directory.
-fn make(sources: &Path, tables: &Tables) -> Result<BTreeMap<String, String>> {
+fn make(sources: &Path, tables: &Tables) -> PageResult<BTreeMap<String, String>> {
     let io = |error: io::Error| format!("{}: {error}", sources.display());
     let mut files = BTreeMap::new();
     let mut owner: BTreeMap<String, String> = BTreeMap::new();
@@ -318,7 +318,7 @@ fn make(sources: &Path, tables: &Tables) -> Result<BTreeMap<String, String>> {
     }
 }
 
-fn run() -> Result<()> {
+fn run() -> PageResult<()> {
     let args: Vec<_> = env::args_os().skip(1).collect();
     let [sources, tables, to] = &args[..] else {
         return Err("usage: manpages SOURCES TABLES DIR|--list".to_owned());

@@ -6,13 +6,15 @@ use libfuzzer_sys::fuzz_target;
 #[allow(dead_code, reason = "only what reads and writes is used here")]
 #[path = "../../providers/rxm/src/wire.rs"]
 mod wire;
-use wire::{Accept, Call, HEADER_LEN, Header, Kind, Refusal, read_places, write_places};
+use wire::{
+    Accept, HEADER_LEN, PacketKind, Refusal, RxmCall, RxmHeader, read_places, write_places,
+};
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(call) = Call::read(bytes) {
+    if let Ok(call) = RxmCall::read(bytes) {
         // What is written is in our order.
-        let ours = Call { swapped: false, ..call };
-        assert_eq!(Call::read(&ours.write()), Ok(ours));
+        let ours = RxmCall { swapped: false, ..call };
+        assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
     }
     for own in [false, true] {
         if let Ok(accept) = Accept::read(bytes, own) {
@@ -24,27 +26,27 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Refusal::read(&refusal.write()), Some(refusal));
     }
     // Only a packet of credits may be shorter than a header.
-    let all = |header: &Header, payload: &[u8]| match bytes.len().checked_sub(HEADER_LEN) {
+    let all = |header: &RxmHeader, payload: &[u8]| match bytes.len().checked_sub(HEADER_LEN) {
         Some(behind) => payload.len() == behind,
-        None => payload.is_empty() && header.kind == Kind::Credit,
+        None => payload.is_empty() && header.kind == PacketKind::Credit,
     };
-    if let Ok((header, payload)) = Header::read_swapped(bytes) {
+    if let Ok((header, payload)) = RxmHeader::read_swapped(bytes) {
         assert!(all(&header, payload));
         if let Ok(places) = read_places(payload, true) {
             assert!(places.total().is_ok());
         }
-        assert!(header.kind != Kind::Segment || header.part().is_some());
+        assert!(header.kind != PacketKind::Segment || header.part().is_some());
     }
-    let Ok((header, payload)) = Header::read(bytes) else { return };
+    let Ok((header, payload)) = RxmHeader::read(bytes) else { return };
     assert!(all(&header, payload));
     // Nothing of an accepted header is lost.
     let mut again = bytes.to_vec();
     again.resize(bytes.len().max(HEADER_LEN), 0);
     header.write(&mut again);
-    assert_eq!(Header::read(&again).map(|(header, _)| header), Ok(header));
+    assert_eq!(RxmHeader::read(&again).map(|(header, _)| header), Ok(header));
     match header.kind {
-        Kind::Eager => assert_eq!(header.size, payload.len() as u64),
-        Kind::Segment => assert!(header.part().is_some()),
+        PacketKind::Eager => assert_eq!(header.size, payload.len() as u64),
+        PacketKind::Segment => assert!(header.part().is_some()),
         _ => {}
     }
     if let Ok(places) = read_places(payload, false) {

@@ -37,7 +37,7 @@ use lock::{Gate, Level, Lock};
 use loom::thread::spawn;
 use primitives::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use wait::{Blocking, Kind, Lazy};
+use wait::{Blocking, Lazy, WaitKind};
 
 /// A number that loom watches: two threads at it at once end the run.
 struct Watched(loom::cell::UnsafeCell<u64>);
@@ -129,7 +129,7 @@ struct Queue {
 
 impl Queue {
     fn new() -> Arc<Self> {
-        let wait = Lazy::new(Kind::Fd, false).unwrap();
+        let wait = Lazy::new(WaitKind::Fd, false).unwrap();
         wait.get(|_| Ok(())).unwrap();
         Arc::new(Self { entries: Lock::new(Watched::new()), count: AtomicUsize::new(0), wait })
     }
@@ -225,7 +225,7 @@ fn first_sleeper() {
     let queue = Arc::new(Queue {
         entries: Lock::new(Watched::new()),
         count: AtomicUsize::new(0),
-        wait: Lazy::new(Kind::Fd, true).unwrap(),
+        wait: Lazy::new(WaitKind::Fd, true).unwrap(),
     });
     let reader = {
         let queue = queue.clone();

@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Answers the other side's object, or null if it knows none.
-pub(super) type Side = unsafe extern "C" fn(*mut fid) -> *mut fid;
+pub(super) type OtherSide = unsafe extern "C" fn(*mut fid) -> *mut fid;
 
 /// How a hook says which of its objects stands for which of the provider's: what
 /// our plug-ins export beside their entry point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sides {
     /// The provider's object behind one of the program's.
-    pub(super) inner: Side,
+    pub(super) inner: OtherSide,
     /// The program's object in front of one of the provider's.
-    pub(super) outer: Side,
+    pub(super) outer: OtherSide,
 }
 
 /// A hook that `FI_HOOK` names.
@@ -142,7 +142,7 @@ mod tests {
         ptr::null_mut()
     }
 
-    fn layer(hook: usize, outer: Side) -> Layer {
+    fn layer(hook: usize, outer: OtherSide) -> Layer {
         Layer { hook, sides: Some(Sides { inner: outer, outer }) }
     }
 

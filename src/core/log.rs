@@ -426,10 +426,10 @@ fn imported() -> Option<&'static fi_ops_log> {
 /// The provider that a program's own log is told: it may look at the name of
 /// every one, so lines of the library itself come from one named core.
 fn named(prov: *const fi_provider) -> *const fi_provider {
-    struct Core(fi_provider);
+    struct CoreLogName(fi_provider);
     // SAFETY: nobody writes to it.
-    unsafe impl Sync for Core {}
-    static CORE: Core = Core(fi_provider {
+    unsafe impl Sync for CoreLogName {}
+    static CORE: CoreLogName = CoreLogName(fi_provider {
         version: API_VERSION,
         fi_version: API_VERSION,
         context: fi_context { internal: [core::ptr::null_mut(); 4] },

@@ -40,29 +40,29 @@ type Notify = unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize);
 
 /// One plug-in.
 #[derive(Clone, Copy)]
-struct Listener {
+struct MonitorListener {
     monitor: *mut fid_mem_monitor,
     notify: Notify,
 }
 
 // SAFETY: the object lives until it is taken from the list, under its lock.
-unsafe impl Send for Listener {}
+unsafe impl Send for MonitorListener {}
 // SAFETY: as above.
-unsafe impl Sync for Listener {}
+unsafe impl Sync for MonitorListener {}
 
 /// Replaced as a whole, under `STATE`: its lock is held for the exchange only.
-static LISTENERS: RwLock<Vec<Listener>> = RwLock::new(Vec::new());
+static LISTENERS: RwLock<Vec<MonitorListener>> = RwLock::new(Vec::new());
 
 fn state() -> MutexGuard<'static, MonitorState> {
     // Nothing in here panics half way through a change.
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn listeners() -> Vec<Listener> {
+fn listeners() -> Vec<MonitorListener> {
     LISTENERS.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-fn set_listeners(mut list: Vec<Listener>) {
+fn set_listeners(mut list: Vec<MonitorListener>) {
     let mut current = LISTENERS.write().unwrap_or_else(PoisonError::into_inner);
     core::mem::swap(&mut *current, &mut list);
     drop(current);
@@ -183,7 +183,7 @@ pub(super) unsafe fn open(
         export_ops: (&raw const MONITOR_OPS).cast_mut(),
         import_ops: core::ptr::null_mut(),
     }));
-    all.push(Listener { monitor: opened.as_c(), notify });
+    all.push(MonitorListener { monitor: opened.as_c(), notify });
     set_listeners(all);
     Ok(opened.into_c().cast())
 }
@@ -210,19 +210,19 @@ unsafe extern "C" fn close_monitor(monitor: *mut fid) -> c_int {
 }
 
 /// The program's monitor and its operations.
-struct Imported {
+struct MonitorWithOps {
     monitor: *mut fid_mem_monitor,
     ops: fi_ops_mem_monitor,
 }
 
 impl MonitorState {
-    fn imported(&self) -> Result<Imported> {
+    fn imported(&self) -> Result<MonitorWithOps> {
         // SAFETY: it stays until it is closed, which takes it from here, and
         // `import` has seen that its table is there and long enough.
         unsafe {
             let monitor = self.imported.as_ref().ok_or(Error::NODATA)?;
             let ops = *monitor.export_ops.as_ref().ok_or(Error::NODATA)?;
-            Ok(Imported { monitor: self.imported, ops })
+            Ok(MonitorWithOps { monitor: self.imported, ops })
         }
     }
 }

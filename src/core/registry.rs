@@ -3,7 +3,7 @@
 //! Plug-ins stay loaded until the process ends: their threads, and callbacks of
 //! theirs that others hold, may outlive any moment at which one could unload
 //! them. Their `cleanup` runs when the library's destructors do.
-use crate::hooks::{Layer, Side, Sides};
+use crate::hooks::{Layer, OtherSide, Sides};
 use crate::log::{self, NameFilter};
 use crate::params;
 use core::ffi::CStr;
@@ -449,7 +449,7 @@ fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
             Ok(entry) => *entry,
             Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
         };
-        let side = |name: &[u8]| library.get::<Side>(name).ok().map(|side| *side);
+        let side = |name: &[u8]| library.get::<OtherSide>(name).ok().map(|side| *side);
         let sides = match (side(b"ofi_hook_inner\0"), side(b"ofi_hook_outer\0")) {
             (Some(inner), Some(outer)) => Some(Sides { inner, outer }),
             _ => None,

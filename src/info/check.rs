@@ -59,7 +59,7 @@ pub fn usual_domain(domain: &mut fi_domain_attr, objects: usize) {
 
 /// What a provider offers for one kind of endpoint.
 #[derive(Debug)]
-pub struct Offer {
+pub struct ProviderOffer {
     /// The most it can do: limits, all capabilities, and in `op_flags` all
     /// default operation flags it takes. `mr_mode` and `mode` are what it
     /// needs, `threading` and progress the most it gives.
@@ -112,7 +112,7 @@ impl Refusals {
 /// Why the offer does not do for these hints of an application of this API
 /// version; nothing if it does. Names of fabric, domain and provider, and
 /// addresses, are not looked at here.
-pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
+pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
     let mut no = Refusals(Vec::new());
     let most = offer.most.as_ref();
     no.subset("caps", hints.caps(), most.caps(), tostr::caps);
@@ -124,7 +124,7 @@ pub fn check(api: u32, offer: &Offer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
     no.0
 }
 
-fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
+fn check_ep(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.ep() else { return };
     let (have, domain) = (offer.most.ep(), offer.most.domain());
     if want.r#type != fi_ep_type::FI_EP_UNSPEC && want.r#type != have.r#type {
@@ -200,7 +200,7 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
     }
 }
 
-fn check_domain(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) {
+fn check_domain(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.domain() else { return };
     let have = offer.most.domain();
     if threading_rank(want.threading).is_none_or(|rank| Some(rank) < threading_rank(have.threading))
@@ -276,7 +276,13 @@ fn check_domain(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>) 
     }
 }
 
-fn check_mr_mode(no: &mut Refusals, api: u32, offer: &Offer, hints: InfoRef<'_>, want: c_int) {
+fn check_mr_mode(
+    no: &mut Refusals,
+    api: u32,
+    offer: &ProviderOffer,
+    hints: InfoRef<'_>,
+    want: c_int,
+) {
     let needs = mr_mode_needed(hints.caps(), offer.most.caps(), offer.most.domain().mr_mode);
     let takes = match want {
         FI_MR_BASIC => MR_BASIC_BITS | local_mr(hints),
@@ -362,7 +368,7 @@ fn progress_rank(progress: c_enum<fi_progress>) -> Option<u8> {
     .find_map(|(level, rank)| (progress == level).then_some(rank))
 }
 
-fn check_tx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
+fn check_tx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.tx() else { return };
     let have = offer.most.tx();
     no.subset("tx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
@@ -375,7 +381,7 @@ fn check_tx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
     no.at_least("tx_attr->rma_iov_limit", want.rma_iov_limit, have.rma_iov_limit);
 }
 
-fn check_rx(no: &mut Refusals, offer: &Offer, hints: InfoRef<'_>) {
+fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.rx() else { return };
     let have = offer.most.rx();
     no.subset("rx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
@@ -418,7 +424,7 @@ fn implied_caps(wanted: u64, offered: u64) -> u64 {
 
 /// The info an application gets from an offer that [`check`] has nothing
 /// against. Addresses and names are the caller's to fill in.
-pub fn alter(api: u32, offer: &Offer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
+pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut info = offer.most.as_ref().to_owned()?;
     let (tx, rx) = (*offer.most.tx(), *offer.most.rx());
     let all = offer.most.caps();
@@ -560,7 +566,7 @@ mod tests {
         | FI_SOURCE
         | COMM_CAPS;
 
-    fn offer() -> Offer {
+    fn offer() -> ProviderOffer {
         let mut most = InfoBuf::new().unwrap();
         most.set_caps(ALL);
         most.tx_mut().caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SEND | FI_READ | FI_WRITE;
@@ -585,11 +591,15 @@ mod tests {
             domain.max_ep_rx_ctx = 1;
             domain.mr_key_size = 8;
         });
-        Offer { most, tx_size: 256, rx_size: 256 }
+        ProviderOffer { most, tx_size: 256, rx_size: 256 }
     }
 
     /// What refuses hints that `edit` makes.
-    fn refusals(api: u32, offer: &Offer, edit: impl FnOnce(&mut InfoBuf)) -> Vec<&'static str> {
+    fn refusals(
+        api: u32,
+        offer: &ProviderOffer,
+        edit: impl FnOnce(&mut InfoBuf),
+    ) -> Vec<&'static str> {
         let mut hints = InfoBuf::new().unwrap();
         edit(&mut hints);
         check(api, offer, hints.as_ref()).iter().map(|refusal| refusal.what).collect()
@@ -680,7 +690,7 @@ mod tests {
     #[test]
     fn registration_modes_follow_the_version_of_the_application() {
         let mut offer = offer();
-        let mr = |offer: &Offer, api, caps, mode| {
+        let mr = |offer: &ProviderOffer, api, caps, mode| {
             refusals(api, offer, |hints| {
                 hints.set_caps(caps);
                 hints.edit_domain(|domain| domain.mr_mode = mode);

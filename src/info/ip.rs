@@ -4,7 +4,9 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::check::fit_comm_caps;
-use crate::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, Offer, addr, alter, check, tostr};
+use crate::info::{
+    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, addr, alter, check, tostr,
+};
 use core::ffi::{CStr, c_int};
 use core::ptr;
 use std::ffi::CString;
@@ -18,7 +20,7 @@ pub struct IpProvider<'a> {
     /// belong to no interface.
     pub name: &'a CStr,
     /// What it offers, per kind of endpoint, in the order of the answer.
-    pub offers: &'a [Offer],
+    pub offers: &'a [ProviderOffer],
     /// The one interface to use, from `FI_<PROV>_IFACE`.
     pub iface: Option<&'a str>,
     /// Takes a line for every reason why something is not in the answer.
@@ -33,7 +35,7 @@ pub struct IpProvider<'a> {
 /// for each offer. `-FI_ENODATA`: nothing does, and `report` has been told why.
 pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
     let (version, hints) = (query.version, query.hints);
-    let ends = Ends::find(prov, query)?;
+    let ends = IpEnds::find(prov, query)?;
     let ifaces = ends.ifaces(prov)?;
     let mut chain = InfoChain::new();
     for offer in prov.offers {
@@ -65,14 +67,14 @@ pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoCh
 }
 
 /// The addresses an application named.
-struct Ends {
+struct IpEnds {
     src: Option<SocketAddr>,
     dest: Option<SocketAddr>,
     /// The address format the application takes.
     format: u32,
 }
 
-impl Ends {
+impl IpEnds {
     fn find(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<Self> {
         let InfoQuery { node, service, flags, hints, .. } = *query;
         let mut format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
@@ -444,7 +446,7 @@ mod tests {
     use crate::abi::*;
     use core::cell::RefCell;
 
-    fn offer() -> Offer {
+    fn offer() -> ProviderOffer {
         let mut most = InfoBuf::new().unwrap();
         let caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SOURCE;
         most.set_caps(caps);
@@ -454,12 +456,12 @@ mod tests {
         most.rx_mut().size = 1024;
         most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
         most.edit_domain(|domain| domain.threading = fi_threading::FI_THREAD_SAFE.into());
-        Offer { most, tx_size: 256, rx_size: 256 }
+        ProviderOffer { most, tx_size: 256, rx_size: 256 }
     }
 
-    type Answer = (Result<InfoChain>, Vec<String>);
+    type IpAnswer = (Result<InfoChain>, Vec<String>);
 
-    fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> Answer {
+    fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> IpAnswer {
         let said = RefCell::new(Vec::new());
         let offers = [offer()];
         let prov = IpProvider {

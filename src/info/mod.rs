@@ -26,7 +26,7 @@ mod query;
 #[allow(unsafe_code)]
 pub mod tostr;
 
-pub use check::{HintsRefusal, Offer, alter, check, usual_domain};
+pub use check::{HintsRefusal, ProviderOffer, alter, check, usual_domain};
 pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};

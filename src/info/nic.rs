@@ -15,7 +15,7 @@ use std::ffi::CString;
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
     /// The device.
-    pub device: Device,
+    pub device: NicDevice,
     /// Where on the PCI bus it is, if it is on one.
     pub pci: Option<Pci>,
     /// The card's link.
@@ -25,7 +25,7 @@ pub struct Nic {
 /// A device (struct fi_device_attr).
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each is the member of its name, see fi_nic(3)")]
-pub struct Device {
+pub struct NicDevice {
     pub name: Option<CString>,
     pub device_id: Option<CString>,
     pub device_version: Option<CString>,
@@ -85,7 +85,8 @@ impl Nic {
         let text = |text: &Option<CString>| {
             text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut())
         };
-        let Device { name, device_id, device_version, vendor_id, driver, firmware } = &self.device;
+        let NicDevice { name, device_id, device_version, vendor_id, driver, firmware } =
+            &self.device;
         let device = fi_device_attr {
             name: text(name),
             device_id: text(device_id),
@@ -184,7 +185,7 @@ mod tests {
 
     fn card() -> Nic {
         Nic {
-            device: Device { name: Some(c"mlx5_0".into()), ..Device::default() },
+            device: NicDevice { name: Some(c"mlx5_0".into()), ..NicDevice::default() },
             pci: Some(Pci { domain_id: 0, bus_id: 0x3b, device_id: 1, function_id: 2 }),
             link: NicLink {
                 mtu: 4096,

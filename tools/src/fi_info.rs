@@ -67,7 +67,7 @@ struct Command {
 }
 
 /// Why there is nothing to do.
-enum Stop {
+enum NothingToDo {
     /// Show how to use it, after this complaint if there is one.
     Usage(Option<String>),
     /// An argument that means nothing.
@@ -76,7 +76,7 @@ enum Stop {
     Failed(Error),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for NothingToDo {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -90,18 +90,18 @@ fn main() -> ExitCode {
     let own = args.next().unwrap_or_else(|| "fi_info".to_owned());
     let result = match parse(&args.collect::<Vec<_>>()) {
         Ok(command) => run(&own, &command),
-        Err(Stop::Usage(complaint)) => {
+        Err(NothingToDo::Usage(complaint)) => {
             if let Some(complaint) = complaint {
                 eprintln!("{own}: {complaint}");
             }
             println!("Usage: {own}\n{USAGE}");
             return ExitCode::FAILURE;
         }
-        Err(Stop::Bad(complaint)) => {
+        Err(NothingToDo::Bad(complaint)) => {
             eprintln!("error: {complaint}");
             return exit_code(Error::INVAL);
         }
-        Err(Stop::Failed(error)) => Err(("fi_allocinfo", error)),
+        Err(NothingToDo::Failed(error)) => Err(("fi_allocinfo", error)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -117,8 +117,8 @@ fn exit_code(error: Error) -> ExitCode {
 }
 
 /// The options and their arguments, in the notations of getopt_long.
-fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Stop> {
-    let usage = |complaint: String| Stop::Usage(Some(complaint));
+fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, NothingToDo> {
+    let usage = |complaint: String| NothingToDo::Usage(Some(complaint));
     let mut found = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -177,7 +177,7 @@ fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Stop> {
     Ok(found)
 }
 
-fn parse(args: &[String]) -> core::result::Result<Command, Stop> {
+fn parse(args: &[String]) -> core::result::Result<Command, NothingToDo> {
     let mut command = Command {
         hints: InfoBuf::new()?,
         node: None,
@@ -199,7 +199,7 @@ fn parse(args: &[String]) -> core::result::Result<Command, Stop> {
     });
     for (letter, value) in options(args)? {
         // An argument of the command line has no zero in it.
-        let string = CString::new(value.as_str()).map_err(|_| Stop::Usage(None))?;
+        let string = CString::new(value.as_str()).map_err(|_| NothingToDo::Usage(None))?;
         let hints = &mut command.hints;
         match letter {
             's' => {
@@ -225,33 +225,41 @@ fn parse(args: &[String]) -> core::result::Result<Command, Stop> {
             'v' => command.verbose = true,
             'V' => command.version = true,
             'X' => command.explain = true,
-            _ => return Err(Stop::Usage(None)),
+            _ => return Err(NothingToDo::Usage(None)),
         }
     }
     Ok(command)
 }
 
 /// `NAME|NAME` as bits.
-fn flags(what: &str, list: &str, text: fn(u64) -> String) -> core::result::Result<u64, Stop> {
+fn flags(
+    what: &str,
+    list: &str,
+    text: fn(u64) -> String,
+) -> core::result::Result<u64, NothingToDo> {
     list.split('|').try_fold(0, |bits, name| {
         (0..u64::BITS)
             .map(|bit| 1 << bit)
             .find(|bit| text(*bit).eq_ignore_ascii_case(name))
             .map(|bit| bits | bit)
-            .ok_or_else(|| Stop::Bad(format!("Unrecognized {what}: {name}")))
+            .ok_or_else(|| NothingToDo::Bad(format!("Unrecognized {what}: {name}")))
     })
 }
 
 /// The value of a name.
-fn named(what: &str, name: &str, text: fn(u32) -> &'static str) -> core::result::Result<u32, Stop> {
+fn named(
+    what: &str,
+    name: &str,
+    text: fn(u32) -> &'static str,
+) -> core::result::Result<u32, NothingToDo> {
     (0..64)
         .find(|value| text(*value).eq_ignore_ascii_case(name) && text(*value) != "Unknown")
-        .ok_or_else(|| Stop::Bad(format!("Unrecognized {what}: {name}")))
+        .ok_or_else(|| NothingToDo::Bad(format!("Unrecognized {what}: {name}")))
 }
 
-type Outcome = core::result::Result<(), (&'static str, Error)>;
+type InfoOutcome = core::result::Result<(), (&'static str, Error)>;
 
-fn run(own: &str, command: &Command) -> Outcome {
+fn run(own: &str, command: &Command) -> InfoOutcome {
     if command.version {
         // SAFETY: the value does not matter for this type, as long as there is one.
         let library = unsafe { text(own.as_ptr().cast(), fi_type::FI_TYPE_VERSION) };
@@ -448,7 +456,7 @@ unsafe extern "C" fn keep(
 }
 
 /// One line for each reason why something is in the list or is not.
-fn explain(command: &Command) -> Outcome {
+fn explain(command: &Command) -> InfoOutcome {
     // Reasons come by way of the log, which programs can have for themselves.
     let ops = Box::leak(Box::new(fi_ops_log {
         size: size_of::<fi_ops_log>(),
@@ -492,9 +500,9 @@ mod tests {
     fn parsed(args: &[&str]) -> core::result::Result<Command, String> {
         parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(
             |stop| match stop {
-                Stop::Usage(complaint) => complaint.unwrap_or_else(|| "usage".to_owned()),
-                Stop::Bad(complaint) => complaint,
-                Stop::Failed(error) => error.to_string(),
+                NothingToDo::Usage(complaint) => complaint.unwrap_or_else(|| "usage".to_owned()),
+                NothingToDo::Bad(complaint) => complaint,
+                NothingToDo::Failed(error) => error.to_string(),
             },
         )
     }

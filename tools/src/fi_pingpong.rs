@@ -81,19 +81,19 @@ impl fmt::Display for Failure {
         )
     }
 }
-type Outcome<T = ()> = std::result::Result<T, Failure>;
+type PingpongOutcome<T = ()> = std::result::Result<T, Failure>;
 
 /// Names the step that an error came from.
 trait During<T> {
-    fn during(self, what: &str) -> Outcome<T>;
+    fn during(self, what: &str) -> PingpongOutcome<T>;
 }
 impl<T> During<T> for Result<T> {
-    fn during(self, what: &str) -> Outcome<T> {
+    fn during(self, what: &str) -> PingpongOutcome<T> {
         self.map_err(|error| Failure { what: what.into(), error })
     }
 }
 impl<T> During<T> for io::Result<T> {
-    fn during(self, what: &str) -> Outcome<T> {
+    fn during(self, what: &str) -> PingpongOutcome<T> {
         self.map_err(|e| Failure::io(what, e))
     }
 }
@@ -106,7 +106,7 @@ macro_rules! call {
         // closes it last), so that it and its tables are there; every table
         // this program uses has the function in its first version, and the
         // pointers among the arguments outlive the call, or, for transfers,
-        // are those of `Buffers`, which outlive the endpoint.
+        // are those of `PingpongBuffers`, which outlive the endpoint.
         unsafe {
             match (*(*object).$table).$function {
                 Some(function) => Error::check(function(object, $($argument),*) as c_int),
@@ -120,7 +120,7 @@ macro_rules! call {
 struct OpenFid<T>(NonNull<T>);
 
 impl<T> OpenFid<T> {
-    fn new(what: &str, open: impl FnOnce(*mut *mut T) -> Result<c_int>) -> Outcome<Self> {
+    fn new(what: &str, open: impl FnOnce(*mut *mut T) -> Result<c_int>) -> PingpongOutcome<Self> {
         let mut object = ptr::null_mut();
         open(&mut object).during(what)?;
         NonNull::new(object).map(Self).ok_or(Error::INVAL).during(what)
@@ -132,7 +132,7 @@ impl<T> OpenFid<T> {
     fn fid(&self) -> *mut fid {
         self.get().cast()
     }
-    fn bind<U>(&self, to: &OpenFid<U>, flags: u64) -> Outcome {
+    fn bind<U>(&self, to: &OpenFid<U>, flags: u64) -> PingpongOutcome {
         call!(self.fid(), ops.bind(to.fid(), flags)).during("fi_ep_bind").map(drop)
     }
 }
@@ -148,7 +148,7 @@ impl<T> Drop for OpenFid<T> {
 struct Info(NonNull<fi_info>);
 
 impl Info {
-    fn hints() -> Outcome<Self> {
+    fn hints() -> PingpongOutcome<Self> {
         // SAFETY: fi_dupinfo of NULL allocates an empty fi_info with all attributes.
         NonNull::new(unsafe { fi_dupinfo(ptr::null()) })
             .map(Self)
@@ -157,7 +157,7 @@ impl Info {
     }
     /// The first way that fits the hints; without an address, one that the
     /// provider likes best.
-    fn find(hints: &Info) -> Outcome<Self> {
+    fn find(hints: &Info) -> PingpongOutcome<Self> {
         let mut info = ptr::null_mut();
         // SAFETY: hints is a whole fi_info, info is ours to be filled.
         let r = unsafe { fi_getinfo(API, ptr::null(), ptr::null(), 0, hints.get(), &mut info) };
@@ -180,7 +180,7 @@ impl Drop for Info {
 }
 
 /// A string that fi_freeinfo will free.
-fn c_string(text: &str) -> Outcome<*mut c_char> {
+fn c_string(text: &str) -> PingpongOutcome<*mut c_char> {
     let text = CString::new(text).map_err(|_| Error::INVAL).during("name")?;
     // SAFETY: text is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
@@ -191,7 +191,7 @@ fn c_string(text: &str) -> Outcome<*mut c_char> {
 struct Control(TcpStream);
 
 impl Control {
-    fn serve(o: &Options) -> Outcome<Self> {
+    fn serve(o: &Options) -> PingpongOutcome<Self> {
         let any =
             if o.v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
         let listener = TcpListener::bind((any, o.source_port.unwrap_or(CONTROL_PORT)))
@@ -200,7 +200,7 @@ impl Control {
         debug(o, || format!("control connection from {from}"));
         Self::new(stream)
     }
-    fn call(o: &Options, host: &str) -> Outcome<Self> {
+    fn call(o: &Options, host: &str) -> PingpongOutcome<Self> {
         let wanted = |a: &SocketAddr| a.is_ipv6() == o.v6;
         let address = (host, o.destination_port)
             .to_socket_addrs()
@@ -214,19 +214,19 @@ impl Control {
         };
         Self::new(stream.during("failed to connect")?)
     }
-    fn new(stream: TcpStream) -> Outcome<Self> {
+    fn new(stream: TcpStream) -> PingpongOutcome<Self> {
         stream.set_nodelay(true).during("control connection")?;
         Ok(Self(stream))
     }
-    fn send(&mut self, bytes: &[u8]) -> Outcome {
+    fn send(&mut self, bytes: &[u8]) -> PingpongOutcome {
         self.0.write_all(bytes).during("control connection")
     }
-    fn receive<const N: usize>(&mut self) -> Outcome<[u8; N]> {
+    fn receive<const N: usize>(&mut self) -> PingpongOutcome<[u8; N]> {
         let mut bytes = [0; N];
         self.0.read_exact(&mut bytes).during("control connection")?;
         Ok(bytes)
     }
-    fn expect<const N: usize>(&mut self, what: &[u8; N]) -> Outcome {
+    fn expect<const N: usize>(&mut self, what: &[u8; N]) -> PingpongOutcome {
         if self.receive::<N>()? == *what {
             Ok(())
         } else {
@@ -234,12 +234,12 @@ impl Control {
         }
     }
     /// Tells our address: length, format, bytes.
-    fn send_address(&mut self, format: u32, address: &[u8]) -> Outcome {
+    fn send_address(&mut self, format: u32, address: &[u8]) -> PingpongOutcome {
         self.send(&(address.len() as u32).to_be_bytes())?;
         self.send(&format.to_ne_bytes())?;
         self.send(address)
     }
-    fn receive_address(&mut self) -> Outcome<(u32, Vec<u8>)> {
+    fn receive_address(&mut self) -> PingpongOutcome<(u32, Vec<u8>)> {
         let length = u32::from_be_bytes(self.receive()?) as usize;
         let format = u32::from_ne_bytes(self.receive()?);
         if length == 0 || length > 4096 {
@@ -322,12 +322,12 @@ impl From<SocketAddr> for RawAddress {
 
 /// Memory the library reads and writes while the endpoint is open. Kept behind
 /// raw pointers: a receive is posted nearly all the time.
-struct Buffers {
+struct PingpongBuffers {
     send: Box<[u8]>,
     receive: *mut [u8],
     contexts: *mut [fi_context2; 2],
 }
-impl Buffers {
+impl PingpongBuffers {
     fn new(size: usize) -> Self {
         // SAFETY: fi_context2 is pointers, which may be null.
         let contexts: [fi_context2; 2] = unsafe { std::mem::zeroed() };
@@ -341,7 +341,7 @@ impl Buffers {
         self.contexts.cast::<fi_context2>().wrapping_add(which).cast()
     }
 }
-impl Drop for Buffers {
+impl Drop for PingpongBuffers {
     fn drop(&mut self) {
         // SAFETY: both came from Box::into_raw and the endpoint, which is
         // declared before them in `PingPong`, is closed.
@@ -362,7 +362,7 @@ struct PingPong {
     eq: Option<OpenFid<fid_eq>>,
     domain: OpenFid<fid_domain>,
     fabric: OpenFid<fid_fabric>,
-    buffers: Buffers,
+    buffers: PingpongBuffers,
     peer: fi_addr_t,
     options: Options,
     max_size: usize,
@@ -378,7 +378,7 @@ fn debug(o: &Options, text: impl FnOnce() -> String) {
     }
 }
 
-fn hints(o: &Options) -> Outcome<Info> {
+fn hints(o: &Options) -> PingpongOutcome<Info> {
     let info = Info::hints()?;
     // SAFETY: fi_allocinfo gave a whole fi_info with all attributes, ours alone.
     unsafe {
@@ -403,7 +403,7 @@ fn hints(o: &Options) -> Outcome<Info> {
 }
 
 /// Hints that ask for a way to `address`.
-fn toward(info: &Info, format: u32, address: &[u8]) -> Outcome {
+fn toward(info: &Info, format: u32, address: &[u8]) -> PingpongOutcome {
     // SAFETY: fi_freeinfo will free what malloc gives; the struct is ours.
     unsafe {
         let copy = libc::malloc(address.len());
@@ -419,14 +419,14 @@ fn toward(info: &Info, format: u32, address: &[u8]) -> Outcome {
     Ok(())
 }
 
-fn open_fabric(info: &Info) -> Outcome<OpenFid<fid_fabric>> {
+fn open_fabric(info: &Info) -> PingpongOutcome<OpenFid<fid_fabric>> {
     let attr = info.view().fabric_attr;
     OpenFid::new("fi_fabric", |f| {
         // SAFETY: attr is that of the info, f is ours to be filled.
         Error::check(unsafe { fi_fabric(attr, f, ptr::null_mut()) })
     })
 }
-fn open_eq(fabric: &OpenFid<fid_fabric>) -> Outcome<OpenFid<fid_eq>> {
+fn open_eq(fabric: &OpenFid<fid_fabric>) -> PingpongOutcome<OpenFid<fid_eq>> {
     let mut attr = fi_eq_attr {
         size: 0,
         flags: 0,
@@ -436,7 +436,7 @@ fn open_eq(fabric: &OpenFid<fid_fabric>) -> Outcome<OpenFid<fid_eq>> {
     };
     OpenFid::new("fi_eq_open", |q| call!(fabric.get(), ops.eq_open(&mut attr, q, ptr::null_mut())))
 }
-fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
+fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> PingpongOutcome<Vec<u8>> {
     let mut name = vec![0u8; 256];
     let mut length = name.len();
     // SAFETY: the object and its connection table are there while it is open;
@@ -455,7 +455,7 @@ fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> Outcome<Vec<u8>> {
 }
 
 /// The next connection event, which must be `wanted`; a request comes with its info.
-fn event(eq: &OpenFid<fid_eq>, wanted: u32) -> Outcome<Option<Info>> {
+fn event(eq: &OpenFid<fid_eq>, wanted: u32) -> PingpongOutcome<Option<Info>> {
     let mut entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut(), data: [] };
     let mut event = 0;
     let size = size_of::<fi_eq_cm_entry>();
@@ -482,7 +482,7 @@ impl PingPong {
         fabric: OpenFid<fid_fabric>,
         eq: Option<OpenFid<fid_eq>>,
         passive: Option<OpenFid<fid_pep>>,
-    ) -> Outcome<Self> {
+    ) -> PingpongOutcome<Self> {
         let null = ptr::null_mut;
         let domain =
             OpenFid::new("fi_domain", |d| call!(fabric.get(), ops.domain(info.get(), d, null())))?;
@@ -537,7 +537,7 @@ impl PingPong {
             eq,
             domain,
             fabric,
-            buffers: Buffers::new(biggest + prefix),
+            buffers: PingpongBuffers::new(biggest + prefix),
             peer: FI_ADDR_UNSPEC,
             options: options.clone(),
             max_size,
@@ -549,7 +549,7 @@ impl PingPong {
         Ok(this)
     }
 
-    fn server(options: &Options, control: &mut Control) -> Outcome<Self> {
+    fn server(options: &Options, control: &mut Control) -> PingpongOutcome<Self> {
         let info = Info::find(&hints(options)?)?;
         let format = info.view().addr_format;
         let fabric = open_fabric(&info)?;
@@ -578,7 +578,7 @@ impl PingPong {
         }
     }
 
-    fn client(options: &Options, control: &mut Control) -> Outcome<Self> {
+    fn client(options: &Options, control: &mut Control) -> PingpongOutcome<Self> {
         let (format, peer) = control.receive_address()?;
         let hints = hints(options)?;
         toward(&hints, format, &peer)?;
@@ -599,16 +599,16 @@ impl PingPong {
         }
     }
 
-    fn connected(&self) -> Outcome {
+    fn connected(&self) -> PingpongOutcome {
         let eq = self.eq.as_ref().ok_or(Error::NOEQ).during("connection")?;
         event(eq, FI_CONNECTED as u32).map(drop)
     }
-    fn tell_name(&self, format: u32, control: &mut Control) -> Outcome {
+    fn tell_name(&self, format: u32, control: &mut Control) -> PingpongOutcome {
         // SAFETY: the endpoint is open.
         let name = name_of(&self.endpoint, unsafe { (*self.endpoint.get()).cm })?;
         control.send_address(format, &name)
     }
-    fn insert(&mut self, peer: &[u8]) -> Outcome {
+    fn insert(&mut self, peer: &[u8]) -> PingpongOutcome {
         let av = self.av.as_ref().ok_or(Error::NOAV).during("fi_av_insert")?;
         let mut address = FI_ADDR_NOTAVAIL;
         let n =
@@ -622,7 +622,7 @@ impl PingPong {
     }
 
     /// Repeats a posting call while the provider pushes back.
-    fn post(&self, what: &str, mut call: impl FnMut() -> Result<c_int>) -> Outcome {
+    fn post(&self, what: &str, mut call: impl FnMut() -> Result<c_int>) -> PingpongOutcome {
         loop {
             match call() {
                 Err(e) if e == Error::AGAIN => self.progress(),
@@ -637,7 +637,7 @@ impl PingPong {
             let _ = call!(q.get(), ops.read(ptr::null_mut(), 0));
         }
     }
-    fn post_receive(&mut self) -> Outcome {
+    fn post_receive(&mut self) -> PingpongOutcome {
         let (buffer, size) = (self.buffers.receive.cast::<c_void>(), self.buffers.receive.len());
         let (null, any, context) = (ptr::null_mut(), FI_ADDR_UNSPEC, self.buffers.context(1));
         let ep = self.endpoint.get();
@@ -646,7 +646,7 @@ impl PingPong {
             Mode::Tagged => call!(ep, tagged.recv(buffer, size, null, any, TAG, 0, context)),
         })
     }
-    fn post_send(&mut self, size: usize) -> Outcome {
+    fn post_send(&mut self, size: usize) -> PingpongOutcome {
         let (buffer, size) = (self.buffers.send.as_ptr().cast::<c_void>(), size + self.prefix);
         let (null, peer, context) = (ptr::null_mut(), self.peer, self.buffers.context(0));
         let ep = self.endpoint.get();
@@ -657,7 +657,7 @@ impl PingPong {
     }
     /// Waits for one entry of a queue; true when it came, false when a datagram
     /// has not come for a long time.
-    fn wait(&self, queue: &OpenFid<fid_cq>) -> Outcome<bool> {
+    fn wait(&self, queue: &OpenFid<fid_cq>) -> PingpongOutcome<bool> {
         let mut entry = fi_cq_entry { op_context: ptr::null_mut() };
         let mut since = None;
         for round in 0u32.. {
@@ -684,7 +684,7 @@ impl PingPong {
         Ok(false)
     }
 
-    fn send(&mut self, size: usize) -> Outcome {
+    fn send(&mut self, size: usize) -> PingpongOutcome {
         if self.options.check {
             let start = STEP * self.sent % TEXT.len();
             for (to, from) in self.buffers.send[self.prefix..][..size]
@@ -699,7 +699,7 @@ impl PingPong {
         self.wait(&self.tx).map(drop)
     }
     /// Receives one message and posts the next receive; false when it was lost.
-    fn receive(&mut self, size: usize) -> Outcome<bool> {
+    fn receive(&mut self, size: usize) -> PingpongOutcome<bool> {
         if !self.wait(&self.rx)? {
             return Ok(false);
         }
@@ -721,7 +721,12 @@ impl PingPong {
     }
 
     /// One line of the table.
-    fn exchange(&mut self, size: usize, client: bool, control: &mut Control) -> Outcome<ResultRow> {
+    fn exchange(
+        &mut self,
+        size: usize,
+        client: bool,
+        control: &mut Control,
+    ) -> PingpongOutcome<ResultRow> {
         if client {
             control.send(ASK)?;
             control.expect(ANSWER)?;
@@ -762,7 +767,7 @@ impl PingPong {
     }
 
     /// Both sides tell that they are through, so that neither leaves early.
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self) -> PingpongOutcome {
         self.buffers.send[self.prefix..][..FIN.len()].copy_from_slice(FIN);
         let iov = libc::iovec {
             iov_base: self.buffers.send.as_mut_ptr().cast(),
@@ -796,7 +801,7 @@ impl PingPong {
         self.wait(&self.rx).map(drop)
     }
 
-    fn run(&mut self, client: bool, control: &mut Control) -> Outcome {
+    fn run(&mut self, client: bool, control: &mut Control) -> PingpongOutcome {
         println!("{HEADING}");
         let sizes = match self.options.size {
             Some(size) => vec![size],
@@ -811,7 +816,7 @@ impl PingPong {
     }
 }
 
-fn run(o: &Options) -> Outcome {
+fn run(o: &Options) -> PingpongOutcome {
     let mut control = match &o.server {
         Some(host) => Control::call(o, host)?,
         None => Control::serve(o)?,

@@ -286,14 +286,14 @@ pub struct OpenArgs {
     /// Where the object goes: the program's own, after the call.
     pub place: *mut *mut fid,
     /// The attributes.
-    pub attr: Attr,
+    pub attr: OpenAttr,
     /// The object's context.
     pub context: *mut c_void,
 }
 
 /// Attributes of what is opened, or null.
 #[derive(Clone, Copy)]
-pub enum Attr {
+pub enum OpenAttr {
     /// No attributes, or such that no hook looks at.
     None,
     /// Of a completion queue.
@@ -307,7 +307,7 @@ pub enum Attr {
 }
 
 impl OpenArgs {
-    pub(crate) const fn new<C>(place: *mut *mut C, attr: Attr, context: *mut c_void) -> Self {
+    pub(crate) const fn new<C>(place: *mut *mut C, attr: OpenAttr, context: *mut c_void) -> Self {
         Self { place: place.cast(), attr, context }
     }
 
@@ -323,7 +323,7 @@ impl OpenArgs {
 
 /// A completion, as far as its format has it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Completion {
+pub struct HookCompletion {
     /// The request's context.
     pub context: usize,
     /// What completed, and where the rest is valid.
@@ -336,7 +336,7 @@ pub struct Completion {
     pub tag: Option<u64>,
 }
 
-impl Completion {
+impl HookCompletion {
     /// How many bytes it says were received; 0 for anything else, where the length
     /// means nothing.
     pub fn received(&self) -> usize {
@@ -350,7 +350,7 @@ impl HookCall {
     ///
     /// # Safety
     /// `self` is a read of a completion queue that has just answered `ret`.
-    pub unsafe fn completions(&self, ret: isize) -> impl Iterator<Item = Completion> {
+    pub unsafe fn completions(&self, ret: isize) -> impl Iterator<Item = HookCompletion> {
         let (buf, size) = match (self.args, self.format) {
             (Args::Completions(buf, _), 1) => (buf, size_of::<fi_cq_entry>()),
             (Args::Completions(buf, _), 2) => (buf, size_of::<fi_cq_msg_entry>()),
@@ -368,7 +368,7 @@ impl HookCall {
                 let data = entry.cast::<fi_cq_data_entry>();
                 let tagged = entry.cast::<fi_cq_tagged_entry>();
                 let has = |format| self.format >= format;
-                Completion {
+                HookCompletion {
                     context: (&raw const (*entry.cast::<fi_cq_entry>()).op_context).read_unaligned()
                         as usize,
                     flags: has(2).then(|| (&raw const (*msg).flags).read_unaligned()),

@@ -21,7 +21,7 @@ mod tables;
 pub mod text;
 
 pub use call::{
-    Args, Attr, Completion, HookCall, HookOp, OpenArgs, Pieces, RegionArgs, TransferArgs,
+    Args, HookCall, HookCompletion, HookOp, OpenArgs, OpenAttr, Pieces, RegionArgs, TransferArgs,
 };
 pub use log::HookLog;
 pub use object::open_fabric;

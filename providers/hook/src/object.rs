@@ -54,12 +54,12 @@ pub(crate) unsafe trait Fid: Sized {
 }
 
 /// How an answer looks to a hook, and what a call answers that cannot be made.
-pub(crate) trait Answer: Copy {
+pub(crate) trait HookAnswer: Copy {
     fn refusal(error: Error) -> Self;
     fn code(self) -> isize;
 }
 
-impl Answer for c_int {
+impl HookAnswer for c_int {
     fn refusal(error: Error) -> Self {
         error.to_ret()
     }
@@ -69,7 +69,7 @@ impl Answer for c_int {
     }
 }
 
-impl Answer for ssize_t {
+impl HookAnswer for ssize_t {
     fn refusal(error: Error) -> Self {
         error.to_ret() as ssize_t
     }
@@ -79,7 +79,7 @@ impl Answer for ssize_t {
     }
 }
 
-impl Answer for u64 {
+impl HookAnswer for u64 {
     fn refusal(_: Error) -> Self {
         0
     }
@@ -89,7 +89,7 @@ impl Answer for u64 {
     }
 }
 
-impl Answer for *const c_char {
+impl HookAnswer for *const c_char {
     fn refusal(_: Error) -> Self {
         ptr::null()
     }
@@ -118,7 +118,12 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
 
     /// Makes a call, and tells the hook of it.
     #[inline]
-    pub(crate) fn around<R: Answer>(&self, op: HookOp, args: Args, make: impl FnOnce() -> R) -> R {
+    pub(crate) fn around<R: HookAnswer>(
+        &self,
+        op: HookOp,
+        args: Args,
+        make: impl FnOnce() -> R,
+    ) -> R {
         let object = self.outer.get().cast::<fid>().cast_const();
         let call = HookCall { op, object, format: self.format, args };
         // A thread that is cancelled goes on to the end of the call: the frames of hooks

@@ -4,9 +4,9 @@
 //! the hook, what of the arguments the hook sees, and, where objects are among
 //! the arguments, what is done about them.
 use crate::abi::*;
-use crate::call::{Args, Attr, HookOp, OpenArgs, RegionArgs, TransferArgs};
+use crate::call::{Args, HookOp, OpenArgs, OpenAttr, RegionArgs, TransferArgs};
 use crate::error::Error;
-use crate::object::{Answer, Fid, HookedFabric, HookedObject, close, head};
+use crate::object::{Fid, HookAnswer, HookedFabric, HookedObject, close, head};
 use crate::{Hook, fids};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -49,7 +49,7 @@ macro_rules! table {
                     // tables are as long as they say.
                     unsafe {
                         let Some(object) = HookedObject::<C, H>::of($this) else {
-                            return Answer::refusal(Error::INVAL);
+                            return HookAnswer::refusal(Error::INVAL);
                         };
                         let inner = object.inner();
                         let call = if object.shared.prov_version >= SINCE {
@@ -59,7 +59,7 @@ macro_rules! table {
                             None
                         };
                         object.around(HookOp::$op, $args, || match call {
-                            None => Answer::refusal(Error::NOSYS),
+                            None => HookAnswer::refusal(Error::NOSYS),
                             Some(call) => table!(
                                 @call object, inner, call, [$($arg),*] $(, |$object, $call| $body)?
                             ),
@@ -272,8 +272,8 @@ unsafe fn outside<H: Hook>(place: *mut *mut fid) {
     }
 }
 
-type Type = c_enum<fi_datatype>;
-type Operation = c_enum<fi_op>;
+type HookDatatype = c_enum<fi_datatype>;
+type HookOperation = c_enum<fi_op>;
 
 table! {
     /// The calls that all objects have.
@@ -326,7 +326,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
         context: *mut c_void
     ) -> c_int,
-        Domain, Args::Open(OpenArgs::new(domain, Attr::Info(info), context)), |object, call| {
+        Domain, Args::Open(OpenArgs::new(domain, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, domain, context);
             object.opened(ret, domain, addr_format(info))
@@ -335,7 +335,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep,
         context: *mut c_void
     ) -> c_int,
-        PassiveEp, Args::Open(OpenArgs::new(pep, Attr::Info(info), context)), |object, call| {
+        PassiveEp, Args::Open(OpenArgs::new(pep, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, pep, context), pep, addr_format(info))
         };
@@ -343,14 +343,14 @@ table! {
         fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq,
         context: *mut c_void
     ) -> c_int,
-        EqOpen, Args::Open(OpenArgs::new(eq, Attr::None, context)), |object, call| {
+        EqOpen, Args::Open(OpenArgs::new(eq, OpenAttr::None, context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, eq, context), eq, 0)
         };
     wait_open(
         fabric: *mut fid_fabric, attr: *mut fi_wait_attr, wait: *mut *mut fid_wait
     ) -> c_int,
-        WaitOpen, Args::Open(OpenArgs::new(wait, Attr::None, ptr::null_mut())),
+        WaitOpen, Args::Open(OpenArgs::new(wait, OpenAttr::None, ptr::null_mut())),
         |object, call| object.opened(call(object.inner().cast(), attr, wait), wait, 0);
     trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int,
         Trywait, Args::None, |object, call| {
@@ -363,7 +363,7 @@ table! {
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, flags: u64,
         context: *mut c_void
     ) -> c_int,
-        Domain2, Args::Open(OpenArgs::new(domain, Attr::Info(info), context)), |object, call| {
+        Domain2, Args::Open(OpenArgs::new(domain, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, domain, flags, context);
             object.opened(ret, domain, addr_format(info))
@@ -377,27 +377,27 @@ table! {
         domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av,
         context: *mut c_void
     ) -> c_int,
-        AvOpen, Args::Open(OpenArgs::new(av, Attr::Av(attr), context)),
+        AvOpen, Args::Open(OpenArgs::new(av, OpenAttr::Av(attr), context)),
         |object, call| object.opened(call(object.inner().cast(), attr, av, context), av, 0);
     cq_open(
         domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq,
         context: *mut c_void
     ) -> c_int,
-        CqOpen, Args::Open(OpenArgs::new(cq, Attr::Cq(attr), context)), |object, call| {
+        CqOpen, Args::Open(OpenArgs::new(cq, OpenAttr::Cq(attr), context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, cq, context), cq, cq_format(attr))
         };
     endpoint(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int,
-        Endpoint, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
+        Endpoint, Args::Open(OpenArgs::new(ep, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
         };
     scalable_ep(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int,
-        ScalableEp, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
+        ScalableEp, Args::Open(OpenArgs::new(ep, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             object.opened(call(object.inner().cast(), info, ep, context), ep, addr_format(info))
         };
@@ -405,29 +405,29 @@ table! {
         domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
         context: *mut c_void
     ) -> c_int,
-        CntrOpen, Args::Open(OpenArgs::new(cntr, Attr::Cntr(attr), context)), |object, call| {
+        CntrOpen, Args::Open(OpenArgs::new(cntr, OpenAttr::Cntr(attr), context)), |object, call| {
             let _set = swap_set(attr.as_mut().map(|attr| (attr.wait_obj, &raw mut attr.wait_set)));
             object.opened(call(object.inner().cast(), attr, cntr, context), cntr, 0)
         };
     poll_open(
         domain: *mut fid_domain, attr: *mut fi_poll_attr, poll: *mut *mut fid_poll
     ) -> c_int,
-        PollOpen, Args::Open(OpenArgs::new(poll, Attr::None, ptr::null_mut())),
+        PollOpen, Args::Open(OpenArgs::new(poll, OpenAttr::None, ptr::null_mut())),
         |object, call| object.opened(call(object.inner().cast(), attr, poll), poll, 0);
     stx_ctx(
         domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx,
         context: *mut c_void
     ) -> c_int,
-        StxContext, Args::Open(OpenArgs::new(stx, Attr::None, context)),
+        StxContext, Args::Open(OpenArgs::new(stx, OpenAttr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, stx, context), stx, 0);
     srx_ctx(
         domain: *mut fid_domain, attr: *mut fi_rx_attr, srx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        SrxContext, Args::Open(OpenArgs::new(srx, Attr::None, context)),
+        SrxContext, Args::Open(OpenArgs::new(srx, OpenAttr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, srx, context), srx, 0);
     query_atomic(
-        domain: *mut fid_domain, datatype: Type, op: Operation, attr: *mut fi_atomic_attr,
+        domain: *mut fid_domain, datatype: HookDatatype, op: HookOperation, attr: *mut fi_atomic_attr,
         flags: u64
     ) -> c_int, QueryAtomic, Args::None;
     query_collective(
@@ -438,7 +438,7 @@ table! {
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64,
         context: *mut c_void
     ) -> c_int,
-        Endpoint2, Args::Open(OpenArgs::new(ep, Attr::Info(info), context)), |object, call| {
+        Endpoint2, Args::Open(OpenArgs::new(ep, OpenAttr::Info(info), context)), |object, call| {
             let _info = SwapInfo::new(info);
             let ret = call(object.inner().cast(), info, ep, flags, context);
             object.opened(ret, ep, addr_format(info))
@@ -503,7 +503,7 @@ table! {
         ep: *mut fid_ep, index: c_int, attr: *mut fi_tx_attr, tx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        TxContext, Args::Open(OpenArgs::new(tx, Attr::None, context)),
+        TxContext, Args::Open(OpenArgs::new(tx, OpenAttr::None, context)),
         |object, call| {
             let ret = call(object.inner().cast(), index, attr, tx, context);
             object.opened(ret, tx, object.format)
@@ -512,7 +512,7 @@ table! {
         ep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx: *mut *mut fid_ep,
         context: *mut c_void
     ) -> c_int,
-        RxContext, Args::Open(OpenArgs::new(rx, Attr::None, context)),
+        RxContext, Args::Open(OpenArgs::new(rx, OpenAttr::None, context)),
         |object, call| {
             let ret = call(object.inner().cast(), index, attr, rx, context);
             object.opened(ret, rx, object.format)
@@ -543,7 +543,7 @@ table! {
         ep: *mut fid_ep, addr: *const c_void, flags: u64, mc: *mut *mut fid_mc,
         context: *mut c_void
     ) -> c_int,
-        Join, Args::Open(OpenArgs::new(mc, Attr::None, context)), |object, call| {
+        Join, Args::Open(OpenArgs::new(mc, OpenAttr::None, context)), |object, call| {
             let group = addr.cast::<fi_collective_addr>();
             let named = flags & FI_COLLECTIVE != 0 && !addr.is_null();
             let copy = named.then(|| fi_collective_addr {
@@ -704,7 +704,7 @@ table! {
     atomic_ops = fi_ops_atomic, fid_ep.atomic;
     write(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, addr: fi_addr_t,
-        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+        raddr: u64, key: u64, datatype: HookDatatype, op: HookOperation, context: *mut c_void
     ) -> ssize_t,
         Atomic,
         Args::Transfer(TransferArgs {
@@ -712,7 +712,7 @@ table! {
         });
     writev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
-        addr: fi_addr_t, raddr: u64, key: u64, datatype: Type, op: Operation,
+        addr: fi_addr_t, raddr: u64, key: u64, datatype: HookDatatype, op: HookOperation,
         context: *mut c_void
     ) -> ssize_t,
         Atomicv,
@@ -726,14 +726,14 @@ table! {
         };
     inject(
         ep: *mut fid_ep, buf: *const c_void, count: usize, addr: fi_addr_t, raddr: u64, key: u64,
-        datatype: Type, op: Operation
+        datatype: HookDatatype, op: HookOperation
     ) -> ssize_t,
         InjectAtomic,
         Args::Transfer(TransferArgs { raddr, key, ..TransferArgs::array(buf, count, datatype, addr) });
     readwrite(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         result: *mut c_void, result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64,
-        datatype: Type, op: Operation, context: *mut c_void
+        datatype: HookDatatype, op: HookOperation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomic,
         Args::Transfer(TransferArgs {
@@ -742,7 +742,7 @@ table! {
     readwritev(
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
         result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
-        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+        raddr: u64, key: u64, datatype: HookDatatype, op: HookOperation, context: *mut c_void
     ) -> ssize_t,
         FetchAtomicv,
         Args::Transfer(TransferArgs {
@@ -759,8 +759,8 @@ table! {
     compwrite(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         compare: *const c_void, compare_desc: *mut c_void, result: *mut c_void,
-        result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: Type,
-        op: Operation, context: *mut c_void
+        result_desc: *mut c_void, addr: fi_addr_t, raddr: u64, key: u64, datatype: HookDatatype,
+        op: HookOperation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomic,
         Args::Transfer(TransferArgs {
@@ -770,7 +770,7 @@ table! {
         ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize,
         compare: *const fi_ioc, compare_desc: *mut *mut c_void, compare_count: usize,
         result: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, addr: fi_addr_t,
-        raddr: u64, key: u64, datatype: Type, op: Operation, context: *mut c_void
+        raddr: u64, key: u64, datatype: HookDatatype, op: HookOperation, context: *mut c_void
     ) -> ssize_t,
         CompareAtomicv,
         Args::Transfer(TransferArgs {
@@ -788,11 +788,11 @@ table! {
                 result_desc, result_count, flags
             )
         };
-    writevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+    writevalid(ep: *mut fid_ep, datatype: HookDatatype, op: HookOperation, count: *mut usize) -> c_int,
         Atomicvalid, Args::None;
-    readwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+    readwritevalid(ep: *mut fid_ep, datatype: HookDatatype, op: HookOperation, count: *mut usize) -> c_int,
         FetchAtomicvalid, Args::None;
-    compwritevalid(ep: *mut fid_ep, datatype: Type, op: Operation, count: *mut usize) -> c_int,
+    compwritevalid(ep: *mut fid_ep, datatype: HookDatatype, op: HookOperation, count: *mut usize) -> c_int,
         CompareAtomicvalid, Args::None;
 }
 
@@ -803,42 +803,42 @@ table! {
         Barrier, Args::None;
     broadcast(
         ep: *mut fid_ep, buf: *mut c_void, count: usize, desc: *mut c_void, group: fi_addr_t,
-        root: fi_addr_t, datatype: Type, flags: u64, context: *mut c_void
+        root: fi_addr_t, datatype: HookDatatype, flags: u64, context: *mut c_void
     ) -> ssize_t, Broadcast, Args::None;
     alltoall(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
-        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: HookDatatype,
         flags: u64, context: *mut c_void
     ) -> ssize_t, Alltoall, Args::None;
     allreduce(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
-        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
-        op: Operation, flags: u64, context: *mut c_void
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: HookDatatype,
+        op: HookOperation, flags: u64, context: *mut c_void
     ) -> ssize_t, Allreduce, Args::None;
     allgather(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
-        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: HookDatatype,
         flags: u64, context: *mut c_void
     ) -> ssize_t, Allgather, Args::None;
     reduce_scatter(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
-        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: Type,
-        op: Operation, flags: u64, context: *mut c_void
+        result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, datatype: HookDatatype,
+        op: HookOperation, flags: u64, context: *mut c_void
     ) -> ssize_t, ReduceScatter, Args::None;
     reduce(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
-        datatype: Type, op: Operation, flags: u64, context: *mut c_void
+        datatype: HookDatatype, op: HookOperation, flags: u64, context: *mut c_void
     ) -> ssize_t, Reduce, Args::None;
     scatter(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
-        datatype: Type, flags: u64, context: *mut c_void
+        datatype: HookDatatype, flags: u64, context: *mut c_void
     ) -> ssize_t, Scatter, Args::None;
     gather(
         ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
         result: *mut c_void, result_desc: *mut c_void, group: fi_addr_t, root: fi_addr_t,
-        datatype: Type, flags: u64, context: *mut c_void
+        datatype: HookDatatype, flags: u64, context: *mut c_void
     ) -> ssize_t, Gather, Args::None;
     msg(
         ep: *mut fid_ep, msg: *const fi_msg_collective, result: *mut fi_ioc,
@@ -874,7 +874,7 @@ table! {
         av: *mut fid_av, attr: *mut fi_av_set_attr, set: *mut *mut fid_av_set,
         context: *mut c_void
     ) -> c_int,
-        AvSet, Args::Open(OpenArgs::new(set, Attr::None, context)),
+        AvSet, Args::Open(OpenArgs::new(set, OpenAttr::None, context)),
         |object, call| object.opened(call(object.inner().cast(), attr, set, context), set, 0);
     insert_auth_key(
         av: *mut fid_av, key: *const c_void, len: usize, fi_addr: *mut fi_addr_t, flags: u64

@@ -2,7 +2,7 @@
 use crate::provider::RXM;
 use crate::wire::{IOCS_LEN, PLACES_LEN};
 use core::ffi::CStr;
-use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::param;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const MOST_SIZE: usize = 1 << 20;
 
 /// What the environment says, read once.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct RxmConfig {
     /// Bytes of the largest eager message; peers must agree.
     pub(crate) eager_limit: usize,
     /// Up to this many bytes a message goes in segments, beyond it by
@@ -59,7 +59,7 @@ pub(crate) struct Config {
     wait_by_fd: [bool; 2],
 }
 
-impl Config {
+impl RxmConfig {
     /// Entries of the core's completion queue for one endpoint.
     ///
     /// As many as all peers' transfers take, if it is known how many peers there
@@ -98,8 +98,8 @@ fn is_fd(name: &str) -> bool {
 const MAX_CQ_SIZE: usize = 1 << 20;
 
 /// The parameters; declares them to the core at first use.
-pub(crate) fn config() -> &'static Config {
-    static CONFIG: OnceLock<Config> = OnceLock::new();
+pub(crate) fn config() -> &'static RxmConfig {
+    static CONFIG: OnceLock<RxmConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let prov = &RXM;
         let boolean = |name, help| param::boolean(prov, name, help);
@@ -165,7 +165,7 @@ pub(crate) fn config() -> &'static Config {
             1,
             c"no effect: one connection carries all transfers to a peer",
         );
-        Config {
+        RxmConfig {
             eager_limit,
             sar_limit,
             comp_per_progress: positive(
@@ -251,5 +251,5 @@ pub(crate) fn max_atomic(operation: Operation) -> usize {
     }
     // Half of the room, where two operands share it.
     let room = max_atomic_bytes();
-    if operation.kind() == Kind::Compare { room / 2 } else { room }
+    if operation.kind() == AtomicKind::Compare { room / 2 } else { room }
 }

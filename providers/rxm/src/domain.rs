@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::config;
-use crate::engine::{Common, Engine, Identity};
+use crate::engine::{Common, RxmEngine, RxmIdentity};
 use crate::ep::RxmEp;
 use crate::info::{self, core_hints, core_version, find_cores};
 use crate::wire::MAX_KEY_LEN;
@@ -14,7 +14,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::Kind as WaitKind;
+use ofi_provider::wait::WaitKind;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 
@@ -37,8 +37,8 @@ impl Fabric for RxmFabric {
         let config = config();
         let mut settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
-        let fabric = core_provider::Fabric::open(&core_info)?;
-        let domain = core_provider::Domain::open(&fabric, &core_info)?;
+        let fabric = core_provider::CoreFabric::open(&core_info)?;
+        let domain = core_provider::CoreDomain::open(&fabric, &core_info)?;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
             FI_MR_BASIC => FI_MR_BASIC,
             _ => core_info.domain().mr_mode,
@@ -47,7 +47,7 @@ impl Fabric for RxmFabric {
         let regions = Arc::new(core_provider::Regions::new(domain.clone(), mr_mode, key_size));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = Common::new(domain, core_info, config.clone(), &settings);
-        let engine = Engine::new(Arc::new(common))?;
+        let engine = RxmEngine::new(Arc::new(common))?;
         // Older programs have no keys (fi_domain(3)).
         let has_key = api_version >= version(1, 5);
         let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
@@ -77,7 +77,7 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
 /// automatic progress, or can sleep where nothing else would make any.
 #[derive(Debug)]
 pub(crate) struct RxmDomain {
-    engine: Arc<Engine>,
+    engine: Arc<RxmEngine>,
     settings: DomainSettings,
     /// The authorization key of endpoints that name none of their own.
     key: Vec<u8>,
@@ -89,12 +89,12 @@ pub(crate) struct RxmDomain {
 impl RxmDomain {
     /// The progress thread, for a domain that promises automatic progress.
     fn start_thread(&self) -> Result {
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        let engine: Weak<RxmEngine> = Arc::downgrade(&self.engine);
         self.settings.start_thread(THREAD, engine)
     }
 
     /// What an endpoint is to be.
-    fn identity(&self, info: InfoRef<'_>) -> Result<Identity> {
+    fn identity(&self, info: InfoRef<'_>) -> Result<RxmIdentity> {
         if info.ep_type() != fi_ep_type::FI_EP_RDM {
             return Err(Error::INVAL);
         }
@@ -104,7 +104,7 @@ impl RxmDomain {
         if key.len() > MAX_KEY_LEN {
             return Err(Error::INVAL);
         }
-        Ok(Identity { local: Addr::of_info(info)?, attr, key })
+        Ok(RxmIdentity { local: Addr::of_info(info)?, attr, key })
     }
 }
 
@@ -120,7 +120,7 @@ impl Domain for RxmDomain {
     }
 
     fn blocking_opened(&self, kind: WaitKind) -> Result {
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        let engine: Weak<RxmEngine> = Arc::downgrade(&self.engine);
         match kind {
             WaitKind::MutexCond => self.settings.need_thread(THREAD, engine),
             _ => self.start_thread(),
@@ -145,7 +145,7 @@ impl Domain for RxmDomain {
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
         let local = Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into());
-        let identity = Identity { local, attr: RdmAttr::of_srx(&rx), key: Vec::new() };
+        let identity = RxmIdentity { local, attr: RdmAttr::of_srx(&rx), key: Vec::new() };
         Ok(RxmEp::shared_rx(self.engine.clone(), identity, ()))
     }
 }

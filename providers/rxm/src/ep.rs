@@ -1,6 +1,6 @@
 //! The engine as its endpoints call it, for `ofi_provider::endpoint`.
 use crate::config::{max_atomic, max_atomic_bytes};
-use crate::engine::{Engine, Ep, Identity, State};
+use crate::engine::{RxmEngine, RxmEngineEp, RxmIdentity, RxmState};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
@@ -14,9 +14,9 @@ use ofi_provider::peers::HearsNames;
 use std::sync::Arc;
 
 /// An endpoint of the application's.
-pub(crate) type RxmEp = RdmEndpoint<Engine>;
+pub(crate) type RxmEp = RdmEndpoint<RxmEngine>;
 
-impl HearsNames for Engine {
+impl HearsNames for RxmEngine {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.with(ep, |ep| ep.name_inserted(name, addr));
     }
@@ -32,7 +32,11 @@ impl HearsNames for Engine {
 
 /// Starts a transfer.
 #[inline]
-fn transfer(engine: &Arc<Engine>, id: u32, start: impl FnOnce(&mut Ep) -> Result) -> Result {
+fn transfer(
+    engine: &Arc<RxmEngine>,
+    id: u32,
+    start: impl FnOnce(&mut RxmEngineEp) -> Result,
+) -> Result {
     let mut state = engine.lock();
     let ep = state.ep(id);
     let result = start(ep);
@@ -43,17 +47,17 @@ fn transfer(engine: &Arc<Engine>, id: u32, start: impl FnOnce(&mut Ep) -> Result
     result
 }
 
-impl RdmEngine for Engine {
-    type Identity = Identity;
+impl RdmEngine for RxmEngine {
+    type Identity = RxmIdentity;
     type Aside = ();
-    type State = State;
+    type State = RxmState;
 
     #[inline]
-    fn state(&self) -> Guard<'_, State> {
+    fn state(&self) -> Guard<'_, RxmState> {
         self.lock()
     }
 
-    fn add(&self, identity: Identity) -> u32 {
+    fn add(&self, identity: RxmIdentity) -> u32 {
         self.add_ep(identity)
     }
 
@@ -70,11 +74,11 @@ impl RdmEngine for Engine {
             self.lock().ep(ep.id).inbox.bind(&bindings.ledger.rx);
             return Ok(());
         }
-        Engine::enable(self, ep.id, bindings, srx)
+        RxmEngine::enable(self, ep.id, bindings, srx)
     }
 
     fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result {
-        Engine::enable_contexts(self, eps, bindings)
+        RxmEngine::enable_contexts(self, eps, bindings)
     }
 
     fn bind_tx(&self, ep: u32, bindings: &Bindings) {

@@ -9,7 +9,9 @@ use ofi_provider::buffered;
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, Offer, alter, check, version};
+use ofi_provider::info::{
+    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, version,
+};
 use std::ffi::CString;
 
 const MSG_CAPS: u64 =
@@ -139,11 +141,11 @@ pub(crate) fn core_version(api: u32) -> u32 {
 }
 
 /// The authorization keys of an endpoint and of a domain.
-type Keys<'a> = [Option<&'a [u8]>; 2];
+type AuthKeys<'a> = [Option<&'a [u8]>; 2];
 
 /// The bits by which an application asked for buffered receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Buffers {
+struct BufferedBits {
     mode: u64,
     caps: u64,
 }
@@ -155,9 +157,9 @@ fn offer(
     core: InfoRef<'_>,
     shared: [bool; 2],
     contexts: usize,
-    keys: Keys<'_>,
-    buffers: Buffers,
-) -> Result<Offer> {
+    keys: AuthKeys<'_>,
+    buffers: BufferedBits,
+) -> Result<ProviderOffer> {
     let missing = || Error::NODATA;
     let (core_tx, core_rx) = (core.tx().ok_or_else(missing)?, core.rx().ok_or_else(missing)?);
     let (core_ep, core_domain) =
@@ -174,7 +176,7 @@ fn offer(
         caps |= RMA_CAPS;
     }
     let config = config();
-    if buffers != (Buffers { mode: 0, caps: 0 }) {
+    if buffers != (BufferedBits { mode: 0, caps: 0 }) {
         // Those take receives as they always are.
         caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
         caps |= buffers.caps;
@@ -235,7 +237,7 @@ fn offer(
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;
     });
-    Ok(Offer { most, tx_size: config.tx_size, rx_size: config.rx_size })
+    Ok(ProviderOffer { most, tx_size: config.tx_size, rx_size: config.rx_size })
 }
 
 /// What can be injected without a copy of ours, which is what an application
@@ -264,8 +266,10 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     let (mode, caps) = if shared[1] { (0, 0) } else { buffered::bits(api) };
     // Who can do with every mode asks for none.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
-    let buffers =
-        Buffers { mode: modes.unwrap_or(0) & mode, caps: hints.map_or(0, InfoRef::caps) & caps };
+    let buffers = BufferedBits {
+        mode: modes.unwrap_or(0) & mode,
+        caps: hints.map_or(0, InfoRef::caps) & caps,
+    };
     let offer = offer(core, shared, contexts, keys, buffers)?;
     if let Some(hints) = hints {
         let refusals = check(api, &offer, hints);

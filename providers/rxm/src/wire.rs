@@ -7,6 +7,7 @@
 //! Nothing here trusts what it reads.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::contexts::Contexts;
+pub use ofi_provider::malformed::{Malformed, Parsed};
 use std::fmt;
 
 /// Version of the connection data.
@@ -70,27 +71,14 @@ const ENDIANNESS: u8 = 2;
 #[cfg(target_endian = "big")]
 const ENDIANNESS: u8 = 1;
 
-/// Why bytes from a peer are not what they should be. The text is for the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed(pub &'static str);
-
-/// What reading bytes from a peer comes to.
-pub type Parsed<T = ()> = Result<T, Malformed>;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
 /// Numbers in bytes, in our order or in the other.
 #[derive(Clone, Copy)]
-struct Numbers<'a> {
+struct NumberReader<'a> {
     bytes: &'a [u8],
     swapped: bool,
 }
 
-impl Numbers<'_> {
+impl NumberReader<'_> {
     #[inline]
     fn u16(self, at: usize) -> u16 {
         let value = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
@@ -148,7 +136,7 @@ impl FlowControl {
 
 /// What a caller sends along.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call {
+pub struct RxmCall {
     /// The port it listens on itself, which with its address is its name.
     pub port: u16,
     /// Whether it wants credits.
@@ -191,7 +179,7 @@ impl fmt::Display for BadCall {
     }
 }
 
-impl Call {
+impl RxmCall {
     /// Whether it is, or has to be, in the version of this library.
     pub fn is_own(&self) -> bool {
         self.own || !self.contexts.are_first() || !self.key.is_empty()
@@ -231,7 +219,7 @@ impl Call {
         if bytes[2] != CTRL_VERSION || bytes[3] != OP_VERSION {
             return bad("a peer of another protocol version");
         }
-        let numbers = Numbers { bytes, swapped };
+        let numbers = NumberReader { bytes, swapped };
         let (mut contexts, mut key) = (Contexts::default(), &[][..]);
         match bytes[0] {
             CM_VERSION if swapped => return Err(BadCall::OtherOrder),
@@ -300,7 +288,7 @@ impl Accept {
     pub fn read(bytes: &[u8], own: bool) -> Parsed<Self> {
         let order = bytes.get(13).filter(|_| own).copied();
         let swapped = order.and_then(other_order).unwrap_or(false);
-        let numbers = Numbers { bytes, swapped };
+        let numbers = NumberReader { bytes, swapped };
         // Peers before flow control end after the size.
         if bytes.len() < ACCEPT_LEN - 4 {
             return Err(Malformed("an acceptance that is too short"));
@@ -367,7 +355,7 @@ impl Refusal {
 /// The kinds of packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PacketKind {
     /// A whole message.
     Eager = 0,
     /// A part of one.
@@ -388,7 +376,7 @@ pub enum Kind {
     RndvWriteDone = 8,
 }
 
-impl Kind {
+impl PacketKind {
     fn read(byte: u8) -> Parsed<Self> {
         Ok(match byte {
             0 => Self::Eager,
@@ -407,7 +395,7 @@ impl Kind {
 
 /// Which segment of a message one is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum SegmentPart {
     /// The first of several.
     First = 1,
     /// Neither first nor last.
@@ -453,9 +441,9 @@ impl AtomicHeader {
 
 /// The headers of a packet, as far as kinds use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct RxmHeader {
     /// The packet's kind.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Bytes of this segment.
     pub seg_size: u16,
     /// Number of this segment, from 0 on.
@@ -478,9 +466,9 @@ pub struct Header {
     pub tag: u64,
 }
 
-/// All of a message, as [`Header::plain`] finds it.
+/// All of a message, as [`RxmHeader::plain`] finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plain<'a> {
+pub struct RxmPlain<'a> {
     /// How the receiver named the connection.
     pub conn_id: u64,
     /// The message's tag, if it has one.
@@ -489,9 +477,9 @@ pub struct Plain<'a> {
     pub body: &'a [u8],
 }
 
-impl Header {
+impl RxmHeader {
     /// A header of this kind on this connection, all else zero.
-    pub fn of(kind: Kind, conn_id: u64) -> Self {
+    pub fn of(kind: PacketKind, conn_id: u64) -> Self {
         Self {
             kind,
             seg_size: 0,
@@ -559,14 +547,14 @@ impl Header {
         if bytes[0] != CTRL_VERSION {
             return Err(Malformed("a packet of another version"));
         }
-        let kind = Kind::read(bytes[1])?;
-        if kind != Kind::Credit && bytes[32] != OP_HEADER_VERSION {
+        let kind = PacketKind::read(bytes[1])?;
+        if kind != PacketKind::Credit && bytes[32] != OP_HEADER_VERSION {
             return Err(Malformed("an operation of another version"));
         }
-        let numbers = Numbers { bytes, swapped };
+        let numbers = NumberReader { bytes, swapped };
         // That of an atomic operation is bytes, and no number.
-        let atomic = matches!(kind, Kind::Atomic | Kind::AtomicResponse);
-        let tag = Numbers { bytes, swapped: swapped && !atomic };
+        let atomic = matches!(kind, PacketKind::Atomic | PacketKind::AtomicResponse);
+        let tag = NumberReader { bytes, swapped: swapped && !atomic };
         let header = Self {
             kind,
             seg_size: numbers.u16(2),
@@ -581,14 +569,18 @@ impl Header {
             tag: tag.u64(56),
         };
         match kind {
-            Kind::Eager if header.size != payload.len() as u64 => {
+            PacketKind::Eager if header.size != payload.len() as u64 => {
                 Err(Malformed("a message that is not as long as it says"))
             }
-            Kind::Segment if usize::from(header.seg_size) != payload.len() => {
+            PacketKind::Segment if usize::from(header.seg_size) != payload.len() => {
                 Err(Malformed("a segment that is not as long as it says"))
             }
-            Kind::Segment if header.part().is_none() => Err(Malformed("a segment of no message")),
-            Kind::Eager | Kind::Segment | Kind::RndvRequest if header.op > OP_TAGGED => {
+            PacketKind::Segment if header.part().is_none() => {
+                Err(Malformed("a segment of no message"))
+            }
+            PacketKind::Eager | PacketKind::Segment | PacketKind::RndvRequest
+                if header.op > OP_TAGGED =>
+            {
                 Err(Malformed("a message that is no message"))
             }
             _ => Ok((header, payload)),
@@ -598,17 +590,17 @@ impl Header {
     /// What a packet brings that is all of a message with nothing special to it; nothing
     /// if it is any other.
     #[inline(always)]
-    pub fn plain(packet: &[u8]) -> Option<Plain<'_>> {
+    pub fn plain(packet: &[u8]) -> Option<RxmPlain<'_>> {
         let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
-        let numbers = Numbers { bytes: head, swapped: false };
+        let numbers = NumberReader { bytes: head, swapped: false };
         let plain = head[0] == CTRL_VERSION
-            && head[1] == Kind::Eager as u8
+            && head[1] == PacketKind::Eager as u8
             && head[32] == OP_HEADER_VERSION
             && head[34] <= OP_TAGGED
             && numbers.u32(36) == 0
             && numbers.u64(40) == body.len() as u64;
         let tag = (head[34] == OP_TAGGED).then(|| numbers.u64(56));
-        plain.then_some(Plain { conn_id: numbers.u64(8), tag, body })
+        plain.then_some(RxmPlain { conn_id: numbers.u64(8), tag, body })
     }
 
     /// What names the connection of a packet, which may be none otherwise.
@@ -619,17 +611,17 @@ impl Header {
     /// The header of a packet of credits, which may have no second half.
     #[cold]
     fn read_short(packet: &[u8], swapped: bool) -> Parsed<(Self, &[u8])> {
-        if packet.len() < CTRL_LEN || Kind::read(packet[1]) != Ok(Kind::Credit) {
+        if packet.len() < CTRL_LEN || PacketKind::read(packet[1]) != Ok(PacketKind::Credit) {
             return Err(Malformed("a packet shorter than its header"));
         }
         if packet[0] != CTRL_VERSION {
             return Err(Malformed("a packet of another version"));
         }
-        let numbers = Numbers { bytes: packet, swapped };
+        let numbers = NumberReader { bytes: packet, swapped };
         let header = Self {
             conn_id: numbers.u64(8),
             ctrl_data: numbers.u64(24),
-            ..Self::of(Kind::Credit, 0)
+            ..Self::of(PacketKind::Credit, 0)
         };
         Ok((header, &[]))
     }
@@ -637,16 +629,22 @@ impl Header {
     /// Whether a packet is about a transfer under way, and brings no message.
     #[inline]
     pub fn is_control(packet: &[u8]) -> bool {
-        let kind = packet.get(1).map_or(Err(Malformed("")), |kind| Kind::read(*kind));
-        !matches!(kind, Ok(Kind::Eager | Kind::Segment | Kind::RndvRequest | Kind::Atomic))
+        let kind = packet.get(1).map_or(Err(Malformed("")), |kind| PacketKind::read(*kind));
+        !matches!(
+            kind,
+            Ok(PacketKind::Eager
+                | PacketKind::Segment
+                | PacketKind::RndvRequest
+                | PacketKind::Atomic)
+        )
     }
 
     /// Which segment it is.
-    pub fn part(&self) -> Option<Part> {
+    pub fn part(&self) -> Option<SegmentPart> {
         match self.ctrl_data & 3 {
-            1 => Some(Part::First),
-            2 => Some(Part::Middle),
-            3 => Some(Part::Last),
+            1 => Some(SegmentPart::First),
+            2 => Some(SegmentPart::Middle),
+            3 => Some(SegmentPart::Last),
             _ => None,
         }
     }
@@ -684,7 +682,7 @@ pub fn read_places(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
     };
     let mut places = RemoteSegments::EMPTY;
     for bytes in bytes[..96].chunks_exact(24).take(usize::from(bytes[96])) {
-        let numbers = Numbers { bytes, swapped };
+        let numbers = NumberReader { bytes, swapped };
         let (addr, len, key) = (numbers.u64(0), numbers.u64(8), numbers.u64(16));
         // There is room for as many as the payload has.
         let _ = places.push(RemoteSegment { addr, len, key });
@@ -754,7 +752,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn connection_data_are_those_of_the_original() {
         let bytes = hex("01020403 b996 02 00 00400000 00100000 00000000c32f0000");
-        let call = Call {
+        let call = RxmCall {
             port: 0x96b9,
             flow_control: FlowControl::Off,
             eager_limit: 16384,
@@ -767,22 +765,22 @@ mod tests {
             ours: false,
             multicast: false,
         };
-        assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
+        assert_eq!(RxmCall::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
-        let multicast = Call { ours: true, multicast: true, ..call.clone() };
+        let multicast = RxmCall { ours: true, multicast: true, ..call.clone() };
         assert_eq!(multicast.write()[7], 0x67);
-        assert_eq!(Call::read(&multicast.write()), Ok(multicast));
-        let ours = Call { ours: true, ..call.clone() };
+        assert_eq!(RxmCall::read(&multicast.write()), Ok(multicast));
+        let ours = RxmCall { ours: true, ..call.clone() };
         assert_eq!(ours.write()[7], 0x68);
-        assert_eq!(Call::read(&ours.write()), Ok(ours));
+        assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
-        let call = Call { contexts, key: vec![7, 8, 9], own: true, ..call };
+        let call = RxmCall { contexts, key: vec![7, 8, 9], own: true, ..call };
         let mut bytes = call.write();
         let own = "81020403 b996 02 00 00400000 00100000 00000000c32f0000 02010403 03070809";
         assert_eq!(bytes[..], hex(own));
-        assert_eq!(Call::read(&bytes).as_ref(), Ok(&call));
+        assert_eq!(RxmCall::read(&bytes).as_ref(), Ok(&call));
         bytes.pop();
-        assert!(Call::read(&bytes).is_err());
+        assert!(RxmCall::read(&bytes).is_err());
         let bytes = hex("010000007f390000 00100000 02000000");
         let accept = Accept {
             conn_id: 0x397f << 32 | 1,
@@ -819,36 +817,39 @@ mod tests {
                 .into_iter()
                 .chain([(OP_TAGGED, REMOTE_CQ_DATA, 3), (OP_TAGGED, 0, 2), (OP_ATOMIC, 0, 3)])
             {
-                let header = Header {
+                let header = RxmHeader {
                     op,
                     flags,
                     size: len,
                     tag: 7,
                     conn_id: 5,
-                    ..Header::of(Kind::Eager, 0)
+                    ..RxmHeader::of(PacketKind::Eager, 0)
                 };
                 let mut packet = vec![b'x'; HEADER_LEN + if len == 0 { 0 } else { 3 }];
                 header.write(&mut packet);
                 packet[1] = kind;
-                let long = Header::read(&packet);
-                let Some(found) = Header::plain(&packet) else {
+                let long = RxmHeader::read(&packet);
+                let Some(found) = RxmHeader::plain(&packet) else {
                     assert!(kind != 0 || flags != 0 || long.is_err());
                     continue;
                 };
                 let (read, body) = long.unwrap();
-                assert_eq!((read.kind, read.flags, read.conn_id), (Kind::Eager, 0, found.conn_id));
+                assert_eq!(
+                    (read.kind, read.flags, read.conn_id),
+                    (PacketKind::Eager, 0, found.conn_id)
+                );
                 assert_eq!(found.tag, read.is_tagged().then_some(read.tag));
                 assert_eq!(found.body, body);
                 plain += 1;
             }
         }
         assert_eq!(plain, 3);
-        assert_eq!(Header::plain(&[CTRL_VERSION; HEADER_LEN - 1]), None);
+        assert_eq!(RxmHeader::plain(&[CTRL_VERSION; HEADER_LEN - 1]), None);
     }
 
     #[test]
     fn callers_that_do_not_fit_are_told_apart() {
-        let call = Call {
+        let call = RxmCall {
             port: 1,
             flow_control: FlowControl::Off,
             eager_limit: 1,
@@ -864,21 +865,21 @@ mod tests {
         for at in 0..4 {
             let mut bytes = call.write();
             bytes[at] ^= 0xff;
-            assert!(Call::read(&bytes).is_err(), "byte {at}");
+            assert!(RxmCall::read(&bytes).is_err(), "byte {at}");
         }
-        assert!(Call::read(&call.write()[..23]).is_err());
+        assert!(RxmCall::read(&call.write()[..23]).is_err());
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn a_peer_of_the_other_byte_order_is_understood_if_it_is_ours() {
         let call = hex("81010403 96b9 02 00 00004000 00001000 00002fc300000000 01020304 00");
-        let read = Call::read(&call).unwrap();
+        let read = RxmCall::read(&call).unwrap();
         assert_eq!((read.port, read.eager_limit, read.rx_size), (0x96b9, 16384, 4096));
         assert_eq!((read.conn_id, read.swapped), (0x2fc3 << 32, true));
         assert_eq!(read.contexts, Contexts { tx: 0x0102, rx: 0x0304 });
         let plain = [&[CM_VERSION], &call[1..24]].concat();
-        assert_eq!(Call::read(&plain), Err(BadCall::OtherOrder));
+        assert_eq!(RxmCall::read(&plain), Err(BadCall::OtherOrder));
         let accept = hex("0000397f00000001 00001000 02010000");
         let read = Accept::read(&accept, true).unwrap();
         assert_eq!((read.conn_id, read.rx_size), (0x397f << 32 | 1, 4096));
@@ -887,10 +888,10 @@ mod tests {
              0200010000020000 0000000000010000 0000000000000005 00000000000004d2");
         let mut packet = segment.clone();
         packet.resize(HEADER_LEN + 16384, 9);
-        assert!(Header::read(&packet).is_err());
-        let (header, payload) = Header::read_swapped(&packet).unwrap();
+        assert!(RxmHeader::read(&packet).is_err());
+        let (header, payload) = RxmHeader::read_swapped(&packet).unwrap();
         assert_eq!((header.seg_size, header.seg_no, payload.len()), (16384, 3, 16384));
-        assert_eq!((header.conn_id, header.msg_id, header.part()), (1, 7, Some(Part::Last)));
+        assert_eq!((header.conn_id, header.msg_id, header.part()), (1, 7, Some(SegmentPart::Last)));
         assert_eq!((header.cq_data(), header.size, header.tag), (Some(5), 65536, 1234));
         let mut places = hex("0000000000000001 0000000000040000 0000000080000000");
         places.resize(96, 0);
@@ -899,11 +900,11 @@ mod tests {
         assert_eq!(read_places(&places, true), Ok(one));
         // The operation of an atomic is bytes in either order.
         packet.resize(HEADER_LEN + 100, 0);
-        packet[1] = Kind::Atomic as u8;
+        packet[1] = PacketKind::Atomic as u8;
         packet[56..].fill(0);
         packet[56..59].copy_from_slice(&[5, 0, 1]);
         let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
-        let (header, _) = Header::read_swapped(&packet).unwrap();
+        let (header, _) = RxmHeader::read_swapped(&packet).unwrap();
         assert_eq!(AtomicHeader::from_tag(header.tag), what);
     }
 
@@ -912,26 +913,26 @@ mod tests {
     fn packets_are_those_of_the_original() {
         let segment = hex("0401004003000000 0100000000000000 0700000000000000 0300000000000000
              0200010000000200 0000010000000000 0500000000000000 d204000000000000");
-        let header = Header {
+        let header = RxmHeader {
             seg_size: 16384,
             seg_no: 3,
             msg_id: 7,
-            ctrl_data: Part::Last as u64,
+            ctrl_data: SegmentPart::Last as u64,
             op: OP_TAGGED,
             flags: REMOTE_CQ_DATA,
             size: 65536,
             data: 5,
             tag: 1234,
-            ..Header::of(Kind::Segment, 1)
+            ..RxmHeader::of(PacketKind::Segment, 1)
         };
         let mut bytes = [0; HEADER_LEN];
         header.write(&mut bytes);
         assert_eq!(bytes[..], segment);
         let mut packet = bytes.to_vec();
         packet.resize(HEADER_LEN + 16384, 9);
-        assert_eq!(Header::read(&packet).unwrap().0, header);
+        assert_eq!(RxmHeader::read(&packet).unwrap().0, header);
         packet.pop();
-        assert!(Header::read(&packet).is_err());
+        assert!(RxmHeader::read(&packet).is_err());
     }
 
     #[test]
@@ -963,8 +964,8 @@ mod tests {
              0000000000000000 0100000000000000 dec0000000000000 {} 07000000",
             "00".repeat(72)
         ));
-        let (header, payload) = Header::read(&packet).unwrap();
-        assert_eq!((header.kind, header.op, header.size), (Kind::Atomic, OP_ATOMIC, 100));
+        let (header, payload) = RxmHeader::read(&packet).unwrap();
+        assert_eq!((header.kind, header.op, header.size), (PacketKind::Atomic, OP_ATOMIC, 100));
         let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
         assert_eq!(AtomicHeader::from_tag(header.tag), what);
         assert_eq!(what.to_tag(), header.tag);
@@ -985,13 +986,13 @@ mod tests {
     #[test]
     fn bytes_that_are_no_packet_are_refused() {
         let mut bytes = [0; HEADER_LEN];
-        Header::of(Kind::Eager, 1).write(&mut bytes);
-        assert!(Header::read(&bytes).is_ok());
-        assert!(Header::read(&bytes[..63]).is_err());
+        RxmHeader::of(PacketKind::Eager, 1).write(&mut bytes);
+        assert!(RxmHeader::read(&bytes).is_ok());
+        assert!(RxmHeader::read(&bytes[..63]).is_err());
         for (at, value) in [(0, 3), (1, 9), (32, 1), (34, 2), (40, 1)] {
             let mut bytes = bytes;
             bytes[at] = value;
-            assert!(Header::read(&bytes).is_err(), "byte {at}");
+            assert!(RxmHeader::read(&bytes).is_err(), "byte {at}");
         }
     }
 }

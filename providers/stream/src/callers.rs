@@ -40,7 +40,7 @@ pub struct Caller<L> {
 
 /// How far a caller is with its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Call {
+pub enum CallerState {
     /// A part of the request is missing.
     Incomplete,
     /// The request is complete: [`Callers::take`] gives it.
@@ -89,7 +89,7 @@ impl<L: ByteLink> Callers<L> {
         from: SocketAddr,
         called: u32,
         now: Instant,
-    ) -> (u32, Call) {
+    ) -> (u32, CallerState) {
         let most = self.most.min(max_descriptors() / 2);
         while self.len() >= most.max(1) && self.drop_oldest() {}
         self.came += 1;
@@ -106,31 +106,31 @@ impl<L: ByteLink> Callers<L> {
             since: now,
         });
         let mut call = self.hear(id);
-        if call == Call::Incomplete {
+        if call == CallerState::Incomplete {
             self.order.push_back((id, serial));
             if self.order.len() > 2 * self.len() + 64 {
                 self.forget_those_who_left();
             }
             if poller.add(watched, self.token | u64::from(id), Interest::READ).is_err() {
                 self.drop(id);
-                call = Call::Over;
+                call = CallerState::Over;
             }
         }
         (id, call)
     }
 
     /// Reads from a caller's connection, and drops a caller that hung up or broke the protocol.
-    pub fn hear(&mut self, id: u32) -> Call {
-        let Some(caller) = self.waiting.get_mut(id) else { return Call::Over };
+    pub fn hear(&mut self, id: u32) -> CallerState {
+        let Some(caller) = self.waiting.get_mut(id) else { return CallerState::Over };
         match caller.read() {
-            Ok(true) => Call::Complete,
-            Ok(false) => Call::Incomplete,
+            Ok(true) => CallerState::Complete,
+            Ok(false) => CallerState::Incomplete,
             Err(why) => {
                 if let Some(why) = why {
                     refuse::<L>(&caller.from, why);
                 }
                 self.drop(id);
-                Call::Over
+                CallerState::Over
             }
         }
     }
@@ -204,8 +204,8 @@ impl<L: ByteLink> Callers<L> {
                 }
                 let held = self.waiting[id].held.clone();
                 match (self.hear(id), held) {
-                    (Call::Complete, None) => complete.push(id),
-                    (Call::Over, _) => {}
+                    (CallerState::Complete, None) => complete.push(id),
+                    (CallerState::Over, _) => {}
                     (_, held) => {
                         if let Some(name) = held {
                             ofi_provider::log_sparsely!(
@@ -315,9 +315,9 @@ mod tests {
 
     /// A link of which callers need no more than that it receives.
     #[derive(Debug)]
-    struct Heard(TcpStream);
+    struct ReceivingLink(TcpStream);
 
-    impl ByteLink for Heard {
+    impl ByteLink for ReceivingLink {
         type Id = RawFd;
 
         fn provider() -> &'static Provider {
@@ -363,31 +363,31 @@ mod tests {
     }
 
     /// A list with a listener that people call.
-    struct Place {
+    struct CallerPlace {
         epoll: Epoll,
         listener: TcpListener,
-        callers: Callers<Heard>,
+        callers: Callers<ReceivingLink>,
     }
 
-    impl Place {
+    impl CallerPlace {
         fn new(most: usize) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             Self { epoll: Epoll::new().unwrap(), listener, callers: Callers::new(7 << 32, most) }
         }
 
         /// Somebody who says this when he calls.
-        fn call(&mut self, first: &[u8]) -> (TcpStream, u32, Call) {
+        fn call(&mut self, first: &[u8]) -> (TcpStream, u32, CallerState) {
             let mut stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             stream.write_all(first).unwrap();
             let (accepted, from) = self.listener.accept().unwrap();
             accepted.set_nonblocking(true).unwrap();
-            let link = Heard(accepted);
+            let link = ReceivingLink(accepted);
             let (id, call) = self.callers.admit(&self.epoll, link, from, 3, Instant::now());
             (stream, id, call)
         }
 
         /// What a caller comes to when there is news of him.
-        fn news(&mut self) -> (u32, Call) {
+        fn news(&mut self) -> (u32, CallerState) {
             let mut token = None;
             self.epoll.wait(None, |event| token = Some(event.token)).unwrap();
             assert_eq!(token.unwrap() >> 32, 7);
@@ -402,17 +402,17 @@ mod tests {
 
     #[test]
     fn a_request_is_put_together_and_nothing_behind_it_is_taken() {
-        let mut place = Place::new(8);
+        let mut place = CallerPlace::new(8);
         let bytes = request();
         let (mut stream, id, call) = place.call(&bytes[..5]);
-        assert_eq!(call, Call::Incomplete);
+        assert_eq!(call, CallerState::Incomplete);
         stream.write_all(&bytes[5..CM_LEN + 1]).unwrap();
         while place.callers.waiting[id].bytes.len() < CM_LEN + 1 {
-            assert_eq!(place.news(), (id, Call::Incomplete));
+            assert_eq!(place.news(), (id, CallerState::Incomplete));
         }
         stream.write_all(&bytes[CM_LEN + 1..]).unwrap();
         stream.write_all(b"message").unwrap();
-        assert_eq!(place.news(), (id, Call::Complete));
+        assert_eq!(place.news(), (id, CallerState::Complete));
         let (caller, request) = place.callers.take(&place.epoll, id).unwrap();
         assert_eq!((request.data, caller.called), (DATA.to_vec(), 3));
         let mut rest = [0; 16];
@@ -428,25 +428,25 @@ mod tests {
 
     #[test]
     fn who_says_something_else_or_hangs_up_is_forgotten() {
-        let mut place = Place::new(8);
+        let mut place = CallerPlace::new(8);
         let answer = CmMessage::encode(CmType::Response, Knows::default(), DATA);
         for nonsense in [&b"GET / HTTP/1.1\r\n"[..], &answer] {
             let (mut stream, id, mut call) = place.call(nonsense);
-            while call == Call::Incomplete {
+            while call == CallerState::Incomplete {
                 call = place.callers.hear(id);
             }
-            assert_eq!((call, place.callers.len()), (Call::Over, 0));
+            assert_eq!((call, place.callers.len()), (CallerState::Over, 0));
             let _ = stream.read(&mut [0]);
         }
         let (stream, id, _) = place.call(b"");
         drop(stream);
-        assert_eq!(place.news(), (id, Call::Over));
+        assert_eq!(place.news(), (id, CallerState::Over));
         assert!(place.callers.take(&place.epoll, id).is_none());
     }
 
     #[test]
     fn who_came_first_leaves_when_there_are_too_many() {
-        let mut place = Place::new(2);
+        let mut place = CallerPlace::new(2);
         let all: Vec<_> = (0..3).map(|_| place.call(b"")).collect();
         assert_eq!(place.callers.len(), 2);
         assert_eq!((&all[0].0).read(&mut [0]).unwrap(), 0, "the first is hung up on");
@@ -457,14 +457,14 @@ mod tests {
 
     #[test]
     fn silence_ends_in_time_and_not_before() {
-        let mut place = Place::new(8);
+        let mut place = CallerPlace::new(8);
         let ((_silent, first, _), (mut slow, second, _)) = (place.call(b""), place.call(b""));
         let since = place.callers.waiting[first].since;
         let (complete, next) = place.callers.end_silence(since);
         assert_eq!((complete, next), (vec![], Some(since + HANDSHAKE_TIMEOUT)));
         slow.write_all(&request()).unwrap();
         let (id, call) = place.news();
-        assert_eq!((id, call), (second, Call::Complete));
+        assert_eq!((id, call), (second, CallerState::Complete));
         let later = Instant::now() + HANDSHAKE_TIMEOUT;
         assert_eq!(place.callers.end_silence(later), (vec![second], None));
         assert_eq!(place.callers.len(), 1);
@@ -474,22 +474,22 @@ mod tests {
 
     #[test]
     fn who_has_to_wait_says_nothing_meanwhile_and_is_found_by_name() {
-        let mut place = Place::new(8);
+        let mut place = CallerPlace::new(8);
         let name = Addr::Ip("192.0.2.1:5".parse().unwrap());
-        let hold = |place: &mut Place| {
+        let hold = |place: &mut CallerPlace| {
             let (stream, id, mut call) = place.call(&request());
-            while call == Call::Incomplete {
+            while call == CallerState::Incomplete {
                 call = place.callers.hear(id);
             }
             place.callers.hold(&place.epoll, id, name.clone());
             (stream, id)
         };
         let ((mut eager, first), (_patient, second)) = (hold(&mut place), hold(&mut place));
-        assert_eq!(place.callers.hear(first), Call::Complete);
+        assert_eq!(place.callers.hear(first), CallerState::Complete);
         assert_eq!(place.callers.held_as(3, &name), [first, second]);
         assert_eq!(place.callers.held_as(4, &name), []);
         eager.write_all(b"x").unwrap();
-        assert_eq!(place.news(), (first, Call::Over));
+        assert_eq!(place.news(), (first, CallerState::Over));
         assert_eq!(place.callers.held_as(3, &name), [second]);
         let later = Instant::now() + HANDSHAKE_TIMEOUT;
         assert_eq!(place.callers.end_silence(later), (vec![], None));

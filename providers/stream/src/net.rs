@@ -8,7 +8,7 @@ use core::time::Duration;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Epoll, Event, Interest};
+use ofi_provider::sys::{Epoll, Interest, PollEvent};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -180,7 +180,7 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
 
     /// Adds what has happened to watched links and listeners, and to the timer
     /// ([`TIMER_TOKEN`]), to `events`.
-    fn poll(&self, events: &mut Vec<Event>);
+    fn poll(&self, events: &mut Vec<PollEvent>);
 
     /// A descriptor that is readable when [`Net::poll`] has something to tell.
     fn wait_fd(&self) -> RawFd;

@@ -7,9 +7,9 @@
 //! here touches a socket, and nothing trusts what it reads: a header that does not add up is an
 //! [`Malformed`], and the connection it came on is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
-use ofi_provider::atomic::Kind;
+use ofi_provider::atomic::AtomicKind;
 use ofi_provider::contexts::Contexts;
-use std::fmt;
+pub use ofi_provider::malformed::{Malformed, Parsed};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
@@ -30,19 +30,6 @@ pub const MAX_HEADER_LEN: usize = 128;
 
 /// Most bytes of memory that one atomic operation changes.
 pub const MAX_ATOMIC: usize = 16384;
-
-/// Why bytes from a peer are not a message. The text is for the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed(pub &'static str);
-
-/// The result of parsing bytes from a peer.
-pub type Parsed<T = ()> = Result<T, Malformed>;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
 
 /// How a peer's numbers are stored: as ours, or, when its byte order differs,
 /// in network order in both directions.
@@ -94,7 +81,7 @@ impl ByteOrder {
 /// What a transfer header announces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Op {
+pub enum StreamOp {
     /// A message, or an acknowledgement.
     Msg = 0,
     /// A tagged message.
@@ -107,21 +94,21 @@ pub enum Op {
     Write = 4,
     /// A tagged message that waits at its sender.
     TagRts = 5,
-    /// The request for a message that was announced with [`Op::TagRts`]: its receiver is ready.
+    /// The request for a message that was announced with [`StreamOp::TagRts`]: its receiver is ready.
     Cts = 6,
-    /// The bytes of a message that was asked for with [`Op::Cts`].
+    /// The bytes of a message that was asked for with [`StreamOp::Cts`].
     Data = 7,
     /// An atomic operation on the receiver's memory, followed by its operands.
     Atomic = 64,
     /// The result of an atomic operation, and the former values if it fetches them. Answers to
-    /// these and to [`Op::ReadReq`] come in the order of the requests.
+    /// these and to [`StreamOp::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
     /// A message with a tag, as connected endpoints of the original's 1.17 send
-    /// it: on the wire it is [`Op::Msg`] with a flag. We never send it.
+    /// it: on the wire it is [`StreamOp::Msg`] with a flag. We never send it.
     TaggedMsg = 255,
 }
 
-/// The header flag that makes an [`Op::Msg`] an [`Op::TaggedMsg`].
+/// The header flag that makes an [`StreamOp::Msg`] an [`StreamOp::TaggedMsg`].
 const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
@@ -136,25 +123,25 @@ pub const ACK: u8 = 2;
 
 /// A transfer header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct StreamHeader {
     /// What the header announces.
-    pub op: Op,
+    pub op: StreamOp,
     /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
     pub flags: u16,
-    /// [`ACK`], or the number of a message that waits at its sender; in [`Op::AtomicRsp`] the
+    /// [`ACK`], or the number of a message that waits at its sender; in [`StreamOp::AtomicRsp`] the
     /// error code, 0 for success.
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
     /// How many places in the receiver's memory follow the header's other
-    /// fields, for [`Op::ReadReq`], [`Op::Write`] and [`Op::Atomic`].
+    /// fields, for [`StreamOp::ReadReq`], [`StreamOp::Write`] and [`StreamOp::Atomic`].
     pub segments: u8,
     /// Remote CQ data, with REMOTE_CQ_DATA.
     pub cq_data: u64,
     /// The tag of a tagged message; what an atomic operation does
     /// ([`AtomicWord`]).
     pub tag: u64,
-    /// Bytes that follow the header; in [`Op::TagRts`] the bytes of the message that waits.
+    /// Bytes that follow the header; in [`StreamOp::TagRts`] the bytes of the message that waits.
     pub len: u64,
 }
 
@@ -163,7 +150,7 @@ pub struct Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicWord {
     /// The kind of call: what the operation takes and answers.
-    pub kind: Kind,
+    pub kind: AtomicKind,
     /// A number of `enum fi_datatype`, which may be none of ours.
     pub datatype: u8,
     /// A number of `enum fi_op`, which may be none of ours.
@@ -182,9 +169,9 @@ impl AtomicWord {
             return Err(Malformed("unknown bits in an atomic operation"));
         };
         let kind = match kind {
-            0 => Kind::Base,
-            1 => Kind::Fetch,
-            2 => Kind::Compare,
+            0 => AtomicKind::Base,
+            1 => AtomicKind::Fetch,
+            2 => AtomicKind::Compare,
             _ => return Err(Malformed("unknown kind of atomic operation")),
         };
         Ok(Self { kind, datatype, op })
@@ -193,9 +180,9 @@ impl AtomicWord {
 
 /// The first eight bytes of a plain message's header, as a number.
 const PLAIN_UNTAGGED: u64 =
-    u64::from_ne_bytes([VERSION, Op::Msg as u8, 0, 0, 0, 0, BASE_LEN as u8, 0]);
+    u64::from_ne_bytes([VERSION, StreamOp::Msg as u8, 0, 0, 0, 0, BASE_LEN as u8, 0]);
 const PLAIN_TAGGED: u64 =
-    u64::from_ne_bytes([VERSION, Op::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
+    u64::from_ne_bytes([VERSION, StreamOp::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
 
 /// The bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] that a receiver compares: not the
 /// version, the number of places and the header's number.
@@ -203,14 +190,14 @@ const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
 /// A plain message: tagged or not, without flags, CQ data or places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plain<'a> {
+pub struct StreamPlain<'a> {
     /// The tag of a tagged message.
     pub tag: Option<u64>,
     /// The message's bytes.
     pub body: &'a [u8],
 }
 
-impl Plain<'_> {
+impl StreamPlain<'_> {
     /// Bytes of header and message.
     #[inline]
     pub fn wire_len(&self) -> usize {
@@ -218,7 +205,7 @@ impl Plain<'_> {
     }
 }
 
-impl Op {
+impl StreamOp {
     /// Whether the header has a number of its own: a tag, or what an atomic
     /// operation does.
     #[inline]
@@ -227,7 +214,7 @@ impl Op {
     }
 }
 
-impl Header {
+impl StreamHeader {
     /// Bytes the header takes on the wire.
     #[inline]
     pub fn wire_len(&self) -> usize {
@@ -235,11 +222,15 @@ impl Header {
         BASE_LEN
             + data
             + match self.op {
-                Op::Msg | Op::Cts | Op::Data | Op::ReadRsp | Op::AtomicRsp => 0,
-                Op::Tag | Op::TaggedMsg => 8,
-                Op::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
-                Op::TagRts => 16,
-                Op::ReadReq | Op::Write => SEGMENT_LEN * self.segments as usize,
+                StreamOp::Msg
+                | StreamOp::Cts
+                | StreamOp::Data
+                | StreamOp::ReadRsp
+                | StreamOp::AtomicRsp => 0,
+                StreamOp::Tag | StreamOp::TaggedMsg => 8,
+                StreamOp::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
+                StreamOp::TagRts => 16,
+                StreamOp::ReadReq | StreamOp::Write => SEGMENT_LEN * self.segments as usize,
             }
     }
 
@@ -273,14 +264,14 @@ impl Header {
             at += 8;
         }
         let mut payload = self.len;
-        if self.op == Op::TagRts {
+        if self.op == StreamOp::TagRts {
             out[at..at + 8].copy_from_slice(&order.put64(self.len));
             at += 8;
             payload = 0;
         }
         let len = at + SEGMENT_LEN * self.segments as usize;
         let (op, flags) = match self.op {
-            Op::TaggedMsg => (Op::Msg, self.flags | TAGGED_MSG),
+            StreamOp::TaggedMsg => (StreamOp::Msg, self.flags | TAGGED_MSG),
             op => (op, self.flags),
         };
         let [low, high] = order.put16(flags);
@@ -339,7 +330,7 @@ impl Header {
     /// The plain message at the start of `bytes`, from a peer with our byte order, if all of it
     /// is there; none if anything else is.
     #[inline(always)]
-    pub fn plain(bytes: &[u8]) -> Option<Plain<'_>> {
+    pub fn plain(bytes: &[u8]) -> Option<StreamPlain<'_>> {
         let (start, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<8>()?;
         // The first eight bytes of the header without its version, number of places and number.
@@ -353,7 +344,7 @@ impl Header {
             return None;
         };
         let len = usize::try_from(u64::from_ne_bytes(*size)).ok()?.checked_sub(head)?;
-        Some(Plain { tag, body: rest.get(..len)? })
+        Some(StreamPlain { tag, body: rest.get(..len)? })
     }
 
     /// Writes the header with this number of a message of `len` bytes, with
@@ -387,33 +378,33 @@ impl Header {
             word.map(|word| order.u64(word)).ok_or(Malformed("header too short for its operation"))
         };
         let op = match bytes[1] {
-            0 => Op::Msg,
-            1 => Op::Tag,
-            5 => Op::TagRts,
-            6 => Op::Cts,
-            7 => Op::Data,
-            2 => Op::ReadReq,
-            3 => Op::ReadRsp,
-            4 => Op::Write,
-            64 => Op::Atomic,
-            65 => Op::AtomicRsp,
+            0 => StreamOp::Msg,
+            1 => StreamOp::Tag,
+            5 => StreamOp::TagRts,
+            6 => StreamOp::Cts,
+            7 => StreamOp::Data,
+            2 => StreamOp::ReadReq,
+            3 => StreamOp::ReadRsp,
+            4 => StreamOp::Write,
+            64 => StreamOp::Atomic,
+            65 => StreamOp::AtomicRsp,
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
         let (op, flags) = match op {
-            Op::Msg if flags & TAGGED_MSG != 0 => (Op::TaggedMsg, flags & !TAGGED_MSG),
+            StreamOp::Msg if flags & TAGGED_MSG != 0 => (StreamOp::TaggedMsg, flags & !TAGGED_MSG),
             op => (op, flags),
         };
         if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }
         // In headers that name no place the original does not clear the number of places.
-        let remote = matches!(op, Op::ReadReq | Op::Write | Op::Atomic);
+        let remote = matches!(op, StreamOp::ReadReq | StreamOp::Write | StreamOp::Atomic);
         let segments = if remote { bytes[5] } else { 0 };
         // A transfer of no bytes may name no place, unless it carries CQ data: reporting data
         // takes the right to some place.
-        let told = op == Op::Write && flags & REMOTE_CQ_DATA != 0;
-        let least = usize::from(op == Op::Atomic || told);
+        let told = op == StreamOp::Write && flags & REMOTE_CQ_DATA != 0;
+        let least = usize::from(op == StreamOp::Atomic || told);
         if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
         }
@@ -440,36 +431,38 @@ impl Header {
             header.tag = word(at)?;
             at += 8;
         }
-        if op == Op::TagRts {
+        if op == StreamOp::TagRts {
             header.len = word(at)?;
         }
         if header.wire_len() != bytes.len() {
             return Err(Malformed("header length does not fit its operation"));
         }
-        let acknowledges = op == Op::Msg && header.op_data == ACK;
-        if payload != 0 && (acknowledges || matches!(op, Op::TagRts | Op::Cts | Op::ReadReq)) {
+        let acknowledges = op == StreamOp::Msg && header.op_data == ACK;
+        if payload != 0
+            && (acknowledges || matches!(op, StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq))
+        {
             return Err(Malformed("bytes after a header that has none"));
         }
         match op {
-            Op::Atomic => {
+            StreamOp::Atomic => {
                 AtomicWord::from_word(header.tag)?;
                 if payload > 2 * MAX_ATOMIC as u64 {
                     return Err(Malformed("an atomic operation too large"));
                 }
             }
-            Op::AtomicRsp if header.op_data != 0 && payload != 0 => {
+            StreamOp::AtomicRsp if header.op_data != 0 && payload != 0 => {
                 return Err(Malformed("bytes after a refusal"));
             }
             _ => {}
         }
-        if matches!(op, Op::TagRts | Op::Cts | Op::Data) && header.op_data == 0 {
+        if matches!(op, StreamOp::TagRts | StreamOp::Cts | StreamOp::Data) && header.op_data == 0 {
             return Err(Malformed("waiting message without a number"));
         }
         Ok(header)
     }
 
     /// A header of this kind with nothing in it.
-    pub fn of(op: Op) -> Self {
+    pub fn of(op: StreamOp) -> Self {
         Self { op, flags: 0, op_data: 0, id: 0, segments: 0, cq_data: 0, tag: 0, len: 0 }
     }
 
@@ -477,7 +470,7 @@ impl Header {
     /// ([`Knows::acks`]), or of the oldest that waits for one.
     pub fn ack(number: Option<u64>) -> Self {
         let flags = if number.is_some() { REMOTE_CQ_DATA } else { 0 };
-        Self { op_data: ACK, flags, cq_data: number.unwrap_or(0), ..Self::of(Op::Msg) }
+        Self { op_data: ACK, flags, cq_data: number.unwrap_or(0), ..Self::of(StreamOp::Msg) }
     }
 
     /// The number of the message that an acknowledgement is for, if it says that.
@@ -488,7 +481,7 @@ impl Header {
     /// Whether it is an acknowledgement.
     #[inline]
     pub fn is_ack(&self) -> bool {
-        self.op == Op::Msg && self.op_data == ACK
+        self.op == StreamOp::Msg && self.op_data == ACK
     }
 }
 
@@ -559,7 +552,7 @@ pub const CM_DATA_MAX: usize = 256;
 /// What a side says that it knows beyond the protocol of the original.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Knows {
-    /// The sender knows [`Op::Atomic`], and has our byte order.
+    /// The sender knows [`StreamOp::Atomic`], and has our byte order.
     pub atomics: bool,
     /// The sender takes notices of multicast groups.
     pub multicast: bool,
@@ -764,7 +757,7 @@ mod tests {
     const NOTHING: Knows = Knows { atomics: false, multicast: false, acks: false };
     const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
 
-    fn written(header: &Header, order: ByteOrder) -> Vec<u8> {
+    fn written(header: &StreamHeader, order: ByteOrder) -> Vec<u8> {
         let mut out = [0xee; 40];
         let len = header.write(order, &mut out);
         out[..len].to_vec()
@@ -773,17 +766,17 @@ mod tests {
     #[test]
     fn an_acknowledgement_says_which_message_it_is_for_or_not() {
         for (number, len) in [(None, 16), (Some(0), 24), (Some(1 << 40), 24)] {
-            let bytes = written(&Header::ack(number), ByteOrder::Network);
+            let bytes = written(&StreamHeader::ack(number), ByteOrder::Network);
             assert_eq!(bytes.len(), len);
-            let header = Header::parse(&bytes, ByteOrder::Network).unwrap();
+            let header = StreamHeader::parse(&bytes, ByteOrder::Network).unwrap();
             assert_eq!((header.is_ack(), header.acked()), (true, number));
         }
     }
 
     #[test]
     fn a_tagged_message_with_data_is_these_bytes() {
-        let header = Header {
-            op: Op::Tag,
+        let header = StreamHeader {
+            op: StreamOp::Tag,
             flags: REMOTE_CQ_DATA | DELIVERY_COMPLETE,
             op_data: 0,
             segments: 0,
@@ -800,13 +793,13 @@ mod tests {
                 0, 0, 0, 0x0a, 0x0b
             ]
         );
-        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(header));
+        assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(header));
     }
 
     #[cfg(target_endian = "little")]
     #[test]
     fn a_plain_message_between_like_machines_is_these_bytes() {
-        let header = Header { len: 5, ..Header::of(Op::Msg) };
+        let header = StreamHeader { len: 5, ..StreamHeader::of(StreamOp::Msg) };
         let bytes = written(&header, ByteOrder::Native);
         assert_eq!(bytes, [3, 0, 0, 0, 0, 0, 16, 0, 21, 0, 0, 0, 0, 0, 0, 0]);
     }
@@ -838,15 +831,27 @@ mod tests {
 
     #[test]
     fn every_header_reads_back_as_it_was_written() {
-        for op in [Op::Msg, Op::Tag, Op::TagRts, Op::Cts, Op::Data, Op::ReadRsp] {
+        for op in [
+            StreamOp::Msg,
+            StreamOp::Tag,
+            StreamOp::TagRts,
+            StreamOp::Cts,
+            StreamOp::Data,
+            StreamOp::ReadRsp,
+        ] {
             for flags in [0, REMOTE_CQ_DATA, DELIVERY_COMPLETE] {
-                let len = if op == Op::Cts { 0 } else { 77 };
-                let op_data = if matches!(op, Op::Msg | Op::Tag | Op::ReadRsp) { 0 } else { 3 };
-                let tag = if matches!(op, Op::Tag | Op::TagRts) { 5 } else { 0 };
+                let len = if op == StreamOp::Cts { 0 } else { 77 };
+                let op_data = if matches!(op, StreamOp::Msg | StreamOp::Tag | StreamOp::ReadRsp) {
+                    0
+                } else {
+                    3
+                };
+                let tag = if matches!(op, StreamOp::Tag | StreamOp::TagRts) { 5 } else { 0 };
                 let cq_data = if flags == REMOTE_CQ_DATA { 6 } else { 0 };
-                let header = Header { op, flags, op_data, id: 1, segments: 0, cq_data, tag, len };
+                let header =
+                    StreamHeader { op, flags, op_data, id: 1, segments: 0, cq_data, tag, len };
                 for order in [ByteOrder::Native, ByteOrder::Network] {
-                    assert_eq!(Header::parse(&written(&header, order), order), Ok(header));
+                    assert_eq!(StreamHeader::parse(&written(&header, order), order), Ok(header));
                 }
             }
         }
@@ -854,36 +859,37 @@ mod tests {
 
     #[test]
     fn the_short_way_for_plain_messages_says_what_the_long_one_does() {
-        let plain = |header: Header| {
+        let plain = |header: StreamHeader| {
             let mut bytes = written(&header, ByteOrder::Native);
             bytes.extend([7; 9]);
             let all = bytes.len();
-            assert_eq!(Header::plain(&bytes[..all - 1]), None, "part of it is missing");
-            let found = Header::plain(&bytes)?;
+            assert_eq!(StreamHeader::plain(&bytes[..all - 1]), None, "part of it is missing");
+            let found = StreamHeader::plain(&bytes)?;
             assert_eq!((found.wire_len(), found.body), (all, &[7; 9][..]));
             Some(found.tag)
         };
-        let message = Header { len: 9, ..Header::of(Op::Msg) };
-        let tagged = Header { tag: 5, len: 9, ..Header::of(Op::Tag) };
+        let message = StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Msg) };
+        let tagged = StreamHeader { tag: 5, len: 9, ..StreamHeader::of(StreamOp::Tag) };
         assert_eq!(plain(message), Some(None));
         assert_eq!(plain(tagged), Some(Some(5)));
-        assert_eq!(plain(Header { op_data: ACK, ..message }), None);
+        assert_eq!(plain(StreamHeader { op_data: ACK, ..message }), None);
         for flags in [REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE] {
-            assert_eq!(plain(Header { flags, ..tagged }), None);
+            assert_eq!(plain(StreamHeader { flags, ..tagged }), None);
         }
-        assert_eq!(plain(Header { len: 9, ..Header::of(Op::Data) }), None);
+        assert_eq!(plain(StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Data) }), None);
         // A size that is smaller than its header.
         let mut bytes = written(&message, ByteOrder::Native);
         bytes[8] = 15;
-        assert_eq!(Header::plain(&bytes), None);
+        assert_eq!(StreamHeader::plain(&bytes), None);
     }
 
     #[test]
     fn the_short_way_writes_the_header_that_the_long_one_does() {
-        for (tag, op) in [(None, Op::Msg), (Some(5), Op::Tag)] {
-            let header = Header { id: 200, tag: tag.unwrap_or(0), len: 300, ..Header::of(op) };
+        for (tag, op) in [(None, StreamOp::Msg), (Some(5), StreamOp::Tag)] {
+            let header =
+                StreamHeader { id: 200, tag: tag.unwrap_or(0), len: 300, ..StreamHeader::of(op) };
             let mut out = [0; 40];
-            let len = Header::write_plain(200, tag, 300, &mut out);
+            let len = StreamHeader::write_plain(200, tag, 300, &mut out);
             assert_eq!(out[..len], written(&header, ByteOrder::Native));
         }
     }
@@ -894,37 +900,40 @@ mod tests {
             RemoteSegment { addr: 0x10, len: 3, key: 7 },
             RemoteSegment { addr: 0x20, len: 4, key: 8 },
         ];
-        let header = Header {
+        let header = StreamHeader {
             segments: 2,
             cq_data: 5,
             flags: REMOTE_CQ_DATA,
             len: 7,
-            ..Header::of(Op::Write)
+            ..StreamHeader::of(StreamOp::Write)
         };
         let order = ByteOrder::Network;
         let mut bytes = written(&header, order);
         assert_eq!(bytes.len(), 24);
-        bytes.extend_from_slice(&Header::write_segments(order, &places));
+        bytes.extend_from_slice(&StreamHeader::write_segments(order, &places));
         assert_eq!((bytes.len(), bytes[5], bytes[6], bytes[15]), (72, 2, 72, 79));
         assert_eq!(
             bytes[24..48],
             [0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7]
         );
-        assert_eq!(Header::parse(&bytes, order), Ok(header));
+        assert_eq!(StreamHeader::parse(&bytes, order), Ok(header));
         assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), places);
         bytes[5] = 5;
-        assert!(Header::parse(&bytes, order).is_err());
+        assert!(StreamHeader::parse(&bytes, order).is_err());
         bytes[5] = 0;
-        assert!(Header::parse(&bytes, order).is_err());
+        assert!(StreamHeader::parse(&bytes, order).is_err());
     }
 
     #[test]
     fn headers_that_do_not_add_up_are_refused() {
-        let good = written(&Header { tag: 1, len: 8, ..Header::of(Op::Tag) }, ByteOrder::Native);
+        let good = written(
+            &StreamHeader { tag: 1, len: 8, ..StreamHeader::of(StreamOp::Tag) },
+            ByteOrder::Native,
+        );
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
-            Header::parse(&bytes, ByteOrder::Native)
+            StreamHeader::parse(&bytes, ByteOrder::Native)
         };
         assert!(with(0, VERSION).is_ok());
         assert!(with(1, 99).is_err());
@@ -936,7 +945,7 @@ mod tests {
         assert!(with(6, 255).is_err());
         let small = if cfg!(target_endian = "little") { 8 } else { 15 };
         assert!(with(small, 3).is_err(), "size smaller than the header");
-        assert!(Header::parse(&good[..20], ByteOrder::Native).is_err());
+        assert!(StreamHeader::parse(&good[..20], ByteOrder::Native).is_err());
     }
 
     #[test]
@@ -996,29 +1005,29 @@ mod tests {
 
     #[test]
     fn an_atomic_operation_is_these_bytes() {
-        let word = AtomicWord { kind: Kind::Compare, datatype: 7, op: 12 };
-        let header = Header {
+        let word = AtomicWord { kind: AtomicKind::Compare, datatype: 7, op: 12 };
+        let header = StreamHeader {
             flags: DELIVERY_COMPLETE,
             segments: 1,
             tag: word.to_word(),
             len: 16,
-            ..Header::of(Op::Atomic)
+            ..StreamHeader::of(StreamOp::Atomic)
         };
         let order = ByteOrder::Network;
         let mut bytes = written(&header, order);
         let place = RemoteSegment { addr: 0x10, len: 8, key: 5 };
-        bytes.extend_from_slice(&Header::write_segments(order, &[place]));
+        bytes.extend_from_slice(&StreamHeader::write_segments(order, &[place]));
         assert_eq!(
             bytes[..24],
             [3, 64, 0, 4, 0, 1, 48, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 2, 12, 7]
         );
-        assert_eq!(Header::parse(&bytes, order), Ok(header));
+        assert_eq!(StreamHeader::parse(&bytes, order), Ok(header));
         assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), [place]);
         assert_eq!(AtomicWord::from_word(header.tag), Ok(word));
         let with = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = value;
-            Header::parse(&bytes, order)
+            StreamHeader::parse(&bytes, order)
         };
         assert!(with(21, 3).is_err(), "a kind that is none");
         assert!(with(20, 1).is_err(), "bits that mean nothing");
@@ -1029,15 +1038,15 @@ mod tests {
 
     #[test]
     fn the_answer_to_an_atomic_operation_is_these_bytes() {
-        let header = Header { len: 8, ..Header::of(Op::AtomicRsp) };
+        let header = StreamHeader { len: 8, ..StreamHeader::of(StreamOp::AtomicRsp) };
         let bytes = written(&header, ByteOrder::Network);
         assert_eq!(bytes, [3, 65, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 24]);
-        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(header));
-        let refusal = Header { op_data: 13, ..Header::of(Op::AtomicRsp) };
+        assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(header));
+        let refusal = StreamHeader { op_data: 13, ..StreamHeader::of(StreamOp::AtomicRsp) };
         let mut bytes = written(&refusal, ByteOrder::Network);
-        assert_eq!(Header::parse(&bytes, ByteOrder::Network), Ok(refusal));
+        assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(refusal));
         bytes[15] = 17;
-        assert!(Header::parse(&bytes, ByteOrder::Network).is_err());
+        assert!(StreamHeader::parse(&bytes, ByteOrder::Network).is_err());
     }
 
     #[test]
@@ -1045,15 +1054,16 @@ mod tests {
         let mut bytes = vec![3, 0, 0x81, 0, 0, 0, 32, 0, 41, 0, 0, 0, 0, 0, 0, 0];
         bytes.extend_from_slice(&[0x11, 0, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa]);
         bytes.extend_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
-        let mut header = Header { len: 9, flags: REMOTE_CQ_DATA, ..Header::of(Op::TaggedMsg) };
+        let mut header =
+            StreamHeader { len: 9, flags: REMOTE_CQ_DATA, ..StreamHeader::of(StreamOp::TaggedMsg) };
         (header.cq_data, header.tag) = (0xaabb_ccdd_eeff_0011, 0x1122_3344_5566_7788);
         #[cfg(target_endian = "little")]
         {
-            assert_eq!(Header::parse(&bytes, ByteOrder::Native), Ok(header));
+            assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Native), Ok(header));
             assert_eq!(written(&header, ByteOrder::Native), bytes);
         }
         (bytes[2], bytes[3]) = (0x80 | 1, 0x40);
-        assert!(Header::parse(&bytes, ByteOrder::Native).is_err(), "another flag");
+        assert!(StreamHeader::parse(&bytes, ByteOrder::Native).is_err(), "another flag");
     }
 
     #[test]

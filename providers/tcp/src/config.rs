@@ -15,7 +15,7 @@ const MIN_UNEXPECTED: usize = 1 << 20;
 
 /// The provider's parameters as the environment sets them, read once.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub(crate) struct TcpConfig {
     /// Lowest and highest port to listen on, where the application leaves the port open.
     pub(crate) ports: Option<(u16, u16)>,
     /// Whether small segments are sent at once (TCP_NODELAY); default yes.
@@ -36,13 +36,13 @@ pub(crate) struct Config {
 }
 
 /// The parameters; declares them to the core at first use.
-pub(crate) fn config() -> &'static Config {
-    static CONFIG: OnceLock<Config> = OnceLock::new();
+pub(crate) fn config() -> &'static TcpConfig {
+    static CONFIG: OnceLock<TcpConfig> = OnceLock::new();
     CONFIG.get_or_init(read)
 }
 
 /// Reads the parameters and declares them to the core.
-fn read() -> Config {
+fn read() -> TcpConfig {
     let prov = &TCP;
     let port = |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
     let count = |name, default, help| {
@@ -119,7 +119,7 @@ fn read() -> Config {
         .unwrap_or(false),
         only_known: peers.only_known(),
     };
-    Config {
+    TcpConfig {
         ports,
         nodelay: param::boolean(
             prov,

@@ -2,7 +2,7 @@
 use crate::aside::TcpAside;
 use crate::config::config;
 use crate::ep::TcpEp;
-use crate::net::{Engine, Request, Sockets};
+use crate::net::{Sockets, TcpEngine, TcpRequest};
 use crate::pep::TcpPep;
 use core::ffi::CStr;
 use ofi_provider::abi::fi_ep_type;
@@ -14,8 +14,8 @@ use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::Kind as WaitKind;
-use ofi_stream::engine::{Identity, Kind, TargetOf};
+use ofi_provider::wait::WaitKind;
+use ofi_stream::engine::{StreamEpKind, StreamIdentity, TargetOf};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 
@@ -36,7 +36,7 @@ impl Fabric for TcpFabric {
         let settings = DomainSettings::new(info, config().no_auto_progress)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let threads = !config().no_auto_progress;
-        let engine = Engine::new(Sockets::new()?, level, threads, regions)?;
+        let engine = TcpEngine::new(Sockets::new()?, level, threads, regions)?;
         Ok(TcpDomain { engine, settings, api_version })
     }
 
@@ -53,7 +53,7 @@ impl Fabric for TcpFabric {
 /// automatic progress.
 #[derive(Debug)]
 pub(crate) struct TcpDomain {
-    engine: Arc<Engine>,
+    engine: Arc<TcpEngine>,
     settings: DomainSettings,
     api_version: u32,
 }
@@ -61,16 +61,16 @@ pub(crate) struct TcpDomain {
 impl TcpDomain {
     /// Starts the progress thread of a domain that promises automatic progress.
     fn start_thread(&self) -> Result {
-        let engine: Weak<Engine> = Arc::downgrade(&self.engine);
+        let engine: Weak<TcpEngine> = Arc::downgrade(&self.engine);
         self.settings.start_thread("ofi-tcp", engine)
     }
 
     /// The identity of an endpoint to open with `info`; `passive` is the address of the passive
     /// endpoint that it takes over, if any.
-    fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<Identity> {
+    fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<StreamIdentity> {
         let kind = match info.ep_type() {
-            t if t == fi_ep_type::FI_EP_MSG => Kind::Msg,
-            t if t == fi_ep_type::FI_EP_RDM => Kind::Rdm,
+            t if t == fi_ep_type::FI_EP_MSG => StreamEpKind::Msg,
+            t if t == fi_ep_type::FI_EP_RDM => StreamEpKind::Rdm,
             _ => return Err(Error::INVAL),
         };
         let local = match passive {
@@ -78,12 +78,12 @@ impl TcpDomain {
             None => local_addr(info)?,
         };
         let attr = RdmAttr::of(info, self.api_version)?;
-        Ok(Identity {
+        Ok(StreamIdentity {
             kind,
-            firewalled: kind == Kind::Rdm && config().firewall_addr,
+            firewalled: kind == StreamEpKind::Rdm && config().firewall_addr,
             local,
             keep_port: passive.is_some(),
-            attr: if kind == Kind::Msg { attr.of_connected() } else { attr },
+            attr: if kind == StreamEpKind::Msg { attr.of_connected() } else { attr },
             target: TargetOf::new(info.caps()),
         })
     }
@@ -113,9 +113,9 @@ impl Domain for TcpDomain {
         let dest = info.dest_addr().map(addr::from_bytes).transpose()?;
         let request = match identity.kind {
             _ if handle.is_null() => None,
-            Kind::Msg if passive.is_some() => None,
-            Kind::Msg => Some(take_request::<Request>(handle)?),
-            Kind::Rdm | Kind::Srx => return Err(Error::INVAL),
+            StreamEpKind::Msg if passive.is_some() => None,
+            StreamEpKind::Msg => Some(take_request::<TcpRequest>(handle)?),
+            StreamEpKind::Rdm | StreamEpKind::Srx => return Err(Error::INVAL),
         };
         // Connecting, sends that wait for room and peers' accesses to our memory must go on
         // without calls of the application, whether or not it opens something to wait on.
@@ -126,7 +126,7 @@ impl Domain for TcpDomain {
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<TcpEp> {
         let identity = self.identity(info, None)?;
-        if identity.kind != Kind::Rdm || !info.handle().is_null() {
+        if identity.kind != StreamEpKind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
         }
         self.start_thread()?;
@@ -134,15 +134,15 @@ impl Domain for TcpDomain {
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<TcpEp> {
-        let identity = Identity {
-            kind: Kind::Srx,
+        let identity = StreamIdentity {
+            kind: StreamEpKind::Srx,
             firewalled: false,
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             keep_port: false,
             attr: RdmAttr::of_srx(&rx),
             target: TargetOf::NOTHING,
         };
-        let aside = TcpAside::new(Kind::Srx, None, None);
+        let aside = TcpAside::new(StreamEpKind::Srx, None, None);
         Ok(TcpEp::shared_rx(self.engine.clone(), identity, aside))
     }
 }

@@ -1,7 +1,7 @@
 //! What endpoints of this provider have beside the engine: FI_EP_MSG, whose connection the
 //! application makes, and options.
 use crate::aside::TcpAside;
-use crate::net::Engine;
+use crate::net::TcpEngine;
 use crate::sock::to_bytes;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
@@ -9,23 +9,23 @@ use ofi_provider::addr;
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, put_number};
 use ofi_provider::error::{Error, Result};
-use ofi_stream::engine::Kind;
+use ofi_stream::engine::StreamEpKind;
 use ofi_stream::wire::CM_DATA_MAX;
 use std::os::fd::RawFd;
 
 /// An endpoint of the application's.
-pub(crate) type TcpEp = RdmEndpoint<Engine>;
+pub(crate) type TcpEp = RdmEndpoint<TcpEngine>;
 
 /// -FI_EINVAL for user data that no connection message has room for.
 fn fits(param: &[u8]) -> Result {
     if param.len() > CM_DATA_MAX { Err(Error::INVAL) } else { Ok(()) }
 }
 
-impl EndpointAside<Engine> for TcpAside {
+impl EndpointAside<TcpEngine> for TcpAside {
     fn getopt(ep: &TcpEp, name: c_int, value: &mut [u8]) -> Result<usize> {
         match (name, ep.aside.kind) {
-            (FI_OPT_CM_DATA_SIZE, Kind::Msg) => put_number(CM_DATA_MAX, value),
-            (FI_OPT_FIREWALL_ADDR, Kind::Rdm) => {
+            (FI_OPT_CM_DATA_SIZE, StreamEpKind::Msg) => put_number(CM_DATA_MAX, value),
+            (FI_OPT_FIREWALL_ADDR, StreamEpKind::Rdm) => {
                 // FI_OPT_FIREWALL_ADDR is an int, as in the original.
                 let bytes = c_int::from(*ep.engine.lock().firewalled(ep.id)).to_ne_bytes();
                 value[..bytes.len()].copy_from_slice(&bytes);
@@ -37,7 +37,7 @@ impl EndpointAside<Engine> for TcpAside {
 
     fn setopt(ep: &TcpEp, name: c_int, value: &[u8]) -> Result {
         match (name, ep.aside.kind) {
-            (FI_OPT_FIREWALL_ADDR, Kind::Rdm) => {
+            (FI_OPT_FIREWALL_ADDR, StreamEpKind::Rdm) => {
                 // The value may be a bool, or the int that fi_getopt gives.
                 let behind = match value.len() {
                     1 | 4 => value.iter().any(|byte| *byte != 0),
@@ -46,7 +46,7 @@ impl EndpointAside<Engine> for TcpAside {
                 *ep.engine.lock().firewalled(ep.id) = behind;
                 Ok(())
             }
-            (OPT_SOURCE, Kind::Msg) => {
+            (OPT_SOURCE, StreamEpKind::Msg) => {
                 let bytes = value.try_into().map_err(|_| Error::INVAL)?;
                 ep.engine.lock().set_source(ep.id, u64::from_ne_bytes(bytes));
                 Ok(())

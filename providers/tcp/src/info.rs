@@ -7,7 +7,7 @@ use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, IpProvider, Offer, ip_getinfo, usual_domain,
+    InfoBuf, InfoChain, InfoQuery, InfoRef, IpProvider, ProviderOffer, ip_getinfo, usual_domain,
 };
 use ofi_provider::param;
 use std::sync::OnceLock;
@@ -140,7 +140,11 @@ impl Settings {
 ///
 /// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
 /// are offered only to applications that ask for them.
-fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<Offer>> {
+fn offers(
+    settings: &Settings,
+    version: u32,
+    hints: Option<InfoRef<'_>>,
+) -> Result<Vec<ProviderOffer>> {
     let asked = hints.and_then(|hints| hints.ep());
     let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
     let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
@@ -164,7 +168,7 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
         true if contexts > 1 || shared[1] => FI_COLLECTIVE | FI_MULTICAST,
         true => 0,
     };
-    let rdm = Kind {
+    let rdm = TcpEpKind {
         ep_type: fi_ep_type::FI_EP_RDM,
         caps: ((MSG_CAPS | RDM_CAPS) & !without) | named | caps,
         mode,
@@ -177,7 +181,7 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
         ep_cnt: 256,
         max_ep_srx_ctx: if shared[1] { 256 } else { 0 },
     };
-    let msg = Kind {
+    let msg = TcpEpKind {
         ep_type: fi_ep_type::FI_EP_MSG,
         caps: (MSG_CAPS & !without) | caps,
         mode,
@@ -194,7 +198,7 @@ fn offers(settings: &Settings, version: u32, hints: Option<InfoRef<'_>>) -> Resu
 }
 
 /// What differs between the kinds of endpoints.
-struct Kind {
+struct TcpEpKind {
     ep_type: fi_ep_type,
     caps: u64,
     mode: u64,
@@ -212,8 +216,8 @@ struct Kind {
     max_ep_srx_ctx: usize,
 }
 
-impl Kind {
-    fn offer(&self, settings: &Settings) -> Result<Offer> {
+impl TcpEpKind {
+    fn offer(&self, settings: &Settings) -> Result<ProviderOffer> {
         let caps = self.caps | DOMAIN_CAPS;
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
@@ -260,7 +264,7 @@ impl Kind {
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
         });
-        Ok(Offer { most, tx_size: settings.tx_size, rx_size: settings.rx_size })
+        Ok(ProviderOffer { most, tx_size: settings.tx_size, rx_size: settings.rx_size })
     }
 }
 
@@ -289,7 +293,7 @@ mod tests {
     use ofi_provider::info::API_VERSION;
     use ofi_provider::info::{alter, check, version};
 
-    fn offered(hints: Option<InfoRef<'_>>) -> Vec<Offer> {
+    fn offered(hints: Option<InfoRef<'_>>) -> Vec<ProviderOffer> {
         offers(&Settings::default(), API_VERSION, hints).unwrap()
     }
 
@@ -315,7 +319,8 @@ mod tests {
         {
             hints.rx_mut().size = size;
             hints.edit_ep(|ep| ep.rx_ctx_cnt = if shared { FI_SHARED_CONTEXT } else { 0 });
-            let accepted = |offer: &&Offer| check(API_VERSION, offer, hints.as_ref()).is_empty();
+            let accepted =
+                |offer: &&ProviderOffer| check(API_VERSION, offer, hints.as_ref()).is_empty();
             let offers = offered(Some(hints.as_ref()));
             assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
         }
@@ -355,7 +360,7 @@ mod tests {
         let mut hints = InfoBuf::new().unwrap();
         hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS);
         let offers = offered(Some(hints.as_ref()));
-        let refused = |offer: &Offer| !check(API_VERSION, offer, hints.as_ref()).is_empty();
+        let refused = |offer: &ProviderOffer| !check(API_VERSION, offer, hints.as_ref()).is_empty();
         assert_eq!(offers.iter().map(refused).collect::<Vec<_>>(), [false, true]);
         let info = alter(API_VERSION, &offers[0], Some(hints.as_ref())).unwrap();
         assert_eq!(info.domain().max_ep_rx_ctx, MAX_CONTEXTS);

@@ -3,13 +3,13 @@
 use crate::aside::TcpAside;
 use crate::config::config;
 use crate::provider::TCP;
-use crate::ring::{Op, Ring};
-use crate::sock::Socket;
+use crate::ring::{Ring, RingOp};
+use crate::sock::TcpSocket;
 use core::time::Duration;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::Result;
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Epoll, Event, Interest, Timer};
+use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
 use ofi_stream::engine::{self, BACKLOG, CONNECT_TIMEOUT};
 use ofi_stream::net::{
     ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN, Visited,
@@ -22,10 +22,10 @@ use std::sync::{Once, Weak};
 use std::time::Instant;
 
 /// The provider's engine.
-pub(crate) type Engine = engine::Engine<Sockets>;
+pub(crate) type TcpEngine = engine::StreamEngine<Sockets>;
 
 /// A connection request that came to a passive endpoint.
-pub(crate) type Request = engine::Request<Socket>;
+pub(crate) type TcpRequest = engine::StreamRequest<TcpSocket>;
 
 /// Sockets, and what tells when they can be read or written.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Sockets {
 
     /// Runs operations on the ring. If the ring fails, it is dropped and system calls are used
     /// from then on.
-    fn run(&mut self, ops: &mut [Op<'_>]) {
+    fn run(&mut self, ops: &mut [RingOp<'_>]) {
         if let Some(ring) = &mut self.ring
             && let Err(error) = ring.run(ops)
         {
@@ -59,7 +59,7 @@ impl Sockets {
         }
     }
 
-    fn run_one(&mut self, op: Op<'_>) -> Result<usize> {
+    fn run_one(&mut self, op: RingOp<'_>) -> Result<usize> {
         let mut ops = [op];
         self.run(&mut ops);
         ops[0].result
@@ -93,8 +93,8 @@ impl LinkClock for Sockets {
 }
 
 impl Net for Sockets {
-    type Link = Socket;
-    type Listener = Socket;
+    type Link = TcpSocket;
+    type Listener = TcpSocket;
     type Poller = Epoll;
     type Visits = engine::Courier;
     type Aside = TcpAside;
@@ -105,7 +105,7 @@ impl Net for Sockets {
     }
 
     #[inline(always)]
-    fn poll(&self, events: &mut Vec<Event>) {
+    fn poll(&self, events: &mut Vec<PollEvent>) {
         let _ = self.epoll.wait(Some(Duration::ZERO), |event| events.push(event));
     }
 
@@ -125,8 +125,8 @@ impl Net for Sockets {
         engine::Courier::new(engine, "ofi-tcp-late")
     }
 
-    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Socket> {
-        let socket = Socket::new(to)?;
+    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<TcpSocket> {
+        let socket = TcpSocket::new(to)?;
         if config().nodelay {
             socket.set_nodelay();
         }
@@ -143,8 +143,8 @@ impl Net for Sockets {
         Ok(socket)
     }
 
-    fn listen(&self, at: &SocketAddr) -> Result<(Socket, SocketAddr)> {
-        let socket = Socket::new(at)?;
+    fn listen(&self, at: &SocketAddr) -> Result<(TcpSocket, SocketAddr)> {
+        let socket = TcpSocket::new(at)?;
         socket.bind_listener(at, config().ports)?;
         socket.listen(BACKLOG)?;
         let local = socket.local_addr()?;
@@ -157,37 +157,42 @@ impl Net for Sockets {
     }
 
     #[inline(always)]
-    fn receive(&mut self, socket: &Socket, room: &mut [u8]) -> Result<usize> {
+    fn receive(&mut self, socket: &TcpSocket, room: &mut [u8]) -> Result<usize> {
         if self.is_ring() {
-            return self.run_one(Op::receive(socket, room));
+            return self.run_one(RingOp::receive(socket, room));
         }
         socket.recv(room)
     }
 
-    fn receive_list(&mut self, socket: &Socket, list: &mut ScatterList<'_>) -> Result<usize> {
+    fn receive_list(&mut self, socket: &TcpSocket, list: &mut ScatterList<'_>) -> Result<usize> {
         if self.is_ring() {
             let mut message = list.message();
             // SAFETY: the list has the memory until this returns, when the operation is over.
-            return self.run_one(unsafe { Op::receive_list(socket, &mut message) });
+            return self.run_one(unsafe { RingOp::receive_list(socket, &mut message) });
         }
         socket.recv_list(list)
     }
 
-    fn send_list(&mut self, socket: &Socket, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+    fn send_list(
+        &mut self,
+        socket: &TcpSocket,
+        list: &mut GatherList<'_>,
+        way: Way,
+    ) -> Result<usize> {
         if self.is_ring() {
             let message = list.message();
             // SAFETY: the list has the memory until this returns; the kernel holds the pages
             // itself that it reads later.
-            return self.run_one(unsafe { Op::send_list(socket, &message, way) });
+            return self.run_one(unsafe { RingOp::send_list(socket, &message, way) });
         }
         socket.send_list(list, way)
     }
 
-    fn send_each(&mut self, sends: &mut [Sending<'_, Socket>]) {
+    fn send_each(&mut self, sends: &mut [Sending<'_, TcpSocket>]) {
         for sends in sends.chunks_mut(MAX_EACH) {
-            let mut ops = Op::nothing();
+            let mut ops = RingOp::nothing();
             for (op, one) in ops.iter_mut().zip(&*sends) {
-                *op = Op::send(one.link, one.bytes);
+                *op = RingOp::send(one.link, one.bytes);
             }
             self.run(&mut ops[..sends.len()]);
             let results = ops.map(|op| op.result);
@@ -195,11 +200,11 @@ impl Net for Sockets {
         }
     }
 
-    fn receive_each(&mut self, receives: &mut [Receiving<'_, Socket>]) {
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, TcpSocket>]) {
         for receives in receives.chunks_mut(MAX_EACH) {
-            let (mut ops, count) = (Op::nothing(), receives.len());
+            let (mut ops, count) = (RingOp::nothing(), receives.len());
             for (op, one) in ops.iter_mut().zip(&mut *receives) {
-                *op = Op::receive(one.link, one.room);
+                *op = RingOp::receive(one.link, one.room);
             }
             self.run(&mut ops[..count]);
             let results = ops.map(|op| op.result);
@@ -208,7 +213,7 @@ impl Net for Sockets {
     }
 }
 
-impl LinkListener for Socket {
+impl LinkListener for TcpSocket {
     type Link = Self;
 
     fn id(&self) -> RawFd {
@@ -228,7 +233,7 @@ impl LinkListener for Socket {
     }
 }
 
-impl ByteLink for Socket {
+impl ByteLink for TcpSocket {
     type Id = RawFd;
 
     fn provider() -> &'static Provider {

@@ -1,8 +1,8 @@
 //! Passive endpoints: listening for MSG connections.
 use crate::config::config;
-use crate::net::Request;
+use crate::net::TcpRequest;
 use crate::provider::TCP;
-use crate::sock::{Socket, to_bytes};
+use crate::sock::{TcpSocket, to_bytes};
 use core::ffi::c_int;
 use ofi_provider::addr;
 use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
@@ -12,7 +12,7 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::{Epoll, Interest, Timer};
-use ofi_stream::callers::{self, Call, Caller, Callers, HANDSHAKE_TIMEOUT};
+use ofi_stream::callers::{self, Caller, CallerState, Callers, HANDSHAKE_TIMEOUT};
 use ofi_stream::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, is_shortage};
 use ofi_stream::guests::{self, Door};
 use ofi_stream::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
@@ -45,18 +45,18 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// A listening endpoint.
 #[derive(Debug)]
 pub(crate) struct TcpPep {
-    shared: Arc<Shared>,
+    shared: Arc<TcpPepShared>,
 }
 
-struct Shared {
+struct TcpPepShared {
     epoll: Epoll,
-    state: Lock<State>,
+    state: Lock<TcpPepState>,
     activity: AtomicU64,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for TcpPepShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shared")
+        f.write_str("TcpPepShared")
     }
 }
 
@@ -68,16 +68,16 @@ struct Unanswered {
     since: Instant,
 }
 
-struct State {
+struct TcpPepState {
     local: SocketAddr,
     backlog: c_int,
     /// The socket bound by fi_setname, until the endpoint listens.
-    bound: Option<Socket>,
-    socket: Option<(Socket, Door)>,
+    bound: Option<TcpSocket>,
+    socket: Option<(TcpSocket, Door)>,
     /// Requests that the application knows of, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
     /// Accepted connections whose request is not complete.
-    callers: Callers<Socket>,
+    callers: Callers<TcpSocket>,
     announcer: Announcer,
     /// The listener is out of epoll, because callers cannot be accepted now and epoll would
     /// report them again and again; the timer makes it try again.
@@ -91,9 +91,9 @@ impl TcpPep {
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(timer.as_raw_fd(), TIMER, Interest::READ)?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(TcpPepShared {
                 epoll,
-                state: Lock::new(State {
+                state: Lock::new(TcpPepState {
                     local,
                     backlog: BACKLOG,
                     bound: None,
@@ -111,14 +111,14 @@ impl TcpPep {
 }
 
 /// A socket bound to this address, to any free port if the address leaves the port open.
-fn bound(addr: &SocketAddr) -> Result<Socket> {
-    let socket = Socket::new(addr)?;
+fn bound(addr: &SocketAddr) -> Result<TcpSocket> {
+    let socket = TcpSocket::new(addr)?;
     socket.bind_listener(addr, config().ports)?;
     Ok(socket)
 }
 
 impl PassiveEp for TcpPep {
-    type Request = Request;
+    type Request = TcpRequest;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let mut state = self.shared.state.lock();
@@ -179,7 +179,7 @@ impl PassiveEp for TcpPep {
     }
 }
 
-impl Progress for Shared {
+impl Progress for TcpPepShared {
     fn progress(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let mut tokens = Vec::new();
@@ -206,7 +206,7 @@ impl Progress for Shared {
     }
 }
 
-impl State {
+impl TcpPepState {
     fn accept_all(&mut self, epoll: &Epoll) {
         self.timer.set(Duration::ZERO);
         let patience = self.end_silence(epoll);
@@ -223,8 +223,8 @@ impl State {
                     }
                     socket.set_connect_timeout(CONNECT_TIMEOUT);
                     match self.callers.admit(epoll, socket, peer, ALL, Instant::now()) {
-                        (id, Call::Complete) => self.called(id, epoll),
-                        (_, Call::Incomplete | Call::Over) => {}
+                        (id, CallerState::Complete) => self.called(id, epoll),
+                        (_, CallerState::Incomplete | CallerState::Over) => {}
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
@@ -306,7 +306,7 @@ impl State {
             let late = |request: &mut Unanswered| request.since.elapsed() >= ANSWER_TIME;
             let Some(late) = self.unanswered.pop_front_if(late) else { return false };
             if late.request.strong_count() > 0
-                && let Ok(request) = take_request::<Request>(late.handle as *const _)
+                && let Ok(request) = take_request::<TcpRequest>(late.handle as *const _)
             {
                 let _ = request.reject(&[]);
             }
@@ -314,7 +314,7 @@ impl State {
     }
 
     fn hear(&mut self, id: u32, epoll: &Epoll) {
-        if self.callers.hear(id) == Call::Complete {
+        if self.callers.hear(id) == CallerState::Complete {
             self.called(id, epoll);
         }
     }
@@ -326,7 +326,7 @@ impl State {
         let Some((caller, request)) = self.callers.take(epoll, id) else { return };
         let from = caller.from;
         if request.kind != CmType::Request {
-            callers::refuse::<Socket>(&from, Malformed("connection message out of turn"));
+            callers::refuse::<TcpSocket>(&from, Malformed("connection message out of turn"));
         } else if let Err(error) = self.announce(caller, request) {
             ofi_provider::log_sparsely!(
                 &TCP,
@@ -337,11 +337,11 @@ impl State {
         }
     }
 
-    fn announce(&mut self, caller: Caller<Socket>, message: CmMessage) -> Result {
+    fn announce(&mut self, caller: Caller<TcpSocket>, message: CmMessage) -> Result {
         let ends = [to_bytes(&caller.link.local_addr()?), to_bytes(&caller.from)];
         let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
-        let request = Request::new(caller, &message, pending);
+        let request = TcpRequest::new(caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, Instant::now());

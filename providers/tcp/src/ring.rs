@@ -5,7 +5,7 @@
 //! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
 //! kernel's behind our back: a connection may be closed and a buffer given back at
 //! any time, and it does not matter which thread submitted what, or that it ends.
-use crate::sock::Socket;
+use crate::sock::TcpSocket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
 use ofi_provider::buf::Way;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const BATCH: usize = MAX_EACH;
 
 /// A send or a receive, and what became of it.
-pub(crate) struct Op<'a> {
+pub(crate) struct RingOp<'a> {
     entry: squeue::Entry,
     /// Bytes that were sent or have come; -FI_EAGAIN until it is run.
     pub(crate) result: Result<usize>,
@@ -27,7 +27,7 @@ pub(crate) struct Op<'a> {
     uses: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> Op<'a> {
+impl<'a> RingOp<'a> {
     fn new(entry: squeue::Entry) -> Self {
         Self { entry, result: Err(Error::AGAIN), uses: PhantomData }
     }
@@ -37,14 +37,14 @@ impl<'a> Op<'a> {
         std::array::from_fn(|_| Self::new(opcode::Nop::new().build()))
     }
 
-    /// An operation that does what [`Socket::send`] does.
-    pub(crate) fn send(socket: &'a Socket, bytes: &'a [u8]) -> Self {
+    /// An operation that does what [`TcpSocket::send`] does.
+    pub(crate) fn send(socket: &'a TcpSocket, bytes: &'a [u8]) -> Self {
         let send = opcode::Send::new(Fd(socket.fd()), bytes.as_ptr(), short(bytes.len()));
         Self::new(send.flags(Way::Copied.flags()).build())
     }
 
-    /// An operation that does what [`Socket::recv`] does.
-    pub(crate) fn receive(socket: &'a Socket, room: &'a mut [u8]) -> Self {
+    /// An operation that does what [`TcpSocket::recv`] does.
+    pub(crate) fn receive(socket: &'a TcpSocket, room: &'a mut [u8]) -> Self {
         let recv = opcode::Recv::new(Fd(socket.fd()), room.as_mut_ptr(), short(room.len()));
         Self::new(recv.flags(libc::MSG_DONTWAIT).build())
     }
@@ -54,7 +54,11 @@ impl<'a> Op<'a> {
     /// # Safety
     /// The memory that `list` names is alive when the operation is run, and as
     /// long afterwards as [`Way::Uncopied`] asks for.
-    pub(crate) unsafe fn send_list(socket: &'a Socket, list: &'a libc::msghdr, way: Way) -> Self {
+    pub(crate) unsafe fn send_list(
+        socket: &'a TcpSocket,
+        list: &'a libc::msghdr,
+        way: Way,
+    ) -> Self {
         let send = opcode::SendMsg::new(Fd(socket.fd()), list);
         Self::new(send.flags(way.flags() as u32).build())
     }
@@ -64,7 +68,7 @@ impl<'a> Op<'a> {
     /// # Safety
     /// The memory that `list` names is alive, and nobody else uses it, when the
     /// operation is run.
-    pub(crate) unsafe fn receive_list(socket: &'a Socket, list: &'a mut libc::msghdr) -> Self {
+    pub(crate) unsafe fn receive_list(socket: &'a TcpSocket, list: &'a mut libc::msghdr) -> Self {
         let recv = opcode::RecvMsg::new(Fd(socket.fd()), list);
         Self::new(recv.flags(libc::MSG_DONTWAIT as u32).build())
     }
@@ -113,7 +117,7 @@ impl Ring {
 
     /// Runs operations, at most [`BATCH`], in this order. On an error the ring is
     /// of no use any more; what was not run then says -FI_EAGAIN.
-    pub(crate) fn run(&mut self, ops: &mut [Op<'_>]) -> Result {
+    pub(crate) fn run(&mut self, ops: &mut [RingOp<'_>]) -> Result {
         if self.forks != FORKS.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -170,12 +174,12 @@ mod tests {
     }
 
     /// Two ends of a connection.
-    fn pair() -> (Socket, Socket) {
-        let listener = Socket::new(&([127, 0, 0, 1], 0).into()).unwrap();
+    fn pair() -> (TcpSocket, TcpSocket) {
+        let listener = TcpSocket::new(&([127, 0, 0, 1], 0).into()).unwrap();
         listener.bind(&([127, 0, 0, 1], 0).into()).unwrap();
         listener.listen(1).unwrap();
         let to = listener.local_addr().unwrap();
-        let caller = Socket::new(&to).unwrap();
+        let caller = TcpSocket::new(&to).unwrap();
         caller.connect(&to).unwrap();
         loop {
             if let Ok((called, _)) = listener.accept() {
@@ -191,16 +195,16 @@ mod tests {
         let pairs: [_; BATCH] = std::array::from_fn(|_| pair());
         for round in 0..3u8 {
             let bytes: [_; BATCH] = std::array::from_fn(|i| vec![round + i as u8; 100 + i]);
-            let mut ops = Op::nothing();
+            let mut ops = RingOp::nothing();
             for ((op, (from, _)), bytes) in ops.iter_mut().zip(&pairs).zip(&bytes) {
-                *op = Op::send(from, bytes);
+                *op = RingOp::send(from, bytes);
             }
             ring.run(&mut ops).unwrap();
             assert!(ops.iter().zip(&bytes).all(|(op, bytes)| op.result == Ok(bytes.len())));
             let mut rooms = [[0; 200]; BATCH];
-            let mut ops = Op::nothing();
+            let mut ops = RingOp::nothing();
             for ((op, (_, to)), room) in ops.iter_mut().zip(&pairs).zip(&mut rooms) {
-                *op = Op::receive(to, room);
+                *op = RingOp::receive(to, room);
             }
             ring.run(&mut ops).unwrap();
             let results = ops.map(|op| op.result);
@@ -221,11 +225,11 @@ mod tests {
         let (full, mut room) = (vec![0; 64 << 20], [[0; 8]; 3]);
         let [one, two, three] = &mut room;
         let mut ops = [
-            Op::receive(&a, one),
-            Op::send(&a, &full),
-            Op::receive(&c, two),
-            Op::receive(&e, three),
-            Op::send(&e, b"x"),
+            RingOp::receive(&a, one),
+            RingOp::send(&a, &full),
+            RingOp::receive(&c, two),
+            RingOp::receive(&e, three),
+            RingOp::send(&e, b"x"),
         ];
         ring.run(&mut ops).unwrap();
         assert_eq!(ops[0].result, Err(Error::AGAIN), "nothing came");
@@ -235,7 +239,7 @@ mod tests {
         assert_eq!(ops[4].result, Err(Error::from_code(libc::EPIPE)), "and no signal");
         // The system enlarges the socket's buffer for a while.
         loop {
-            let mut again = [Op::send(&a, &full)];
+            let mut again = [RingOp::send(&a, &full)];
             ring.run(&mut again).unwrap();
             if again[0].result == Err(Error::AGAIN) {
                 break;
@@ -249,7 +253,7 @@ mod tests {
         let Some(mut ring) = ring() else { return ofi_provider::testing::skip("no io_uring") };
         let (a, b) = pair();
         ring.forks += 1;
-        let mut ops = [Op::send(&a, b"x")];
+        let mut ops = [RingOp::send(&a, b"x")];
         ring.run(&mut ops).unwrap();
         assert_eq!(ops[0].result, Err(Error::AGAIN));
         assert_eq!(b.recv(&mut [0; 8]), Err(Error::AGAIN));

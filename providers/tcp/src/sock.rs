@@ -21,9 +21,9 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct TcpSocket(OwnedFd);
 
-impl Socket {
+impl TcpSocket {
     /// A new socket for addresses like `like`.
     pub(crate) fn new(like: &SocketAddr) -> Result<Self> {
         let family = if like.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -315,7 +315,7 @@ pub(crate) fn to_bytes(addr: &SocketAddr) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn congestion_control(socket: &Socket) -> String {
+    fn congestion_control(socket: &TcpSocket) -> String {
         let mut name = [0u8; 16];
         let mut len = name.len() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to `name`.
@@ -336,10 +336,10 @@ mod tests {
     #[test]
     fn connections_within_the_host_go_by_losses_alone() {
         let any = "127.0.0.1:0".parse().unwrap();
-        let listener = Socket::new(&any).unwrap();
+        let listener = TcpSocket::new(&any).unwrap();
         listener.bind_listener(&any, None).unwrap();
         listener.listen(1).unwrap();
-        let caller = Socket::new(&any).unwrap();
+        let caller = TcpSocket::new(&any).unwrap();
         let before = congestion_control(&caller);
         // A socket that is not connected: nothing is known of its network yet.
         caller.set_no_network();
@@ -348,7 +348,7 @@ mod tests {
         caller.set_no_network();
         assert_eq!(congestion_control(&caller), "reno");
         // Two addresses are two machines, as far as one can tell.
-        let other = Socket::new(&any).unwrap();
+        let other = TcpSocket::new(&any).unwrap();
         other.bind(&"127.0.0.2:0".parse().unwrap()).unwrap();
         other.connect(&listener.local_addr().unwrap()).unwrap();
         other.set_no_network();

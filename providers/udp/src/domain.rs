@@ -7,7 +7,7 @@ use ofi_provider::api::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr}
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::Kind;
+use ofi_provider::wait::WaitKind;
 use std::sync::{Arc, Weak};
 
 /// A fabric: a network that some interface is on. It has no state.
@@ -51,8 +51,8 @@ impl Domain for UdpDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, kind: Kind) -> Result {
-        if kind != Kind::MutexCond {
+    fn blocking_opened(&self, kind: WaitKind) -> Result {
+        if kind != WaitKind::MutexCond {
             return Ok(());
         }
         let engine: Weak<UdpEngine> = Arc::downgrade(&self.engine);

@@ -7,7 +7,7 @@
 //! there, as datagrams are.
 use crate::group::{Change, Groups};
 use crate::info::MAX_MSG_SIZE;
-use crate::socket::Socket;
+use crate::socket::DgramSocket;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
@@ -122,7 +122,7 @@ struct Rx {
 /// The half of an endpoint that progress works on.
 #[derive(Debug)]
 struct Receiver {
-    socket: Socket,
+    socket: DgramSocket,
     /// Receives report who sent the message.
     source: bool,
     rx: Lock<Rx>,
@@ -249,7 +249,7 @@ impl UdpEp {
         rx_size: usize,
         source: bool,
     ) -> Result<Self> {
-        let socket = Socket::bound(&local)?;
+        let socket = DgramSocket::bound(&local)?;
         let rx = Rx { posted: VecDeque::with_capacity(rx_size), watched: false };
         let receiver = Arc::new(Receiver {
             socket,

@@ -4,7 +4,7 @@
 //! read there too, where the system lets it: if the socket is bound to no address in
 //! particular, or to the group's, and to the group's port. Else the group has a socket of
 //! its own beside it, so that any endpoint can be a member.
-use crate::socket::Socket;
+use crate::socket::DgramSocket;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::api::{GroupRole, MULTICAST_ADDR, is_group};
 use ofi_provider::error::{Error, Result};
@@ -25,7 +25,7 @@ struct Hearing {
     group: SocketAddr,
     count: usize,
     /// Nothing if it is heard with the endpoint's own.
-    socket: Option<Socket>,
+    socket: Option<DgramSocket>,
 }
 
 /// The groups of an endpoint.
@@ -47,7 +47,7 @@ impl Groups {
     /// Joins a group: its address for sends.
     pub(crate) fn join(
         &mut self,
-        own: &Socket,
+        own: &DgramSocket,
         group: SocketAddr,
         part: GroupRole,
     ) -> Result<(fi_addr_t, Change)> {
@@ -71,7 +71,7 @@ impl Groups {
                             None
                         }
                         false => {
-                            let socket = Socket::of_group(&group, &local)?;
+                            let socket = DgramSocket::of_group(&group, &local)?;
                             socket.hear(&group, &local)?;
                             change = Change::Opened(socket.fd());
                             Some(socket)
@@ -86,7 +86,7 @@ impl Groups {
     }
 
     /// Leaves a group. A socket that is not needed any more comes back.
-    pub(crate) fn leave(&mut self, own: &Socket, addr: fi_addr_t) -> Option<Socket> {
+    pub(crate) fn leave(&mut self, own: &DgramSocket, addr: fi_addr_t) -> Option<DgramSocket> {
         let GroupMember { group, part } = self.members.remove(addr as u32)?;
         if !part.receives {
             return None;
@@ -114,7 +114,7 @@ impl Groups {
 
     /// The sockets that groups have of their own.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = RawFd> {
-        self.heard.iter().filter_map(|heard| heard.socket.as_ref()).map(Socket::fd)
+        self.heard.iter().filter_map(|heard| heard.socket.as_ref()).map(DgramSocket::fd)
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_group_has_a_socket_of_its_own_only_where_the_endpoints_cannot_hear_it() {
-        let own = Socket::bound(&any(0)).unwrap();
+        let own = DgramSocket::bound(&any(0)).unwrap();
         let port = own.local().unwrap().port();
         let mut groups = Groups::default();
         let same: SocketAddr = format!("239.3.2.1:{port}").parse().unwrap();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!((change, groups.find(addr)), (Change::Nothing, Ok(same)));
         assert!(groups.leave(&own, addr).is_none());
         assert_eq!(groups.find(addr), Err(Error::INVAL));
-        let bound = Socket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let bound = DgramSocket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
         // The system keeps the port for the first.
         assert_eq!(groups.join(&bound, same, BOTH).err(), Some(Error::ADDRINUSE));
         drop(own);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_only_heard_is_not_sent_to_and_the_other_way_round() {
-        let own = Socket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        let own = DgramSocket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let mut groups = Groups::default();
         let group = "239.3.2.1:7654".parse().unwrap();
         let hears = GroupRole { sends: false, receives: true };

@@ -4,8 +4,8 @@ use ofi_provider::abi::*;
 use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoQuery, IpProvider, Offer, PROV_VERSION, ip_getinfo,
-    usual_domain,
+    API_VERSION, InfoBuf, InfoChain, InfoQuery, IpProvider, PROV_VERSION, ProviderOffer,
+    ip_getinfo, usual_domain,
 };
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -27,7 +27,7 @@ pub const QUEUE_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 256;
 
-fn offer() -> Result<Offer> {
+fn offer() -> Result<ProviderOffer> {
     let mut most = InfoBuf::new()?;
     most.set_caps(TX_CAPS | RX_CAPS | DOMAIN_CAPS);
 
@@ -57,7 +57,7 @@ fn offer() -> Result<Offer> {
         domain.cq_cnt = OBJECTS;
         domain.caps = DOMAIN_CAPS;
     });
-    Ok(Offer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
+    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
 }
 
 /// FI_UDP_IFACE, read once.

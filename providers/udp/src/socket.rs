@@ -25,9 +25,9 @@ fn interface_for(group: &SocketAddrV6, local: &SocketAddr) -> u32 {
 
 /// A UDP socket with an address.
 #[derive(Debug)]
-pub(crate) struct Socket(UdpSocket);
+pub(crate) struct DgramSocket(UdpSocket);
 
-impl Socket {
+impl DgramSocket {
     /// A socket of this address; port 0 takes a free one.
     pub(crate) fn bound(to: &SocketAddr) -> Result<Self> {
         Ok(Self(UdpSocket::bind(to)?))

@@ -1,14 +1,14 @@
 //! What a device can do, and its addresses.
 use crate::affinity::{CpuPlace, nearest_first};
 use crate::config::{VerbsConfig, config};
-use crate::sys::{CompChannel, Device, HwCq, Pd, QpSpec};
+use crate::sys::{CompChannel, HwCq, Pd, QpSpec, VerbsDevice};
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::nic::{self, Nic};
-use ofi_provider::info::{InfoBuf, Offer, usual_domain};
+use ofi_provider::info::{InfoBuf, ProviderOffer, usual_domain};
 use ofi_provider::param;
 use rdma_sys as raw;
 use std::collections::BTreeMap;
@@ -49,19 +49,19 @@ const MAX_ERR_DATA: usize = 255;
 
 /// A device as fi_getinfo(3) shows it.
 pub(crate) struct Facts {
-    pub(crate) device: Device,
-    pub(crate) offer: Offer,
+    pub(crate) device: VerbsDevice,
+    pub(crate) offer: ProviderOffer,
     /// What datagram endpoints offer, if the device has them.
-    pub(crate) datagrams: Option<Offer>,
+    pub(crate) datagrams: Option<ProviderOffer>,
     /// What endpoints offer whose buffers may be in memory of accelerators (FI_HMEM), if
     /// the device reaches that.
-    pub(crate) hmem: Option<Offer>,
+    pub(crate) hmem: Option<ProviderOffer>,
     pub(crate) nic: Nic,
     pub(crate) fabric: CString,
 }
 
 /// What fi_getinfo(3) tells of devices and their addresses.
-pub(crate) struct Known {
+pub(crate) struct KnownDevices {
     pub(crate) facts: Vec<Facts>,
     locals: Vec<LocalDevice>,
     since: Instant,
@@ -72,27 +72,30 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// Devices and addresses, as they were a moment ago, or as they are if `anew`.
 /// `report` hears of devices that are left out.
-pub(crate) fn known(anew: bool, report: &dyn Fn(&str)) -> MutexGuard<'static, Option<Known>> {
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+pub(crate) fn known(
+    anew: bool,
+    report: &dyn Fn(&str),
+) -> MutexGuard<'static, Option<KnownDevices>> {
+    static KNOWN: Mutex<Option<KnownDevices>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if anew || known.as_ref().is_none_or(|known| known.since.elapsed() > FRESH) {
         let (facts, locals) = (all(report), locals());
-        *known = Some(Known { facts, locals, since: Instant::now() });
+        *known = Some(KnownDevices { facts, locals, since: Instant::now() });
     }
     known
 }
 
-impl Known {
+impl KnownDevices {
     /// The local addresses that devices have, in the system's order.
     pub(crate) fn locals(&self) -> &[LocalDevice] {
         &self.locals
     }
 
     /// The device that has this local address.
-    pub(crate) fn device_of(&self, addr: &Addr) -> Option<Device> {
+    pub(crate) fn device_of(&self, addr: &Addr) -> Option<VerbsDevice> {
         let found = self.locals.iter().find(|local| local.addr.is_same_host(addr));
         found.map(|local| local.device).or_else(|| match addr {
-            Addr::Ip(addr) => Device::of_address(addr),
+            Addr::Ip(addr) => VerbsDevice::of_address(addr),
             _ => None,
         })
     }
@@ -112,13 +115,13 @@ impl Known {
 /// The devices that the user lets us use and that work; `report` hears of others.
 fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
     let config = config();
-    let wanted = |device: &&Device| config.devices.take(&device.name().to_string_lossy());
-    let facts = |device: &Device| {
+    let wanted = |device: &&VerbsDevice| config.devices.take(&device.name().to_string_lossy());
+    let facts = |device: &VerbsDevice| {
         Facts::of(*device, config)
             .inspect_err(|error| report(&format!("device {:?} left out: {error}", device.name())))
             .ok()
     };
-    let mut all: Vec<Facts> = Device::all().iter().filter(wanted).filter_map(facts).collect();
+    let mut all: Vec<Facts> = VerbsDevice::all().iter().filter(wanted).filter_map(facts).collect();
     if let Some(near) = &config.near {
         nearest_first(&mut all, near, |facts| CpuPlace::of(&bus(facts.device)).unwrap_or_default());
     }
@@ -130,7 +133,7 @@ fn count(number: i32) -> usize {
 }
 
 impl Facts {
-    fn of(device: Device, config: &VerbsConfig) -> Result<Self> {
+    fn of(device: VerbsDevice, config: &VerbsConfig) -> Result<Self> {
         let (attr, port) = (device.attr()?, device.port(1)?);
         let iwarp = device.is_iwarp();
         let atomics = has_atomics(&attr);
@@ -191,15 +194,17 @@ impl Facts {
         let datagrams = match inline(true)? {
             Some(inline) => {
                 let most = of_datagrams(most.as_ref().to_owned()?, inline, mtu(&port));
-                Some(Offer { most, tx_size, rx_size })
+                Some(ProviderOffer { most, tx_size, rx_size })
             }
             None => None,
         };
         let hmem = match reaches_accelerators(device)? {
-            true => Some(Offer { most: of_hmem(most.as_ref().to_owned()?), tx_size, rx_size }),
+            true => {
+                Some(ProviderOffer { most: of_hmem(most.as_ref().to_owned()?), tx_size, rx_size })
+            }
             false => None,
         };
-        let offer = Offer { most, tx_size, rx_size };
+        let offer = ProviderOffer { most, tx_size, rx_size };
         let fabric = fabric_name(device, config.gid_idx)?;
         Ok(Self { device, offer, datagrams, hmem, nic: card(device, &attr, &port), fabric })
     }
@@ -221,7 +226,7 @@ type Answers<Q, A> = BTreeMap<(CString, Q), A>;
 /// A device's answer to a question that takes it some time: it is asked once.
 fn ask_once<Q: Ord, A: Copy>(
     answers: &Mutex<Answers<Q, A>>,
-    device: Device,
+    device: VerbsDevice,
     question: Q,
     ask: impl FnOnce() -> Result<A>,
 ) -> Result<A> {
@@ -235,7 +240,7 @@ fn ask_once<Q: Ord, A: Copy>(
 /// How many bytes a device copies from the request itself, up to `most`; none if it
 /// has no such queue pairs. It is found by asking for some, once for each device.
 fn inline_size(
-    device: Device,
+    device: VerbsDevice,
     most: usize,
     segments: u32,
     datagrams: bool,
@@ -276,7 +281,7 @@ fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
 
 /// Whether a device may and can use memory of accelerators: by the files that stand for
 /// it. Each device is asked once.
-fn reaches_accelerators(device: Device) -> Result<bool> {
+fn reaches_accelerators(device: VerbsDevice) -> Result<bool> {
     static KNOWN: Mutex<Answers<(), bool>> = Mutex::new(Answers::new());
     if param::core_boolean(c"hmem_disable_p2p") == Some(true) {
         return Ok(false);
@@ -329,7 +334,7 @@ fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {
 }
 
 /// A fabric is what peers can be reached on: a subnet, or anything on Ethernet.
-fn fabric_name(device: Device, gid_idx: i32) -> Result<CString> {
+fn fabric_name(device: VerbsDevice, gid_idx: i32) -> Result<CString> {
     if device.is_iwarp() {
         return Ok(c"Ethernet-iWARP".into());
     }
@@ -364,17 +369,17 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
 }
 
 /// The link in sysfs that says on which bus a device is.
-fn bus(device: Device) -> PathBuf {
+fn bus(device: VerbsDevice) -> PathBuf {
     Path::new(&*device.path().to_string_lossy()).join("device")
 }
 
-fn card(device: Device, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) -> Nic {
+fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_attr) -> Nic {
     let text = |text: String| CString::new(text).ok();
     let bus = std::fs::canonicalize(bus(device));
     let firmware: Vec<u8> =
         attr.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
     Nic {
-        device: nic::Device {
+        device: nic::NicDevice {
             name: Some(device.name().to_owned()),
             device_id: text(format!("{:#06x}", attr.vendor_part_id)),
             device_version: text(attr.hw_ver.to_string()),
@@ -424,7 +429,7 @@ fn pci(name: &str) -> Option<nic::Pci> {
 #[derive(Clone, Debug)]
 pub(crate) struct LocalDevice {
     pub(crate) addr: Addr,
-    pub(crate) device: Device,
+    pub(crate) device: VerbsDevice,
 }
 
 /// The local addresses that devices have, in the system's order: those of interfaces,
@@ -436,20 +441,20 @@ fn locals() -> Vec<LocalDevice> {
         if addr.ip().is_loopback() || !ifaces.take(&name) {
             continue;
         }
-        if let Some(device) = Device::of_address(&addr) {
+        if let Some(device) = VerbsDevice::of_address(&addr) {
             found.push(LocalDevice { addr: Addr::Ip(addr), device });
         }
     }
     if ifaces.is_all() {
         // They belong to no interface.
-        found.extend(Device::all().iter().flat_map(|device| ib_locals(*device)));
+        found.extend(VerbsDevice::all().iter().flat_map(|device| ib_locals(*device)));
     }
     found
 }
 
 /// The addresses of a device's ports as librdmacm knows them by itself. Nothing can be
 /// reached by those of iWARP.
-fn ib_locals(device: Device) -> Vec<LocalDevice> {
+fn ib_locals(device: VerbsDevice) -> Vec<LocalDevice> {
     let gids = if device.is_iwarp() { Vec::new() } else { device.gids() };
     let local = |(port, gid)| {
         let pkey = device.pkey(port, 0).ok()?;
@@ -461,10 +466,10 @@ fn ib_locals(device: Device) -> Vec<LocalDevice> {
 
 /// The address of a device's from which the system would reach `dest`, or one
 /// that it has, of this format.
-pub(crate) fn source_of(device: Device, dest: Option<&Addr>, format: u32) -> Option<Addr> {
+pub(crate) fn source_of(device: VerbsDevice, dest: Option<&Addr>, format: u32) -> Option<Addr> {
     if let Some(Addr::Ip(dest)) = dest
         && let Some(source) = route(dest)
-        && Device::of_address(&source) == Some(device)
+        && VerbsDevice::of_address(&source) == Some(device)
     {
         return Some(Addr::Ip(source));
     }

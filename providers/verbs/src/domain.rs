@@ -1,12 +1,12 @@
 //! Fabrics and domains.
 use crate::config::config;
 use crate::device::source_of;
-use crate::engine::{Connections, Limits, VerbsEngine};
+use crate::engine::{Connections, VerbsEngine, VerbsEpLimits};
 use crate::ep::VerbsEp;
 use crate::info::DATAGRAMS;
-use crate::memory::{Memory, OnDemand};
-use crate::pep::{Caller, VerbsPep};
-use crate::sys::{CmId, Device, Pd};
+use crate::memory::{OnDemand, VerbsMemory};
+use crate::pep::{VerbsCaller, VerbsPep};
+use crate::sys::{CmId, Pd, VerbsDevice};
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
@@ -16,7 +16,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Progress, Thread};
-use ofi_provider::wait::Kind;
+use ofi_provider::wait::WaitKind;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A fabric: a network that some device is on. It has no state.
@@ -34,14 +34,14 @@ impl Fabric for VerbsFabric {
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsDomain> {
         let name = info.domain_name().ok_or(Error::INVAL)?;
         let datagrams = name.to_bytes().strip_suffix(DATAGRAMS.to_bytes());
-        let device = Device::all()
+        let device = VerbsDevice::all()
             .iter()
             .find(|device| device.name().to_bytes() == datagrams.unwrap_or(name.to_bytes()));
         let device = *device.ok_or(Error::NODEV)?;
         let mut settings = DomainSettings::new(info, true)?;
         let pd = Pd::new(device)?;
         let on_demand = OnDemand::choose(device, info.caps(), datagrams.is_some())?;
-        let memory = Memory::open(&pd, on_demand, info.caps() & FI_HMEM != 0);
+        let memory = VerbsMemory::open(&pd, on_demand, info.caps() & FI_HMEM != 0);
         let mr_mode = info.domain().map_or(0, |attr| attr.mr_mode);
         settings.regions = Arc::new(MrTable::backed(mr_mode, memory.clone()));
         let engine = VerbsEngine::new(device, pd, memory)?;
@@ -95,9 +95,9 @@ impl Domain for VerbsDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, kind: Kind) -> Result {
+    fn blocking_opened(&self, kind: WaitKind) -> Result {
         // The device works by itself and wakes who sleeps on a descriptor.
-        if kind != Kind::MutexCond {
+        if kind != WaitKind::MutexCond {
             return Ok(());
         }
         let engine: Weak<VerbsEngine> = Arc::downgrade(&self.engine);
@@ -114,7 +114,7 @@ impl Domain for VerbsDomain {
             return Err(Error::INVAL);
         }
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
-        let limits = Limits {
+        let limits = VerbsEpLimits {
             tx_size: tx.size.clamp(1, 1 << 24),
             rx_size: rx.size.clamp(1, 1 << 24),
             tx_iov: tx.iov_limit.clamp(1, IOV_LIMIT),
@@ -132,13 +132,13 @@ impl Domain for VerbsDomain {
         let dest = info.dest_addr().map(Addr::from_bytes).transpose()?;
         let caller = match handle.is_null() || passive.is_some() {
             true => None,
-            false => Some(take_request::<Caller>(handle)?),
+            false => Some(take_request::<VerbsCaller>(handle)?),
         };
         self.start_thread()?;
         let engine = &self.engine;
         let at = engine.add(limits);
         let id = (|| match caller {
-            Some(Caller { mut id }) => {
+            Some(VerbsCaller { mut id }) => {
                 if id.device() != Some(engine.device) {
                     // It came to another device: the peer sees a rejection.
                     return Err(Error::DOMAIN);
@@ -176,7 +176,7 @@ impl Domain for VerbsDomain {
 
     fn srx_context(&self, rx: RxAttr) -> Result<VerbsEp> {
         let config = config();
-        let limits = Limits {
+        let limits = VerbsEpLimits {
             tx_size: 0,
             rx_size: if rx.size == 0 { config.rx_size } else { rx.size.min(1 << 24) },
             tx_iov: 0,

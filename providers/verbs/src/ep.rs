@@ -10,7 +10,7 @@ use ofi_provider::api::{
     Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
     Tagged, WriteOp,
 };
-use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::{Local, SendBuf};
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::cq::Context;
@@ -212,10 +212,10 @@ fn has(operation: Operation) -> bool {
     let op = operation.op();
     integer.contains(&operation.datatype())
         && match operation.kind() {
-            Kind::Base => op == fi_op::FI_SUM as u8,
+            AtomicKind::Base => op == fi_op::FI_SUM as u8,
             // Reading is adding nothing.
-            Kind::Fetch => op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8,
-            Kind::Compare => op == fi_op::FI_CSWAP as u8,
+            AtomicKind::Fetch => op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8,
+            AtomicKind::Compare => op == fi_op::FI_CSWAP as u8,
         }
 }
 
@@ -230,7 +230,7 @@ impl Atomic for VerbsEp {
         let (addr, key) = place(&op.remote)?;
         let operation = op.operation;
         let verb = match operation.kind() {
-            Kind::Compare => Verb::CompareSwap {
+            AtomicKind::Compare => Verb::CompareSwap {
                 addr,
                 key,
                 compare: operand(&op.compare),

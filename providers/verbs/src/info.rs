@@ -1,6 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
 use crate::config::config;
-use crate::device::{self, Facts, Known, LocalDevice};
+use crate::device::{self, Facts, KnownDevices, LocalDevice};
 use crate::domain::VerbsFabric;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
@@ -15,12 +15,12 @@ use std::ffi::CString;
 
 /// The addresses that an application named.
 #[derive(Debug)]
-struct Ends {
+struct VerbsEnds {
     src: Option<Addr>,
     dest: Option<Addr>,
 }
 
-impl Ends {
+impl VerbsEnds {
     fn find(query: &InfoQuery<'_>) -> Result<Self> {
         let InfoQuery { node, service, flags, hints, .. } = *query;
         let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
@@ -55,7 +55,7 @@ impl Ends {
     }
 
     /// The local addresses to make infos of.
-    fn locals(&self, format: u32, known: &Known) -> Vec<LocalDevice> {
+    fn locals(&self, format: u32, known: &KnownDevices) -> Vec<LocalDevice> {
         // An address that says only the port stands for all of its kind.
         let any = self.src.as_ref().filter(|src| src.is_any());
         let takes = |local: &LocalDevice| {
@@ -170,17 +170,17 @@ impl Getinfo for VerbsFabric {
         let of_pairs = format == FI_ADDR_IB_UD as u32;
         let (ends, locals) = match messages && !of_pairs {
             true => {
-                let ends = Ends::find(query);
+                let ends = VerbsEnds::find(query);
                 match ends {
                     Ok(ends) => {
                         let locals = ends.locals(format, known);
                         (ends, locals)
                     }
                     Err(error) if !datagrams => return Err(error),
-                    Err(_) => (Ends { src: None, dest: None }, Vec::new()),
+                    Err(_) => (VerbsEnds { src: None, dest: None }, Vec::new()),
                 }
             }
-            false => (Ends { src: None, dest: None }, Vec::new()),
+            false => (VerbsEnds { src: None, dest: None }, Vec::new()),
         };
         let mut datagrams = datagrams && (of_pairs || format == FI_FORMAT_UNSPEC as u32);
         if datagrams && node.is_some() && flags & FI_SOURCE == 0 {

@@ -3,7 +3,7 @@
 use crate::config::config;
 use crate::hmem;
 use crate::info::VERBS;
-use crate::sys::{Device, Pd, Region, access};
+use crate::sys::{IbvRegion, Pd, VerbsDevice, access};
 use core::ffi::c_void;
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
@@ -26,7 +26,7 @@ pub(crate) struct OnDemand {
 impl OnDemand {
     /// For a domain with these capabilities, of connections or of datagrams, if the user
     /// wants it and the device can. If only the user does, the log says why not.
-    pub(crate) fn choose(device: Device, caps: u64, datagrams: bool) -> Result<Option<Self>> {
+    pub(crate) fn choose(device: VerbsDevice, caps: u64, datagrams: bool) -> Result<Option<Self>> {
         if !config().use_odp {
             return Ok(None);
         }
@@ -98,11 +98,11 @@ fn needs(caps: u64, datagrams: bool, shared: bool) -> odp {
 pub(crate) struct OfDevice(Arc<Pd>);
 
 impl Registrar for OfDevice {
-    type Region = Region;
+    type Region = IbvRegion;
     /// Rights.
     type Kind = u32;
 
-    fn register(&self, addr: usize, len: usize, rights: u32) -> Result<Region> {
+    fn register(&self, addr: usize, len: usize, rights: u32) -> Result<IbvRegion> {
         register(&self.0, addr, len, rights)
     }
 
@@ -112,8 +112,8 @@ impl Registrar for OfDevice {
 }
 
 /// Registers memory; a refusal says what to do about it.
-fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<Region> {
-    Region::new(pd, addr, len, with_answers(pd, rights)).inspect_err(|error| {
+fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<IbvRegion> {
+    IbvRegion::new(pd, addr, len, with_answers(pd, rights)).inspect_err(|error| {
         let limit = match locked_limit() {
             Some(limit) => format!("; RLIMIT_MEMLOCK is {limit} bytes (ulimit -l)"),
             None => String::new(),
@@ -146,7 +146,7 @@ fn locked_limit() -> Option<u64> {
 
 /// The memory of a domain.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct VerbsMemory {
     pd: Arc<Pd>,
     on_demand: Option<OnDemand>,
     /// Regions may be in memory of accelerators.
@@ -160,17 +160,17 @@ enum Own {
     /// Registered when it is used, and kept.
     Cached(Arc<Cache<OfDevice>>),
     /// Registered already, as all of the address space is.
-    Whole(Region),
+    Whole(IbvRegion),
 }
 
-impl Memory {
+impl VerbsMemory {
     /// The device writes to it.
     pub(crate) const WRITABLE: u32 = access::LOCAL_WRITE;
 
     pub(crate) fn open(pd: &Arc<Pd>, on_demand: Option<OnDemand>, hmem: bool) -> Arc<Self> {
         let whole = on_demand.filter(|on_demand| on_demand.implicit).and_then(|_| {
             let rights = access::ON_DEMAND | Self::WRITABLE;
-            let whole = Region::new(pd, 0, usize::MAX, rights);
+            let whole = IbvRegion::new(pd, 0, usize::MAX, rights);
             let failed = |error: &Error| say(&format!("no implicit on-demand paging: {error}"));
             whole.inspect_err(failed).ok()
         });
@@ -201,10 +201,15 @@ impl Memory {
         self.on_demand.map_or(rights, |on_demand| on_demand.rights(rights))
     }
 
-    fn of_dmabuf(&self, file: (i32, u64), wanted: &RegionRequest, rights: u32) -> Result<Region> {
+    fn of_dmabuf(
+        &self,
+        file: (i32, u64),
+        wanted: &RegionRequest,
+        rights: u32,
+    ) -> Result<IbvRegion> {
         let RegionRequest { base, len, .. } = *wanted;
         let rights = with_answers(&self.pd, rights);
-        Region::of_dmabuf(&self.pd, file, base, len, rights).inspect_err(|error| {
+        IbvRegion::of_dmabuf(&self.pd, file, base, len, rights).inspect_err(|error| {
             let (fd, offset) = file;
             say(&format!(
                 "cannot register {len} bytes at {base:#x}, from byte {offset} of dma-buf {fd} on: {error}"
@@ -222,10 +227,10 @@ struct DeviceRegion {
     /// For our own transfers only: what was registered before does as well.
     _shared: Option<Cached<OfDevice>>,
     /// For peers, who must not reach anything beside it, or not of the system's memory.
-    _alone: Option<Region>,
+    _alone: Option<IbvRegion>,
 }
 
-impl Backing for Memory {
+impl Backing for VerbsMemory {
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
         let RegionRequest { base, len, access: asked, .. } = *wanted;
         let remote = asked & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;

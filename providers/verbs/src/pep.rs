@@ -20,11 +20,11 @@ const BACKLOG: c_int = 1024;
 
 /// A connection request between FI_CONNREQ and its answer.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct VerbsCaller {
     pub(crate) id: CmId,
 }
 
-impl Reject for Caller {
+impl Reject for VerbsCaller {
     fn reject(self, param: &[u8]) -> Result {
         self.id.reject(&pack(param)?)
     }
@@ -87,7 +87,7 @@ impl PepState {
 }
 
 impl PassiveEp for VerbsPep {
-    type Request = Caller;
+    type Request = VerbsCaller;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let mut state = self.shared.state.lock();
@@ -173,9 +173,12 @@ impl PepState {
         let data = unpack_request(local.as_ref(), &data);
         let device = id.device();
         let [from, to] = [&local, &peer].map(|end| end.as_ref().map(Addr::to_bytes));
-        self.announcer.announce(Caller { id }, [from.as_deref(), to.as_deref()], data, |info| {
-            device.map_or(Ok(()), |device| info.set_domain_name(device.name()))
-        })?;
+        self.announcer.announce(
+            VerbsCaller { id },
+            [from.as_deref(), to.as_deref()],
+            data,
+            |info| device.map_or(Ok(()), |device| info.set_domain_name(device.name())),
+        )?;
         Ok(())
     }
 }

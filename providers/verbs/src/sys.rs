@@ -76,17 +76,17 @@ fn copies_on_fork(release: &str) -> bool {
 
 /// A device that librdmacm has opened. It stays open until the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Device(NonNull<raw::ibv_context>);
+pub(crate) struct VerbsDevice(NonNull<raw::ibv_context>);
 
 // SAFETY: libibverbs may be called from any thread.
-unsafe impl Send for Device {}
+unsafe impl Send for VerbsDevice {}
 // SAFETY: as above.
-unsafe impl Sync for Device {}
+unsafe impl Sync for VerbsDevice {}
 
-impl Device {
+impl VerbsDevice {
     /// All devices there are.
     pub(crate) fn all() -> &'static [Self] {
-        static ALL: OnceLock<Vec<Device>> = OnceLock::new();
+        static ALL: OnceLock<Vec<VerbsDevice>> = OnceLock::new();
         ALL.get_or_init(|| {
             keep_from_forks();
             let mut count = 0;
@@ -170,7 +170,7 @@ impl Device {
     /// not that there is none, and not that it knows no such files.
     pub(crate) fn has_dmabuf(&self) -> Result<bool> {
         let pd = Pd::new(*self)?;
-        let answer = Region::of_dmabuf(&pd, (-1, 0), 0, 4096, 0);
+        let answer = IbvRegion::of_dmabuf(&pd, (-1, 0), 0, 4096, 0);
         Ok(answer.is_err_and(|error| error.code() == libc::EBADF))
     }
 
@@ -264,7 +264,7 @@ pub(crate) enum DeviceEvent {
     Other,
 }
 
-impl Device {
+impl VerbsDevice {
     /// Readable when there is an event; never blocks.
     pub(crate) fn events_fd(&self) -> RawFd {
         // SAFETY: the context is open.
@@ -317,7 +317,7 @@ impl Device {
 
 /// A protection domain (ibv_alloc_pd(3)).
 #[derive(Debug)]
-pub(crate) struct Pd(NonNull<raw::ibv_pd>, pub(crate) Device);
+pub(crate) struct Pd(NonNull<raw::ibv_pd>, pub(crate) VerbsDevice);
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for Pd {}
@@ -325,7 +325,7 @@ unsafe impl Send for Pd {}
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    pub(crate) fn new(device: Device) -> Result<Arc<Self>> {
+    pub(crate) fn new(device: VerbsDevice) -> Result<Arc<Self>> {
         // SAFETY: the device is open.
         let pd = object(unsafe { raw::ibv_alloc_pd(device.0.as_ptr()) })?;
         Ok(Arc::new(Self(pd, device)))
@@ -352,17 +352,17 @@ pub(crate) mod access {
 
 /// Registered memory (ibv_reg_mr(3)).
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct IbvRegion {
     mr: NonNull<raw::ibv_mr>,
     _pd: Arc<Pd>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
-unsafe impl Send for Region {}
+unsafe impl Send for IbvRegion {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for IbvRegion {}
 
-impl Region {
+impl IbvRegion {
     /// Registers `len` bytes at `addr`. The system checks that they are there, but for
     /// [`access::ON_DEMAND`]; the device uses them only for transfers that name this
     /// region.
@@ -403,7 +403,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for IbvRegion {
     fn drop(&mut self) {
         // SAFETY: registered, and nobody has its keys from us any more.
         unsafe { raw::ibv_dereg_mr(self.mr.as_ptr()) };
@@ -453,7 +453,7 @@ unsafe impl Send for CompChannel {}
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
-    pub(crate) fn new(device: Device) -> Result<Arc<Self>> {
+    pub(crate) fn new(device: VerbsDevice) -> Result<Arc<Self>> {
         // SAFETY: the device is open.
         let channel = object(unsafe { raw::ibv_create_comp_channel(device.0.as_ptr()) })?;
         let channel = Arc::new(Self(channel));
@@ -588,7 +588,11 @@ unsafe impl Send for HwCq {}
 unsafe impl Sync for HwCq {}
 
 impl HwCq {
-    pub(crate) fn new(device: Device, size: usize, channel: &Arc<CompChannel>) -> Result<Self> {
+    pub(crate) fn new(
+        device: VerbsDevice,
+        size: usize,
+        channel: &Arc<CompChannel>,
+    ) -> Result<Self> {
         let size = c_int::try_from(size).map_err(|_| Error::INVAL)?;
         let ch = channel.0.as_ptr();
         // SAFETY: device and channel are open.
@@ -1091,9 +1095,9 @@ impl CmId {
     }
 
     /// The device it is bound to.
-    pub(crate) fn device(&self) -> Option<Device> {
+    pub(crate) fn device(&self) -> Option<VerbsDevice> {
         // SAFETY: the identifier is open.
-        NonNull::new(unsafe { self.id.as_ref().verbs }).map(Device)
+        NonNull::new(unsafe { self.id.as_ref().verbs }).map(VerbsDevice)
     }
 
     /// The connection's own address, if it is bound to one.

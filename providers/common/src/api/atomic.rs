@@ -5,7 +5,7 @@ use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
 };
-use crate::atomic::{Kind, Operation};
+use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::cq::Context;
@@ -14,8 +14,8 @@ use crate::fid::Embeds;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
-type Type = c_enum<fi_datatype>;
-type Op = c_enum<fi_op>;
+pub(super) type DatatypeCode = c_enum<fi_datatype>;
+type OpCode = c_enum<fi_op>;
 type Desc = *mut *mut c_void;
 
 impl<E: Endpoint> EpFid<E> {
@@ -36,21 +36,21 @@ impl<E: Endpoint> EpFid<E> {
 
     /// The table of an endpoint that is not enabled yet, which can be asked what is valid.
     pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
-        writevalid: Some(valid::<E, { Kind::Base as u8 }>),
-        readwritevalid: Some(valid::<E, { Kind::Fetch as u8 }>),
-        compwritevalid: Some(valid::<E, { Kind::Compare as u8 }>),
+        writevalid: Some(valid::<E, { AtomicKind::Base as u8 }>),
+        readwritevalid: Some(valid::<E, { AtomicKind::Fetch as u8 }>),
+        compwritevalid: Some(valid::<E, { AtomicKind::Compare as u8 }>),
         ..refusing::NO_ATOMIC
     };
 
     fn atomic_op(
         &self,
         operation: Operation,
-        operands: [Elements; 3],
+        operands: [AtomicElements; 3],
         remote: RemoteSegments,
         about: AtomicArgs,
     ) -> Result {
         let mut op = Self::checked_op(operation, operands, remote, about)?;
-        if operation.kind() == Kind::Base {
+        if operation.kind() == AtomicKind::Base {
             op.flags = self.write_flags(op.flags);
         }
         self.atomic(op)
@@ -59,16 +59,17 @@ impl<E: Endpoint> EpFid<E> {
     /// Makes the operation of a call after checking that its operands go together.
     fn checked_op(
         operation: Operation,
-        [source, compare, result]: [Elements; 3],
+        [source, compare, result]: [AtomicElements; 3],
         remote: RemoteSegments,
         about: AtomicArgs,
     ) -> Result<AtomicOp> {
-        let source = if operation.has_source() { source } else { Elements::NONE };
+        let source = if operation.has_source() { source } else { AtomicElements::NONE };
         let total = remote.total()?;
-        let fits = |has: bool, bytes: &Elements| bytes.len() == Ok(if has { total } else { 0 });
+        let fits =
+            |has: bool, bytes: &AtomicElements| bytes.len() == Ok(if has { total } else { 0 });
         if total == 0
             || !fits(operation.has_source(), &source)
-            || !fits(operation.kind() == Kind::Compare, &compare)
+            || !fits(operation.kind() == AtomicKind::Compare, &compare)
             || !fits(operation.fetches(), &result)
         {
             return Err(Error::INVAL);
@@ -78,7 +79,7 @@ impl<E: Endpoint> EpFid<E> {
             max if total > max => return Err(Error::MSGSIZE),
             _ => {}
         }
-        // SAFETY: `Elements` are made of buffers that the application lends.
+        // SAFETY: `AtomicElements` are made of buffers that the application lends.
         let (source, compare, result) = unsafe {
             (
                 SendBuf::from_iov(source.iov.as_ptr(), source.count)?,
@@ -97,7 +98,7 @@ impl<E: Endpoint> EpFid<E> {
     /// The structures' vectors are readable; their buffers the caller's as
     /// fi_atomic(3) promises.
     pub(super) unsafe fn msg_op(
-        kind: Kind,
+        kind: AtomicKind,
         msg: &fi_msg_atomic,
         (comparev, compare_count): (*const fi_ioc, usize),
         (resultv, result_count): (*mut fi_ioc, usize),
@@ -107,9 +108,9 @@ impl<E: Endpoint> EpFid<E> {
         // SAFETY: by this function's contract.
         let (operands, remote) = unsafe {
             let operands = [
-                Elements::sources(msg.msg_iov, msg.iov_count, op)?,
-                Elements::many(comparev, compare_count, op)?,
-                Elements::many(resultv, result_count, op)?,
+                AtomicElements::sources(msg.msg_iov, msg.iov_count, op)?,
+                AtomicElements::many(comparev, compare_count, op)?,
+                AtomicElements::many(resultv, result_count, op)?,
             ];
             (operands, places(msg.rma_iov, msg.rma_iov_count, op)?)
         };
@@ -120,7 +121,11 @@ impl<E: Endpoint> EpFid<E> {
 
 /// Answers how many elements of which size an operation may have; -FI_EOPNOTSUPP for operations
 /// that the endpoint does not have.
-pub(super) fn query<E: Endpoint>(kind: Kind, datatype: u32, op: u32) -> Result<fi_atomic_attr> {
+pub(super) fn query<E: Endpoint>(
+    kind: AtomicKind,
+    datatype: u32,
+    op: u32,
+) -> Result<fi_atomic_attr> {
     let operation = Operation::new(kind, datatype, op)?;
     let size = operation.size();
     match E::max_bytes(operation) / size {
@@ -130,12 +135,12 @@ pub(super) fn query<E: Endpoint>(kind: Kind, datatype: u32, op: u32) -> Result<f
 }
 
 /// Up to four runs of elements in the application's memory.
-struct Elements {
+struct AtomicElements {
     iov: [iovec; IOV_LIMIT],
     count: usize,
 }
 
-impl Elements {
+impl AtomicElements {
     const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     const NONE: Self = Self { iov: [Self::EMPTY; IOV_LIMIT], count: 0 };
 
@@ -173,7 +178,7 @@ impl Elements {
 
     /// The runs of a call's sources, which `ioc` names if the operation has sources at all.
     ///
-    /// # Safety The contract of [`Elements::many`], if the operation has sources.
+    /// # Safety The contract of [`AtomicElements::many`], if the operation has sources.
     unsafe fn sources(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
         if !operation.has_source() {
             return Ok(Self::NONE);
@@ -231,7 +236,7 @@ unsafe fn places(
 }
 
 /// The operation of a call.
-fn operation(kind: Kind, datatype: Type, op: Op) -> Result<Operation> {
+fn operation(kind: AtomicKind, datatype: DatatypeCode, op: OpCode) -> Result<Operation> {
     Operation::new(kind, datatype.raw(), op.raw())
 }
 
@@ -263,16 +268,16 @@ macro_rules! by_arguments {
             dest: fi_addr_t,
             addr: u64,
             key: u64,
-            datatype: Type,
-            op: Op,
+            datatype: DatatypeCode,
+            op: OpCode,
             $($context: *mut c_void,)?
         ) -> ssize_t {
             answer_transfer($call, || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-                let $op = operation(Kind::$kind, datatype, op)?;
+                let $op = operation(AtomicKind::$kind, datatype, op)?;
                 // SAFETY: see above.
-                let operands: [Elements; 3] = unsafe { $operands };
+                let operands: [AtomicElements; 3] = unsafe { $operands };
                 let widest = if $op.fetches() { &operands[2] } else { &operands[0] };
                 let remote = RemoteSegments::one(addr, widest.len()? as u64, key);
                 ep.atomic_op($op, operands, remote, about!(ep dest $($context)?))
@@ -281,37 +286,37 @@ macro_rules! by_arguments {
     )+};
 }
 
-type Buf = *mut c_void;
+type VoidPtr = *mut c_void;
 type ConstBuf = *const c_void;
 
 by_arguments! {
-    atomic: "fi_atomic", Base(buf: ConstBuf, count: usize, _desc: Buf) context,
-        |op| [Elements::one(buf, count, op)?, Elements::NONE, Elements::NONE];
+    atomic: "fi_atomic", Base(buf: ConstBuf, count: usize, _desc: VoidPtr) context,
+        |op| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
     atomicv: "fi_atomicv", Base(iov: *const fi_ioc, _desc: Desc, count: usize) context,
-        |op| [Elements::many(iov, count, op)?, Elements::NONE, Elements::NONE];
+        |op| [AtomicElements::many(iov, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
     inject: "fi_inject_atomic", Base(buf: ConstBuf, count: usize),
-        |op| [Elements::one(buf, count, op)?, Elements::NONE, Elements::NONE];
+        |op| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
     fetch: "fi_fetch_atomic", Fetch(
-        buf: ConstBuf, count: usize, _desc: Buf, result: Buf, _result_desc: Buf
+        buf: ConstBuf, count: usize, _desc: VoidPtr, result: VoidPtr, _result_desc: VoidPtr
     ) context,
         |op| [
-            Elements::one(buf, count, op)?, Elements::NONE, Elements::one(result, count, op)?
+            AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::one(result, count, op)?
         ];
     fetchv: "fi_fetch_atomicv", Fetch(
         iov: *const fi_ioc, _desc: Desc, count: usize,
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
         |op| [
-            Elements::sources(iov, count, op)?, Elements::NONE,
-            Elements::many(resultv, result_count, op)?
+            AtomicElements::sources(iov, count, op)?, AtomicElements::NONE,
+            AtomicElements::many(resultv, result_count, op)?
         ];
     compare: "fi_compare_atomic", Compare(
-        buf: ConstBuf, count: usize, _desc: Buf, compare: ConstBuf, _compare_desc: Buf,
-        result: Buf, _result_desc: Buf
+        buf: ConstBuf, count: usize, _desc: VoidPtr, compare: ConstBuf, _compare_desc: VoidPtr,
+        result: VoidPtr, _result_desc: VoidPtr
     ) context,
         |op| [
-            Elements::one(buf, count, op)?, Elements::one(compare, count, op)?,
-            Elements::one(result, count, op)?
+            AtomicElements::one(buf, count, op)?, AtomicElements::one(compare, count, op)?,
+            AtomicElements::one(result, count, op)?
         ];
     comparev: "fi_compare_atomicv", Compare(
         iov: *const fi_ioc, _desc: Desc, count: usize,
@@ -319,8 +324,8 @@ by_arguments! {
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
         |op| [
-            Elements::sources(iov, count, op)?, Elements::many(comparev, compare_count, op)?,
-            Elements::many(resultv, result_count, op)?
+            AtomicElements::sources(iov, count, op)?, AtomicElements::many(comparev, compare_count, op)?,
+            AtomicElements::many(resultv, result_count, op)?
         ];
 }
 
@@ -343,7 +348,7 @@ macro_rules! by_message {
                 let msg = unsafe { msg.as_ref() }.ok_or(Error::INVAL)?;
                 let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
                 // SAFETY: see above.
-                let op = unsafe { EpFid::<E>::msg_op(Kind::$kind, msg, $with, $result, flags) }?;
+                let op = unsafe { EpFid::<E>::msg_op(AtomicKind::$kind, msg, $with, $result, flags) }?;
                 ep.atomic(op)
             })
         }
@@ -363,14 +368,14 @@ by_message! {
 
 unsafe extern "C" fn valid<E: Endpoint, const KIND: u8>(
     ep: *mut fid_ep,
-    datatype: Type,
-    op: Op,
+    datatype: DatatypeCode,
+    op: OpCode,
     count: *mut usize,
 ) -> c_int {
     let kind = match KIND {
-        0 => Kind::Base,
-        1 => Kind::Fetch,
-        _ => Kind::Compare,
+        0 => AtomicKind::Base,
+        1 => AtomicKind::Fetch,
+        _ => AtomicKind::Compare,
     };
     answer("fi_atomicvalid", || {
         if ep.is_null() || count.is_null() {

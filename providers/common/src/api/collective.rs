@@ -1,5 +1,6 @@
 //! The fi_collective(3) table for any [`Endpoint`], joining, and asking a domain
 //! what there is.
+use super::atomic::DatatypeCode;
 use super::domain::DomainFid;
 use super::ep::{EpFid, EpShared};
 use super::mc::Mc;
@@ -13,7 +14,7 @@ use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
-use crate::coll::{AvSet, CollGroup, Collectives, MAX_MEMBERS, Plan, RankOf, Start};
+use crate::coll::{AvSet, CollGroup, CollPlan, Collectives, MAX_MEMBERS, RankOf, Start};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -21,7 +22,6 @@ use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::sync::Arc;
 
-type Type = c_enum<fi_datatype>;
 type ReduceOp = c_enum<fi_op>;
 
 impl<E: Endpoint> EpFid<E> {
@@ -92,7 +92,7 @@ impl<E: Endpoint> EpShared<E> {
 
 /// A collective operation, ready to begin.
 struct CollectiveCall {
-    plan: Plan,
+    plan: CollPlan,
     reduction: Option<Operation>,
     source: SendBuf,
     result: RecvBuf,
@@ -102,15 +102,15 @@ struct CollectiveCall {
 
 /// The elements of a call: how many for one member, and of which type.
 #[derive(Clone, Copy)]
-struct Elements {
+struct CollectiveElements {
     /// Bytes of `count` elements.
     len: usize,
     size: usize,
     datatype: u32,
 }
 
-impl Elements {
-    fn new(count: usize, datatype: Type) -> Result<Self> {
+impl CollectiveElements {
+    fn new(count: usize, datatype: DatatypeCode) -> Result<Self> {
         let size = size_of_type(datatype.raw())?;
         let len = count.checked_mul(size).filter(|len| *len <= isize::MAX as usize);
         Ok(Self { len: len.ok_or(Error::INVAL)?, size, datatype: datatype.raw() })
@@ -134,9 +134,9 @@ fn plan(
     coll: fi_collective_op,
     group: &CollGroup,
     root: fi_addr_t,
-    elements: Elements,
+    elements: CollectiveElements,
     op: u32,
-) -> Result<(Plan, Option<Operation>)> {
+) -> Result<(CollPlan, Option<Operation>)> {
     use fi_collective_op::*;
     let (member, len) = (group.member, elements.len);
     elements.times(group.members.len())?;
@@ -165,7 +165,7 @@ struct ContiguousArgs {
     coll: fi_collective_op,
     buf: *const c_void,
     result: *mut c_void,
-    elements: Elements,
+    elements: CollectiveElements,
     group: fi_addr_t,
     root: fi_addr_t,
     op: u32,
@@ -197,7 +197,8 @@ impl ContiguousArgs {
     }
 }
 
-const NO_ELEMENTS: Elements = Elements { len: 0, size: 1, datatype: FI_VOID_NUMBER };
+const NO_ELEMENTS: CollectiveElements =
+    CollectiveElements { len: 0, size: 1, datatype: FI_VOID_NUMBER };
 const FI_VOID_NUMBER: u32 = fi_datatype::FI_VOID as u32;
 const NOOP: u32 = fi_op::FI_NOOP as u32;
 
@@ -247,12 +248,12 @@ unsafe extern "C" fn broadcast<E: Endpoint>(
     _desc: *mut c_void,
     group: fi_addr_t,
     root: fi_addr_t,
-    datatype: Type,
+    datatype: DatatypeCode,
     flags: u64,
     context: *mut c_void,
 ) -> ssize_t {
     answer_transfer("fi_broadcast", || {
-        let elements = Elements::new(count, datatype)?;
+        let elements = CollectiveElements::new(count, datatype)?;
         let (coll, flags) = (fi_collective_op::FI_BROADCAST, Some(flags));
         let call = ContiguousArgs {
             coll,
@@ -283,7 +284,7 @@ macro_rules! calls {
             _result_desc: *mut c_void,
             group: fi_addr_t,
             $($root: fi_addr_t,)?
-            datatype: Type,
+            datatype: DatatypeCode,
             $($op: ReduceOp,)?
             flags: u64,
             context: *mut c_void,
@@ -292,7 +293,7 @@ macro_rules! calls {
                 let (mut at, mut number) = (FI_ADDR_UNSPEC, NOOP);
                 $(at = $root;)?
                 $(number = $op.raw();)?
-                let elements = Elements::new(count, datatype)?;
+                let elements = CollectiveElements::new(count, datatype)?;
                 let (coll, flags) = (fi_collective_op::$coll, Some(flags));
                 let (root, op) = (at, number);
                 let call = ContiguousArgs { coll, buf, result, elements, group, root, op, flags, context };
@@ -390,7 +391,7 @@ unsafe extern "C" fn msg<E: Endpoint>(
             }
             _ => source.len(),
         };
-        let elements = Elements { len, size, datatype: msg.datatype.raw() };
+        let elements = CollectiveElements { len, size, datatype: msg.datatype.raw() };
         let (plan, reduction) = plan(coll, &group, msg.root_addr, elements, msg.op.raw())?;
         let context = Context(msg.context);
         ep.shared

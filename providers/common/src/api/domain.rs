@@ -9,10 +9,10 @@ use crate::abi::{
     fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
     fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
-use crate::atomic::Kind;
+use crate::atomic::AtomicKind;
 use crate::av::{self, Av};
 use crate::boundary::answer;
-use crate::cntr::{Cntr, Watch};
+use crate::cntr::{Cntr, CntrWatch};
 use crate::coll;
 use crate::cq::{Cq, OnDomain};
 use crate::error::{Error, Result};
@@ -138,7 +138,7 @@ impl<D: Domain> DomainFid<D> {
             api_version: self.api_version,
             level: self.inner.settings().level.clone(),
             on_blocking: Box::new(move |kind| domain.blocking_opened(kind)),
-            later: self.later.clone().map(|later| later as Arc<dyn Watch>),
+            later: self.later.clone().map(|later| later as Arc<dyn CntrWatch>),
         }
     }
 }
@@ -488,9 +488,9 @@ unsafe extern "C" fn query_atomic<D: Domain>(
 ) -> c_int {
     answer("fi_query_atomic", || {
         let kind = match flags {
-            0 => Kind::Base,
-            FI_FETCH_ATOMIC => Kind::Fetch,
-            FI_COMPARE_ATOMIC => Kind::Compare,
+            0 => AtomicKind::Base,
+            FI_FETCH_ATOMIC => AtomicKind::Fetch,
+            FI_COMPARE_ATOMIC => AtomicKind::Compare,
             // Atomic operations on tagged receives are not supported.
             flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),
             _ => return Err(Error::BADFLAGS),

@@ -11,7 +11,7 @@ use crate::addr;
 use crate::boundary::answer;
 use crate::coll::CollGroup;
 use crate::cq::Context;
-use crate::eq::{Eq, Event, EventError, FidPtr};
+use crate::eq::{Eq, EqEvent, EventError, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::mcast::{GroupAddr, GroupRole};
@@ -85,7 +85,7 @@ impl<E: Endpoint> Mc<E> {
             }
             Err(error) => {
                 let _ = self.group.set(Joined::Nothing);
-                self.eq.write(Event::Error(EventError {
+                self.eq.write(EqEvent::Error(EventError {
                     fid: self.fid(),
                     context,
                     data: 0,
@@ -106,7 +106,7 @@ impl<E: Endpoint> Mc<E> {
         // SAFETY: see the type: this happens once, and nobody reads yet.
         unsafe { (*self.c.get()).fi_addr = addr };
         let event = abi::FI_JOIN_COMPLETE as u32;
-        self.eq.write(Event::Done { event, fid: self.fid(), context, data: 0 });
+        self.eq.write(EqEvent::Done { event, fid: self.fid(), context, data: 0 });
     }
 }
 

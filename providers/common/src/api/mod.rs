@@ -48,7 +48,7 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::info::{InfoChain, InfoQuery, InfoRef};
 use crate::progress::Progress;
-use crate::wait::Kind;
+use crate::wait::WaitKind;
 use core::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -89,9 +89,9 @@ pub trait Domain: Send + Sync + Sized + 'static {
     fn settings(&self) -> &DomainSettings;
     /// An object was opened that the application can block on, so automatic
     /// progress needs a thread if the domain promised it. With
-    /// [`Kind::MutexCond`] the application may sleep where no descriptor of the
+    /// [`WaitKind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
-    fn blocking_opened(&self, kind: Kind) -> Result;
+    fn blocking_opened(&self, kind: WaitKind) -> Result;
     /// Whether this domain has the atomic operations that its endpoints may have.
     fn has_atomics(&self) -> bool {
         true

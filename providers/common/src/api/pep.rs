@@ -7,7 +7,7 @@ use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
 use crate::boundary::answer;
-use crate::eq::{Eq, Event, FidPtr};
+use crate::eq::{Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of, ops, unbuilt};
 use crate::info::{InfoBuf, InfoRef};
@@ -110,7 +110,7 @@ impl Announcer {
         let handle = ConnRequest::keep(request, fid.0 as usize);
         info.set_handle(handle);
         let event = abi::FI_CONNREQ as u32;
-        eq.write(Event::Cm { event, fid: *fid, info: Some(info), data });
+        eq.write(EqEvent::Cm { event, fid: *fid, info: Some(info), data });
         Ok(handle)
     }
 }

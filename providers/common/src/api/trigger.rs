@@ -14,7 +14,7 @@ use crate::abi::{
     FI_RMA, FI_TAGGED, FI_TRIGGER, fi_addr_t, fi_deferred_work, fi_op_type, fi_trigger_event,
     fi_triggered_context, fid, fid_cntr, fid_domain,
 };
-use crate::atomic::Kind;
+use crate::atomic::AtomicKind;
 use crate::boundary::answer;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cntr::Cntr;
@@ -256,19 +256,19 @@ impl DeferredWork {
             let made = if is(FI_OP_ATOMIC) {
                 let op = &*work.op.atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
-                let made = EpFid::<E>::msg_op(Kind::Base, &op.msg, NONE, NO_RESULT, flags)?;
+                let made = EpFid::<E>::msg_op(AtomicKind::Base, &op.msg, NONE, NO_RESULT, flags)?;
                 (made, op.flags)
             } else if is(FI_OP_FETCH_ATOMIC) {
                 let op = &*work.op.fetch_atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
-                (EpFid::<E>::msg_op(Kind::Fetch, &op.msg, NONE, result, flags)?, op.flags)
+                (EpFid::<E>::msg_op(AtomicKind::Fetch, &op.msg, NONE, result, flags)?, op.flags)
             } else if is(FI_OP_COMPARE_ATOMIC) {
                 let op = &*work.op.compare_atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
                 let with = (op.compare.msg_iov, op.compare.iov_count);
-                (EpFid::<E>::msg_op(Kind::Compare, &op.msg, with, result, flags)?, op.flags)
+                (EpFid::<E>::msg_op(AtomicKind::Compare, &op.msg, with, result, flags)?, op.flags)
             } else {
                 return Err(Error::NOSYS);
             };

@@ -65,7 +65,7 @@ const OPS: [fi_op; 20] = [
 /// The three groups of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum AtomicKind {
     /// fi_atomic: nothing comes back.
     Base = 0,
     /// fi_fetch_atomic: the former values come back.
@@ -77,14 +77,14 @@ pub enum Kind {
 /// An operation on elements of a type that are known to go together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
-    kind: Kind,
+    kind: AtomicKind,
     datatype: fi_datatype,
     op: fi_op,
 }
 
 /// A class of data types, which decides the operations that can be done with them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum TypeClass {
     /// Integers: all operations.
     Integer,
     /// Real numbers: all but operations on bits.
@@ -95,40 +95,40 @@ enum Class {
 
 /// The class of a type, and the size of an element in bytes; nothing for one
 /// that this machine does not have.
-fn class(datatype: fi_datatype) -> Option<(Class, usize)> {
+fn class(datatype: fi_datatype) -> Option<(TypeClass, usize)> {
     Some(match datatype {
-        FI_INT8 | FI_UINT8 => (Class::Integer, 1),
-        FI_INT16 | FI_UINT16 => (Class::Integer, 2),
-        FI_INT32 | FI_UINT32 => (Class::Integer, 4),
-        FI_INT64 | FI_UINT64 => (Class::Integer, 8),
-        FI_INT128 | FI_UINT128 => (Class::Integer, 16),
-        FI_FLOAT8_E4M3 | FI_FLOAT8_E5M2 => (Class::Real, 1),
-        FI_FLOAT16 | FI_BFLOAT16 => (Class::Real, 2),
-        FI_FLOAT => (Class::Real, 4),
-        FI_DOUBLE => (Class::Real, 8),
-        FI_FLOAT_COMPLEX => (Class::Complex, 8),
-        FI_DOUBLE_COMPLEX => (Class::Complex, 16),
+        FI_INT8 | FI_UINT8 => (TypeClass::Integer, 1),
+        FI_INT16 | FI_UINT16 => (TypeClass::Integer, 2),
+        FI_INT32 | FI_UINT32 => (TypeClass::Integer, 4),
+        FI_INT64 | FI_UINT64 => (TypeClass::Integer, 8),
+        FI_INT128 | FI_UINT128 => (TypeClass::Integer, 16),
+        FI_FLOAT8_E4M3 | FI_FLOAT8_E5M2 => (TypeClass::Real, 1),
+        FI_FLOAT16 | FI_BFLOAT16 => (TypeClass::Real, 2),
+        FI_FLOAT => (TypeClass::Real, 4),
+        FI_DOUBLE => (TypeClass::Real, 8),
+        FI_FLOAT_COMPLEX => (TypeClass::Complex, 8),
+        FI_DOUBLE_COMPLEX => (TypeClass::Complex, 16),
         // The format of a long double is the machine's own affair.
-        FI_LONG_DOUBLE if cfg!(target_arch = "x86_64") => (Class::Real, 16),
-        FI_LONG_DOUBLE_COMPLEX if cfg!(target_arch = "x86_64") => (Class::Complex, 32),
+        FI_LONG_DOUBLE if cfg!(target_arch = "x86_64") => (TypeClass::Real, 16),
+        FI_LONG_DOUBLE_COMPLEX if cfg!(target_arch = "x86_64") => (TypeClass::Complex, 32),
         FI_LONG_DOUBLE | FI_LONG_DOUBLE_COMPLEX | FI_VOID => return None,
     })
 }
 
 /// Whether calls of this kind have this operation, and it makes sense for types
 /// of this class.
-fn fits(kind: Kind, class: Class, op: fi_op) -> bool {
+fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
     let of_kind = match op {
-        FI_ATOMIC_READ => kind == Kind::Fetch,
+        FI_ATOMIC_READ => kind == AtomicKind::Fetch,
         FI_CSWAP | FI_CSWAP_NE | FI_CSWAP_LE | FI_CSWAP_LT | FI_CSWAP_GE | FI_CSWAP_GT
-        | FI_MSWAP => kind == Kind::Compare,
+        | FI_MSWAP => kind == AtomicKind::Compare,
         FI_NOOP => false,
-        _ => kind != Kind::Compare,
+        _ => kind != AtomicKind::Compare,
     };
     let of_class = match op {
-        FI_BOR | FI_BAND | FI_BXOR | FI_MSWAP => class == Class::Integer,
+        FI_BOR | FI_BAND | FI_BXOR | FI_MSWAP => class == TypeClass::Integer,
         FI_MIN | FI_MAX | FI_CSWAP_LE | FI_CSWAP_LT | FI_CSWAP_GE | FI_CSWAP_GT => {
-            class != Class::Complex
+            class != TypeClass::Complex
         }
         _ => true,
     };
@@ -144,7 +144,7 @@ pub(crate) fn size_of_type(datatype: u32) -> Result<usize> {
 impl Operation {
     /// The operation of these numbers of `enum fi_datatype` and `enum fi_op`;
     /// -FI_EOPNOTSUPP if there is none.
-    pub fn new(kind: Kind, datatype: u32, op: u32) -> Result<Self> {
+    pub fn new(kind: AtomicKind, datatype: u32, op: u32) -> Result<Self> {
         let find = |number: u32| usize::try_from(number).ok();
         let datatype = find(datatype).and_then(|number| DATATYPES.get(number));
         let op = find(op).and_then(|number| OPS.get(number));
@@ -157,20 +157,20 @@ impl Operation {
 
     /// The operation whose result is the larger one of two bytes.
     pub(crate) fn highest_byte() -> Self {
-        Self { kind: Kind::Base, datatype: FI_UINT8, op: FI_MAX }
+        Self { kind: AtomicKind::Base, datatype: FI_UINT8, op: FI_MAX }
     }
 
     /// The operation that combines two elements to one, whichever comes first
     /// (fi_collective(3)); -FI_EOPNOTSUPP if these numbers name no such.
     pub(crate) fn reduction(datatype: u32, op: u32) -> Result<Self> {
-        match Self::new(Kind::Base, datatype, op)? {
+        match Self::new(AtomicKind::Base, datatype, op)? {
             of if matches!(of.op, FI_DIFF | FI_ATOMIC_WRITE) => Err(Error::OPNOTSUPP),
             of => Ok(of),
         }
     }
 
     /// Which calls the operation belongs to.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> AtomicKind {
         self.kind
     }
 
@@ -196,7 +196,7 @@ impl Operation {
 
     /// Whether the former values come back.
     pub fn fetches(self) -> bool {
-        self.kind != Kind::Base
+        self.kind != AtomicKind::Base
     }
 
     /// The rights that a region must grant for the operation: FI_REMOTE_READ when values come
@@ -688,7 +688,14 @@ mod tests {
     use super::*;
 
     /// What becomes of `old`, and what is fetched.
-    fn apply<T: Copy>(kind: Kind, datatype: fi_datatype, op: fi_op, old: T, a: T, b: T) -> (T, T) {
+    fn apply<T: Copy>(
+        kind: AtomicKind,
+        datatype: fi_datatype,
+        op: fi_op,
+        old: T,
+        a: T,
+        b: T,
+    ) -> (T, T) {
         let operation = Operation::new(kind, datatype as u32, op as u32).unwrap();
         assert_eq!(operation.size(), size_of::<T>());
         let bytes = |value: &T| {
@@ -705,7 +712,7 @@ mod tests {
     }
 
     fn base<T: Copy>(datatype: fi_datatype, op: fi_op, old: T, a: T) -> T {
-        apply(Kind::Base, datatype, op, old, a, a).0
+        apply(AtomicKind::Base, datatype, op, old, a, a).0
     }
 
     #[test]
@@ -724,7 +731,7 @@ mod tests {
 
     #[test]
     fn compare_operations_compare_the_operand_with_the_target() {
-        let swap = |op, compare: i32| apply(Kind::Compare, FI_INT32, op, 5, 9, compare);
+        let swap = |op, compare: i32| apply(AtomicKind::Compare, FI_INT32, op, 5, 9, compare);
         assert_eq!(swap(FI_CSWAP, 5), (9, 5));
         assert_eq!(swap(FI_CSWAP, 4), (5, 5));
         assert_eq!(swap(FI_CSWAP_NE, 4), (9, 5));
@@ -733,14 +740,14 @@ mod tests {
         assert_eq!(swap(FI_CSWAP_GE, 4), (5, 5));
         assert_eq!(swap(FI_CSWAP_GT, 6), (9, 5));
         assert_eq!(swap(FI_MSWAP, 0b1100), (0b1001, 5));
-        let nan = apply(Kind::Compare, FI_DOUBLE, FI_CSWAP_NE, f64::NAN, 1.0, f64::NAN);
+        let nan = apply(AtomicKind::Compare, FI_DOUBLE, FI_CSWAP_NE, f64::NAN, 1.0, f64::NAN);
         assert_eq!(nan.0.to_bits(), 1f64.to_bits());
     }
 
     #[test]
     fn elements_anywhere_in_memory_are_changed_and_their_neighbours_not() {
         let mut memory = [0xffu8; 24];
-        let operation = Operation::new(Kind::Fetch, FI_UINT64 as u32, FI_SUM as u32).unwrap();
+        let operation = Operation::new(AtomicKind::Fetch, FI_UINT64 as u32, FI_SUM as u32).unwrap();
         let source: Vec<u8> = [2u64, 3].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let mut fetched = [0; 16];
         for at in 1..8 {
@@ -821,23 +828,23 @@ mod tests {
         let new = |kind, datatype: fi_datatype, op: fi_op| {
             Operation::new(kind, datatype as u32, op as u32).is_ok()
         };
-        assert!(new(Kind::Fetch, FI_INT8, FI_ATOMIC_READ));
-        assert!(!new(Kind::Base, FI_INT8, FI_ATOMIC_READ));
-        assert!(!new(Kind::Base, FI_FLOAT, FI_BOR));
-        assert!(!new(Kind::Compare, FI_DOUBLE, FI_MSWAP));
-        assert!(!new(Kind::Compare, FI_DOUBLE_COMPLEX, FI_CSWAP_LE));
-        assert!(new(Kind::Compare, FI_DOUBLE_COMPLEX, FI_CSWAP_NE));
-        assert!(!new(Kind::Base, FI_INT8, FI_CSWAP));
-        assert!(!new(Kind::Base, FI_VOID, FI_SUM));
-        assert!(!new(Kind::Base, FI_INT8, FI_NOOP));
-        assert!(Operation::new(Kind::Base, 20, 0).is_err());
-        assert!(Operation::new(Kind::Base, 0, u32::MAX).is_err());
+        assert!(new(AtomicKind::Fetch, FI_INT8, FI_ATOMIC_READ));
+        assert!(!new(AtomicKind::Base, FI_INT8, FI_ATOMIC_READ));
+        assert!(!new(AtomicKind::Base, FI_FLOAT, FI_BOR));
+        assert!(!new(AtomicKind::Compare, FI_DOUBLE, FI_MSWAP));
+        assert!(!new(AtomicKind::Compare, FI_DOUBLE_COMPLEX, FI_CSWAP_LE));
+        assert!(new(AtomicKind::Compare, FI_DOUBLE_COMPLEX, FI_CSWAP_NE));
+        assert!(!new(AtomicKind::Base, FI_INT8, FI_CSWAP));
+        assert!(!new(AtomicKind::Base, FI_VOID, FI_SUM));
+        assert!(!new(AtomicKind::Base, FI_INT8, FI_NOOP));
+        assert!(Operation::new(AtomicKind::Base, 20, 0).is_err());
+        assert!(Operation::new(AtomicKind::Base, 0, u32::MAX).is_err());
     }
 
     #[test]
     fn threads_and_operations_add_up() {
         let sum = AtomicU32::new(0);
-        let operation = Operation::new(Kind::Base, FI_FLOAT as u32, FI_SUM as u32).unwrap();
+        let operation = Operation::new(AtomicKind::Base, FI_FLOAT as u32, FI_SUM as u32).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

@@ -145,14 +145,14 @@ fn now() -> u64 {
 
 /// How a caller gives way after looking in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Offer {
+pub enum Courtesy {
     /// The caller offers the processor to other threads (sched_yield(2)).
     Processor,
     /// The caller sleeps so many nanoseconds, or until there is something to do.
     Sleep(u64),
 }
 
-impl Offer {
+impl Courtesy {
     /// Makes the offer. `fd` is readable when there is something to do; no lock that
     /// others need may be held.
     pub fn make(self, fd: RawFd) {
@@ -195,7 +195,7 @@ impl Looks {
     /// Notes that a look found nothing; `first` if the look before it did find something.
     /// Returns how to give way, which is to be done without holding a lock.
     #[inline(always)]
-    pub fn in_vain(&mut self, first: bool) -> Option<Offer> {
+    pub fn in_vain(&mut self, first: bool) -> Option<Courtesy> {
         if first {
             // A first look in vain is common; whether more follow is seen the next time.
             self.fresh = true;
@@ -204,7 +204,7 @@ impl Looks {
         self.in_vain_at(now(), &NEIGHBOURS)
     }
 
-    fn in_vain_at(&mut self, now: u64, neighbours: &Neighbours) -> Option<Offer> {
+    fn in_vain_at(&mut self, now: u64, neighbours: &Neighbours) -> Option<Courtesy> {
         self.at_once = now.saturating_sub(self.last) < AT_ONCE;
         self.last = now;
         let fresh = std::mem::take(&mut self.fresh);
@@ -221,15 +221,15 @@ impl Looks {
             Others::None if self.vain < self.next => None,
             Others::None => {
                 self.next = self.vain.saturating_mul(2);
-                Some(Offer::Processor)
+                Some(Courtesy::Processor)
             }
-            Others::Look => Some(Offer::Processor),
+            Others::Look => Some(Courtesy::Processor),
             Others::Compute if now >= neighbours.again_at.load(Ordering::Relaxed) => {
-                Some(Offer::Processor)
+                Some(Courtesy::Processor)
             }
             Others::Compute if now - self.found < QUIET => {
                 self.slept += 1;
-                Some(Offer::Sleep(SLEEP << (self.slept - 1).min(DOUBLED)))
+                Some(Courtesy::Sleep(SLEEP << (self.slept - 1).min(DOUBLED)))
             }
             Others::Compute => None,
         }
@@ -252,7 +252,7 @@ mod tests {
         times: u64,
         start: u64,
         neighbours: &Neighbours,
-    ) -> Vec<(u64, Offer)> {
+    ) -> Vec<(u64, Courtesy)> {
         looks.fresh = true;
         let look = |n| Some((n, looks.in_vain_at(start + n * 300, neighbours)?));
         (0..times).filter_map(look).collect()
@@ -262,7 +262,7 @@ mod tests {
     fn offers_that_nobody_takes_become_rare() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         let made = looks(&mut own, 100, 0, &neighbours);
-        assert_eq!(made, [16, 32, 64].map(|n| (n, Offer::Processor)));
+        assert_eq!(made, [16, 32, 64].map(|n| (n, Courtesy::Processor)));
     }
 
     #[test]
@@ -283,13 +283,13 @@ mod tests {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         neighbours.offered(0, 3_000_000);
         let made = looks(&mut own, 7, 3_000_000, &neighbours);
-        assert_eq!(made, [4, 5, 6].map(|n| (n, Offer::Sleep(SLEEP << (n - 4)))));
+        assert_eq!(made, [4, 5, 6].map(|n| (n, Courtesy::Sleep(SLEEP << (n - 4)))));
         let again = 3_000_000 + PAUSE;
-        assert_eq!(looks(&mut own, 5, again, &neighbours), [(4, Offer::Processor)]);
+        assert_eq!(looks(&mut own, 5, again, &neighbours), [(4, Courtesy::Processor)]);
         // They are still there.
         neighbours.offered(again, again + 3_000_000);
         let still = looks(&mut own, 5, again + PAUSE + 3_000_000, &neighbours);
-        assert_eq!(still, [(4, Offer::Sleep(SLEEP))]);
+        assert_eq!(still, [(4, Courtesy::Sleep(SLEEP))]);
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
     fn a_sleep_ends_when_there_is_something_to_do() {
         let event = crate::sys::EventFd::new().unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
-        Offer::Sleep(SLEEP).make(fd);
+        Courtesy::Sleep(SLEEP).make(fd);
         event.signal();
         // For ever, if it did not.
         crate::sys::sleep_on(fd, u64::MAX);

@@ -36,7 +36,7 @@ impl List {
 }
 
 #[derive(Debug)]
-struct Class {
+struct TagClass {
     ignore: u64,
     src_mask: u64,
     count: usize,
@@ -69,7 +69,7 @@ impl From<Pattern> for Key {
 
 /// A receive taken out for good or to be put back ([`Posted::put_back`]).
 #[derive(Debug)]
-pub struct Taken<R> {
+pub struct TakenRecv<R> {
     /// The receive that was posted.
     pub value: R,
     /// Age: smaller is older.
@@ -80,7 +80,7 @@ pub struct Taken<R> {
 /// A receive in the index.
 #[derive(Debug)]
 struct PostedEntry<R> {
-    of: Taken<R>,
+    of: TakenRecv<R>,
     class: u32,
     prev: u32,
     next: u32,
@@ -109,14 +109,14 @@ impl Pattern {
 #[derive(Debug)]
 pub struct Posted<R> {
     /// All receives by age, while they are few.
-    few: FixedQueue<Taken<R>, SEARCHED>,
+    few: FixedQueue<TakenRecv<R>, SEARCHED>,
     /// All receives, once they are many and until none is left.
     entries: Slab<PostedEntry<R>>,
     /// Receives in the index that are searched one by one, by age.
     searched: List,
     /// Hash table of the other receives in the index, by what they match.
     buckets: Box<[List]>,
-    classes: Vec<Class>,
+    classes: Vec<TagClass>,
     seed: Seed,
     next_seq: u64,
 }
@@ -171,7 +171,7 @@ impl<R> Posted<R> {
     /// Posts a receive behind all others.
     #[inline(always)]
     pub fn push(&mut self, pattern: Pattern, value: R) {
-        let taken = Taken { value, seq: self.next_seq, key: pattern.into() };
+        let taken = TakenRecv { value, seq: self.next_seq, key: pattern.into() };
         self.next_seq += 1;
         // While there are any in the index, none are few.
         if !self.entries.is_empty() {
@@ -183,7 +183,7 @@ impl<R> Posted<R> {
 
     /// Gives a receive back its place before all that are younger, as a
     /// multi-receive buffer with room left needs.
-    pub fn put_back(&mut self, taken: Taken<R>) {
+    pub fn put_back(&mut self, taken: TakenRecv<R>) {
         let seq = taken.seq;
         if !self.entries.is_empty() {
             self.insert(taken, true);
@@ -194,7 +194,7 @@ impl<R> Posted<R> {
 
     /// Adds a receive to the index, `by_age` or behind all others.
     #[inline(never)]
-    fn insert(&mut self, taken: Taken<R>, by_age: bool) {
+    fn insert(&mut self, taken: TakenRecv<R>, by_age: bool) {
         if self.entries.is_empty() || self.entries.len() >= self.buckets.len() * 2 {
             self.rebuild();
         }
@@ -254,7 +254,7 @@ impl<R> Posted<R> {
                 unused = Some(index);
             }
         }
-        let new = Class { ignore, src_mask, count: 0 };
+        let new = TagClass { ignore, src_mask, count: 0 };
         if self.classes.len() < MAX_CLASSES {
             self.classes.push(new);
             return (self.classes.len() - 1) as u32;
@@ -317,7 +317,7 @@ impl<R> Posted<R> {
         }
     }
 
-    fn unlink(&mut self, id: u32) -> Option<Taken<R>> {
+    fn unlink(&mut self, id: u32) -> Option<TakenRecv<R>> {
         let bucket = self.bucket_of(id);
         let entry = self.entries.remove(id)?;
         if entry.prev == NONE || entry.next == NONE {
@@ -357,7 +357,7 @@ impl<R> Posted<R> {
     }
 
     /// Takes the oldest receive that fits a message.
-    pub fn take(&mut self, src: u64, tag: u64) -> Option<Taken<R>> {
+    pub fn take(&mut self, src: u64, tag: u64) -> Option<TakenRecv<R>> {
         if self.entries.is_empty() {
             return self.few.take(|one| one.key.fits(src, tag));
         }

@@ -12,6 +12,7 @@ pub(crate) mod fixed_queue;
 pub(crate) mod lent;
 #[allow(unsafe_code)]
 pub mod lock;
+pub mod malformed;
 pub mod matching;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;

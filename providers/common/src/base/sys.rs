@@ -78,7 +78,7 @@ pub struct Epoll(OwnedFd);
 
 /// What [`Epoll::wait`] reports of one descriptor.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct PollEvent {
     /// The value the descriptor was added with.
     pub token: u64,
     /// Reading would not block: data, end of stream or an error.
@@ -148,7 +148,11 @@ impl Epoll {
 
     /// Waits up to `timeout` (`None`: for ever, zero: not at all) and hands each
     /// event to `each`; the number of events. A signal counts as no event.
-    pub fn wait(&self, timeout: Option<Duration>, mut each: impl FnMut(Event)) -> Result<usize> {
+    pub fn wait(
+        &self,
+        timeout: Option<Duration>,
+        mut each: impl FnMut(PollEvent),
+    ) -> Result<usize> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the kernel writes at most `events.len()` entries.
         let n = unsafe {
@@ -169,7 +173,7 @@ impl Epoll {
         const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
         for event in &events[..n] {
             let (bits, token) = (event.events, event.u64);
-            each(Event { token, readable: bits & READ != 0, writable: bits & WRITE != 0 });
+            each(PollEvent { token, readable: bits & READ != 0, writable: bits & WRITE != 0 });
         }
         Ok(n)
     }

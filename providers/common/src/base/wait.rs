@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// The kinds of wait object an application can ask for (fi_eq(3), fi_cq(3)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum WaitKind {
     /// FI_WAIT_NONE: the application polls.
     None,
     /// FI_WAIT_FD, and FI_WAIT_UNSPEC, which leaves the choice to us.
@@ -34,7 +34,7 @@ pub enum Kind {
     Yield,
 }
 
-impl Kind {
+impl WaitKind {
     /// The kind for a `wait_obj` field; FI_WAIT_SET is for the caller to look
     /// at first, FI_WAIT_POLLFD is not built.
     pub fn from_attr(wait_obj: c_enum<fi_wait_obj>) -> Result<Self> {
@@ -55,14 +55,14 @@ impl Kind {
 struct MutexCond {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
-    helper: Mutex<Helper>,
+    helper: Mutex<SignalHelper>,
     asked: Condvar,
 }
 
 /// The thread that signals the condition when the writer of an entry must not wait for the
 /// mutex.
 #[derive(Debug, Default)]
-struct Helper {
+struct SignalHelper {
     runs: bool,
     asked: bool,
     over: bool,
@@ -111,7 +111,7 @@ impl MutexCond {
         self.asked.notify_one();
     }
 
-    fn helper(&self) -> MutexGuard<'_, Helper> {
+    fn helper(&self) -> MutexGuard<'_, SignalHelper> {
         self.helper.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -168,7 +168,7 @@ const DEAF_PAUSE: Duration = Duration::from_millis(1);
 /// Only one call at a time waits on epoll; it alone resets the event, and wakes all others
 /// afterwards, so that none misses an entry because another was faster.
 #[derive(Debug, Default)]
-struct Gate {
+struct SleepGate {
     /// A call waits on epoll.
     led: bool,
     /// How many other calls wait for that call.
@@ -213,7 +213,7 @@ unsafe extern "C" fn abandon(sleeper: *mut c_void) {
 
 /// The wait object of a queue or counter, and what wakes it.
 pub struct Wait {
-    kind: Kind,
+    kind: WaitKind,
     epoll: Epoll,
     event: EventFd,
     mutex_cond: Option<Arc<MutexCond>>,
@@ -221,7 +221,7 @@ pub struct Wait {
     /// [`APPLICATION`]. With 0 an entry wakes nobody and costs next to nothing.
     armed: AtomicUsize,
     /// Of several calls that block, one waits on epoll and wakes the others.
-    gate: Mutex<Gate>,
+    gate: Mutex<SleepGate>,
     /// Counts how often the call on epoll has woken up. It changes under the gate's lock, and
     /// the other calls sleep on it (futex(2)).
     turn: AtomicU32,
@@ -243,14 +243,14 @@ impl std::fmt::Debug for Wait {
 
 impl Wait {
     /// A wait object of this kind, without sources yet.
-    pub fn new(kind: Kind) -> Result<Self> {
+    pub fn new(kind: WaitKind) -> Result<Self> {
         let (epoll, event) = (Epoll::new()?, EventFd::new()?);
         epoll.add(event.as_raw_fd(), OWN, Interest::READ)?;
         Ok(Self {
             kind,
             epoll,
             event,
-            mutex_cond: (kind == Kind::MutexCond).then(MutexCond::new),
+            mutex_cond: (kind == WaitKind::MutexCond).then(MutexCond::new),
             armed: AtomicUsize::new(0),
             gate: Mutex::default(),
             turn: AtomicU32::new(0),
@@ -276,7 +276,7 @@ impl Wait {
     }
 
     /// The kind of wait object the application asked for.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> WaitKind {
         self.kind
     }
 
@@ -330,7 +330,7 @@ impl Wait {
         if self.deaf.load(Ordering::SeqCst) { Err(Error::AGAIN) } else { Ok(()) }
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, SleepGate> {
         self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -404,12 +404,12 @@ impl Wait {
             return Err(Error::INVAL);
         }
         match (self.kind, &self.mutex_cond) {
-            (Kind::Fd, _) => {
+            (WaitKind::Fd, _) => {
                 // SAFETY: by this function's contract.
                 unsafe { arg.cast::<c_int>().write(self.fd()) };
                 Ok(())
             }
-            (Kind::MutexCond, Some(pair)) => {
+            (WaitKind::MutexCond, Some(pair)) => {
                 // If a source cannot wake the application, its own timeout must.
                 let _ = self.arm();
                 let pair = fi_mutex_cond { mutex: pair.mutex.get(), cond: pair.cond.get() };
@@ -435,19 +435,19 @@ impl Drop for Wait {
 /// on it: most are never blocked on, and the kernel limits how many epoll instances nest.
 #[derive(Debug)]
 pub struct Lazy {
-    kind: Kind,
+    kind: WaitKind,
     wait: OnceLock<Wait>,
     /// The sources were added.
     ready: AtomicBool,
 }
 
 impl Lazy {
-    /// A wait object of this kind; with [`Kind::None`] there never is one. Its descriptors are
+    /// A wait object of this kind; with [`WaitKind::None`] there never is one. Its descriptors are
     /// opened now, so that no blocking call lacks them, unless it is `in_set`: then the
     /// application blocks on the wait set, and they are opened if ever needed.
-    pub fn new(kind: Kind, in_set: bool) -> Result<Self> {
+    pub fn new(kind: WaitKind, in_set: bool) -> Result<Self> {
         let wait = OnceLock::new();
-        if kind != Kind::None && !in_set {
+        if kind != WaitKind::None && !in_set {
             let _ = wait.set(Wait::new(kind)?);
         }
         Ok(Self { kind, wait, ready: AtomicBool::new(false) })
@@ -455,11 +455,11 @@ impl Lazy {
 
     /// A wait object that nobody can block on.
     pub fn none() -> Self {
-        Self { kind: Kind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
+        Self { kind: WaitKind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
     }
 
     /// The kind of wait object the application asked for.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> WaitKind {
         self.kind
     }
 
@@ -468,10 +468,10 @@ impl Lazy {
         if self.ready.load(Ordering::SeqCst) { self.wait.get() } else { None }
     }
 
-    /// The wait object, to block on; `None` with [`Kind::None`]. `sources` adds what wakes it,
+    /// The wait object, to block on; `None` with [`WaitKind::None`]. `sources` adds what wakes it,
     /// the first time.
     pub fn get(&self, sources: impl FnOnce(&Wait) -> Result) -> Result<Option<&Wait>> {
-        if self.kind == Kind::None {
+        if self.kind == WaitKind::None {
             return Ok(None);
         }
         let wait = match self.wait.get() {
@@ -574,7 +574,7 @@ impl Blocking {
             // Without a wait object fi_cq(3) leaves blocking undefined; we poll, and offer the
             // processor.
             None => Pause::Yield,
-            Some(wait) if wait.kind == Kind::Yield => Pause::Yield,
+            Some(wait) if wait.kind == WaitKind::Yield => Pause::Yield,
             Some(wait) => {
                 self.slept = true;
                 let sleeper = wait.begin_sleep(self.deadline.left(), || {
@@ -659,7 +659,7 @@ mod tests {
 
     #[test]
     fn a_caller_sleeps_on_until_an_entry_although_another_gave_up_meanwhile() {
-        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
         let (tell, told) = channel();
         std::thread::scope(|scope| {
             scope.spawn(|| tell.send(take(&wait, &left, -1)));
@@ -679,7 +679,7 @@ mod tests {
     #[test]
     fn every_one_of_many_callers_gets_its_entry() {
         const CALLERS: usize = 6;
-        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
         let (tell, told) = channel();
         std::thread::scope(|scope| {
             for _ in 0..CALLERS {
@@ -707,7 +707,7 @@ mod tests {
 
     #[test]
     fn waiters_for_different_things_all_wake_up() {
-        let (wait, value) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (wait, value) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
         let reach = |goal: usize| {
             let there = || value.load(Ordering::SeqCst) >= goal;
             let look = || if there() { Ok(()) } else { Err(Error::AGAIN) };
@@ -730,7 +730,7 @@ mod tests {
 
     #[test]
     fn entries_signal_the_descriptor_once_until_it_is_armed_again() {
-        let wait = Wait::new(Kind::Fd).unwrap();
+        let wait = Wait::new(WaitKind::Fd).unwrap();
         let readable = || {
             let mut readable = false;
             wait.epoll.wait(Some(Duration::ZERO), |_| readable = true).unwrap();
@@ -754,7 +754,7 @@ mod tests {
 
     #[test]
     fn who_polls_the_descriptor_hears_of_what_a_blocking_call_left() {
-        let (wait, left) = (Wait::new(Kind::Fd).unwrap(), AtomicUsize::new(0));
+        let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
         wait.arm().unwrap();
         std::thread::scope(|scope| {
             let taker = scope.spawn(|| take(&wait, &left, -1));

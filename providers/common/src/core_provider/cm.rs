@@ -1,5 +1,5 @@
 //! Connection management of a core provider: event queues, passive endpoints.
-use super::{Fabric, WaitSet, bind, call, close, code, control, take_info};
+use super::{CoreFabric, CoreWaitSet, bind, call, close, code, control, take_info};
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
 };
@@ -17,7 +17,7 @@ const CM_DATA: usize = 512;
 
 /// What happened to connections.
 #[derive(Debug)]
-pub enum Event {
+pub enum CoreEvent {
     /// A peer calls. The info opens the endpoint that answers.
     Request {
         /// For the endpoint, or for the refusal.
@@ -52,24 +52,24 @@ pub enum Event {
 
 /// A core provider's event queue.
 #[derive(Debug)]
-pub struct Eq {
+pub struct CoreEq {
     raw: NonNull<fid_eq>,
     /// Endpoints by their address as events name them.
     tokens: Mutex<HashMap<usize, u64>>,
     /// Not to be closed before it.
-    _set: Option<Arc<WaitSet>>,
-    _fabric: Arc<Fabric>,
+    _set: Option<Arc<CoreWaitSet>>,
+    _fabric: Arc<CoreFabric>,
 }
 
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Eq {}
+unsafe impl Send for CoreEq {}
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Eq {}
+unsafe impl Sync for CoreEq {}
 
-impl Eq {
+impl CoreEq {
     /// Opens a queue, in the wait set or else with a descriptor to wait on if the
     /// core has that.
-    pub fn open(fabric: &Arc<Fabric>, set: Option<&Arc<WaitSet>>) -> Result<Arc<Self>> {
+    pub fn open(fabric: &Arc<CoreFabric>, set: Option<&Arc<CoreWaitSet>>) -> Result<Arc<Self>> {
         let open = |wait: fi_wait_obj| {
             let mut raw: *mut fid_eq = ptr::null_mut();
             // SAFETY: all zeros is a valid attribute; it lives for the call.
@@ -121,7 +121,7 @@ impl Eq {
     }
 
     /// The next event; `None` when there is none.
-    pub fn read(&self) -> Result<Option<Event>> {
+    pub fn read(&self) -> Result<Option<CoreEvent>> {
         #[repr(C, align(16))]
         struct EventRoom([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut room = EventRoom([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
@@ -141,7 +141,7 @@ impl Eq {
         }
         let n = (n as usize).min(room.0.len());
         if n < size_of::<fi_eq_cm_entry>() {
-            return Ok(Some(Event::Other));
+            return Ok(Some(CoreEvent::Other));
         }
         let data = room.0[size_of::<fi_eq_cm_entry>()..n].to_vec();
         // SAFETY: the core wrote an entry there, which the room is aligned for;
@@ -151,15 +151,15 @@ impl Eq {
         Ok(Some(match (event as i32, token) {
             (abi::FI_CONNREQ, _) => {
                 // SAFETY: the info of a request is the reader's (fi_cm(3)).
-                Event::Request { info: unsafe { take_info(entry.info) }?, data }
+                CoreEvent::Request { info: unsafe { take_info(entry.info) }?, data }
             }
-            (abi::FI_CONNECTED, Some(token)) => Event::Connected { token, data },
-            (abi::FI_SHUTDOWN, Some(token)) => Event::Ended { token },
-            _ => Event::Other,
+            (abi::FI_CONNECTED, Some(token)) => CoreEvent::Connected { token, data },
+            (abi::FI_SHUTDOWN, Some(token)) => CoreEvent::Ended { token },
+            _ => CoreEvent::Other,
         }))
     }
 
-    fn read_error(&self) -> Result<Event> {
+    fn read_error(&self) -> Result<CoreEvent> {
         let mut data = [0u8; CM_DATA];
         // SAFETY: all zeros is a valid entry; the core fills it and the room for
         // data, which is as long as said.
@@ -181,13 +181,13 @@ impl Eq {
             (entry, given)
         };
         Ok(match self.token(entry.fid) {
-            Some(token) => Event::Failed { token, error: Error::from_code(entry.err), data },
-            None => Event::Other,
+            Some(token) => CoreEvent::Failed { token, error: Error::from_code(entry.err), data },
+            None => CoreEvent::Other,
         })
     }
 }
 
-impl Drop for Eq {
+impl Drop for CoreEq {
     fn drop(&mut self) {
         // SAFETY: what is bound to it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.fid()) };
@@ -198,8 +198,8 @@ impl Drop for Eq {
 #[derive(Debug)]
 pub struct Passive {
     raw: NonNull<fid_pep>,
-    eq: Arc<Eq>,
-    _fabric: Arc<Fabric>,
+    eq: Arc<CoreEq>,
+    _fabric: Arc<CoreFabric>,
 }
 
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
@@ -209,7 +209,7 @@ unsafe impl Sync for Passive {}
 
 impl Passive {
     /// Listens at the source address of `info`; requests go to `eq`.
-    pub fn listen(fabric: &Arc<Fabric>, info: &InfoBuf, eq: &Arc<Eq>) -> Result<Self> {
+    pub fn listen(fabric: &Arc<CoreFabric>, info: &InfoBuf, eq: &Arc<CoreEq>) -> Result<Self> {
         let mut raw: *mut fid_pep = ptr::null_mut();
         // SAFETY: the fabric is open; the core only reads the info, during the call.
         let raw = unsafe {

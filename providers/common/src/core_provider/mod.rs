@@ -8,15 +8,15 @@
 //! This module is where those tables are called, so that what stands on it is
 //! safe code. Objects close when they are dropped, in the right order, because
 //! each keeps what it was opened on. Memory that the core may still touch is
-//! kept by the completion queue ([`Cq`]) until the completion came, or until
+//! kept by the completion queue ([`CoreCq`]) until the completion came, or until
 //! the endpoint is closed.
 mod cm;
 mod queue;
 mod wait;
 
-pub use cm::{Eq, Event, Passive};
-pub use queue::{CoreEntry, Cq, Done, Endpoint, Entries, SharedRx};
-pub use wait::WaitSet;
+pub use cm::{CoreEq, CoreEvent, Passive};
+pub use queue::{CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
+pub use wait::CoreWaitSet;
 
 use crate::abi::{
     self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
@@ -143,16 +143,16 @@ use call;
 
 /// A core provider's fabric.
 #[derive(Debug)]
-pub struct Fabric(NonNull<fid_fabric>);
+pub struct CoreFabric(NonNull<fid_fabric>);
 
 // SAFETY: what a core provider with FI_THREAD_SAFE hands out may be used from
 // any thread, and every domain here is opened with that.
-unsafe impl Send for Fabric {}
+unsafe impl Send for CoreFabric {}
 // SAFETY: what a core provider with FI_THREAD_SAFE hands out may be used from
 // any thread, and every domain here is opened with that.
-unsafe impl Sync for Fabric {}
+unsafe impl Sync for CoreFabric {}
 
-impl Fabric {
+impl CoreFabric {
     /// Opens the fabric that `info` is of (fi_fabric(3)).
     pub fn open(info: &InfoBuf) -> Result<Arc<Self>> {
         let mut raw: *mut fid_fabric = ptr::null_mut();
@@ -164,7 +164,7 @@ impl Fabric {
 
     /// Whether a caller may sleep until a descriptor of these queues is
     /// readable (fi_trywait(3)).
-    pub fn may_block(&self, cqs: &[&Cq], eq: &Eq) -> bool {
+    pub fn may_block(&self, cqs: &[&CoreCq], eq: &CoreEq) -> bool {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
         fids.push(eq.fid());
         // SAFETY: all are open objects of this fabric.
@@ -184,7 +184,7 @@ impl Fabric {
     }
 }
 
-impl Drop for Fabric {
+impl Drop for CoreFabric {
     fn drop(&mut self) {
         // SAFETY: everything opened on it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.0.as_ptr().cast()) };
@@ -193,23 +193,23 @@ impl Drop for Fabric {
 
 /// A core provider's domain.
 #[derive(Debug)]
-pub struct Domain {
+pub struct CoreDomain {
     raw: NonNull<fid_domain>,
     /// Whether memory of transfers must be registered (FI_MR_LOCAL).
     local: bool,
     /// Whether peers name memory by its virtual address (FI_MR_VIRT_ADDR).
     virt_addr: bool,
-    fabric: Arc<Fabric>,
+    fabric: Arc<CoreFabric>,
 }
 
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Domain {}
+unsafe impl Send for CoreDomain {}
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Domain {}
+unsafe impl Sync for CoreDomain {}
 
-impl Domain {
+impl CoreDomain {
     /// Opens the domain that `info` describes (fi_domain(3)).
-    pub fn open(fabric: &Arc<Fabric>, info: &InfoBuf) -> Result<Arc<Self>> {
+    pub fn open(fabric: &Arc<CoreFabric>, info: &InfoBuf) -> Result<Arc<Self>> {
         let mut raw: *mut fid_domain = ptr::null_mut();
         // SAFETY: the fabric is open; the core only reads the info, during the call.
         unsafe {
@@ -226,7 +226,7 @@ impl Domain {
     }
 
     /// The fabric it is opened on.
-    pub fn fabric(&self) -> &Arc<Fabric> {
+    pub fn fabric(&self) -> &Arc<CoreFabric> {
         &self.fabric
     }
 
@@ -241,7 +241,7 @@ impl Domain {
         access: u64,
         offset: u64,
         key: u64,
-    ) -> Result<Region> {
+    ) -> Result<CoreRegion> {
         let mut raw: *mut fid_mr = ptr::null_mut();
         // SAFETY: all zeros is a valid attribute; the one vector lives for the call.
         unsafe {
@@ -253,7 +253,7 @@ impl Domain {
         }
         let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
         let base = if self.virt_addr { iov.iov_base as u64 } else { offset };
-        Ok(Region { raw, base, len: iov.iov_len, domain: self.clone() })
+        Ok(CoreRegion { raw, base, len: iov.iov_len, domain: self.clone() })
     }
 
     /// Registers every segment of a buffer that is being sent, for peers to
@@ -263,7 +263,7 @@ impl Domain {
         buf: &SendBuf,
         access: u64,
         mut key: impl FnMut() -> u64,
-    ) -> Result<Vec<Region>> {
+    ) -> Result<Vec<CoreRegion>> {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
@@ -274,7 +274,7 @@ impl Domain {
         buf: &RecvBuf,
         access: u64,
         mut key: impl FnMut() -> u64,
-    ) -> Result<Vec<Region>> {
+    ) -> Result<Vec<CoreRegion>> {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
@@ -285,7 +285,7 @@ impl Domain {
         access: u64,
         offset: u64,
         mut key: impl FnMut() -> u64,
-    ) -> Result<Region> {
+    ) -> Result<CoreRegion> {
         for _ in 0..MAX_KEYS {
             match self.register(iov, access, offset, key()) {
                 // The key is taken, by the application or an old transfer: another is tried.
@@ -297,8 +297,8 @@ impl Domain {
     }
 
     /// A buffer of ours, registered if the core wants that.
-    pub fn buffer(self: &Arc<Self>, len: usize, mut key: impl FnMut() -> u64) -> Result<Buf> {
-        let mut buf = Buf::new(len)?;
+    pub fn buffer(self: &Arc<Self>, len: usize, mut key: impl FnMut() -> u64) -> Result<CoreBuf> {
+        let mut buf = CoreBuf::new(len)?;
         if self.local {
             let iov = iovec { iov_base: buf.base.as_ptr().cast(), iov_len: len };
             let access = abi::FI_SEND | abi::FI_RECV | abi::FI_READ | abi::FI_WRITE;
@@ -320,7 +320,7 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+impl Drop for CoreDomain {
     fn drop(&mut self) {
         // SAFETY: everything opened on it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
@@ -330,23 +330,23 @@ impl Drop for Domain {
 /// The application's regions, as a domain's table has them registered.
 #[derive(Debug)]
 pub struct Regions {
-    domain: Arc<Domain>,
+    domain: Arc<CoreDomain>,
     /// With FI_MR_BASIC, over a core that asks for less: keys are ours to choose,
     /// and addresses are virtual all the same.
-    basic: Option<Keys>,
+    basic: Option<CoreKeys>,
 }
 
 /// Keys that a peer who was not told one does not guess, for a core that lets its
 /// user choose.
 #[derive(Debug)]
-pub struct Keys {
+pub struct CoreKeys {
     drawn: AtomicU64,
     secret: RandomState,
     /// The bits that the core's keys have.
     mask: u64,
 }
 
-impl Keys {
+impl CoreKeys {
     /// Keys for a core whose keys have this many bytes (domain_attr.mr_key_size).
     pub fn new(key_size: usize) -> Self {
         let mask = match u32::try_from(key_size) {
@@ -367,9 +367,9 @@ impl Keys {
 impl Regions {
     /// Regions of an application with this `mr_mode`, registered with this domain,
     /// whose keys have so many bytes.
-    pub fn new(domain: Arc<Domain>, mr_mode: c_int, key_size: usize) -> Self {
+    pub fn new(domain: Arc<CoreDomain>, mr_mode: c_int, key_size: usize) -> Self {
         let basic = mr_mode == abi::FI_MR_BASIC && !domain.virt_addr;
-        Self { domain, basic: basic.then(|| Keys::new(key_size)) }
+        Self { domain, basic: basic.then(|| CoreKeys::new(key_size)) }
     }
 }
 
@@ -387,14 +387,14 @@ impl Backing for Regions {
 
 /// One of the application's regions. Fields close in this order.
 struct CoreRegistration {
-    region: Region,
+    region: CoreRegion,
     /// The counter of peers' writes to the region.
-    cntr: OnceLock<Arc<Cntr>>,
+    cntr: OnceLock<Arc<CoreCntr>>,
 }
 
 impl Backed for CoreRegistration {
     fn count(&self) -> Result<Count> {
-        let cntr = Cntr::open(&self.region.domain)?;
+        let cntr = CoreCntr::open(&self.region.domain)?;
         let (mr, to) = (self.region.raw.as_ptr().cast(), cntr.raw.as_ptr().cast());
         // SAFETY: both are open, and on one domain.
         unsafe { bind(mr, to, abi::FI_REMOTE_WRITE) }?;
@@ -405,20 +405,20 @@ impl Backed for CoreRegistration {
 
 /// A region registered with a core provider, until it is dropped (fi_mr(3)).
 #[derive(Debug)]
-pub struct Region {
+pub struct CoreRegion {
     raw: NonNull<fid_mr>,
     /// The address by which a peer names the region's first byte.
     base: u64,
     len: usize,
-    domain: Arc<Domain>,
+    domain: Arc<CoreDomain>,
 }
 
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Region {}
+unsafe impl Send for CoreRegion {}
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Region {}
+unsafe impl Sync for CoreRegion {}
 
-impl Region {
+impl CoreRegion {
     /// The region's key.
     pub fn key(&self) -> u64 {
         // SAFETY: open; the core does not change it.
@@ -446,7 +446,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for CoreRegion {
     fn drop(&mut self) {
         // SAFETY: open, and ours.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
@@ -455,19 +455,19 @@ impl Drop for Region {
 
 /// A core provider's counter, that of successes only.
 #[derive(Debug)]
-pub struct Cntr {
+pub struct CoreCntr {
     raw: NonNull<fid_cntr>,
-    _domain: Arc<Domain>,
+    _domain: Arc<CoreDomain>,
 }
 
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Cntr {}
+unsafe impl Send for CoreCntr {}
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Cntr {}
+unsafe impl Sync for CoreCntr {}
 
-impl Cntr {
+impl CoreCntr {
     /// Opens a counter (fi_cntr_open(3)).
-    pub fn open(domain: &Arc<Domain>) -> Result<Arc<Self>> {
+    pub fn open(domain: &Arc<CoreDomain>) -> Result<Arc<Self>> {
         let mut raw: *mut fid_cntr = ptr::null_mut();
         // SAFETY: all zeros but for the wait object is a valid attribute, which
         // lives for the call.
@@ -492,7 +492,7 @@ impl Cntr {
     }
 }
 
-impl Drop for Cntr {
+impl Drop for CoreCntr {
     fn drop(&mut self) {
         // SAFETY: what is bound to it holds a count on this, so nothing is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };
@@ -503,19 +503,19 @@ impl Drop for Cntr {
 ///
 /// It is handed over with a transfer and comes back with its completion.
 #[derive(Debug)]
-pub struct Buf {
+pub struct CoreBuf {
     base: NonNull<u8>,
     len: usize,
     /// In a box: few cores want it, and buffers are moved about a lot.
-    region: Option<Box<Region>>,
+    region: Option<Box<CoreRegion>>,
 }
 
 // SAFETY: plain memory that this alone owns.
-unsafe impl Send for Buf {}
+unsafe impl Send for CoreBuf {}
 // SAFETY: plain memory that this alone owns, and shared access only reads.
-unsafe impl Sync for Buf {}
+unsafe impl Sync for CoreBuf {}
 
-impl Buf {
+impl CoreBuf {
     fn layout(len: usize) -> Layout {
         // No more than malloc gives by itself: with more, the system's zero pages
         // would be written to before they are needed.
@@ -550,7 +550,7 @@ impl Buf {
     }
 }
 
-impl Deref for Buf {
+impl Deref for CoreBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
@@ -560,7 +560,7 @@ impl Deref for Buf {
     }
 }
 
-impl DerefMut for Buf {
+impl DerefMut for CoreBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: `len` initialised bytes that nobody else has, and borrowed mutably.
@@ -568,7 +568,7 @@ impl DerefMut for Buf {
     }
 }
 
-impl Drop for Buf {
+impl Drop for CoreBuf {
     fn drop(&mut self) {
         drop(self.region.take());
         // SAFETY: allocated in `new` with this layout.

@@ -1,6 +1,9 @@
 //! Transfers of a core provider: completion queues, endpoints, shared receive
 //! contexts.
-use super::{Buf, Cntr, Domain, Eq, Region, WaitSet, bind, call, close, code, control};
+use super::{
+    CoreBuf, CoreCntr, CoreDomain, CoreEq, CoreRegion, CoreWaitSet, bind, call, close, code,
+    control,
+};
 use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
     fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
@@ -35,7 +38,7 @@ const LEAST_ENTRIES: usize = 8;
 #[derive(Debug)]
 struct Flight {
     /// The buffer of ours that the transfer sends from or receives to, if any.
-    buf: Option<Buf>,
+    buf: Option<CoreBuf>,
     token: u64,
     /// The endpoint or shared receive context the transfer was posted to.
     owner: u32,
@@ -76,11 +79,11 @@ impl Flights {
     #[inline]
     fn add(
         &mut self,
-        buf: Option<Buf>,
+        buf: Option<CoreBuf>,
         token: u64,
         owner: u32,
         kind: CoreOpKind,
-    ) -> core::result::Result<usize, Option<Buf>> {
+    ) -> core::result::Result<usize, Option<CoreBuf>> {
         let fits = self.slab.len() < self.room
             && match kind {
                 CoreOpKind::Transfer => true,
@@ -163,7 +166,7 @@ pub struct Done {
     /// write with remote CQ data.
     pub token: Option<u64>,
     /// The buffer of ours the transfer was posted with.
-    pub buf: Option<Buf>,
+    pub buf: Option<CoreBuf>,
     /// The flags of the completion (fi_cq(3)).
     pub flags: u64,
     /// Bytes received.
@@ -172,7 +175,7 @@ pub struct Done {
     pub data: u64,
     /// The message's tag, if `flags` has FI_TAGGED.
     pub tag: u64,
-    /// The source, as [`Endpoint::set_source`] set it for the connection it came on;
+    /// The source, as [`CoreEndpoint::set_source`] set it for the connection it came on;
     /// FI_ADDR_NOTAVAIL of a failure.
     pub src: fi_addr_t,
     /// The error if the transfer failed.
@@ -237,30 +240,30 @@ impl std::fmt::Debug for CoreEntry<'_> {
 
 /// A core provider's completion queue.
 #[derive(Debug)]
-pub struct Cq {
+pub struct CoreCq {
     raw: NonNull<fid_cq>,
     /// Whoever stands on the queue serializes what it does with it: the level of its lock.
     flights: Lock<Flights>,
     /// The core agreed that reading the queue is no cancellation point ([`SPARES_CALLERS`]).
     spares_callers: bool,
     /// The wait set, which must not be closed before the queue.
-    _set: Option<Arc<WaitSet>>,
-    domain: Arc<Domain>,
+    _set: Option<Arc<CoreWaitSet>>,
+    domain: Arc<CoreDomain>,
 }
 
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Cq {}
+unsafe impl Send for CoreCq {}
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Cq {}
+unsafe impl Sync for CoreCq {}
 
-impl Cq {
+impl CoreCq {
     /// Opens a queue for `size` entries, or as many as the core has, in the wait set or else with a
     /// descriptor to wait on if the core has that. `level`: what keeps calls apart.
     pub fn open(
-        domain: &Arc<Domain>,
+        domain: &Arc<CoreDomain>,
         size: usize,
         level: Level,
-        set: Option<&Arc<WaitSet>>,
+        set: Option<&Arc<CoreWaitSet>>,
     ) -> Result<Arc<Self>> {
         let mut size = size.max(LEAST_ENTRIES);
         let open = |wait: fi_wait_obj, size| {
@@ -391,16 +394,16 @@ impl Cq {
     #[inline]
     fn depart(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         token: u64,
         owner: u32,
         kind: CoreOpKind,
-    ) -> core::result::Result<usize, (Error, Buf)> {
+    ) -> core::result::Result<usize, (Error, CoreBuf)> {
         let added = self.flights.lock_within().add(Some(buf), token, owner, kind);
-        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(Buf::none)))
+        added.map_err(|buf| (Error::AGAIN, buf.unwrap_or_else(CoreBuf::none)))
     }
 
-    fn give_back(&self, context: usize) -> Option<Buf> {
+    fn give_back(&self, context: usize) -> Option<CoreBuf> {
         self.flights.lock_within().take(context)?.buf
     }
 
@@ -448,7 +451,7 @@ fn done(
     }
 }
 
-impl Drop for Cq {
+impl Drop for CoreCq {
     fn drop(&mut self) {
         // SAFETY: what is bound to it holds a count on this, so nothing is left.
         if unsafe { close(self.fid()) }.is_err() {
@@ -463,7 +466,7 @@ impl Drop for Cq {
 pub struct SharedRx {
     raw: NonNull<fid_ep>,
     owner: u32,
-    cq: Arc<Cq>,
+    cq: Arc<CoreCq>,
 }
 
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
@@ -473,7 +476,7 @@ unsafe impl Sync for SharedRx {}
 
 impl SharedRx {
     /// Opens a context whose endpoints report to `cq`.
-    pub fn open(cq: &Arc<Cq>, attr: &fi_rx_attr) -> Result<Arc<Self>> {
+    pub fn open(cq: &Arc<CoreCq>, attr: &fi_rx_attr) -> Result<Arc<Self>> {
         let raw = cq.domain.srx(attr)?;
         Ok(Arc::new(Self { raw, owner: cq.owner(), cq: cq.clone() }))
     }
@@ -481,13 +484,13 @@ impl SharedRx {
     /// The commonest case, in short: a message came to a buffer of this context, and is
     /// understood where it is. If `take`, which is told its source as well, takes it, the
     /// buffer is posted again as it is, or comes back if the core has no room for it. Nothing
-    /// if the message was not taken, or it is anything else: then the entry is for [`Cq::done`].
+    /// if the message was not taken, or it is anything else: then the entry is for [`CoreCq::done`].
     #[inline(always)]
     pub fn pass_on(
         &self,
         entry: CoreEntry<'_>,
         take: impl FnOnce(fi_addr_t, &[u8]) -> bool,
-    ) -> Option<core::result::Result<(), Buf>> {
+    ) -> Option<core::result::Result<(), CoreBuf>> {
         let of = entry.of;
         if of.flags & SPECIAL != 0 {
             return None;
@@ -509,7 +512,7 @@ impl SharedRx {
     }
 
     /// Posts a buffer for a message of any endpoint.
-    pub fn post(&self, buf: Buf, token: u64) -> core::result::Result<(), (Error, Buf)> {
+    pub fn post(&self, buf: CoreBuf, token: u64) -> core::result::Result<(), (Error, CoreBuf)> {
         // SAFETY: open.
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, CoreOpKind::FirstRecv) }
     }
@@ -548,18 +551,18 @@ unsafe fn recv(
 /// `ep` is an open endpoint or context that reports to `cq`.
 unsafe fn post(
     ep: NonNull<fid_ep>,
-    cq: &Cq,
+    cq: &CoreCq,
     owner: u32,
-    buf: Buf,
+    buf: CoreBuf,
     token: u64,
     kind: CoreOpKind,
-) -> core::result::Result<(), (Error, Buf)> {
+) -> core::result::Result<(), (Error, CoreBuf)> {
     let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
     let context = cq.depart(buf, token, owner, kind)?;
     // SAFETY: by this function's contract; the memory stays with the queue until the
     // completion, or until the endpoint is closed.
     let posted = unsafe { recv(ep, base, len, desc, context) };
-    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(Buf::none)))
+    posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(CoreBuf::none)))
 }
 
 /// Sets [`OPT_SOURCE`](super::OPT_SOURCE).
@@ -585,7 +588,7 @@ struct Access {
 }
 
 /// What the core is told of a transfer's registered memory.
-fn descriptors(regions: &[Region]) -> [*mut c_void; IOV_LIMIT] {
+fn descriptors(regions: &[CoreRegion]) -> [*mut c_void; IOV_LIMIT] {
     let mut desc = [ptr::null_mut(); IOV_LIMIT];
     for (desc, region) in desc.iter_mut().zip(regions) {
         *desc = region.desc();
@@ -599,14 +602,14 @@ fn check(ret: libc::ssize_t) -> Result {
 
 /// A core provider's connected endpoint.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct CoreEndpoint {
     raw: NonNull<fid_ep>,
     owner: u32,
-    eq: Arc<Eq>,
-    cq: Arc<Cq>,
+    eq: Arc<CoreEq>,
+    cq: Arc<CoreCq>,
     /// The shared receive context, which must not be closed before the endpoint.
     srx: Option<Arc<SharedRx>>,
-    _cntrs: Vec<Arc<Cntr>>,
+    _cntrs: Vec<Arc<CoreCntr>>,
     /// Messages that the peer has receives for, or [`UNCOUNTED`].
     credits: AtomicU32,
     open: bool,
@@ -616,11 +619,11 @@ pub struct Endpoint {
 const UNCOUNTED: u32 = u32::MAX;
 
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Endpoint {}
+unsafe impl Send for CoreEndpoint {}
 // SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Endpoint {}
+unsafe impl Sync for CoreEndpoint {}
 
-impl Endpoint {
+impl CoreEndpoint {
     /// Whether transfers other than receives are under way, of whose completion the
     /// queue will tell. Takes as long as it has receives posted.
     pub fn has_transfers(&self) -> bool {
@@ -632,10 +635,10 @@ impl Endpoint {
     /// by `token`. Counters count what their flags say (fi_endpoint(3)).
     pub fn open(
         info: &InfoBuf,
-        eq: &Arc<Eq>,
-        cq: &Arc<Cq>,
+        eq: &Arc<CoreEq>,
+        cq: &Arc<CoreCq>,
         srx: Option<&Arc<SharedRx>>,
-        cntrs: &[(Arc<Cntr>, u64)],
+        cntrs: &[(Arc<CoreCntr>, u64)],
         token: u64,
     ) -> Result<Self> {
         let mut raw: *mut fid_ep = ptr::null_mut();
@@ -679,7 +682,7 @@ impl Endpoint {
 
     /// Whether receives of the core's connected endpoints report their source, be their
     /// buffers shared or not, once [`set_source`](Self::set_source) has named it.
-    pub fn tells_source(domain: &Domain, info: &InfoBuf) -> bool {
+    pub fn tells_source(domain: &CoreDomain, info: &InfoBuf) -> bool {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let source = 0u64;
         // SAFETY: the domain is open; the core only reads the info, during the call. The
@@ -728,10 +731,10 @@ impl Endpoint {
     /// Posts a buffer for a message; `first` if nothing can come without it.
     pub fn post(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         token: u64,
         first: bool,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         let kind = if first { CoreOpKind::FirstRecv } else { CoreOpKind::MoreRecv };
         // SAFETY: open.
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
@@ -785,7 +788,12 @@ impl Endpoint {
 
     /// Sends the first `len` bytes of `buf`.
     #[inline]
-    pub fn send(&self, buf: Buf, len: usize, token: u64) -> core::result::Result<(), (Error, Buf)> {
+    pub fn send(
+        &self,
+        buf: CoreBuf,
+        len: usize,
+        token: u64,
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         self.send_keeping(1, buf, len, token)
     }
 
@@ -793,10 +801,10 @@ impl Endpoint {
     /// of our receives.
     pub fn send_urgent(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         len: usize,
         token: u64,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         self.send_keeping(0, buf, len, token)
     }
 
@@ -804,10 +812,10 @@ impl Endpoint {
     fn send_keeping(
         &self,
         kept: u32,
-        buf: Buf,
+        buf: CoreBuf,
         len: usize,
         token: u64,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         if !self.has_credit(kept) {
             return Err((Error::AGAIN, buf));
         }
@@ -832,13 +840,13 @@ impl Endpoint {
     /// segments, if the core wants them.
     pub fn send_with(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         len: usize,
         payload: &SendBuf,
-        regions: &[Region],
+        regions: &[CoreRegion],
         flags: u64,
         token: u64,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         if !self.has_credit(1) {
             return Err((Error::AGAIN, buf));
         }
@@ -873,8 +881,8 @@ impl Endpoint {
         Ok(())
     }
 
-    fn taken_back(&self, context: usize) -> Buf {
-        self.cq.give_back(context).unwrap_or_else(Buf::none)
+    fn taken_back(&self, context: usize) -> CoreBuf {
+        self.cq.give_back(context).unwrap_or_else(CoreBuf::none)
     }
 
     /// Reads a peer's memory into the application's, which it lends until the
@@ -882,7 +890,7 @@ impl Endpoint {
     pub fn read(
         &self,
         to: &RecvBuf,
-        regions: &[Region],
+        regions: &[CoreRegion],
         from: &[RemoteSegment],
         flags: u64,
         token: u64,
@@ -896,7 +904,7 @@ impl Endpoint {
     pub fn write(
         &self,
         from: &SendBuf,
-        regions: &[Region],
+        regions: &[CoreRegion],
         to: &[RemoteSegment],
         data: u64,
         flags: u64,
@@ -909,12 +917,12 @@ impl Endpoint {
     /// Writes a buffer of ours to a peer's memory: as many bytes as `to` has.
     pub fn write_own(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         to: &[RemoteSegment],
         data: u64,
         flags: u64,
         token: u64,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         let total = to.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
         let iov_len = usize::try_from(total).unwrap_or(usize::MAX).min(buf.len);
         let iov = [iovec { iov_base: buf.base.as_ptr().cast(), iov_len }];
@@ -922,17 +930,17 @@ impl Endpoint {
         desc[0] = buf.desc();
         let what = Access { write: true, data, flags, token };
         self.rma(&iov, &desc, to, what, Some(buf))
-            .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(CoreBuf::none)))
     }
 
     /// Reads as many bytes of a peer's memory as `buf` has into that.
     pub fn read_own(
         &self,
-        buf: Buf,
+        buf: CoreBuf,
         from: &[RemoteSegment],
         flags: u64,
         token: u64,
-    ) -> core::result::Result<(), (Error, Buf)> {
+    ) -> core::result::Result<(), (Error, CoreBuf)> {
         let total = from.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
         if total != buf.len as u64 {
             return Err((Error::INVAL, buf));
@@ -942,7 +950,7 @@ impl Endpoint {
         desc[0] = buf.desc();
         let what = Access { write: false, data: 0, flags, token };
         self.rma(&iov, &desc, from, what, Some(buf))
-            .map_err(|(error, buf)| (error, buf.unwrap_or_else(Buf::none)))
+            .map_err(|(error, buf)| (error, buf.unwrap_or_else(CoreBuf::none)))
     }
 
     fn rma(
@@ -951,8 +959,8 @@ impl Endpoint {
         desc: &[*mut c_void; IOV_LIMIT],
         remote: &[RemoteSegment],
         what: Access,
-        buf: Option<Buf>,
-    ) -> core::result::Result<(), (Error, Option<Buf>)> {
+        buf: Option<CoreBuf>,
+    ) -> core::result::Result<(), (Error, Option<CoreBuf>)> {
         let mut places = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
         if remote.len() > IOV_LIMIT {
             return Err((Error::INVAL, buf));
@@ -989,7 +997,7 @@ impl Endpoint {
 
     /// Closes the endpoint. The tokens of what was under way come back in the
     /// order of its posting; no completion of it comes any more.
-    pub fn close(mut self) -> Vec<(u64, Option<Buf>)> {
+    pub fn close(mut self) -> Vec<(u64, Option<CoreBuf>)> {
         self.end().into_iter().map(|flight| (flight.token, flight.buf)).collect()
     }
 
@@ -1003,7 +1011,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for CoreEndpoint {
     fn drop(&mut self) {
         self.end();
     }

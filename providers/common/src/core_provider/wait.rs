@@ -1,5 +1,5 @@
 //! A core provider's wait sets: one thing to block on for many queues.
-use super::{Fabric, call, close, code, control};
+use super::{CoreFabric, call, close, code, control};
 use crate::abi::{self, fi_wait_attr, fi_wait_obj, fid_wait};
 use crate::error::{Error, Result};
 use core::ffi::c_void;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 /// A core provider's wait set, with a descriptor.
 #[derive(Debug)]
-pub struct WaitSet {
+pub struct CoreWaitSet {
     raw: NonNull<fid_wait>,
     fd: RawFd,
-    fabric: Arc<Fabric>,
+    fabric: Arc<CoreFabric>,
 }
 
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for WaitSet {}
+unsafe impl Send for CoreWaitSet {}
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for WaitSet {}
+unsafe impl Sync for CoreWaitSet {}
 
-impl WaitSet {
+impl CoreWaitSet {
     /// Opens a set (fi_poll(3)). An error if the core has none that can be slept
     /// on by its descriptor.
-    pub fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>> {
+    pub fn open(fabric: &Arc<CoreFabric>) -> Result<Arc<Self>> {
         // Asked of one that is not used: a core may signal entries of those that were
         // asked, which takes a system call each.
         match Self::new(fabric)?.try_wait() {
@@ -32,7 +32,7 @@ impl WaitSet {
         }
     }
 
-    fn new(fabric: &Arc<Fabric>) -> Result<Self> {
+    fn new(fabric: &Arc<CoreFabric>) -> Result<Self> {
         let mut raw: *mut fid_wait = ptr::null_mut();
         // SAFETY: the fabric is open; all zeros is a valid attribute, which lives
         // for the call.
@@ -72,7 +72,7 @@ impl WaitSet {
     }
 }
 
-impl Drop for WaitSet {
+impl Drop for CoreWaitSet {
     fn drop(&mut self) {
         // SAFETY: its members hold a count on this, so none is left.
         let _ = unsafe { close(self.raw.as_ptr().cast()) };

@@ -13,7 +13,7 @@
 //!
 //! Only domains opened for FI_TRIGGER, FI_COLLECTIVE or FI_MULTICAST have a `Later`.
 use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
-use crate::cntr::{Cntr, Watch};
+use crate::cntr::{Cntr, CntrWatch};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::object::Object;
@@ -42,18 +42,18 @@ pub fn is_group_notice(flags: u64, tag: u64) -> bool {
 pub type Outcome = std::result::Result<Completion, CompletionError>;
 
 /// What a task does when no lock is held; it answers -FI_EAGAIN to be called again.
-type Run = Box<dyn FnMut() -> Result + Send>;
+type TaskFn = Box<dyn FnMut() -> Result + Send>;
 
 /// What is done with the outcome of an operation, when no lock is held.
 type Then = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A callback that hears that the connection to a peer ended, and why.
-type Listener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
+type FailureListener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
 
 /// Something to do when no lock is held. Tasks of one lane keep their order.
 pub(crate) struct Task {
     lane: usize,
-    run: Run,
+    run: TaskFn,
 }
 
 impl Task {
@@ -177,7 +177,7 @@ pub struct Later {
     under_way: Mutex<UnderWay>,
     waiting: Mutex<WaitingRequests>,
     /// Callbacks that hear of ended connections, by lane.
-    listeners: Mutex<HashMap<usize, Vec<Listener>>>,
+    listeners: Mutex<HashMap<usize, Vec<FailureListener>>>,
     /// Open endpoints of the domain, by the address of their fid.
     endpoints: Mutex<Vec<usize>>,
 }
@@ -194,7 +194,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Watch for Later {
+impl CntrWatch for Later {
     fn reached(&self, cntr: &Cntr) {
         self.reach(cntr);
     }

@@ -171,7 +171,7 @@ impl Monitor {
             log!(prov, INFO, MR, "FI_MR_CACHE_MONITOR turns the registration cache off");
             return None;
         }
-        if let Some(imported) = Imported::open() {
+        if let Some(imported) = ProgramMonitor::open() {
             return Some(Arc::new(imported));
         }
         if wish == Wish::Other {
@@ -253,7 +253,7 @@ impl Monitor {
 }
 
 /// The program's monitor, which it imported into the library that loaded us.
-struct Imported {
+struct ProgramMonitor {
     monitor: *mut fid_mem_monitor,
     ops: fi_ops_mem_monitor,
     /// The notices that `notified` is given by address, kept until the monitor is closed.
@@ -261,9 +261,9 @@ struct Imported {
 }
 
 // SAFETY: the operations may be called from any thread (fi_open(3)).
-unsafe impl Send for Imported {}
+unsafe impl Send for ProgramMonitor {}
 // SAFETY: the operations may be called from any thread (fi_open(3)).
-unsafe impl Sync for Imported {}
+unsafe impl Sync for ProgramMonitor {}
 
 type FiOpen = unsafe extern "C" fn(
     u32,
@@ -275,7 +275,7 @@ type FiOpen = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-impl Imported {
+impl ProgramMonitor {
     /// Opens the program's monitor; `None` if it imported none, or the library has no such part.
     fn open() -> Option<Monitor> {
         // Not linked: the oldest libraries that can load us have no fi_open.
@@ -325,7 +325,7 @@ unsafe extern "C" fn notified(monitor: *mut fid_mem_monitor, addr: *const c_void
     notices.report(|tell| tell(start..start.saturating_add(len)));
 }
 
-impl MemoryWatch for Imported {
+impl MemoryWatch for ProgramMonitor {
     fn watch(&self, pages: Range<usize>) -> Result {
         let subscribe = self.ops.subscribe.ok_or(Error::NOSYS)?;
         // SAFETY: our own object, which is open.
@@ -348,7 +348,7 @@ impl MemoryWatch for Imported {
     }
 }
 
-impl Drop for Imported {
+impl Drop for ProgramMonitor {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once.
         unsafe {
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn without_the_library_there_is_no_imported_monitor() {
-        assert!(Imported::open().is_none());
+        assert!(ProgramMonitor::open().is_none());
     }
 
     static WATCHED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn a_monitor_that_the_program_imported_watches_for_the_caches_of_a_plug_in() {
         let open: FiOpen = ofi_core::entry::fi_open;
-        assert!(Imported::open_with(open).is_none());
+        assert!(ProgramMonitor::open_with(open).is_none());
         let mut ops = fi_ops_mem_monitor {
             size: size_of::<fi_ops_mem_monitor>(),
             start: None,
@@ -453,7 +453,7 @@ mod tests {
             assert_eq!((*(*part).ops).bind.unwrap()(part, mine.cast(), 0), 0);
             assert_eq!(close(part), 0);
         }
-        let monitor = Imported::open_with(open).unwrap();
+        let monitor = ProgramMonitor::open_with(open).unwrap();
         let mut seen = monitor.notices().now();
         // Pages, as the kernel has them.
         monitor.watch(0x1008..0x1010).unwrap();

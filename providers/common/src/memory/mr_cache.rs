@@ -35,14 +35,14 @@ pub trait Registrar: Send + Sync + 'static {
 
 /// How many regions, of how many bytes, a cache keeps at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct CacheLimits {
     /// Most regions; 0 turns the cache off.
     pub count: usize,
     /// Most bytes of all regions together.
     pub bytes: usize,
 }
 
-impl Limits {
+impl CacheLimits {
     /// The limits that `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` set.
     pub fn from_env() -> Self {
         Self {
@@ -110,7 +110,7 @@ type Dead<R> = Vec<Arc<CachedRegion<R>>>;
 /// A cache of the regions of one domain.
 pub struct Cache<R: Registrar> {
     registrar: R,
-    limits: Limits,
+    limits: CacheLimits,
     on: Option<(Arc<Monitor>, Mutex<CacheState<R>>)>,
 }
 
@@ -138,13 +138,13 @@ impl<R: Registrar> std::fmt::Debug for Cached<R> {
 impl<R: Registrar> Cache<R> {
     /// A cache as the environment and the program want it.
     pub fn open(prov: &'static Provider, registrar: R) -> Arc<Self> {
-        let limits = Limits::from_env();
+        let limits = CacheLimits::from_env();
         let monitor = if limits.count == 0 { None } else { Monitor::choose(prov) };
         Self::new(registrar, limits, monitor)
     }
 
     /// A cache with this monitor; without one it keeps nothing.
-    pub fn new(registrar: R, limits: Limits, monitor: Option<Arc<Monitor>>) -> Arc<Self> {
+    pub fn new(registrar: R, limits: CacheLimits, monitor: Option<Arc<Monitor>>) -> Arc<Self> {
         let on = monitor.filter(|_| limits.count > 0).map(|monitor| {
             let state = CacheState {
                 trees: Vec::new(),
@@ -398,7 +398,12 @@ impl<R: Registrar> CacheState<R> {
     }
 
     /// Takes an entry with its first user, if there is room or can be made.
-    fn keep(&mut self, entry: &Arc<CachedRegion<R>>, limits: Limits, dead: &mut Dead<R>) -> bool {
+    fn keep(
+        &mut self,
+        entry: &Arc<CachedRegion<R>>,
+        limits: CacheLimits,
+        dead: &mut Dead<R>,
+    ) -> bool {
         let (range, kind) = (&entry.range, entry.kind);
         if range.len() > limits.bytes {
             return false;
@@ -532,7 +537,7 @@ mod tests {
     }
 
     const PAGE: usize = 4096;
-    const MANY: Limits = Limits { count: 100, bytes: usize::MAX };
+    const MANY: CacheLimits = CacheLimits { count: 100, bytes: usize::MAX };
 
     struct Setup {
         cache: Arc<Cache<Counting>>,
@@ -542,7 +547,7 @@ mod tests {
         invalid: Arc<AtomicBool>,
     }
 
-    fn setup(limits: Limits, most: Option<usize>) -> Setup {
+    fn setup(limits: CacheLimits, most: Option<usize>) -> Setup {
         let (source, notices) = (LoggedStats::default(), Arc::new(MemoryEvents::default()));
         let (watched, invalid) = (source.watched.clone(), source.invalid.clone());
         let monitor = Arc::new(Monitor::new(notices.clone(), Box::new(source)));
@@ -576,7 +581,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_the_longest_time_makes_room() {
-        let s = setup(Limits { count: 3, bytes: 100 }, None);
+        let s = setup(CacheLimits { count: 3, bytes: 100 }, None);
         let get = |addr, len| s.cache.get(addr, len, 1).unwrap();
         for addr in [0x1000, 0x2000, 0x3000] {
             drop(get(addr, 10));
@@ -597,7 +602,7 @@ mod tests {
 
     #[test]
     fn regions_in_use_are_never_evicted_and_further_ones_not_kept() {
-        let s = setup(Limits { count: 2, bytes: usize::MAX }, None);
+        let s = setup(CacheLimits { count: 2, bytes: usize::MAX }, None);
         let held: Vec<_> = (1..5).map(|i| s.cache.get(i << 16, PAGE, 1).unwrap()).collect();
         assert_eq!((s.cache.stats().count, live(&s)), (2, 4));
         drop(held);
@@ -646,7 +651,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_without_a_monitor_or_with_a_count_of_zero() {
-        for (limits, monitor) in [(MANY, false), (Limits { count: 0, ..MANY }, true)] {
+        for (limits, monitor) in [(MANY, false), (CacheLimits { count: 0, ..MANY }, true)] {
             let s = setup(MANY, None);
             let monitor = monitor.then(|| s.cache.on.as_ref().unwrap().0.clone());
             let cache = Cache::new(Counting::default(), limits, monitor);

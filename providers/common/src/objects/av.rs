@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::addr::{self, Addr, AddrList};
 use crate::boundary::answer;
 use crate::cq::Context;
-use crate::eq::{Eq, Event, FidPtr};
+use crate::eq::{Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
 use crate::object::{Base, Object, Parent, fid_ops};
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// What hears of changes of a vector: its endpoints.
-pub trait Listener: Send + Sync {
+pub trait AvListener: Send + Sync {
     /// `addr` is now known by `index`.
     fn inserted(&self, index: fi_addr_t, addr: &Addr);
     /// `index`, which named `addr`, names nobody any more.
@@ -44,7 +44,7 @@ struct AvEntry {
 struct Table {
     entries: Slab<AvEntry>,
     index: HashMap<Addr, u32>,
-    listeners: Vec<Weak<dyn Listener>>,
+    listeners: Vec<Weak<dyn AvListener>>,
 }
 
 /// An address vector, as C and providers share it.
@@ -172,7 +172,7 @@ impl Av {
     }
 
     /// Adds a listener that hears of insertions and removals.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
+    pub fn listen(&self, listener: Weak<dyn AvListener>) {
         let mut table = self.table();
         table.listeners.retain(|known| known.strong_count() != 0);
         table.listeners.push(listener);
@@ -351,21 +351,23 @@ impl Av {
             }
             match (result, eq) {
                 (Ok(_), _) => inserted += 1,
-                (Err(error), Some(eq)) if !sync => eq.write(Event::Error(crate::eq::EventError {
-                    fid,
-                    context: Context(context),
-                    data: index as u64,
-                    error,
-                    prov_errno: error.code(),
-                    err_data: Vec::new(),
-                })),
+                (Err(error), Some(eq)) if !sync => {
+                    eq.write(EqEvent::Error(crate::eq::EventError {
+                        fid,
+                        context: Context(context),
+                        data: index as u64,
+                        error,
+                        prov_errno: error.code(),
+                        err_data: Vec::new(),
+                    }))
+                }
                 (Err(_), _) => {}
             }
         }
         match eq {
             None => Ok(inserted),
             Some(eq) => {
-                eq.write(Event::Done {
+                eq.write(EqEvent::Done {
                     event: abi::FI_AV_COMPLETE as u32,
                     fid,
                     context: Context(context),
@@ -696,9 +698,9 @@ mod tests {
 
     /// What an endpoint would know of one address.
     #[derive(Default)]
-    struct Heard(Mutex<(Option<fi_addr_t>, bool)>);
+    struct AddrHeard(Mutex<(Option<fi_addr_t>, bool)>);
 
-    impl Listener for Heard {
+    impl AvListener for AddrHeard {
         fn inserted(&self, index: fi_addr_t, _: &Addr) {
             let mut heard = self.0.lock().unwrap();
             heard.1 |= heard.0.replace(index).is_some();
@@ -713,8 +715,9 @@ mod tests {
 
     #[test]
     fn listeners_hear_of_an_address_in_the_order_in_which_it_comes_and_goes() {
-        let (av, heard) = (open(), Arc::new(Heard::default()));
-        let listener: Weak<dyn Listener> = Arc::downgrade(&(heard.clone() as Arc<dyn Listener>));
+        let (av, heard) = (open(), Arc::new(AddrHeard::default()));
+        let listener: Weak<dyn AvListener> =
+            Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>));
         av.listen(listener);
         let addr = ip("10.0.0.1:1");
         std::thread::scope(|scope| {
@@ -733,7 +736,7 @@ mod tests {
     /// An endpoint that looks an address up while it is told that it goes.
     struct LookingListener(Arc<Av>, Mutex<Option<Result<Addr>>>);
 
-    impl Listener for LookingListener {
+    impl AvListener for LookingListener {
         fn inserted(&self, _: fi_addr_t, _: &Addr) {}
         fn removed(&self, index: fi_addr_t, _: &Addr) {
             *self.1.lock().unwrap() = Some(self.0.get(index));
@@ -744,7 +747,7 @@ mod tests {
     fn an_address_that_is_being_taken_out_names_nobody() {
         let av = open();
         let looks = Arc::new(LookingListener(av.clone(), Mutex::default()));
-        av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn Listener>)));
+        av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn AvListener>)));
         let index = av.insert(ip("10.0.0.1:1")).unwrap();
         av.remove(index).unwrap();
         assert_eq!(*looks.1.lock().unwrap(), Some(Err(Error::INVAL)));

@@ -10,7 +10,7 @@ use crate::object::{Base, Object, fid_ops};
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -27,7 +27,7 @@ enum Counts {
 }
 
 /// What waits for counters of a domain.
-pub trait Watch: Send + Sync {
+pub trait CntrWatch: Send + Sync {
     /// A counter may have reached what is waited for. Any lock may be held.
     fn reached(&self, cntr: &Cntr);
     /// Does what follows, without any lock held.
@@ -47,7 +47,7 @@ pub struct Cntr {
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
     /// Where requests may wait for the counter: what the domain does later.
-    later: Option<Arc<dyn Watch>>,
+    later: Option<Arc<dyn CntrWatch>>,
     /// The smallest threshold that a request waits for.
     next: AtomicU64,
     base: Base,
@@ -101,9 +101,9 @@ impl Cntr {
             None if bytes => Counts::Bytes,
             None => Counts::Operations,
         };
-        let kind = Kind::from_attr(wait_obj)?;
+        let kind = WaitKind::from_attr(wait_obj)?;
         if owner.is_some() {
-            if kind != Kind::None {
+            if kind != WaitKind::None {
                 (domain.on_blocking)(kind)?;
             }
             return Ok(Arc::new(Self::new(domain, counts, &PEER_CNTR_OPS, std::ptr::null_mut())));
@@ -112,9 +112,9 @@ impl Cntr {
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         // fi_cntr_wait is for any counter but one opened with FI_WAIT_NONE; the
         // original lets it work there too, so the object exists always.
-        let usable = if kind == Kind::None { Kind::Fd } else { kind };
+        let usable = if kind == WaitKind::None { WaitKind::Fd } else { kind };
         let wait = Lazy::new(usable, wait_set.is_some())?;
-        if kind != Kind::None {
+        if kind != WaitKind::None {
             (domain.on_blocking)(kind)?;
         }
         let cntr = Self::new(domain, counts, &CNTR_OPS, context);
@@ -169,7 +169,7 @@ impl Cntr {
 
     /// Whether requests handed to `later` can wait for the counter: it belongs to
     /// the same domain, and is not counted elsewhere.
-    pub(crate) fn triggers<W: Watch>(&self, later: &Arc<W>) -> bool {
+    pub(crate) fn triggers<W: CntrWatch>(&self, later: &Arc<W>) -> bool {
         let own = !matches!(self.counts, Counts::Elsewhere(_));
         own && self
             .later
@@ -217,7 +217,7 @@ impl Cntr {
             later.reached(self);
         }
         self.changed.store(true, Ordering::SeqCst);
-        if self.wait.kind() != Kind::None {
+        if self.wait.kind() != WaitKind::None {
             // A thread that is about to sleep either sees the new count, or is seen and woken.
             fence(Ordering::SeqCst);
             self.wait.entry_written();

@@ -10,7 +10,7 @@ use crate::abi::{
     fi_ops_cq, fi_wait_obj, fid, fid_cq,
 };
 use crate::boundary::{CReturn, answer, answer_quickly, end_if_cancelled};
-use crate::cntr::Watch;
+use crate::cntr::CntrWatch;
 use crate::error::{Error, Result, strerror};
 use crate::fid::{Embeds, unbuilt};
 use crate::info::version;
@@ -20,7 +20,7 @@ use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
 use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
-use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
 use libc::ssize_t;
@@ -252,9 +252,9 @@ pub struct OnDomain {
     pub level: Level,
     /// Called if the application can block on the new object: the domain then starts its
     /// progress thread if it promised automatic progress.
-    pub on_blocking: Box<dyn Fn(Kind) -> Result + Send + Sync>,
+    pub on_blocking: Box<dyn Fn(WaitKind) -> Result + Send + Sync>,
     /// What the domain does when no lock is held, if anything may wait for a counter.
-    pub later: Option<Arc<dyn Watch>>,
+    pub later: Option<Arc<dyn CntrWatch>>,
 }
 
 impl std::fmt::Debug for OnDomain {
@@ -298,8 +298,8 @@ impl Cq {
             f if f == fi_cq_format::FI_CQ_FORMAT_TAGGED => Format::Tagged,
             _ => return Err(Error::INVAL),
         };
-        let kind = Kind::from_attr(wait_obj)?;
-        if kind != Kind::None {
+        let kind = WaitKind::from_attr(wait_obj)?;
+        if kind != WaitKind::None {
             (domain.on_blocking)(kind)?;
         }
         if let Some(owner) = owner {
@@ -431,7 +431,7 @@ impl Cq {
 
     #[inline(always)]
     fn written(&self) {
-        if self.wait.kind() != Kind::None {
+        if self.wait.kind() != WaitKind::None {
             self.wake();
         }
     }
@@ -768,10 +768,10 @@ impl Object<fid_cq> for Cq {
             }
             abi::FI_GETWAITOBJ => {
                 let kind = match self.wait.kind() {
-                    Kind::None => fi_wait_obj::FI_WAIT_NONE,
-                    Kind::Fd => fi_wait_obj::FI_WAIT_FD,
-                    Kind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
-                    Kind::Yield => fi_wait_obj::FI_WAIT_YIELD,
+                    WaitKind::None => fi_wait_obj::FI_WAIT_NONE,
+                    WaitKind::Fd => fi_wait_obj::FI_WAIT_FD,
+                    WaitKind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
+                    WaitKind::Yield => fi_wait_obj::FI_WAIT_YIELD,
                 };
                 if arg.is_null() {
                     return Err(Error::INVAL);
@@ -1045,9 +1045,9 @@ pub(crate) mod testing {
     use std::os::fd::RawFd;
 
     /// Nothing ever happens by itself.
-    struct Still;
+    struct IdleProgress;
 
-    impl Progress for Still {
+    impl Progress for IdleProgress {
         fn progress(&self) {}
         fn wait_fd(&self) -> RawFd {
             -1
@@ -1067,7 +1067,7 @@ pub(crate) mod testing {
     pub(crate) fn domain() -> OnDomain {
         OnDomain {
             parent: Parent::new(Arc::new(()), Arc::default()),
-            progress: Arc::new(Still),
+            progress: Arc::new(IdleProgress),
             api_version: crate::info::API_VERSION,
             level: Level::Shared,
             on_blocking: Box::new(|_| Ok(())),

@@ -14,7 +14,7 @@ use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::EqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::wait::{Blocking, Kind, Lazy, Wait, cancellable};
+use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ unsafe impl Sync for FidPtr {}
 
 /// One event.
 #[derive(Debug)]
-pub enum Event {
+pub enum EqEvent {
     /// FI_CONNREQ, FI_CONNECTED, FI_SHUTDOWN, with the peer's data.
     Cm {
         /// FI_CONNREQ, FI_CONNECTED or FI_SHUTDOWN.
@@ -66,7 +66,7 @@ pub enum Event {
     Error(EventError),
 }
 
-impl Event {
+impl EqEvent {
     /// The object that the event is about; none for what the application wrote.
     fn object(&mut self) -> Option<&mut FidPtr> {
         match self {
@@ -96,7 +96,7 @@ pub struct EventError {
 
 #[derive(Debug, Default)]
 struct EventQueue {
-    events: VecDeque<Event>,
+    events: VecDeque<EqEvent>,
     /// The extra data of the error read last, valid until the next read.
     error_data: Vec<u8>,
 }
@@ -155,7 +155,7 @@ impl Eq {
         } else {
             (None, context)
         };
-        let kind = Kind::from_attr(wait_obj)?;
+        let kind = WaitKind::from_attr(wait_obj)?;
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
         let eq = Arc::new(Self {
@@ -196,11 +196,11 @@ impl Eq {
 
     /// Whether an application can block on the queue.
     pub fn can_block(&self) -> bool {
-        self.wait.kind() != Kind::None
+        self.wait.kind() != WaitKind::None
     }
 
     /// Adds an event, and wakes who waits for it.
-    pub fn write(&self, event: Event) {
+    pub fn write(&self, event: EqEvent) {
         let event = match &self.owner {
             None => event,
             Some(owner) => match owner.write(event) {
@@ -232,7 +232,7 @@ impl Eq {
     /// Makes an object's events name another handle of it, because this one is being closed.
     pub(crate) fn rename(&self, fid: FidPtr, heir: FidPtr) {
         let mut queue = self.queue.lock();
-        let objects = queue.events.iter_mut().filter_map(Event::object);
+        let objects = queue.events.iter_mut().filter_map(EqEvent::object);
         objects.filter(|object| **object == fid).for_each(|object| *object = heir);
     }
 
@@ -292,17 +292,17 @@ impl Eq {
         let mut queue = self.queue.lock();
         let (number, size) = match queue.events.front() {
             None => return Err(Error::AGAIN),
-            Some(Event::Error(_)) => return Err(Error::AVAIL),
-            Some(Event::Cm { event, data, .. }) => {
+            Some(EqEvent::Error(_)) => return Err(Error::AVAIL),
+            Some(EqEvent::Cm { event, data, .. }) => {
                 (*event, size_of::<fi_eq_cm_entry>() + data.len())
             }
-            Some(Event::Done { event, .. }) => (*event, size_of::<fi_eq_entry>()),
-            Some(Event::Written { event, bytes }) => (*event, bytes.len()),
+            Some(EqEvent::Done { event, .. }) => (*event, size_of::<fi_eq_entry>()),
+            Some(EqEvent::Written { event, bytes }) => (*event, bytes.len()),
         };
         // CM data that does not fit is cut, as the interface has it: the entry
         // itself must fit.
         let least = match queue.events.front() {
-            Some(Event::Cm { .. }) => size_of::<fi_eq_cm_entry>(),
+            Some(EqEvent::Cm { .. }) => size_of::<fi_eq_cm_entry>(),
             _ => size,
         };
         if len < least {
@@ -315,7 +315,7 @@ impl Eq {
         unsafe {
             event.write(number);
             match queue.events.front_mut() {
-                Some(Event::Cm { fid, info, data, .. }) => {
+                Some(EqEvent::Cm { fid, info, data, .. }) => {
                     let entry = buf.cast::<fi_eq_cm_entry>();
                     (*entry).fid = fid.0;
                     // A peek must leave the info for the real read.
@@ -332,17 +332,17 @@ impl Eq {
                         (*entry).info = info.into_raw();
                     }
                 }
-                Some(Event::Done { fid, context, data, .. }) => {
+                Some(EqEvent::Done { fid, context, data, .. }) => {
                     buf.cast::<fi_eq_entry>().write(fi_eq_entry {
                         fid: fid.0,
                         context: context.0,
                         data: *data,
                     });
                 }
-                Some(Event::Written { bytes, .. }) => {
+                Some(EqEvent::Written { bytes, .. }) => {
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), size);
                 }
-                Some(Event::Error(_)) | None => {}
+                Some(EqEvent::Error(_)) | None => {}
             }
         }
         if !peek {
@@ -361,14 +361,14 @@ impl Eq {
             return Err(Error::INVAL);
         }
         let mut queue = self.queue.lock();
-        let Some(Event::Error(_)) = queue.events.front() else { return Err(Error::AGAIN) };
+        let Some(EqEvent::Error(_)) = queue.events.front() else { return Err(Error::AGAIN) };
         let peek = flags & abi::FI_PEEK != 0;
         let taken = if peek { None } else { queue.events.pop_front() };
         if taken.is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
         let queue = &mut *queue;
-        let Some(Event::Error(error)) = taken.as_ref().or(queue.events.front()) else {
+        let Some(EqEvent::Error(error)) = taken.as_ref().or(queue.events.front()) else {
             return Err(Error::AGAIN);
         };
         // SAFETY: `out` is the caller's; its err_data buffer, if any, has
@@ -506,7 +506,7 @@ unsafe extern "C" fn write(
             // SAFETY: the caller gives `len` readable bytes.
             unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) }.to_vec()
         };
-        eq.write(Event::Written { event, bytes });
+        eq.write(EqEvent::Written { event, bytes });
         Ok(len)
     })
 }

@@ -4,7 +4,7 @@ use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
     fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_mr,
 };
-use crate::atomic::{Kind, Operation};
+use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::answer;
 use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
@@ -34,7 +34,7 @@ pub struct Region {
 }
 
 #[derive(Default)]
-struct Keys {
+struct RegionKeys {
     regions: HashMap<u64, Region>,
     /// Counters of peers' writes, by the key of the region (fi_mr_bind).
     cntrs: HashMap<u64, Arc<Cntr>>,
@@ -47,7 +47,7 @@ struct Keys {
     secret: RandomState,
 }
 
-impl Keys {
+impl RegionKeys {
     /// Draws a key that no region has.
     fn draw(&mut self) -> u64 {
         loop {
@@ -60,7 +60,7 @@ impl Keys {
     }
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for RegionKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} regions, {} counted", self.regions.len(), self.cntrs.len())
     }
@@ -145,7 +145,7 @@ pub struct MrTable {
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
     lender: OnceLock<Weak<dyn Lender>>,
-    keys: Mutex<Keys>,
+    keys: Mutex<RegionKeys>,
 }
 
 impl MrTable {
@@ -178,7 +178,7 @@ impl MrTable {
         self.backing.as_ref().is_some_and(|backing| backing.hmem())
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, RegionKeys> {
         self.keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -288,7 +288,7 @@ impl MrTable {
 /// memory meanwhile is its own business, as with any remote access: bytes are
 /// only copied.
 #[derive(Debug)]
-pub struct Opened<'a>(MutexGuard<'a, Keys>);
+pub struct Opened<'a>(MutexGuard<'a, RegionKeys>);
 
 impl Opened<'_> {
     /// The address and length of a place. -FI_EINVAL for an unknown key, -FI_EACCES for a range
@@ -388,7 +388,7 @@ impl Opened<'_> {
         let (total, size) = (places.total()?, operation.size());
         let fits = |has: bool, len: usize| len == if has { total } else { 0 };
         if !fits(operation.has_source(), source.len())
-            || !fits(operation.kind() == Kind::Compare, compare.len())
+            || !fits(operation.kind() == AtomicKind::Compare, compare.len())
             || !fits(operation.fetches(), fetched.len())
             || places.as_slice().iter().any(|place| !place.len.is_multiple_of(size as u64))
         {

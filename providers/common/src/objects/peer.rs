@@ -12,7 +12,7 @@ use crate::abi::{
     fid_peer_av, fid_peer_cntr, fid_peer_cq,
 };
 use crate::cq::{Completion, CompletionError};
-use crate::eq::Event;
+use crate::eq::EqEvent;
 use crate::error::{Error, Result};
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
@@ -20,12 +20,12 @@ use std::ptr::NonNull;
 
 /// The layout that all `struct fi_peer_*_context` have in common.
 #[repr(C)]
-struct Context<T> {
+struct PeerContext<T> {
     size: usize,
     object: *mut T,
 }
 const _: () = {
-    let size = size_of::<Context<c_void>>();
+    let size = size_of::<PeerContext<c_void>>();
     assert!(size == size_of::<fi_peer_cq_context>() && size == size_of::<fi_peer_cntr_context>());
     assert!(size == size_of::<fi_peer_av_context>() && size == size_of::<fi_peer_eq_context>());
     assert!(size == size_of::<fi_peer_domain_context>());
@@ -39,8 +39,8 @@ unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
     // SAFETY: by this function's contract; the size comes first, and says
     // whether there is more.
     unsafe {
-        let context = context.cast::<Context<T>>();
-        if context.is_null() || (*context).size < size_of::<Context<T>>() {
+        let context = context.cast::<PeerContext<T>>();
+        if context.is_null() || (*context).size < size_of::<PeerContext<T>>() {
             return Err(Error::INVAL);
         }
         NonNull::new((*context).object).ok_or(Error::INVAL)
@@ -240,15 +240,15 @@ impl EqOwner {
 
     /// Hands an event over, or gives it back: failures cannot be written to a
     /// queue of somebody else's, and a queue may not take what can be.
-    pub(crate) fn write(&self, event: Event) -> std::result::Result<(), Event> {
+    pub(crate) fn write(&self, event: EqEvent) -> std::result::Result<(), EqEvent> {
         let done = match &event {
-            Event::Error(_) => return Err(event),
-            Event::Written { event, bytes } => self.write_bytes(*event, bytes),
-            Event::Done { event, fid, context, data } => {
+            EqEvent::Error(_) => return Err(event),
+            EqEvent::Written { event, bytes } => self.write_bytes(*event, bytes),
+            EqEvent::Done { event, fid, context, data } => {
                 let entry = fi_eq_entry { fid: fid.0, context: context.0, data: *data };
                 self.write_bytes(*event, as_bytes(&entry))
             }
-            Event::Cm { event, fid, info, data } => {
+            EqEvent::Cm { event, fid, info, data } => {
                 let info = info.as_ref().map_or(std::ptr::null_mut(), |i| i.as_ptr().cast_mut());
                 // The data starts behind the entry, of which it is no part in Rust.
                 let entry = fi_eq_cm_entry { fid: fid.0, info, data: [] };
@@ -257,7 +257,7 @@ impl EqOwner {
         };
         match (done, event) {
             (Err(_), event) => Err(event),
-            (Ok(()), Event::Cm { info: Some(info), .. }) => {
+            (Ok(()), EqEvent::Cm { info: Some(info), .. }) => {
                 // The reader of the event frees it.
                 info.into_raw();
                 Ok(())

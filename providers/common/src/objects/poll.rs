@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::progress::Progress;
-use crate::wait::{Blocking, Kind, Wait, cancellable};
+use crate::wait::{Blocking, Wait, WaitKind, cancellable};
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -144,8 +144,8 @@ impl WaitSet {
         if attr.is_some_and(|attr| attr.flags != 0) {
             return Err(Error::BADFLAGS);
         }
-        let kind = match Kind::from_attr(wait_obj)? {
-            Kind::None => return Err(Error::INVAL),
+        let kind = match WaitKind::from_attr(wait_obj)? {
+            WaitKind::None => return Err(Error::INVAL),
             _ if wait_obj == fi_wait_obj::FI_WAIT_SET => return Err(Error::INVAL),
             kind => kind,
         };

@@ -46,7 +46,7 @@ impl RecvContext {
 
 /// A message that was reported and is neither claimed nor discarded yet.
 #[derive(Debug)]
-struct Told {
+struct ReportedMessage {
     queue: usize,
     message: u32,
     context: RecvContext,
@@ -69,7 +69,7 @@ pub struct Buffering {
     /// The application has posted a tag.
     tags: bool,
     /// Reported messages, by the address of the context that the application has of each.
-    told: HashMap<usize, Told>,
+    told: HashMap<usize, ReportedMessage>,
     /// Messages that have met a tag and are to be reported once enough of them is here, with the
     /// context that the tag was posted with.
     due: HashMap<(usize, u32), Context>,
@@ -179,7 +179,8 @@ impl Buffering {
             None => RecvContext::new(ep, Context::NULL),
         };
         let address = context.address();
-        self.told.insert(address.0 as usize, Told { queue, message, context, _start: start });
+        self.told
+            .insert(address.0 as usize, ReportedMessage { queue, message, context, _start: start });
         address
     }
 

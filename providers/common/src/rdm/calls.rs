@@ -259,7 +259,7 @@ mod tests {
 
     /// One of two endpoints, as a provider would hold its connection to the other.
     #[derive(Clone, Copy, Debug)]
-    struct Side {
+    struct CallingSide {
         own: OwnCall,
         retry: CallRetry,
         wants: bool,
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Sent {
+    enum SentCall {
         Call,
         Accepted,
         Refused,
@@ -289,7 +289,7 @@ mod tests {
                 random as usize % below
             };
             let mut now = Instant::now();
-            let side = Side {
+            let side = CallingSide {
                 own: OwnCall::None,
                 retry: CallRetry::default(),
                 wants: false,
@@ -301,7 +301,7 @@ mod tests {
             let also = draw(2);
             sides[also].wants |= draw(4) > 0;
             // to whom, of which call, what
-            let mut net: Vec<(usize, usize, Sent)> = Vec::new();
+            let mut net: Vec<(usize, usize, SentCall)> = Vec::new();
             let mut calls = 0;
             for _ in 0..10_000 {
                 for (me, side) in sides.iter_mut().enumerate() {
@@ -310,7 +310,7 @@ mod tests {
                     if (first || again) && draw(3) > 0 {
                         calls += 1;
                         (side.own, side.by) = (OwnCall::Calling, calls);
-                        net.push((1 - me, calls, Sent::Call));
+                        net.push((1 - me, calls, SentCall::Call));
                     } else if again {
                         side.retry.call_at(now);
                     }
@@ -331,27 +331,27 @@ mod tests {
                 let order = [Ordering::Greater, Ordering::Less][to];
                 let side = &mut sides[to];
                 match sent {
-                    Sent::Call => match call(order).answer(side.own) {
+                    SentCall::Call => match call(order).answer(side.own) {
                         CallAnswer::Accept | CallAnswer::Replace => {
                             (side.own, side.by) = (OwnCall::Made, of);
                             side.retry.made();
-                            net.push((1 - to, of, Sent::Accepted));
+                            net.push((1 - to, of, SentCall::Accepted));
                         }
-                        CallAnswer::Refuse => net.push((1 - to, of, Sent::Refused)),
+                        CallAnswer::Refuse => net.push((1 - to, of, SentCall::Refused)),
                         other => panic!("{other:?} in seed {seed}"),
                     },
                     // A call that the peer's replaced has no connection that could hear.
-                    Sent::Accepted if side.own == OwnCall::Calling && side.by == of => {
+                    SentCall::Accepted if side.own == OwnCall::Calling && side.by == of => {
                         side.own = OwnCall::Made;
                         side.retry.made();
                     }
-                    Sent::Refused if side.own == OwnCall::Calling && side.by == of => {
+                    SentCall::Refused if side.own == OwnCall::Calling && side.by == of => {
                         match side.retry.refused(now, &rule) {
                             Some(_) => side.own = OwnCall::Refused,
                             None => side.given_up = true,
                         }
                     }
-                    Sent::Accepted | Sent::Refused => {}
+                    SentCall::Accepted | SentCall::Refused => {}
                 }
             }
             let [one, other] = sides;

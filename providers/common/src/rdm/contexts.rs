@@ -4,7 +4,7 @@
 //! The transmit and the receive context of one index are one endpoint of a provider's engine, so
 //! that their operations take the same code as those of any endpoint.
 use crate::attr::ContextAttr;
-use crate::av::Listener;
+use crate::av::AvListener;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -81,7 +81,7 @@ pub struct Group {
     /// Bit sets of the transmit and of the receive contexts that are open.
     open: Mutex<[u64; 2]>,
     /// Listeners that hear of changes of the address vector.
-    names: Mutex<Vec<Arc<dyn Listener>>>,
+    names: Mutex<Vec<Arc<dyn AvListener>>>,
 }
 
 impl std::fmt::Debug for Group {
@@ -92,7 +92,7 @@ impl std::fmt::Debug for Group {
 
 /// Whether an endpoint of the application is scalable, a context of such a one, or neither.
 #[derive(Debug)]
-pub enum Part {
+pub enum ContextPart {
     /// An endpoint that is not scalable.
     Whole,
     /// The scalable endpoint itself.
@@ -153,7 +153,7 @@ impl Group {
     }
 
     /// Keeps a listener of the address vector for as long as the endpoint is open.
-    pub fn keep(&self, name: Arc<dyn Listener>) {
+    pub fn keep(&self, name: Arc<dyn AvListener>) {
         self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(name);
     }
 }

@@ -4,8 +4,8 @@
 //! An engine implements [`RdmEngine`], by which it numbers its endpoints and does what calls ask
 //! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
 //! transfer is one direct call.
-use super::contexts::{ContextPlace, Group, Half, Part};
-use super::inbox::{Body, Inbox};
+use super::contexts::{ContextPart, ContextPlace, Group, Half};
+use super::inbox::{Inbox, UnexpectedBody};
 use super::peers::{HearsNames, NameListener, PeerTable};
 use super::receives::PostsReceives;
 use crate::abi::{
@@ -84,7 +84,7 @@ impl RdmAttr {
 
     /// Half of the endpoint with this inbox and these peers is opened as a context. An injected
     /// message has at most `most_inject` bytes, whatever the application asks for.
-    pub fn become_context<B: Body, P>(
+    pub fn become_context<B: UnexpectedBody, P>(
         &mut self,
         attr: &ContextAttr,
         most_inject: usize,
@@ -226,14 +226,14 @@ pub struct RdmEndpoint<E: RdmEngine> {
     /// Hears of changes of the address vector.
     names: OnceLock<Arc<NameListener<E>>>,
     /// Whether this is an endpoint, a scalable one, or a context of one.
-    part: Part,
+    part: ContextPart,
 }
 
 impl<E: RdmEngine> RdmEndpoint<E> {
     /// Opens an endpoint.
     pub fn new(engine: Arc<E>, identity: E::Identity, aside: E::Aside) -> Self {
         let id = engine.add(identity);
-        Self::part(engine, id, aside, false, Part::Whole)
+        Self::part(engine, id, aside, false, ContextPart::Whole)
     }
 
     /// Opens a shared receive context.
@@ -241,7 +241,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         Self { is_srx: true, ..Self::new(engine, identity, aside) }
     }
 
-    fn part(engine: Arc<E>, id: u32, aside: E::Aside, is_srx: bool, part: Part) -> Self {
+    fn part(engine: Arc<E>, id: u32, aside: E::Aside, is_srx: bool, part: ContextPart) -> Self {
         Self { engine, id, aside, is_srx, names: OnceLock::new(), part }
     }
 
@@ -289,7 +289,13 @@ impl<E: RdmEngine> RdmEndpoint<E> {
             ids
         })?;
         let id = group.ids()[0];
-        Ok(Self::part(engine, id, E::Aside::default(), false, Part::Scalable(Arc::new(group))))
+        Ok(Self::part(
+            engine,
+            id,
+            E::Aside::default(),
+            false,
+            ContextPart::Scalable(Arc::new(group)),
+        ))
     }
 }
 
@@ -313,19 +319,22 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
     fn opened(&self, fid: FidPtr) {
         // The two contexts of an index are one to the engine, which names the
         // one that receives.
-        if !matches!(self.part, Part::Scalable(_) | Part::Context(_, Half::Transmit, _)) {
+        if !matches!(
+            self.part,
+            ContextPart::Scalable(_) | ContextPart::Context(_, Half::Transmit, _)
+        ) {
             self.engine.set_fid(self.id, fid);
         }
     }
 
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
         match &self.part {
-            Part::Scalable(group) => return self.enable_contexts(group, bindings),
-            Part::Context(_, half, _) => {
+            ContextPart::Scalable(group) => return self.enable_contexts(group, bindings),
+            ContextPart::Context(_, half, _) => {
                 self.bind_half(*half, bindings);
                 return Ok(());
             }
-            Part::Whole => {}
+            ContextPart::Whole => {}
         }
         if srx.is_some_and(|srx| self.is_srx || !Arc::ptr_eq(&self.engine, &srx.engine)) {
             return Err(Error::INVAL);
@@ -340,25 +349,25 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 
     fn bound_late(&self, bindings: &Bindings) -> Result {
         match &self.part {
-            Part::Whole => self.engine.bound_late(self.id, bindings),
-            Part::Context(_, half, _) => {
+            ContextPart::Whole => self.engine.bound_late(self.id, bindings),
+            ContextPart::Context(_, half, _) => {
                 self.bind_half(*half, bindings);
                 Ok(())
             }
-            Part::Scalable(_) => Err(Error::OPBADSTATE),
+            ContextPart::Scalable(_) => Err(Error::OPBADSTATE),
         }
     }
 
     fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
-        let Part::Scalable(group) = &self.part else { return Err(Error::INVAL) };
+        let ContextPart::Scalable(group) = &self.part else { return Err(Error::INVAL) };
         let (id, half) = group.take(index, attr)?;
         self.engine.become_context(id, attr);
-        let part = Part::Context(group.clone(), half, index);
+        let part = ContextPart::Context(group.clone(), half, index);
         Ok(Self::part(self.engine.clone(), id, E::Aside::default(), false, part))
     }
 
     fn cancel(&self, context: Context, aside: bool) -> Result {
-        if !matches!(self.part, Part::Context(_, Half::Transmit, _)) {
+        if !matches!(self.part, ContextPart::Context(_, Half::Transmit, _)) {
             // A transmit context has no receives: those of the engine's endpoint are the receive
             // context's.
             self.engine.state().inbox(self.id).cancel(context, aside);
@@ -404,9 +413,11 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             return;
         }
         match &self.part {
-            Part::Whole => self.engine.close(self.id),
-            Part::Scalable(group) => group.ids().iter().for_each(|id| self.engine.close(*id)),
-            Part::Context(group, half, index) => {
+            ContextPart::Whole => self.engine.close(self.id),
+            ContextPart::Scalable(group) => {
+                group.ids().iter().for_each(|id| self.engine.close(*id))
+            }
+            ContextPart::Context(group, half, index) => {
                 group.give_back(*half, *index, |id| self.engine.close_half(id, *half));
             }
         }
@@ -519,7 +530,7 @@ mod tests {
     #[derive(Debug)]
     struct Nothing;
 
-    impl Body for Nothing {
+    impl UnexpectedBody for Nothing {
         fn bytes(&self) -> Option<&[u8]> {
             None
         }

@@ -63,7 +63,7 @@ impl About {
 }
 
 /// How a message waits for a receive.
-pub trait Body {
+pub trait UnexpectedBody {
     /// The bytes of the message, if all of them are here.
     fn bytes(&self) -> Option<&[u8]>;
     /// Bytes of memory that the waiting message, of `len` bytes, takes.
@@ -75,7 +75,7 @@ pub trait Body {
 
 /// A message that came before a receive for it.
 #[derive(Debug)]
-pub struct Message<B> {
+pub struct UnexpectedMessage<B> {
     /// The message's description for completions.
     pub about: About,
     /// The form in which the message waits.
@@ -89,7 +89,7 @@ pub struct Message<B> {
     next: u32,
 }
 
-impl<B: Body> Message<B> {
+impl<B: UnexpectedBody> UnexpectedMessage<B> {
     /// Bytes of memory that a kept message costs beside its own: its place in tables that grow by
     /// doubling, and what the allocator adds.
     const COST: usize = Unexpected::<Self>::COST + 32;
@@ -173,7 +173,7 @@ const COLLECTIVE: usize = 2;
 
 /// What an inbox knows of a peer.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownPeer {
     /// The peer's fi_addr_t by which receives choose it, and the one that completions report.
     name: fi_addr_t,
     id: fi_addr_t,
@@ -184,7 +184,7 @@ struct Known {
     bytes: usize,
 }
 
-impl Known {
+impl KnownPeer {
     const STRANGER: Self = Self {
         name: FI_ADDR_NOTAVAIL,
         id: FI_ADDR_NOTAVAIL,
@@ -198,7 +198,7 @@ impl Known {
 #[derive(Debug)]
 pub struct Queues<B> {
     posted: [Posted<Recv>; QUEUES],
-    unexpected: [Unexpected<Message<B>>; QUEUES],
+    unexpected: [Unexpected<UnexpectedMessage<B>>; QUEUES],
     /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
     claimed: HashMap<usize, u32>,
     multi: MultiBufs,
@@ -275,14 +275,14 @@ pub struct Inbox<B> {
     /// The inbox is a shared receive context's own, and not an endpoint's that uses one.
     hosts: bool,
     /// What is known of peers, by their numbers.
-    peers: Vec<Known>,
+    peers: Vec<KnownPeer>,
     /// What is known of the one peer of a connected endpoint, which has no number.
-    only: Known,
+    only: KnownPeer,
     /// The addresses of peers, with FI_SOURCE_ERR.
     addrs: Option<Box<SourceAddrs>>,
 }
 
-impl<B: Body> Inbox<B> {
+impl<B: UnexpectedBody> Inbox<B> {
     /// The inbox of an endpoint that is not enabled yet. `directed`: a receive's source takes part
     /// in matching (FI_DIRECTED_RECV); `source_err`: strangers' messages are reported as errors
     /// (FI_SOURCE_ERR); `min_multi_recv`: FI_OPT_MIN_MULTI_RECV, in bytes.
@@ -300,7 +300,7 @@ impl<B: Body> Inbox<B> {
             left: None,
             hosts: false,
             peers: Vec::new(),
-            only: Known::STRANGER,
+            only: KnownPeer::STRANGER,
             addrs: source_err.then(Box::default),
         }
     }
@@ -441,19 +441,19 @@ impl<B: Body> Inbox<B> {
         tag & OWN_TAG != 0 && self.collective
     }
 
-    fn known_mut(&mut self, peer: u32) -> &mut Known {
+    fn known_mut(&mut self, peer: u32) -> &mut KnownPeer {
         if peer == NONE {
             return &mut self.only;
         }
         let index = peer as usize;
         if self.peers.len() <= index {
-            self.peers.resize(index + 1, Known::STRANGER);
+            self.peers.resize(index + 1, KnownPeer::STRANGER);
         }
         &mut self.peers[index]
     }
 
     #[inline(always)]
-    fn known(&self, peer: u32) -> &Known {
+    fn known(&self, peer: u32) -> &KnownPeer {
         // A peer of which nothing was said is as unknown as the one of a connected endpoint.
         self.peers.get(peer as usize).unwrap_or(&self.only)
     }
@@ -463,7 +463,7 @@ impl<B: Body> Inbox<B> {
     pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
         let was_stranger = self.is_stranger(peer);
         let known = self.known_mut(peer);
-        let before = std::mem::replace(known, Known { name, id, ..*known });
+        let before = std::mem::replace(known, KnownPeer { name, id, ..*known });
         if before.name == name || before.kept == 0 {
             return;
         }
@@ -594,7 +594,7 @@ impl<B: Body> Inbox<B> {
         if !self.ledger.has_room() || self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
             return false;
         }
-        let Known { name, id, .. } = *self.known(peer);
+        let KnownPeer { name, id, .. } = *self.known(peer);
         let ledger = &self.ledger;
         match &mut self.queues {
             QueuesAt::Own(queues) => queues.fill_first(ledger, name, id, tagged, tag, bytes),
@@ -641,7 +641,7 @@ impl<B: Body> Inbox<B> {
     /// Whether a message that no receive waits for is dropped instead of kept: a message of the
     /// library's own whose sender is not in the address vector.
     pub fn drops(&self, about: &About) -> bool {
-        let Known { name, kept, .. } = *self.known(about.peer);
+        let KnownPeer { name, kept, .. } = *self.known(about.peer);
         about.collective && name == FI_ADDR_NOTAVAIL && is_strangers(about.tag, about.len, kept)
     }
 
@@ -658,7 +658,7 @@ impl<B: Body> Inbox<B> {
     /// Whether this message may be kept where `most` bytes of messages may be. A stranger gets
     /// little room.
     pub fn may_keep(&self, about: &About, most: usize) -> bool {
-        let cost = about.len.saturating_add(Message::<B>::COST);
+        let cost = about.len.saturating_add(UnexpectedMessage::<B>::COST);
         let sum = self.known(about.peer).bytes.saturating_add(cost);
         let stranger = self.is_stranger(about.peer);
         self.look(0, |queues| {
@@ -673,7 +673,7 @@ impl<B: Body> Inbox<B> {
                 return sum <= free.saturating_mul(GREED);
             }
             let free = (most / ALL_STRANGERS).saturating_sub(queues.of_strangers);
-            cost <= free && sum <= free.min(most / ONE_STRANGER).max(Message::<B>::COST)
+            cost <= free && sum <= free.min(most / ONE_STRANGER).max(UnexpectedMessage::<B>::COST)
         })
     }
 
@@ -701,7 +701,7 @@ impl<B: Body> Inbox<B> {
             }
             let collects = queues.longest > 0 && queues.has_room(len, most);
             if collects {
-                queues.bytes += Message::<B>::COST + len;
+                queues.bytes += UnexpectedMessage::<B>::COST + len;
             }
             Ok(collects)
         })
@@ -709,7 +709,7 @@ impl<B: Body> Inbox<B> {
 
     /// Gives back the room of a collected message of `len` bytes, which is complete or lost.
     pub fn collected(&mut self, len: usize) {
-        self.with(0, |queues| queues.bytes -= Message::<B>::COST + len);
+        self.with(0, |queues| queues.bytes -= UnexpectedMessage::<B>::COST + len);
     }
 
     /// A stranger has no connection any more. Its messages stay for a while: it may have ended
@@ -784,9 +784,9 @@ impl<B: Body> Inbox<B> {
     /// Keeps a message for a receive that is still to come; returns its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         let queue = about.queue();
-        let Known { name: source, last, .. } = *self.known(about.peer);
+        let KnownPeer { name: source, last, .. } = *self.known(about.peer);
         let (owner, prev) = (self.owner, last[queue]);
-        let message = Message { about, body, owner, source, prev, next: NONE };
+        let message = UnexpectedMessage { about, body, owner, source, prev, next: NONE };
         let cost = message.cost();
         let id = self.with(queue, |queues| {
             let unexpected = &mut queues.unexpected[queue];
@@ -824,7 +824,7 @@ impl<B: Body> Inbox<B> {
     }
 
     /// Removes a waiting message that came to this endpoint.
-    pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<Message<B>> {
+    pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<UnexpectedMessage<B>> {
         let message = self.with(queue, |queues| {
             let unexpected = &mut queues.unexpected[queue];
             let message = unexpected.remove(message)?;
@@ -949,7 +949,7 @@ impl<B: Body> Inbox<B> {
         posted: Option<Context>,
     ) {
         let Some(about) = self.kept_about(queue, message) else { return };
-        let here = self.kept_body(queue, message).and_then(Body::bytes);
+        let here = self.kept_body(queue, message).and_then(UnexpectedBody::bytes);
         let (at, more) = match (&start, here) {
             (Some(start), _) => (start.as_ptr(), FI_MORE),
             (None, Some(bytes)) => (bytes.as_ptr(), 0),
@@ -1197,15 +1197,15 @@ impl<B: Body> Inbox<B> {
 }
 
 impl Seen {
-    fn of<B>(kept: &Message<B>, context: Context, flags: u64, counts: bool) -> Self {
+    fn of<B>(kept: &UnexpectedMessage<B>, context: Context, flags: u64, counts: bool) -> Self {
         Self { owner: kept.owner, about: kept.about, context, buf: 0, flags, counts }
     }
 }
 
-impl<B: Body> Queues<B> {
+impl<B: UnexpectedBody> Queues<B> {
     /// Whether there is room for a message of `len` bytes, whoever sends it.
     fn has_room(&self, len: usize, most: usize) -> bool {
-        most.saturating_sub(self.bytes) >= len.saturating_add(Message::<B>::COST)
+        most.saturating_sub(self.bytes) >= len.saturating_add(UnexpectedMessage::<B>::COST)
     }
 
     /// Posts a receive, which comes back if messages wait.
@@ -1306,7 +1306,7 @@ mod tests {
     #[derive(Debug)]
     struct Waits(Option<Box<[u8]>>, usize);
 
-    impl Body for Waits {
+    impl UnexpectedBody for Waits {
         fn bytes(&self) -> Option<&[u8]> {
             self.0.as_deref()
         }
@@ -1317,7 +1317,7 @@ mod tests {
     }
 
     const MOST: usize = 256 << 20;
-    const COST: usize = Message::<Waits>::COST;
+    const COST: usize = UnexpectedMessage::<Waits>::COST;
 
     fn message(peer: u32, tag: u64, len: usize) -> About {
         let tagged = true;
@@ -1333,9 +1333,9 @@ mod tests {
     }
 
     /// The memory that receives of a test are posted with.
-    struct Memory(Box<[u8; 64]>);
+    struct RecvMemory(Box<[u8; 64]>);
 
-    impl Memory {
+    impl RecvMemory {
         fn new() -> Self {
             Self(Box::new([0; 64]))
         }
@@ -1432,7 +1432,7 @@ mod tests {
         for len in [1, 2, 3] {
             bound.keep(message(len as u32 % 2, 5, len));
         }
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         bound.post(RecvOp { src: 10, ..receive(memory.part(8), 1, 5, 0) }, true).unwrap();
         bound.post(receive(memory.part(1), 2, 5, 0), true).unwrap();
         assert_eq!(bound.reported(), [(1, Ok(1)), (2, Err(Error::TRUNC))]);
@@ -1443,7 +1443,7 @@ mod tests {
     fn the_short_ways_do_what_the_long_ones_do() {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         assert!(!bound.inbox.receive_plain(1, Some(5), &[1]));
         for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
             let op = receive(memory.part(2), number, tag, 0);
@@ -1471,7 +1471,7 @@ mod tests {
         let mut bound = Bound::new();
         bound.keep(untagged(0, 10));
         bound.keep(untagged(0, 20));
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
         assert_eq!(memory.0[29..31], [7, 0]);
         // Two messages at a time, of which the second is here first and uses the buffer up.
@@ -1491,7 +1491,7 @@ mod tests {
     #[test]
     fn a_cancelled_multi_receive_buffer_waits_for_the_part_that_is_being_filled() {
         let mut bound = Bound::new();
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
         let about = untagged(0, 10);
         let part = bound.inbox.take_posted(&about).unwrap();
@@ -1507,7 +1507,7 @@ mod tests {
     #[test]
     fn a_message_can_be_looked_at_claimed_and_discarded() {
         let mut bound = Bound::new();
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         bound.post(nowhere(1, 5, FI_PEEK), true).unwrap();
         bound.keep(message(0, 5, 4));
         bound.keep(message(0, 5, 6));
@@ -1571,7 +1571,7 @@ mod tests {
         bound.inbox.set_name(1, 10, 11);
         bound.inbox.set_name(0, 20, 20);
         assert_eq!((bound.inbox.name_of(1), bound.inbox.id_of(1)), (10, 11));
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         let of = |src, number| RecvOp { src, ..receive(memory.part(8), number, 5, 0) };
         bound.inbox.forget(0);
         bound.post(of(20, 1), true).unwrap();
@@ -1588,7 +1588,7 @@ mod tests {
         let mut bound = Bound::new();
         bound.keep(untagged(0, 4));
         bound.inbox.end();
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
         bound.post(nowhere(2, 5, 0), true).unwrap();
         let cancelled = Err(Error::CANCELED);
@@ -1748,7 +1748,7 @@ mod tests {
     fn a_message_is_collected_only_while_receives_are_few_and_as_long_as_one_was() {
         let mut inbox = named();
         assert_eq!(inbox.collects(10, MOST), Ok(false), "no receive was there yet");
-        let memory = Memory::new();
+        let memory = RecvMemory::new();
         let post = |inbox: &mut Inbox<Waits>| {
             assert!(inbox.post_plain(receive(memory.part(64), 1, 0, 0), false).is_none());
         };

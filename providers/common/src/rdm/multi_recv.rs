@@ -2,7 +2,7 @@
 use crate::abi::{FI_CLAIM, FI_MULTI_RECV};
 use crate::buf::RecvBuf;
 use crate::cq::Context;
-use crate::matching::{Posted, Taken};
+use crate::matching::{Posted, TakenRecv};
 use crate::reserved::ASIDE;
 use crate::slab::{NONE, Slab};
 
@@ -53,7 +53,7 @@ impl MultiBufs {
     pub fn part_of(
         &mut self,
         posted: &mut Posted<Recv>,
-        mut taken: Taken<Recv>,
+        mut taken: TakenRecv<Recv>,
         len: usize,
         min: usize,
     ) -> Recv {

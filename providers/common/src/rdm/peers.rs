@@ -3,11 +3,11 @@
 //!
 //! A [`PeerTable`] is generic over what a provider keeps of each peer beside that. Whoever has to
 //! know of peers' names, which is the endpoint's inbox, hears of each change ([`HearsPeers`]).
-use super::inbox::{Body, Inbox};
+use super::inbox::{Inbox, UnexpectedBody};
 use super::names::{Dest, Names};
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
-use crate::av::{Av, Listener};
+use crate::av::{Av, AvListener};
 use crate::error::{Error, Result};
 use crate::slab::{NONE, Slab};
 use std::ops::{Index, IndexMut};
@@ -42,7 +42,7 @@ impl<E: HearsNames> NameListener<E> {
     }
 }
 
-impl<E: HearsNames> Listener for NameListener<E> {
+impl<E: HearsNames> AvListener for NameListener<E> {
     fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.name_inserted(self.ep, index, addr);
@@ -75,7 +75,7 @@ pub trait HearsPeers {
     fn forgotten(&mut self, peer: u32);
 }
 
-impl<B: Body> HearsPeers for Inbox<B> {
+impl<B: UnexpectedBody> HearsPeers for Inbox<B> {
     fn added(&mut self, peer: u32, addr: &Addr) {
         self.set_addr(peer, || addr.to_bytes());
     }
@@ -373,22 +373,22 @@ mod tests {
 
     /// What waits for a peer, and what was heard of it.
     #[derive(Default)]
-    struct Parked(usize);
+    struct TestQueue(usize);
 
-    impl PeerExtra for Parked {
+    impl PeerExtra for TestQueue {
         fn is_idle(&self) -> bool {
             self.0 == 0
         }
     }
 
     #[derive(Default)]
-    struct Heard {
+    struct NewsHeard {
         news: Vec<(u32, Option<(fi_addr_t, fi_addr_t)>)>,
         kept: HashSet<u32>,
         forgotten: Vec<u32>,
     }
 
-    impl HearsPeers for Heard {
+    impl HearsPeers for NewsHeard {
         fn added(&mut self, peer: u32, _addr: &Addr) {
             self.news.push((peer, None));
         }
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_stranger_that_gets_a_name_has_it_everywhere_until_it_is_taken() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
         let peer = table.peer_at(None, addr(7), &mut heard);
         assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);
         assert_eq!(heard.news, [(peer, None)]);
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_forgotten_when_nothing_refers_to_it() {
-        let (mut table, mut heard) = (PeerTable::<Parked>::default(), Heard::default());
+        let (mut table, mut heard) = (PeerTable::<TestQueue>::default(), NewsHeard::default());
         let peer = table.peer_at(None, addr(7), &mut heard);
         table.name_inserted(None, 3, &addr(7), &mut heard);
         table.attach(peer);
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn another_connection_of_a_peer_stays_the_one_to_send_on() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
         let peer = table.peer_at(None, addr(7), &mut heard);
         table.attach(peer);
         table.attach(peer);
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn contexts_of_a_peer_are_peers_of_their_own_with_its_name() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), Heard::default());
+        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
         let first = table.context_at(None, addr(7), 0, &mut heard);
         table.name_inserted(None, 3, &addr(7), &mut heard);
         let other = table.context_at(None, addr(7), 2, &mut heard);

@@ -3,7 +3,7 @@
 //!
 //! A message that waited and the receive it meets are the business of the endpoint to which the
 //! message came, which may be another one where endpoints share their receives.
-use super::inbox::{Body, Found, Inbox, Meeting};
+use super::inbox::{Found, Inbox, Meeting, UnexpectedBody};
 use crate::abi::FI_PEEK;
 use crate::api::RecvOp;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::reserved::ONLY_TAG;
 /// What an engine's lock guards, as far as receives are posted to its endpoints.
 pub trait PostsReceives {
     /// The form in which a message waits for a receive.
-    type Kept: Body;
+    type Kept: UnexpectedBody;
 
     /// The inbox of an endpoint that is open.
     fn inbox(&mut self, ep: u32) -> &mut Inbox<Self::Kept>;

@@ -8,7 +8,7 @@ use core::fmt;
 use ofi_hook::abi::*;
 use ofi_hook::error::{Result, strerror};
 use ofi_hook::log::{level, subsys};
-use ofi_hook::{Args, Attr, Completion, Hook, HookCall, HookLog, HookOp, text};
+use ofi_hook::{Args, Hook, HookCall, HookCompletion, HookLog, HookOp, OpenAttr, text};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -104,7 +104,7 @@ impl Debug {
         );
     }
 
-    fn completion(&self, call: &HookCall, it: &Completion) {
+    fn completion(&self, call: &HookCall, it: &HookCompletion) {
         if self.log.enabled(level::TRACE, subsys::CQ) {
             let line = |text: fmt::Arguments<'_>| {
                 self.log.trace(subsys::CQ, "hook_debug_cq_entry_log", text)
@@ -145,12 +145,12 @@ impl Debug {
 
     /// # Safety
     /// `call` has just opened `object`, with these attributes.
-    unsafe fn opened(&self, call: &HookCall, object: *const fid, attr: Attr) {
+    unsafe fn opened(&self, call: &HookCall, object: *const fid, attr: OpenAttr) {
         use fi_type::*;
         // SAFETY: by this function's contract attributes are of their types or null.
         unsafe {
             match attr {
-                Attr::Cq(attr) => {
+                OpenAttr::Cq(attr) => {
                     // Flags and the like as fi_tostr writes them, a line for each.
                     for line in text::dump(attr.cast(), FI_TYPE_CQ_ATTR).lines() {
                         let line = line.replacen("    ", "\t", 1);
@@ -160,11 +160,11 @@ impl Debug {
                     let func = "hook_debug_cq_open";
                     self.log.trace(subsys::CQ, func, format_args!("cq opened, fid: {object:p}"));
                 }
-                Attr::Cntr(_) => {
+                OpenAttr::Cntr(_) => {
                     let func = "hook_debug_cntr_init";
                     self.log.trace(subsys::CNTR, func, format_args!("fi_cntr_open: {object:p}"));
                 }
-                Attr::Info(info)
+                OpenAttr::Info(info)
                     if matches!(
                         call.op,
                         HookOp::Endpoint | HookOp::Endpoint2 | HookOp::ScalableEp

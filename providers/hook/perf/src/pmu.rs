@@ -79,7 +79,7 @@ fn clock() -> u64 {
 /// `struct perf_event_attr` as it was at first.
 #[repr(C)]
 #[derive(Default)]
-struct Attr {
+struct PerfEventAttr {
     kind: u32,
     size: u32,
     config: u64,
@@ -123,12 +123,12 @@ struct Counter {
 
 impl Counter {
     fn open(event: PmuEvent) -> Result<Self> {
-        let attr = Attr {
+        let attr = PerfEventAttr {
             kind: HARDWARE,
-            size: size_of::<Attr>() as u32,
+            size: size_of::<PerfEventAttr>() as u32,
             config: event as u64,
             flags: EXCLUDE_KERNEL,
-            ..Attr::default()
+            ..PerfEventAttr::default()
         };
         let (this_thread, any_cpu, no_group, no_flags): (c_int, c_int, c_int, usize) =
             (0, -1, -1, 0);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_layout_of_the_system() {
-        assert_eq!(size_of::<Attr>(), 64);
+        assert_eq!(size_of::<PerfEventAttr>(), 64);
         assert_eq!(core::mem::offset_of!(PmuPage, offset), 16);
         assert_eq!(core::mem::offset_of!(PmuPage, width), 48);
     }

@@ -7,7 +7,8 @@ use ofi_hook::error::{Result, strerror};
 use ofi_hook::log::{level, subsys};
 use ofi_hook::text::{self, Pointer};
 use ofi_hook::{
-    Args, Attr, Completion, Hook, HookCall, HookLog, HookOp, OpenArgs, RegionArgs, TransferArgs,
+    Args, Hook, HookCall, HookCompletion, HookLog, HookOp, OpenArgs, OpenAttr, RegionArgs,
+    TransferArgs,
 };
 
 struct Trace(HookLog);
@@ -111,7 +112,7 @@ unsafe fn transfer(op: HookOp, it: &TransferArgs) -> String {
 }
 
 /// A completion, as far as its format goes: of what was sent there is no more than flags.
-fn completion(it: Completion) -> String {
+fn completion(it: HookCompletion) -> String {
     let mut line = format!("ctx {}", Pointer(it.context));
     let Some(flags) = it.flags else { return line };
     line += &format!(" flags {flags:#x}");
@@ -177,18 +178,18 @@ unsafe fn opened(call: &HookCall, it: &OpenArgs) -> Vec<String> {
     unsafe {
         let object = pointer(it.object());
         match it.attr {
-            Attr::Cq(attr) => vec![format!(
+            OpenAttr::Cq(attr) => vec![format!(
                 "cq {object} domain {parent} context {context}\n{}",
                 dump(attr, FI_TYPE_CQ_ATTR)
             )],
-            Attr::Cntr(attr) => vec![format!(
+            OpenAttr::Cntr(attr) => vec![format!(
                 "cntr {object}, domain {parent} context {context} \n{}",
                 dump(attr, FI_TYPE_CNTR_ATTR)
             )],
-            Attr::Av(attr) => {
+            OpenAttr::Av(attr) => {
                 vec![format!("av {object}, context {context}\n{}", dump(attr, FI_TYPE_AV_ATTR))]
             }
-            Attr::Info(info) => {
+            OpenAttr::Info(info) => {
                 let name = if call.op == HookOp::ScalableEp { "sep" } else { "ep" };
                 let mut lines = vec![format!("{name} {object} context {context}")];
                 if let Some(info) = info.as_ref() {
@@ -199,7 +200,7 @@ unsafe fn opened(call: &HookCall, it: &OpenArgs) -> Vec<String> {
                 }
                 lines
             }
-            Attr::None => Vec::new(),
+            OpenAttr::None => Vec::new(),
         }
     }
 }
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn of_what_was_sent_a_completion_tells_no_length() {
-        let all = Completion {
+        let all = HookCompletion {
             context: 0x1000,
             flags: Some(FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA),
             len: Some(64),
@@ -254,12 +255,12 @@ mod tests {
             tag: Some(0x77),
         };
         assert_eq!(completion(all), "ctx 0x1000 flags 0x20408 len 64 buf 0x2000, data 5 tag 0x77");
-        let sent = Completion { flags: Some(FI_SEND | FI_TAGGED), ..all };
+        let sent = HookCompletion { flags: Some(FI_SEND | FI_TAGGED), ..all };
         assert_eq!(completion(sent), "ctx 0x1000 flags 0x808");
-        let without_data = Completion { flags: Some(FI_RECV | FI_MSG), tag: None, ..all };
+        let without_data = HookCompletion { flags: Some(FI_RECV | FI_MSG), tag: None, ..all };
         assert_eq!(completion(without_data), "ctx 0x1000 flags 0x402 len 64 buf 0x2000, data 0");
         assert_eq!(
-            completion(Completion { context: 0x1000, ..Completion::default() }),
+            completion(HookCompletion { context: 0x1000, ..HookCompletion::default() }),
             "ctx 0x1000"
         );
     }

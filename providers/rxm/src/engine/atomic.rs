@@ -1,42 +1,42 @@
 //! The target's side of atomic operations, which our software carries out.
-use super::ep::Ep;
+use super::ep::RxmEngineEp;
 use crate::config::max_atomic;
 use crate::wire::{
-    ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, Kind as Packet, Malformed, OP_ATOMIC,
-    OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH, Parsed, read_iocs, write_answer,
+    ANSWER_LEN, AtomicHeader, HEADER_LEN, Malformed, OP_ATOMIC, OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH,
+    PacketKind, Parsed, RxmHeader, read_iocs, write_answer,
 };
 use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
-use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::error::{Error, Result};
 
 /// One operation, as its packet has it.
-struct Request<'a> {
+struct RxmAtomicRequest<'a> {
     what: AtomicHeader,
-    kind: Kind,
+    kind: AtomicKind,
     places: RemoteSegments,
     operand: &'a [u8],
     compare: &'a [u8],
 }
 
-impl Ep {
+impl RxmEngineEp {
     /// Carries out a peer's atomic operation on our memory, and answers.
-    pub(super) fn atomic_came(&mut self, conn: u32, header: &Header, payload: &[u8]) -> Parsed {
+    pub(super) fn atomic_came(&mut self, conn: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let what = AtomicHeader::from_tag(header.tag);
         let kind = match header.op {
-            OP_ATOMIC => Kind::Base,
-            OP_ATOMIC_FETCH => Kind::Fetch,
-            OP_ATOMIC_COMPARE => Kind::Compare,
+            OP_ATOMIC => AtomicKind::Base,
+            OP_ATOMIC_FETCH => AtomicKind::Fetch,
+            OP_ATOMIC_COMPARE => AtomicKind::Compare,
             _ => return Err(Malformed("an atomic operation of no group")),
         };
         if header.size != payload.len() as u64 {
             return Err(Malformed("an atomic operation that is not as long as it says"));
         }
         let (places, elements) = read_iocs(payload, what.places)?;
-        let compares = kind == Kind::Compare;
+        let compares = kind == AtomicKind::Compare;
         let half = if compares { elements.len() / 2 } else { elements.len() };
         let (operand, compare) = elements.split_at(half);
-        let request = Request { what, kind, places, operand, compare };
+        let request = RxmAtomicRequest { what, kind, places, operand, compare };
 
         // Without memory for an answer the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return Ok(()) };
@@ -51,23 +51,23 @@ impl Ep {
             Err(error) => (error.code(), 0),
         };
         if status == 0 {
-            self.count_remote(kind == Kind::Base);
+            self.count_remote(kind == AtomicKind::Base);
         }
         write_answer(status, len as u32, &mut buf[HEADER_LEN..]);
-        let answer = Header {
+        let answer = RxmHeader {
             msg_id: header.msg_id,
             op: header.op,
             size: (ANSWER_LEN + len) as u64,
             tag: AtomicHeader { op: 0, places: 0, ..what }.to_tag(),
-            ..Header::of(Packet::AtomicResponse, 0)
+            ..RxmHeader::of(PacketKind::AtomicResponse, 0)
         };
         self.send_made(conn, answer, buf, ANSWER_LEN + len);
         Ok(())
     }
 
     /// What was there goes to `room`; its length.
-    fn carry_out(&self, request: &Request<'_>, room: &mut [u8]) -> Result<usize> {
-        let Request { what, kind, places, operand, compare } = request;
+    fn carry_out(&self, request: &RxmAtomicRequest<'_>, room: &mut [u8]) -> Result<usize> {
+        let RxmAtomicRequest { what, kind, places, operand, compare } = request;
         let operation = Operation::new(*kind, u32::from(what.datatype), u32::from(what.op))?;
         if max_atomic(operation) == 0 {
             return Err(Error::OPNOTSUPP);

@@ -6,21 +6,21 @@
 //! sender: all of one up to the endpoint's limit, and the start of a longer one. The
 //! messages of one peer are reported in the order in which they came.
 use super::conn::Token;
-use super::ep::Ep;
-use super::pending::{Body, Early, Fetch, Report};
-use crate::wire::{Header, Kind};
+use super::ep::RxmEngineEp;
+use super::pending::{Early, Fetch, Report, RxmUnexpected};
+use crate::wire::{PacketKind, RxmHeader};
 use ofi_provider::abi::FI_KEY_NOTAVAIL;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::core_provider::Buf;
+use ofi_provider::core_provider::CoreBuf;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 
-impl Ep {
+impl RxmEngineEp {
     /// Keeps a message: `met` is its tag, where receives are buffered, and it has one.
     #[inline]
-    pub(super) fn keep(&mut self, about: About, body: Body, met: Option<Recv>) -> u32 {
+    pub(super) fn keep(&mut self, about: About, body: RxmUnexpected, met: Option<Recv>) -> u32 {
         let message = self.inbox.keep(about, body);
         if self.inbox.buffering().is_some() {
             self.kept(&about, message, met);
@@ -66,7 +66,7 @@ impl Ep {
             return;
         };
         let queue = about.queue();
-        let Some(Body::AtSender { conn, header, places, .. }) =
+        let Some(RxmUnexpected::AtSender { conn, header, places, .. }) =
             self.inbox.kept_body(queue, message)
         else {
             return;
@@ -90,7 +90,7 @@ impl Ep {
 
     fn set_early(&mut self, queue: usize, message: u32, state: Early) {
         self.inbox.change(queue, message, |body| {
-            if let Body::AtSender { early, .. } = body {
+            if let RxmUnexpected::AtSender { early, .. } = body {
                 *early = state;
             }
         });
@@ -122,7 +122,7 @@ impl Ep {
     }
 
     /// A part of what is to be reported with a message is here.
-    pub(super) fn early_came(report: &mut Report, buf: Option<Buf>) {
+    pub(super) fn early_came(report: &mut Report, buf: Option<CoreBuf>) {
         if let Some(buf) = buf {
             report.bytes.extend_from_slice(&buf);
         }
@@ -140,11 +140,11 @@ impl Ep {
             self.set_early(queue, message, Early::Here(bytes.into()));
         } else {
             // That was all of it: its sender is done with it.
-            self.inbox.change(queue, message, |body| *body = Body::Whole(bytes.into()));
+            self.inbox.change(queue, message, |body| *body = RxmUnexpected::Whole(bytes.into()));
             if let Some(conn) = self.conns.get_mut(fetch.conn) {
                 conn.announced -= 1;
             }
-            let mut done = Header::of(Kind::RndvReadDone, 0);
+            let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
             done.msg_id = fetch.header.msg_id;
             self.send_control(fetch.conn, done, None);
         }
@@ -183,19 +183,19 @@ impl Ep {
         let long = buffering.is_long(about.len);
         let start = |bytes: &[u8]| Some(bytes[..wanted.min(bytes.len())].into());
         let start: Option<Box<[u8]>> = match body {
-            Body::Whole(bytes) if long => start(bytes),
-            Body::InPacket(..) if long => {
-                let bytes = ofi_provider::inbox::Body::bytes(body);
+            RxmUnexpected::Whole(bytes) if long => start(bytes),
+            RxmUnexpected::InPacket(..) if long => {
+                let bytes = ofi_provider::inbox::UnexpectedBody::bytes(body);
                 bytes.and_then(start)
             }
-            Body::Whole(_) | Body::InPacket(..) => None,
-            Body::Partial { bytes, .. } if long && bytes.len() >= wanted => start(bytes),
-            Body::AtSender { early: Early::Here(bytes), .. } => start(bytes),
+            RxmUnexpected::Whole(_) | RxmUnexpected::InPacket(..) => None,
+            RxmUnexpected::Partial { bytes, .. } if long && bytes.len() >= wanted => start(bytes),
+            RxmUnexpected::AtSender { early: Early::Here(bytes), .. } => start(bytes),
             // Of a sender that writes its messages there is no start.
-            Body::AtSender { early: Early::Unreadable, .. } => start(&[]),
-            Body::AtSender { early: Early::None, .. } if wanted == 0 => start(&[]),
-            Body::Partial { .. } | Body::AtSender { .. } => return false,
-            Body::Lost => return true,
+            RxmUnexpected::AtSender { early: Early::Unreadable, .. } => start(&[]),
+            RxmUnexpected::AtSender { early: Early::None, .. } if wanted == 0 => start(&[]),
+            RxmUnexpected::Partial { .. } | RxmUnexpected::AtSender { .. } => return false,
+            RxmUnexpected::Lost => return true,
         };
         let posted = self.inbox.buffering_mut().and_then(|b| b.take_owed(queue, message));
         self.inbox.announce(queue, message, start, posted);
@@ -205,7 +205,7 @@ impl Ep {
     /// A kept message does not come after all: whoever knows of it hears so.
     pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
         let about = self.inbox.kept_about(queue, message);
-        self.inbox.lose(queue, message, |body| *body = Body::Lost, error);
+        self.inbox.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);
         if let Some(About { peer, .. }) = about
             && let Some(reports) = self.reports.get_mut(&peer)
         {

@@ -5,13 +5,13 @@
 //! in the connection until it is made. A call that is refused by a peer that is
 //! calling itself is answered by that peer's call; if none comes, we call again.
 use super::common::{clock, process_id};
-use super::conn::{Conn, INDEX_BITS, Link, Token, Waiting, came_on, packet_id, process_of};
-use super::ep::Ep;
+use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
+use super::ep::RxmEngineEp;
 use crate::provider::RXM;
-use crate::wire::{Accept, Call, FlowControl, Refusal};
+use crate::wire::{Accept, FlowControl, Refusal, RxmCall};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
-use ofi_provider::core_provider::{Endpoint, Event};
+use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const RETRY: RetryRule =
     RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
 
-impl Ep {
+impl RxmEngineEp {
     /// Our number of a connection, as connection data have it.
     fn conn_id(&self, id: u32) -> u64 {
         u64::from(process_id()) << 32 | self.source(id)
@@ -33,7 +33,7 @@ impl Ep {
 
     /// A new connection, -FI_ENOBUFS when there are as many as have names.
     pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
-        let id = self.conns.insert(Conn::new(peer, link));
+        let id = self.conns.insert(RxmConn::new(peer, link));
         if id >= 1 << INDEX_BITS {
             self.conns.remove(id);
             return Err(Error::NOBUFS);
@@ -90,7 +90,7 @@ impl Ep {
         info.set_src_addr(source.as_deref())?;
         info.set_dest_addr(Some(&peer.to_bytes()))?;
         self.open_link(id, info)?;
-        let call = Call {
+        let call = RxmCall {
             port: self.identity.local.port(),
             flow_control: self.flow_control(),
             eager_limit: self.common.config.eager_limit as u32,
@@ -119,7 +119,7 @@ impl Ep {
             info.edit_ep(|ep| ep.rx_ctx_cnt = ofi_provider::abi::FI_SHARED_CONTEXT);
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
-        let ep = Endpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
+        let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
         let own = core.srx.is_none();
         match ep.set_source(self.source(id)) {
             // With buffers of its own a connection's packets are known by these.
@@ -154,13 +154,13 @@ impl Ep {
                 Ok(None) | Err(_) => break,
             };
             match event {
-                Event::Request { info, data } => self.called(info, &data),
-                Event::Connected { token, data } => self.connected(token as u32, &data),
-                Event::Ended { token } => self.ended(token as u32, Error::CONNRESET),
-                Event::Failed { token, error, data } => {
+                CoreEvent::Request { info, data } => self.called(info, &data),
+                CoreEvent::Connected { token, data } => self.connected(token as u32, &data),
+                CoreEvent::Ended { token } => self.ended(token as u32, Error::CONNRESET),
+                CoreEvent::Failed { token, error, data } => {
                     self.call_failed(token as u32, error, &data);
                 }
-                Event::Other => {}
+                CoreEvent::Other => {}
             }
         }
         if !self.refused.is_empty() {
@@ -171,7 +171,7 @@ impl Ep {
     /// A peer calls.
     fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| Addr::from_bytes(addr).ok());
-        let read = Call::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
+        let read = RxmCall::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
         let read = read.and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
             match from.clone() {
@@ -219,7 +219,7 @@ impl Ep {
             firewalled: false,
             same_process: known.is_none_or(|conn| conn.process.may_be(caller)),
         };
-        match incoming.answer(known.map_or(OwnCall::None, Conn::own_call)) {
+        match incoming.answer(known.map_or(OwnCall::None, RxmConn::own_call)) {
             CallAnswer::Accept => self.called_anew(peer, &info, &call),
             CallAnswer::Replace => {
                 // What waits stays.
@@ -240,7 +240,7 @@ impl Ep {
         }
     }
 
-    fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &Call) {
+    fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &RxmCall) {
         let Ok(id) = self.new_conn(peer, Link::Accepting) else {
             self.refuse(info, Refusal::Unspecified);
             return;
@@ -268,7 +268,7 @@ impl Ep {
         }
     }
 
-    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &Call) {
+    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
@@ -363,7 +363,7 @@ impl Ep {
     fn call_refused_again(&mut self) {
         let now = clock();
         for id in std::mem::take(&mut self.refused) {
-            let refused = |conn: &&mut Conn| conn.link == Link::Refused;
+            let refused = |conn: &&mut RxmConn| conn.link == Link::Refused;
             let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
             if !conn.retry.take_due(now) {
                 self.refused.push(id);
@@ -405,7 +405,7 @@ impl Ep {
             self.stalled.retain(|stalled| *stalled != id);
         }
         #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::Planted::LeakedConnection) {
+        if super::sim::planted() == Some(super::sim::RxmPlantedFault::LeakedConnection) {
             self.peers.attach(conn.peer);
         }
         self.peers.detach(conn.peer, id);

@@ -1,10 +1,10 @@
 //! What the endpoints of a domain have in common.
-use crate::config::Config;
+use crate::config::RxmConfig;
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::FI_PROTO_IWARP;
 use ofi_provider::api::DomainSettings;
-use ofi_provider::core_provider::{self, Buf};
+use ofi_provider::core_provider::{self, CoreBuf};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
@@ -37,13 +37,13 @@ const LEAST_COUNTED: usize = 4;
 /// What the endpoints of a domain have in common.
 #[derive(Debug)]
 pub(crate) struct Common {
-    pub(crate) domain: Arc<core_provider::Domain>,
+    pub(crate) domain: Arc<core_provider::CoreDomain>,
     /// The core's info, to make those of its endpoints of.
     pub(crate) info: InfoBuf,
-    pub(crate) config: Config,
+    pub(crate) config: RxmConfig,
     pub(crate) level: Level,
     /// What all queues of the core are waited for by, if the core has wait sets.
-    pub(super) wait_set: Option<Arc<core_provider::WaitSet>>,
+    pub(super) wait_set: Option<Arc<core_provider::CoreWaitSet>>,
     /// The application's regions.
     pub(super) regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
@@ -53,7 +53,7 @@ pub(crate) struct Common {
     /// The core can tell that the peer's core has a message.
     pub(super) core_delivers: bool,
     /// Keys of regions of ours, where the core does not choose them.
-    pub(super) keys: core_provider::Keys,
+    pub(super) keys: core_provider::CoreKeys,
     /// A message that finds no receive ends the core's connection: peers count
     /// each other's receives, so that none is sent.
     pub(super) flow_control: bool,
@@ -64,13 +64,13 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(
-        domain: Arc<core_provider::Domain>,
+        domain: Arc<core_provider::CoreDomain>,
         info: InfoBuf,
-        config: Config,
+        config: RxmConfig,
         settings: &DomainSettings,
     ) -> Self {
         let (core_inject, core_iov) = (info.tx().inject_size, info.tx().iov_limit);
-        let keys = core_provider::Keys::new(info.domain().mr_key_size);
+        let keys = core_provider::CoreKeys::new(info.domain().mr_key_size);
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let core = info
             .as_ref()
@@ -78,7 +78,7 @@ impl Common {
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let wait_set = match config.waits_by_fd(&core) {
             true => None,
-            false => core_provider::WaitSet::open(domain.fabric()).ok(),
+            false => core_provider::CoreWaitSet::open(domain.fabric()).ok(),
         };
         let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
         // Receives that all share are promised to nobody, and of a single one nothing
@@ -87,7 +87,7 @@ impl Common {
         let tells = || {
             let mut any = info.as_ref().to_owned()?;
             any.set_src_addr(None)?;
-            Ok::<_, Error>(core_provider::Endpoint::tells_source(&domain, &any))
+            Ok::<_, Error>(core_provider::CoreEndpoint::tells_source(&domain, &any))
         };
         let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
         let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
@@ -124,7 +124,7 @@ impl Common {
     }
 
     /// A new buffer for one packet.
-    pub(super) fn buffer(&self) -> Result<Buf> {
+    pub(super) fn buffer(&self) -> Result<CoreBuf> {
         self.domain.buffer(HEADER_LEN + self.config.eager_limit, || self.key())
     }
 

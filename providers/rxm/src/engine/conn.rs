@@ -1,6 +1,6 @@
 //! A connection of an endpoint's, or the attempt at one: what is known of it.
 use ofi_provider::calls::{CallRetry, OwnCall, ProcessMark};
-use ofi_provider::core_provider::{Buf, Endpoint};
+use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::slab::Slab;
 use std::collections::VecDeque;
@@ -25,11 +25,11 @@ pub(super) enum Link {
 
 /// One connection, or the attempt at one.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(super) struct RxmConn {
     pub(super) peer: u32,
     pub(super) link: Link,
     /// The core's endpoint; none while refused.
-    pub(super) ep: Option<Endpoint>,
+    pub(super) ep: Option<CoreEndpoint>,
     /// Receive buffers posted to it, if it has its own, and how many are to be.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
@@ -77,7 +77,7 @@ pub(super) struct Conn {
     pub(super) untold: u32,
 }
 
-impl Conn {
+impl RxmConn {
     pub(super) fn new(peer: u32, link: Link) -> Self {
         Self {
             peer,
@@ -160,7 +160,7 @@ pub(super) fn names(conn_id: u64, source: u64) -> bool {
 
 /// The connection that a packet came on, as the core says; nothing if it is over.
 #[inline(always)]
-pub(super) fn came_on(conns: &Slab<Conn>, source: u64) -> Option<(u32, &Conn)> {
+pub(super) fn came_on(conns: &Slab<RxmConn>, source: u64) -> Option<(u32, &RxmConn)> {
     let id = source as u32 & ((1 << INDEX_BITS) - 1);
     let conn = conns.get(id)?;
     (u64::from(conn.name(id)) == source).then_some((id, conn))
@@ -219,14 +219,14 @@ pub(super) enum Waiting {
     /// A transfer of the application's.
     Op(u32),
     /// A packet of ours, its length, and what it is for.
-    Packet(Buf, usize, Token),
+    Packet(CoreBuf, usize, Token),
     /// A message to read from its sender.
     Fetch(u32),
 }
 
 /// Where the segments of a message go.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum SegmentTarget {
     Recv(Recv),
     /// To the message kept under this number.
     Kept(u32),
@@ -240,5 +240,5 @@ pub(super) struct Partial {
     pub(super) about: About,
     pub(super) done: usize,
     pub(super) next: u32,
-    pub(super) target: Target,
+    pub(super) target: SegmentTarget,
 }

@@ -1,16 +1,16 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! Transmit and receive context of the same index are one [`Ep`], so that what
+//! Transmit and receive context of the same index are one [`RxmEngineEp`], so that what
 //! they do passes the ways of any endpoint. The first is in all an endpoint that
 //! is not scalable: it listens, and peers that know nothing of contexts talk with
 //! it. Any other pair of contexts, of a sender and of a receiver, gets a
 //! connection of its own, on which only the one sends messages to the other. It
 //! is made like all others, from the sender to the listener; the connection data
 //! name both, in a version that only this library understands.
-use super::conn::{Link, Target};
-use super::ep::Ep;
+use super::conn::{Link, SegmentTarget};
+use super::ep::RxmEngineEp;
 use super::pending::Handed;
-use crate::wire::{Call, Refusal};
+use crate::wire::{Refusal, RxmCall};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::{Contexts, Half};
@@ -18,14 +18,14 @@ use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
 
-impl Ep {
+impl RxmEngineEp {
     /// What a connection to this peer is between.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         self.place.to(self.peers[peer].rx)
     }
 
     /// A transmit context calls, for a receive context of ours.
-    pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: Call) {
+    pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmCall) {
         match self.place.receiver(call.contexts.rx, NONE) {
             Some(NONE) => self.accept_context(&info, addr, &call),
             Some(receiver) => self.handed.push(Handed { receiver, info, addr, call }),
@@ -34,7 +34,7 @@ impl Ep {
     }
 
     /// A connection of its own for a transmit context's messages to this one.
-    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &Call) {
+    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
@@ -89,8 +89,8 @@ impl Ep {
 
     /// Whether a posted receive is being filled from a connection.
     fn is_filling(&self, id: u32) -> bool {
-        let arriving = |conn: &super::conn::Conn| {
-            conn.partial.iter().any(|partial| matches!(partial.target, Target::Recv(_)))
+        let arriving = |conn: &super::conn::RxmConn| {
+            conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))
         };
         self.conns.get(id).is_some_and(arriving)
             || self.fetches.iter().any(|(_, fetch)| fetch.conn == id)

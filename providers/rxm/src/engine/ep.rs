@@ -1,7 +1,9 @@
 //! One endpoint: what it stands on, whom it talks with, and its turns.
 use super::common::{Common, clock};
-use super::conn::{Conn, Link};
-use super::pending::{Body, Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, TxOp};
+use super::conn::{Link, RxmConn};
+use super::pending::{
+    Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, RxmUnexpected, TxOp,
+};
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
@@ -11,7 +13,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::contexts::ContextPlace;
-use ofi_provider::core_provider::{self, Buf, Entries};
+use ofi_provider::core_provider::{self, CoreBuf, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -35,7 +37,7 @@ const FIRST_RX_BUFFERS: usize = 16;
 
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct RxmIdentity {
     /// The endpoint's own address; the port may be 0 until it listens.
     pub(crate) local: Addr,
     /// What the application asked for.
@@ -44,7 +46,7 @@ pub(crate) struct Identity {
     pub(crate) key: Vec<u8>,
 }
 
-impl AsMut<RdmAttr> for Identity {
+impl AsMut<RdmAttr> for RxmIdentity {
     fn as_mut(&mut self) -> &mut RdmAttr {
         &mut self.attr
     }
@@ -52,28 +54,28 @@ impl AsMut<RdmAttr> for Identity {
 
 /// What of the core provider an endpoint stands on. Fields close in this order.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct RxmCore {
     /// Only the first of a scalable endpoint's contexts listens.
     pub(super) pep: Option<core_provider::Passive>,
     pub(super) srx: Option<Arc<core_provider::SharedRx>>,
     /// Count what peers read and wrote, if the application wants to know.
-    pub(super) cntrs: Vec<(Arc<core_provider::Cntr>, u64)>,
-    pub(super) cq: Arc<core_provider::Cq>,
-    pub(super) eq: Arc<core_provider::Eq>,
+    pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
+    pub(super) cq: Arc<core_provider::CoreCq>,
+    pub(super) eq: Arc<core_provider::CoreEq>,
 }
 
 /// One endpoint.
-pub(crate) struct Ep {
+pub(crate) struct RxmEngineEp {
     pub(super) common: Arc<Common>,
-    pub(super) identity: Identity,
-    pub(super) core: Option<Core>,
+    pub(super) identity: RxmIdentity,
+    pub(super) core: Option<RxmCore>,
     /// Where transfers are reported; the inbox has that for receives, and for what peers do.
     pub(super) ledger: TxLedger,
     /// What of the core's counters of peers' reads and writes is passed on.
     pub(super) counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
-    pub(crate) inbox: Inbox<Body>,
+    pub(crate) inbox: Inbox<RxmUnexpected>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
     /// Messages that are to be reported, where receives are buffered.
@@ -88,7 +90,7 @@ pub(crate) struct Ep {
     pub(crate) place: ContextPlace,
     /// Calls that came to this one, which listens, for other contexts.
     pub(super) handed: Vec<Handed>,
-    pub(super) conns: Slab<Conn>,
+    pub(super) conns: Slab<RxmConn>,
     /// Connections that are not made yet.
     pub(super) unready: usize,
     /// Connections that were refused and are to be tried again.
@@ -99,7 +101,7 @@ pub(crate) struct Ep {
     /// Transfers that are not complete.
     pub(super) ops: Slab<TxOp>,
     /// Buffers that nobody uses.
-    free: Vec<Buf>,
+    free: Vec<CoreBuf>,
     /// Receive buffers posted to the shared context, and how many are to be.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
@@ -126,8 +128,8 @@ pub(crate) struct Ep {
     pub(super) draining: bool,
 }
 
-impl Ep {
-    pub(super) fn new(common: Arc<Common>, identity: Identity) -> Self {
+impl RxmEngineEp {
+    pub(super) fn new(common: Arc<Common>, identity: RxmIdentity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
         let attr = &identity.attr;
         let mut inbox = Inbox::new(attr.directed, attr.source_err, least);
@@ -210,10 +212,10 @@ impl Ep {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
         let set = common.wait_set.as_ref();
-        let eq = core_provider::Eq::open(fabric, set)?;
+        let eq = core_provider::CoreEq::open(fabric, set)?;
         let open = |shared| {
             let size = common.config.core_cq_size(shared);
-            core_provider::Cq::open(&common.domain, size, common.level.clone(), set)
+            core_provider::CoreCq::open(&common.domain, size, common.level.clone(), set)
         };
         let may_share = common.may_share;
         let mut cq = open(may_share)?;
@@ -250,11 +252,11 @@ impl Ep {
         let mut cntrs = Vec::new();
         for (wanted, flag) in counts.into_iter().zip([FI_REMOTE_READ, FI_REMOTE_WRITE]) {
             if wanted {
-                cntrs.push((core_provider::Cntr::open(&common.domain)?, flag));
+                cntrs.push((core_provider::CoreCntr::open(&common.domain)?, flag));
             }
         }
         self.parked_max = cq.size();
-        self.core = Some(Core { pep, srx, cntrs, cq, eq });
+        self.core = Some(RxmCore { pep, srx, cntrs, cq, eq });
         self.post_shared();
         if self.rx_wanted > 0 && self.rx_posted == 0 {
             // Nothing would ever come.
@@ -268,7 +270,7 @@ impl Ep {
     /// core has one. `info` is made to fit.
     fn open_srx(
         &self,
-        cq: &Arc<core_provider::Cq>,
+        cq: &Arc<core_provider::CoreCq>,
         info: &mut ofi_provider::info::InfoBuf,
     ) -> Result<Option<Arc<core_provider::SharedRx>>> {
         let wanted = self.common.config.use_srx;
@@ -332,7 +334,7 @@ impl Ep {
 
     /// A buffer for one packet.
     #[inline]
-    pub(super) fn buffer(&mut self) -> Result<Buf> {
+    pub(super) fn buffer(&mut self) -> Result<CoreBuf> {
         match self.free.pop() {
             Some(buf) => Ok(buf),
             None => self.common.buffer(),
@@ -341,7 +343,7 @@ impl Ep {
 
     /// A buffer is not used any more.
     #[inline]
-    pub(super) fn release(&mut self, buf: Option<Buf>) {
+    pub(super) fn release(&mut self, buf: Option<CoreBuf>) {
         // One of another size is none of ours: it stood in for one that was lost.
         if let Some(buf) = buf
             && buf.len() == HEADER_LEN + self.common.config.eager_limit
@@ -411,7 +413,7 @@ impl Ep {
     /// Ends everything.
     pub(super) fn close(&mut self) {
         // What was injected is complete for the application: it goes if it can.
-        let connected = |(id, conn): (u32, &Conn)| (conn.link == Link::Connected).then_some(id);
+        let connected = |(id, conn): (u32, &RxmConn)| (conn.link == Link::Connected).then_some(id);
         for id in self.conns.iter().filter_map(connected).collect::<Vec<_>>() {
             self.flush(id);
         }

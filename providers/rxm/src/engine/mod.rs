@@ -20,7 +20,7 @@ mod turn;
 mod tx;
 
 pub(crate) use common::Common;
-pub(crate) use ep::{Ep, Identity};
+pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
@@ -32,20 +32,20 @@ use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::{Worker, unharmed};
-use pending::{Body, Handed};
+use pending::{Handed, RxmUnexpected};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// A domain's engine.
-pub(crate) struct Engine {
-    state: Lock<State>,
+pub(crate) struct RxmEngine {
+    state: Lock<RxmState>,
     common: Arc<Common>,
     /// Watches the core's queues, where the core has no wait sets.
     epoll: Option<Epoll>,
     activity: AtomicU64,
-    helper: Mutex<Option<Helper>>,
+    helper: Mutex<Option<RxmHelper>>,
 }
 
 /// A thread that makes connections, and sends what the core had no room for, while
@@ -56,7 +56,7 @@ pub(crate) struct Engine {
 /// connection: this does. It looks in every now and then, keeps out of the way
 /// of an application that is at it itself, and ends when nothing waits for long.
 #[derive(Debug)]
-struct Helper {
+struct RxmHelper {
     worker: Worker,
     stop: Arc<AtomicBool>,
 }
@@ -67,24 +67,24 @@ const HELPER_PAUSE: Duration = Duration::from_millis(1);
 /// Looks in vain after which it ends: something may wait again at any moment.
 const HELPER_LOOKS: u32 = 64;
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for RxmEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Engine")
+        f.write_str("RxmEngine")
     }
 }
 
 /// What the engine's lock guards.
-pub(crate) struct State {
-    eps: Slab<Box<Ep>>,
+pub(crate) struct RxmState {
+    eps: Slab<Box<RxmEngineEp>>,
     /// The helper runs.
     helped: bool,
 }
 
-impl Engine {
+impl RxmEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = State { eps: Slab::default(), helped: false };
+        let state = RxmState { eps: Slab::default(), helped: false };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -110,31 +110,31 @@ impl Engine {
         let (engine, stopped) = (Arc::downgrade(self), stop.clone());
         match Worker::start("ofi-rxm-cm", move || help(&engine, &stopped)) {
             // The one before has nothing left to do.
-            Ok(worker) => *self.helper() = Some(Helper { worker, stop }),
+            Ok(worker) => *self.helper() = Some(RxmHelper { worker, stop }),
             Err(_) => self.lock().helped = false,
         }
     }
 
-    fn helper(&self) -> MutexGuard<'_, Option<Helper>> {
+    fn helper(&self) -> MutexGuard<'_, Option<RxmHelper>> {
         self.helper.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits for the lock.
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_, State> {
+    pub(crate) fn lock(&self) -> Guard<'_, RxmState> {
         self.state.lock()
     }
 
     /// Adds an endpoint; its number.
-    pub(crate) fn add_ep(&self, identity: Identity) -> u32 {
+    pub(crate) fn add_ep(&self, identity: RxmIdentity) -> u32 {
         let mut state = self.lock();
-        let id = state.eps.insert(Box::new(Ep::new(self.common.clone(), identity)));
+        let id = state.eps.insert(Box::new(RxmEngineEp::new(self.common.clone(), identity)));
         state.eps[id].inbox.set_owner(id);
         id
     }
 
     /// Does something with an endpoint, if it is still open.
-    pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut Ep)) {
+    pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxmEngineEp)) {
         if let Some(ep) = self.lock().eps.get_mut(ep) {
             each(ep);
         }
@@ -177,7 +177,7 @@ impl Engine {
 }
 
 /// What the helper does.
-fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
+fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
     let (mut seen, mut vain) = (None, 0);
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(HELPER_PAUSE);
@@ -201,15 +201,15 @@ fn help(engine: &Weak<Engine>, stop: &AtomicBool) {
     }
 }
 
-impl Drop for Engine {
+impl Drop for RxmEngine {
     fn drop(&mut self) {
-        if let Some(Helper { mut worker, stop }) = self.helper().take() {
+        if let Some(RxmHelper { mut worker, stop }) = self.helper().take() {
             worker.end(|| stop.store(true, Ordering::Release));
         }
     }
 }
 
-impl Progress for Engine {
+impl Progress for RxmEngine {
     #[inline]
     fn progress(&self) {
         // Only read by the progress thread, which needs to see it move, not an
@@ -239,10 +239,10 @@ impl Progress for Engine {
     }
 }
 
-impl State {
+impl RxmState {
     /// The endpoint, to do something with it.
     #[inline]
-    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
+    pub(crate) fn ep(&mut self, id: u32) -> &mut RxmEngineEp {
         &mut self.eps[id]
     }
 
@@ -260,15 +260,15 @@ impl State {
     }
 }
 
-impl PostsReceives for State {
-    type Kept = Body;
+impl PostsReceives for RxmState {
+    type Kept = RxmUnexpected;
 
     #[inline]
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<Body> {
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<RxmUnexpected> {
         &mut self.eps[ep].inbox
     }
 
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Body>> {
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxmUnexpected>> {
         self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
     }
 
@@ -292,7 +292,7 @@ impl PostsReceives for State {
     }
 }
 
-impl State {
+impl RxmState {
     /// Gives contexts the calls for them.
     #[cold]
     pub(super) fn hand_over(&mut self) {
@@ -307,7 +307,7 @@ impl State {
     }
 }
 
-impl Engine {
+impl RxmEngine {
     /// The scalable endpoint can be called from now on, and its contexts name
     /// themselves by its address.
     pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {

@@ -1,10 +1,10 @@
 //! What is under way at an endpoint: transfers, messages that wait, and those that are fetched.
-use crate::wire::{Call, HEADER_LEN, Header, Kind, OP_MSG, OP_TAGGED, REMOTE_CQ_DATA};
+use crate::wire::{HEADER_LEN, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmCall, RxmHeader};
 use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::core_provider::{Buf, Region};
+use ofi_provider::core_provider::{CoreBuf, CoreRegion};
 use ofi_provider::cq::Context;
 use ofi_provider::error::Error;
 use ofi_provider::inbox::{self, About, Recv};
@@ -18,20 +18,20 @@ pub(super) const MAX_KEPT: usize = 256 << 20;
 
 /// How a message waits for a receive.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum RxmUnexpected {
     /// All of it is here.
     Whole(Box<[u8]>),
     /// All of it, in the buffer it came in, behind the header.
-    InPacket(Buf, usize),
+    InPacket(CoreBuf, usize),
     /// The message is arriving in segments.
     Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
     /// The message is to be fetched from its sender.
-    AtSender { conn: u32, header: Header, places: RemoteSegments, early: Early },
+    AtSender { conn: u32, header: RxmHeader, places: RemoteSegments, early: Early },
     /// The message's connection ended before the message was here.
     Lost,
 }
 
-impl inbox::Body for Body {
+impl inbox::UnexpectedBody for RxmUnexpected {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Whole(bytes) => Some(bytes),
@@ -56,8 +56,8 @@ impl inbox::Body for Body {
 
 /// What came in a receive buffer of the core's.
 #[derive(Debug)]
-pub(super) struct Packet {
-    pub(super) buf: Buf,
+pub(super) struct RxmPacket {
+    pub(super) buf: CoreBuf,
     pub(super) len: usize,
     /// Whose buffer it is; [`NONE`] if all connections share it.
     pub(super) conn: u32,
@@ -71,7 +71,7 @@ pub(super) struct Packet {
 /// What came while the completion queue was full, and keeps its place in the order.
 #[derive(Debug)]
 pub(super) enum Parked {
-    Packet(Packet),
+    Packet(RxmPacket),
     /// A peer wrote to our memory: its data, and how many bytes it were.
     Written(u64, usize),
 }
@@ -89,7 +89,7 @@ pub(super) struct Fetch {
     pub(super) recv: Recv,
     pub(super) about: About,
     pub(super) conn: u32,
-    pub(super) header: Header,
+    pub(super) header: RxmHeader,
     pub(super) places: RemoteSegments,
     /// The next place to read, and how many bytes are asked for.
     pub(super) next: usize,
@@ -100,7 +100,7 @@ pub(super) struct Fetch {
     /// The sender writes it.
     pub(super) by_write: bool,
     pub(super) error: Option<Error>,
-    pub(super) regions: Vec<Region>,
+    pub(super) regions: Vec<CoreRegion>,
     /// The message has no receive yet: this is to be reported of it.
     pub(super) report: Option<Report>,
 }
@@ -111,7 +111,7 @@ impl Fetch {
         recv: Recv,
         about: About,
         conn: u32,
-        header: Header,
+        header: RxmHeader,
         places: RemoteSegments,
     ) -> Self {
         let wanted = about.len.min(recv.buf.len());
@@ -186,7 +186,7 @@ pub(super) struct Handed {
     pub(super) info: InfoBuf,
     /// Who calls.
     pub(super) addr: Addr,
-    pub(super) call: Call,
+    pub(super) call: RxmCall,
 }
 
 /// The largest packet that is made on the stack for the core to copy.
@@ -194,7 +194,7 @@ pub(super) const MAX_INJECT: usize = 256;
 
 /// A message on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct RxmMessage {
     pub(super) buf: SendBuf,
     pub(super) tagged: bool,
     pub(super) tag: u64,
@@ -208,15 +208,15 @@ pub(super) struct Message {
     pub(super) segments: u32,
 }
 
-impl Message {
-    pub(super) fn header(&self, kind: Kind) -> Header {
-        Header {
+impl RxmMessage {
+    pub(super) fn header(&self, kind: PacketKind) -> RxmHeader {
+        RxmHeader {
             op: if self.tagged { OP_TAGGED } else { OP_MSG },
             flags: if self.cq_data.is_some() { REMOTE_CQ_DATA } else { 0 },
             size: self.buf.len() as u64,
             data: self.cq_data.unwrap_or(0),
             tag: self.tag,
-            ..Header::of(kind, 0)
+            ..RxmHeader::of(kind, 0)
         }
     }
 }
@@ -227,18 +227,18 @@ pub(super) enum Todo {
     /// Nothing but to hear of its completion.
     Wait,
     /// To send a message.
-    Send(Message),
+    Send(RxmMessage),
     /// To send a packet that is ready but for the connection's number.
-    Packet(Buf, usize),
+    Packet(CoreBuf, usize),
     /// The message was announced; its receiver fetches it, or says where to.
-    Announced(Message),
+    Announced(RxmMessage),
     /// To write an announced message to its receiver.
     Deliver {
         buf: SendBuf,
         to: RemoteSegments,
         next: usize,
         written: usize,
-        header: Header,
+        header: RxmHeader,
         /// How its writes complete: FI_DELIVERY_COMPLETE or nothing.
         level: u64,
     },
@@ -247,7 +247,7 @@ pub(super) enum Todo {
     /// To write remote memory.
     Write { buf: SendBuf, to: RemoteSegments, data: u64, flags: u64 },
     /// A write to the peer's memory of bytes copied from the application; as many as `to` has.
-    WriteCopy { bytes: Buf, to: RemoteSegments, data: u64, flags: u64 },
+    WriteCopy { bytes: CoreBuf, to: RemoteSegments, data: u64, flags: u64 },
 }
 
 /// A transfer that is not complete.
@@ -268,9 +268,9 @@ pub(super) struct TxOp {
     /// Transfers of the core's that are not complete.
     pub(super) outstanding: u32,
     /// The transfer's memory, registered while it is used.
-    pub(super) regions: Vec<Region>,
+    pub(super) regions: Vec<CoreRegion>,
     /// What was injected and its receiver fetches.
-    pub(super) copy: Option<Buf>,
+    pub(super) copy: Option<CoreBuf>,
 }
 
 impl TxOp {

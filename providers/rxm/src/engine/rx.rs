@@ -4,17 +4,17 @@
 //! A packet's payload is copied once, from the core's receive buffer to where
 //! it belongs. A message nobody waits for keeps the buffer it came in, or a
 //! copy if it is small; a message that was announced waits at its sender.
-use super::conn::{Conn, Link, Partial, Target, Token, Waiting, came_on, names};
-use super::ep::Ep;
-use super::pending::{Bare, Body, Early, Fetch, MAX_KEPT, Packet, Parked, only_tag};
+use super::conn::{Link, Partial, RxmConn, SegmentTarget, Token, Waiting, came_on, names};
+use super::ep::RxmEngineEp;
+use super::pending::{Bare, Early, Fetch, MAX_KEPT, Parked, RxmPacket, RxmUnexpected, only_tag};
 use crate::provider::RXM;
-use crate::wire::{HEADER_LEN, Header, Kind, Malformed, Parsed, Part, read_places};
+use crate::wire::{HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_places};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
-use ofi_provider::core_provider::{Buf, Done};
+use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Meeting, Recv};
 use ofi_provider::slab::NONE;
@@ -32,10 +32,10 @@ const COPY_MAX: usize = 2048;
 /// Segmented messages of one connection that arrive at the same time.
 const MAX_PARTIAL: usize = 4096;
 
-impl Ep {
+impl RxmEngineEp {
     /// The core had no room for a shared buffer whose message is dealt with.
     #[cold]
-    pub(super) fn not_posted_again(&mut self, buf: Buf) {
+    pub(super) fn not_posted_again(&mut self, buf: CoreBuf) {
         self.rx_posted -= 1;
         self.release(Some(buf));
     }
@@ -62,7 +62,7 @@ impl Ep {
 
     /// Posts a buffer to the shared context again, if it is left and wanted there.
     #[inline]
-    fn post_again(&mut self, buf: Option<Buf>) {
+    fn post_again(&mut self, buf: Option<CoreBuf>) {
         // The commonest case: it goes back as it is.
         if let Some(buf) = buf {
             if self.rx_posted + 1 == self.rx_wanted
@@ -84,7 +84,7 @@ impl Ep {
     /// many as fit the core's completion queue.
     pub(super) fn post_own(&mut self, id: u32) {
         let most = self.common.rx_buffers(false);
-        while let Some(Conn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
+        while let Some(RxmConn { ep: Some(_), rx_posted, rx_wanted, .. }) = self.conns.get(id)
             && *rx_posted < most.min(*rx_wanted)
         {
             let first = *rx_posted == 0;
@@ -112,10 +112,10 @@ impl Ep {
         // Without memory for a packet it waits for the next turn.
         let Ok(mut buf) = self.buffer() else { return self.stall(id) };
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let header = Header {
+        let header = RxmHeader {
             conn_id: conn.remote_id,
             ctrl_data: u64::from(conn.untold),
-            ..Header::of(Kind::Credit, 0)
+            ..RxmHeader::of(PacketKind::Credit, 0)
         };
         header.write(&mut buf);
         let Some(link) = &conn.ep else { return };
@@ -138,7 +138,7 @@ impl Ep {
         let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
         match self.conns.get_mut(id) {
-            Some(Conn { counted: true, ep: Some(ep), .. }) => ep.add_credits(credits),
+            Some(RxmConn { counted: true, ep: Some(ep), .. }) => ep.add_credits(credits),
             Some(conn) => conn.early = conn.early.saturating_add(credits),
             None => {}
         }
@@ -177,8 +177,8 @@ impl Ep {
         let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
         // What ends a transfer needs no room, and may be what makes some.
         let waits = !self.parked.is_empty() || !self.may_take();
-        let packet = Packet { buf, len, conn, source, bare };
-        if waits && (packet.bare.is_some() || !Header::is_control(&packet.buf[..len])) {
+        let packet = RxmPacket { buf, len, conn, source, bare };
+        if waits && (packet.bare.is_some() || !RxmHeader::is_control(&packet.buf[..len])) {
             self.parked.push_back(Parked::Packet(packet));
             return;
         }
@@ -212,8 +212,8 @@ impl Ep {
     }
 
     #[inline]
-    fn take_packet(&mut self, packet: Packet) {
-        let Packet { buf, len, conn, source, bare } = packet;
+    fn take_packet(&mut self, packet: RxmPacket) {
+        let RxmPacket { buf, len, conn, source, bare } = packet;
         let left = match (came_on(&self.conns, source), bare) {
             // The connection is over.
             (None, _) => Some(buf),
@@ -246,18 +246,18 @@ impl Ep {
             None if self.inbox.drops(&about) => {}
             None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
             met => {
-                self.keep(about, Body::Whole(bytes.into()), met);
+                self.keep(about, RxmUnexpected::Whole(bytes.into()), met);
             }
         }
     }
 
     /// Gives the core a receive buffer again, this one if it is left.
     #[inline]
-    fn reuse(&mut self, conn: u32, buf: Option<Buf>) {
+    fn reuse(&mut self, conn: u32, buf: Option<CoreBuf>) {
         if conn == NONE {
             self.post_again(buf);
         } else {
-            if let Some(Conn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
+            if let Some(RxmConn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
                 // As above.
                 *rx_wanted = rx_wanted.saturating_mul(2);
             }
@@ -269,17 +269,17 @@ impl Ep {
 
     /// The headers of a packet that came on this connection, and what is behind them.
     #[inline]
-    fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(Header, &'a [u8])> {
-        let conn_id = Header::conn_id(packet).unwrap_or(0);
+    fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(RxmHeader, &'a [u8])> {
+        let conn_id = RxmHeader::conn_id(packet).unwrap_or(0);
         let (conn, source) = (&self.conns[id], self.source(id));
         if !conn.swapped && names(conn_id, source) {
-            return Header::read(packet);
+            return RxmHeader::read(packet);
         }
         // That the other side's order is not ours it says in its acceptance, which what it
         // sends may overtake.
         let swapped = conn.swapped || conn.link == Link::Calling;
         if swapped && names(conn_id.swap_bytes(), source) {
-            return Header::read_swapped(packet);
+            return RxmHeader::read_swapped(packet);
         }
         Err(Malformed("a packet that says to be of another connection"))
     }
@@ -287,7 +287,7 @@ impl Ep {
     /// Understands a packet that came on this connection. The buffer comes back unless
     /// it is kept.
     #[inline]
-    fn packet(&mut self, buf: Buf, len: usize, id: u32) -> Option<Buf> {
+    fn packet(&mut self, buf: CoreBuf, len: usize, id: u32) -> Option<CoreBuf> {
         let (header, payload) = match self.read_packet(&buf[..len], id) {
             Ok(read) => read,
             Err(why) => {
@@ -296,7 +296,7 @@ impl Ep {
             }
         };
         let result = match header.kind {
-            Kind::Eager => {
+            PacketKind::Eager => {
                 let about = match self.about(&header, id) {
                     Ok(about) => about,
                     Err(why) => {
@@ -313,30 +313,32 @@ impl Ep {
                     None if self.inbox.drops(&about) => {}
                     None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
                     met if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
-                        let body = Body::Whole(payload.into());
+                        let body = RxmUnexpected::Whole(payload.into());
                         self.keep(about, body, met);
                     }
                     met => {
-                        self.keep(about, Body::InPacket(buf, len), met);
+                        self.keep(about, RxmUnexpected::InPacket(buf, len), met);
                         return None;
                     }
                 }
                 Ok(())
             }
-            Kind::Segment => self.segment(id, &header, payload),
-            Kind::RndvRequest => self.announcement(id, &header, payload),
-            Kind::RndvReadDone => {
+            PacketKind::Segment => self.segment(id, &header, payload),
+            PacketKind::RndvRequest => self.announcement(id, &header, payload),
+            PacketKind::RndvReadDone => {
                 let known = self.message_fetched(id, header.msg_id);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
-            Kind::RndvWriteTo => read_places(payload, self.conns[id].swapped).and_then(|places| {
-                let known = self.deliver_to(id, &header, places);
-                known.then_some(()).ok_or(Malformed("a place for a message that is none"))
-            }),
-            Kind::RndvWriteDone => self.written(id, &header),
-            Kind::Credit => self.granted(id, header.ctrl_data),
-            Kind::Atomic => self.atomic_came(id, &header, payload),
-            Kind::AtomicResponse => {
+            PacketKind::RndvWriteTo => {
+                read_places(payload, self.conns[id].swapped).and_then(|places| {
+                    let known = self.deliver_to(id, &header, places);
+                    known.then_some(()).ok_or(Malformed("a place for a message that is none"))
+                })
+            }
+            PacketKind::RndvWriteDone => self.written(id, &header),
+            PacketKind::Credit => self.granted(id, header.ctrl_data),
+            PacketKind::Atomic => self.atomic_came(id, &header, payload),
+            PacketKind::AtomicResponse => {
                 let known = self.answered(id, &header, payload);
                 known.then_some(()).ok_or(Malformed("an answer nobody asked for"))
             }
@@ -375,7 +377,7 @@ impl Ep {
     }
 
     #[inline]
-    fn about(&self, header: &Header, conn: u32) -> Parsed<About> {
+    fn about(&self, header: &RxmHeader, conn: u32) -> Parsed<About> {
         // A length that no buffer can have is a lie.
         let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
         Ok(About {
@@ -390,28 +392,28 @@ impl Ep {
     }
 
     /// A part of a message came.
-    fn segment(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
+    fn segment(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
         let queue = about.queue();
         let part = header.part();
         let known = self.conns[id].partial.iter().position(|p| p.msg_id == header.msg_id);
         let at = match (known, part) {
-            (Some(at), Some(Part::Middle | Part::Last)) => at,
-            (None, Some(Part::First)) => {
+            (Some(at), Some(SegmentPart::Middle | SegmentPart::Last)) => at,
+            (None, Some(SegmentPart::First)) => {
                 if self.conns[id].partial.len() >= MAX_PARTIAL {
                     return Err(Malformed("more segmented messages than there can be"));
                 }
                 let msg_id = header.msg_id;
                 let target = match self.inbox.take_posted(&about) {
-                    Some(recv) if !only_tag(&recv) => Target::Recv(recv),
-                    None if self.inbox.drops(&about) => Target::Nowhere,
+                    Some(recv) if !only_tag(&recv) => SegmentTarget::Recv(recv),
+                    None if self.inbox.drops(&about) => SegmentTarget::Nowhere,
                     None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => {
                         self.too_much(id);
                         return Ok(());
                     }
                     met => {
-                        let body = Body::Partial { bytes: Vec::new(), conn: id, msg_id };
-                        Target::Kept(self.keep(about, body, met))
+                        let body = RxmUnexpected::Partial { bytes: Vec::new(), conn: id, msg_id };
+                        SegmentTarget::Kept(self.keep(about, body, met))
                     }
                 };
                 let partial = &mut self.conns[id].partial;
@@ -427,18 +429,18 @@ impl Ep {
         }
         partial.next += 1;
         partial.done += payload.len();
-        let last = part == Some(Part::Last);
+        let last = part == Some(SegmentPart::Last);
         if last != (partial.done == of.len) {
             return Err(Malformed("a message shorter or longer than it says"));
         }
         match &partial.target {
-            Target::Recv(recv) => {
+            SegmentTarget::Recv(recv) => {
                 recv.buf.copy_from(done, payload);
             }
-            Target::Kept(message) => {
+            SegmentTarget::Kept(message) => {
                 let (message, mut fits) = (*message, true);
                 self.inbox.change(queue, message, |body| {
-                    if let Body::Partial { bytes, .. } = body {
+                    if let RxmUnexpected::Partial { bytes, .. } = body {
                         // How long it becomes, the peer decides.
                         fits = bytes.try_reserve(payload.len()).is_ok();
                         if !fits {
@@ -446,7 +448,7 @@ impl Ep {
                         }
                         bytes.extend_from_slice(payload);
                         if last {
-                            *body = Body::Whole(std::mem::take(bytes).into_boxed_slice());
+                            *body = RxmUnexpected::Whole(std::mem::take(bytes).into_boxed_slice());
                         }
                     }
                 });
@@ -454,11 +456,11 @@ impl Ep {
                     return Err(Malformed("more than there is memory for"));
                 }
             }
-            Target::Nowhere => {}
+            SegmentTarget::Nowhere => {}
         }
         if last {
             let partial = self.conns[id].partial.swap_remove(at);
-            if let Target::Recv(recv) = partial.target {
+            if let SegmentTarget::Recv(recv) = partial.target {
                 self.inbox.received(&recv, &of);
             }
         }
@@ -469,7 +471,7 @@ impl Ep {
     }
 
     /// A message was announced.
-    fn announcement(&mut self, id: u32, header: &Header, payload: &[u8]) -> Parsed {
+    fn announcement(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
         let places = read_places(payload, self.conns[id].swapped)?;
         if places.total() != Ok(about.len) {
@@ -483,7 +485,11 @@ impl Ep {
             met => {
                 self.conns[id].announced += 1;
                 let early = Early::None;
-                self.keep(about, Body::AtSender { conn: id, header: *header, places, early }, met);
+                self.keep(
+                    about,
+                    RxmUnexpected::AtSender { conn: id, header: *header, places, early },
+                    met,
+                );
             }
         }
         Ok(())
@@ -491,7 +497,7 @@ impl Ep {
 
     /// Tells the sender of an announced message that it is not fetched.
     fn not_wanted(&mut self, conn: u32, msg_id: u64) {
-        let mut done = Header::of(Kind::RndvReadDone, 0);
+        let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
         done.msg_id = msg_id;
         self.send_control(conn, done, None);
     }
@@ -502,7 +508,7 @@ impl Ep {
         recv: Recv,
         about: About,
         conn: u32,
-        header: Header,
+        header: RxmHeader,
         places: RemoteSegments,
     ) {
         let unnamed = |place: &RemoteSegment| place.key == FI_KEY_NOTAVAIL;
@@ -550,7 +556,7 @@ impl Ep {
                 places.push(RemoteSegment { addr, len, key: region.key() })?;
             }
             fetch.outstanding = 1;
-            let mut header = Header::of(Kind::RndvWriteTo, 0);
+            let mut header = RxmHeader::of(PacketKind::RndvWriteTo, 0);
             header.msg_id = fetch.header.msg_id;
             header.ctrl_data = u64::from(id);
             let conn = fetch.conn;
@@ -580,7 +586,7 @@ impl Ep {
     }
 
     /// A part of a message is here, or will not be.
-    pub(super) fn fetch_part_done(&mut self, id: u32, buf: Option<Buf>, error: Option<Error>) {
+    pub(super) fn fetch_part_done(&mut self, id: u32, buf: Option<CoreBuf>, error: Option<Error>) {
         let Some(fetch) = self.fetches.get_mut(id) else { return };
         fetch.outstanding -= 1;
         fetch.error = fetch.error.or(error);
@@ -607,7 +613,7 @@ impl Ep {
             return;
         }
         if !fetch.by_write || fetch.wanted == 0 {
-            let mut header = Header::of(Kind::RndvReadDone, 0);
+            let mut header = RxmHeader::of(PacketKind::RndvReadDone, 0);
             header.msg_id = fetch.header.msg_id;
             self.send_control(fetch.conn, header, None);
         }
@@ -624,7 +630,7 @@ impl Ep {
     }
 
     /// A sender has written its message.
-    fn written(&mut self, conn: u32, header: &Header) -> Parsed {
+    fn written(&mut self, conn: u32, header: &RxmHeader) -> Parsed {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
             // The sender knows where to write it only once that was said.
@@ -648,14 +654,14 @@ impl Ep {
         let Some(kept) = self.inbox.take_kept(queue, number) else { return };
         let about = kept.about;
         match kept.body {
-            Body::Whole(bytes) => {
+            RxmUnexpected::Whole(bytes) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &bytes);
                     self.inbox.received(&recv, &about);
                 }
                 self.forget_peer_if_unused(about.peer);
             }
-            Body::InPacket(buf, len) => {
+            RxmUnexpected::InPacket(buf, len) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
                     self.inbox.received(&recv, &about);
@@ -663,22 +669,22 @@ impl Ep {
                 self.release(Some(buf));
                 self.forget_peer_if_unused(about.peer);
             }
-            Body::Partial { bytes, conn, msg_id } => {
+            RxmUnexpected::Partial { bytes, conn, msg_id } => {
                 let Some(conn) = self.conns.get_mut(conn) else { return };
                 let of = |partial: &&mut Partial| {
                     partial.msg_id == msg_id
-                        && matches!(partial.target, Target::Kept(kept) if kept == number)
+                        && matches!(partial.target, SegmentTarget::Kept(kept) if kept == number)
                 };
                 let Some(partial) = conn.partial.iter_mut().find(of) else { return };
                 partial.target = match recv {
                     Some(recv) => {
                         recv.buf.copy_from(0, &bytes);
-                        Target::Recv(recv)
+                        SegmentTarget::Recv(recv)
                     }
-                    None => Target::Nowhere,
+                    None => SegmentTarget::Nowhere,
                 };
             }
-            Body::AtSender { conn, header, places, early: _ } => {
+            RxmUnexpected::AtSender { conn, header, places, early: _ } => {
                 if let Some(conn) = self.conns.get_mut(conn) {
                     conn.announced -= 1;
                 }
@@ -688,7 +694,7 @@ impl Ep {
                     None => self.not_wanted(conn, header.msg_id),
                 }
             }
-            Body::Lost => {
+            RxmUnexpected::Lost => {
                 if let Some(recv) = recv {
                     self.inbox.failed(&recv, &about, Error::CONNRESET);
                 }
@@ -714,11 +720,11 @@ impl Ep {
     }
 
     /// A connection ended: what was arriving on it is lost.
-    pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut Conn, error: Error) {
+    pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
         let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {
-            waits |= matches!(partial.target, Target::Kept(_));
-            if let Target::Recv(recv) = partial.target {
+            waits |= matches!(partial.target, SegmentTarget::Kept(_));
+            if let SegmentTarget::Recv(recv) = partial.target {
                 self.inbox.failed(&recv, &partial.about, error);
             }
         }
@@ -733,8 +739,10 @@ impl Ep {
         // Looked for only if there is something to find.
         let kept = if waits { self.inbox.kept_from(conn.peer) } else { Vec::new() };
         for (queue, number) in kept {
-            let lost = |body: &Body| match body {
-                Body::Partial { conn, .. } | Body::AtSender { conn, .. } => *conn == id,
+            let lost = |body: &RxmUnexpected| match body {
+                RxmUnexpected::Partial { conn, .. } | RxmUnexpected::AtSender { conn, .. } => {
+                    *conn == id
+                }
                 _ => false,
             };
             if self.inbox.kept_as(queue, number, lost) == Some(true) {

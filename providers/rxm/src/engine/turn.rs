@@ -1,9 +1,9 @@
 //! A turn of an endpoint's: what the core completed, connection events, what waits.
 use super::common::clock;
-use super::conn::{Conn, Link, came_on, names};
-use super::ep::Ep;
-use super::pending::Body;
-use crate::wire::{Header, Plain};
+use super::conn::{Link, RxmConn, came_on, names};
+use super::ep::RxmEngineEp;
+use super::pending::RxmUnexpected;
+use crate::wire::{RxmHeader, RxmPlain};
 use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::core_provider::Entries;
 use ofi_provider::error::Error;
@@ -17,17 +17,17 @@ const IDLE_TURNS: u32 = 16;
 /// False if it is any other case, and then nothing has happened yet.
 #[inline(always)]
 pub(super) fn plain_message(
-    conns: &Slab<Conn>,
-    inbox: &mut Inbox<Body>,
+    conns: &Slab<RxmConn>,
+    inbox: &mut Inbox<RxmUnexpected>,
     source: u64,
     packet: &[u8],
 ) -> bool {
-    let Some(Plain { conn_id, tag, body }) = Header::plain(packet) else { return false };
+    let Some(RxmPlain { conn_id, tag, body }) = RxmHeader::plain(packet) else { return false };
     let Some((_, conn)) = came_on(conns, source) else { return false };
     !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tag, body)
 }
 
-impl Ep {
+impl RxmEngineEp {
     /// One turn: completions of the core's, connection events, what waits.
     #[inline]
     pub(super) fn turn(&mut self) {
@@ -183,7 +183,7 @@ impl Ep {
 
     /// Whether transfers wait for a connection to be made, or for room in the core.
     pub(super) fn has_waiting(&self) -> bool {
-        let waits = |conn: &Conn| conn.link != Link::Connected && !conn.waiting.is_empty();
+        let waits = |conn: &RxmConn| conn.link != Link::Connected && !conn.waiting.is_empty();
         !self.stalled.is_empty()
             || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
     }

@@ -5,13 +5,13 @@
 //! connection is not made yet or the core has no room, waits in the connection
 //! and goes in the order of its posting.
 use super::conn::{Link, Token, Waiting};
-use super::ep::Ep;
-use super::pending::{Message, Todo, TxOp};
+use super::ep::RxmEngineEp;
+use super::pending::{RxmMessage, Todo, TxOp};
 use crate::provider::RXM;
 use crate::wire::{
-    self, ANSWER_LEN, AtomicHeader, HEADER_LEN, Header, IOCS_LEN, Kind, OP_ATOMIC,
-    OP_ATOMIC_COMPARE, OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, Part, REMOTE_CQ_DATA,
-    read_answer, write_iocs, write_places,
+    self, ANSWER_LEN, AtomicHeader, HEADER_LEN, IOCS_LEN, OP_ATOMIC, OP_ATOMIC_COMPARE,
+    OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, PacketKind, REMOTE_CQ_DATA, RxmHeader,
+    SegmentPart, read_answer, write_iocs, write_places,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
@@ -21,7 +21,7 @@ use ofi_provider::abi::{
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic;
 use ofi_provider::buf::SendBuf;
-use ofi_provider::core_provider::{Buf, Done};
+use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::cq::Completion;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
@@ -35,7 +35,7 @@ const DIRECT_MIN: usize = 4096;
 /// What a message cannot ask for and still take the short way.
 const SPECIAL: u64 = FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | ASIDE;
 
-impl Ep {
+impl RxmEngineEp {
     /// fi_send and its kin.
     #[inline(always)]
     pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
@@ -64,13 +64,13 @@ impl Ep {
         let Some(conn) = peer.and_then(|peer| self.conns.get(peer.conn)) else { return false };
         let Some(link) = conn.ep.as_ref().filter(|_| conn.is_ready()) else { return false };
         let data = if op.flags & FI_REMOTE_CQ_DATA != 0 { op.data } else { 0 };
-        let header = Header {
+        let header = RxmHeader {
             op: if tagged { OP_TAGGED } else { OP_MSG },
             flags: if op.flags & FI_REMOTE_CQ_DATA != 0 { REMOTE_CQ_DATA } else { 0 },
             size: len as u64,
             data,
             tag: op.tag,
-            ..Header::of(Kind::Eager, conn.remote_id)
+            ..RxmHeader::of(PacketKind::Eager, conn.remote_id)
         };
         let (head, body) = self.packet.split_first_chunk_mut().expect("room for a header");
         header.write_to(head);
@@ -97,7 +97,7 @@ impl Ep {
         let eager = len <= self.common.config.eager_limit && !deliver;
         let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let message = Message {
+        let message = RxmMessage {
             buf: copy.as_ref().map_or(op.buf, |(_, buf)| buf.clone()),
             tagged,
             tag: op.tag,
@@ -116,7 +116,7 @@ impl Ep {
         let direct = !inject && self.goes_direct(&message);
         if eager && !direct && (ready || inject) {
             let mut buf = self.buffer()?;
-            let mut header = message.header(Kind::Eager);
+            let mut header = message.header(PacketKind::Eager);
             header.conn_id = self.conns[conn].remote_id;
             header.write(&mut buf);
             message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
@@ -132,7 +132,7 @@ impl Ep {
 
     /// A copy of what the application sends, and that as what is sent in its place.
     #[cold]
-    fn copy_of(&mut self, buf: &SendBuf) -> Result<(Buf, SendBuf)> {
+    fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
         let mut copy = self.buffer()?;
         let sent = copy.copy_of(buf)?;
         Ok((copy, sent))
@@ -210,9 +210,9 @@ impl Ep {
         let conn = self.conn_to(op.dest)?;
         let ready = self.may_go(conn, op.flags);
         let (number, access) = match op.operation.kind() {
-            atomic::Kind::Base => (OP_ATOMIC, FI_WRITE),
-            atomic::Kind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
-            atomic::Kind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
+            atomic::AtomicKind::Base => (OP_ATOMIC, FI_WRITE),
+            atomic::AtomicKind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
+            atomic::AtomicKind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
         };
         let mut buf = self.buffer()?;
         let elements = HEADER_LEN + IOCS_LEN;
@@ -233,12 +233,12 @@ impl Ep {
             answer: Some(op.result),
             ..TxOp::new(conn, op.context, FI_ATOMIC | access, op.flags, Todo::Wait)
         });
-        let header = Header {
+        let header = RxmHeader {
             msg_id: u64::from(id),
             op: number,
             size: payload as u64,
             tag: what.to_tag(),
-            ..Header::of(Kind::Atomic, 0)
+            ..RxmHeader::of(PacketKind::Atomic, 0)
         };
         header.write(&mut buf);
         self.ops[id].todo = Todo::Packet(buf, end);
@@ -247,7 +247,7 @@ impl Ep {
     }
 
     /// The answer to an atomic operation came. False: none was asked for.
-    pub(super) fn answered(&mut self, conn: u32, header: &Header, payload: &[u8]) -> bool {
+    pub(super) fn answered(&mut self, conn: u32, header: &RxmHeader, payload: &[u8]) -> bool {
         let Ok(id) = u32::try_from(header.msg_id) else { return false };
         let Some(op) = self.ops.get(id).filter(|op| op.conn == conn) else { return false };
         let (Some(answer), Ok((status, bytes))) = (&op.answer, read_answer(payload)) else {
@@ -351,7 +351,7 @@ impl Ep {
 
     /// Whether an eager message goes from where it is.
     #[inline]
-    fn goes_direct(&self, message: &Message) -> bool {
+    fn goes_direct(&self, message: &RxmMessage) -> bool {
         message.buf.len() >= DIRECT_MIN && self.may_go_direct(&message.buf)
     }
 
@@ -399,7 +399,7 @@ impl Ep {
     }
 
     /// A packet is ready but for the connection's number.
-    fn advance_packet(&mut self, id: u32, mut buf: Buf, len: usize) -> Result {
+    fn advance_packet(&mut self, id: u32, mut buf: CoreBuf, len: usize) -> Result {
         let conn = &self.conns[self.ops[id].conn];
         let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
         wire::name_conn(&mut buf, conn.remote_id);
@@ -426,7 +426,7 @@ impl Ep {
         })
     }
 
-    fn advance_message(&mut self, id: u32, message: Message) -> Result {
+    fn advance_message(&mut self, id: u32, message: RxmMessage) -> Result {
         let op = &self.ops[id];
         if message.tagged && !self.knows(op.conn, op.flags, message.tag) {
             return Err(Error::OPNOTSUPP);
@@ -441,7 +441,14 @@ impl Ep {
         let result = if announced {
             self.announce(id, &message)
         } else if len <= eager {
-            self.send_part(id, &message, message.header(Kind::Eager), 0, len, Token::Message(id))
+            self.send_part(
+                id,
+                &message,
+                message.header(PacketKind::Eager),
+                0,
+                len,
+                Token::Message(id),
+            )
         } else if len <= sar && !message.deliver {
             return self.send_segments(id, message);
         } else {
@@ -458,8 +465,8 @@ impl Ep {
     fn send_part(
         &mut self,
         id: u32,
-        message: &Message,
-        mut header: Header,
+        message: &RxmMessage,
+        mut header: RxmHeader,
         from: usize,
         len: usize,
         token: Token,
@@ -498,7 +505,7 @@ impl Ep {
         })
     }
 
-    fn send_segments(&mut self, id: u32, mut message: Message) -> Result {
+    fn send_segments(&mut self, id: u32, mut message: RxmMessage) -> Result {
         let (len, most) = (message.buf.len(), self.common.config.eager_limit);
         if message.sent == 0 {
             ofi_provider::log!(&RXM, DEBUG, EP_DATA, "sending {len} bytes in segments of {most}");
@@ -506,11 +513,11 @@ impl Ep {
         while message.sent < len {
             let part = (len - message.sent).min(most);
             let which = match message.sent {
-                0 => Part::First,
-                sent if sent + part == len => Part::Last,
-                _ => Part::Middle,
+                0 => SegmentPart::First,
+                sent if sent + part == len => SegmentPart::Last,
+                _ => SegmentPart::Middle,
             };
-            let mut header = message.header(Kind::Segment);
+            let mut header = message.header(PacketKind::Segment);
             header.seg_size = part as u16;
             header.seg_no = message.segments;
             header.msg_id = u64::from(id);
@@ -529,7 +536,7 @@ impl Ep {
     }
 
     /// Announces a message that its receiver fetches.
-    fn announce(&mut self, id: u32, message: &Message) -> Result {
+    fn announce(&mut self, id: u32, message: &RxmMessage) -> Result {
         let common = self.common.clone();
         let mut places = RemoteSegments::EMPTY;
         if message.buf.is_empty() {
@@ -553,7 +560,7 @@ impl Ep {
         }
         let mut buf = self.buffer()?;
         let conn = &self.conns[self.ops[id].conn];
-        let mut header = message.header(Kind::RndvRequest);
+        let mut header = message.header(PacketKind::RndvRequest);
         header.conn_id = conn.remote_id;
         header.msg_id = u64::from(id);
         header.write(&mut buf);
@@ -580,7 +587,7 @@ impl Ep {
 
     /// The receiver of an announced message says where to write it. False:
     /// there is none, or not there.
-    pub(super) fn deliver_to(&mut self, conn: u32, header: &Header, to: RemoteSegments) -> bool {
+    pub(super) fn deliver_to(&mut self, conn: u32, header: &RxmHeader, to: RemoteSegments) -> bool {
         let Some(id) = self.announced(conn, header.msg_id) else { return false };
         let op = &mut self.ops[id];
         let Todo::Announced(message) = &op.todo else { return false };
@@ -646,9 +653,9 @@ impl Ep {
     }
 
     /// A message is written to its receiver, who is told.
-    fn delivered(&mut self, id: u32, to: &Header) {
+    fn delivered(&mut self, id: u32, to: &RxmHeader) {
         let conn = self.ops[id].conn;
-        let mut header = Header::of(Kind::RndvWriteDone, 0);
+        let mut header = RxmHeader::of(PacketKind::RndvWriteDone, 0);
         (header.msg_id, header.ctrl_data) = (to.msg_id, to.ctrl_data);
         self.send_control(conn, header, None);
         self.finish_op(id, Ok(()));
@@ -685,7 +692,7 @@ impl Ep {
     pub(super) fn send_control(
         &mut self,
         id: u32,
-        header: Header,
+        header: RxmHeader,
         places: Option<&RemoteSegments>,
     ) {
         // Without memory for a packet the peer waits until the connection ends.
@@ -699,7 +706,13 @@ impl Ep {
     }
 
     /// Sends a packet whose payload of `len` bytes is in place.
-    pub(super) fn send_made(&mut self, id: u32, mut header: Header, mut buf: Buf, len: usize) {
+    pub(super) fn send_made(
+        &mut self,
+        id: u32,
+        mut header: RxmHeader,
+        mut buf: CoreBuf,
+        len: usize,
+    ) {
         let Some(conn) = self.conns.get(id) else {
             self.release(Some(buf));
             return;
@@ -710,7 +723,7 @@ impl Ep {
         self.send_packet(id, buf, HEADER_LEN + len, ready);
     }
 
-    fn send_packet(&mut self, id: u32, buf: Buf, len: usize, ready: bool) {
+    fn send_packet(&mut self, id: u32, buf: CoreBuf, len: usize, ready: bool) {
         let token = Token::Packet;
         let Some(link) = self.conns[id].ep.as_ref().filter(|_| ready) else {
             self.conns[id].urgent.push_back(Waiting::Packet(buf, len, token));
@@ -865,8 +878,8 @@ impl Ep {
         let Some(op) = self.drop_op(id) else { return };
         #[cfg(test)]
         match super::sim::planted() {
-            Some(super::sim::Planted::LostCompletion) => return,
-            Some(super::sim::Planted::SecondCompletion) => {
+            Some(super::sim::RxmPlantedFault::LostCompletion) => return,
+            Some(super::sim::RxmPlantedFault::SecondCompletion) => {
                 self.report(op.context, op.flags, op.report, result);
             }
             _ => {}

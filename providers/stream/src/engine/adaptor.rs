@@ -1,7 +1,7 @@
 //! The engine as endpoints of the application's call it ([`ofi_provider::endpoint`]).
-use super::Engine;
-use super::ep::{Identity, Kind};
-use super::state::State;
+use super::StreamEngine;
+use super::ep::{StreamEpKind, StreamIdentity};
+use super::state::StreamState;
 use crate::net::Net;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::fi_addr_t;
@@ -16,7 +16,7 @@ use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
 use std::sync::Arc;
 
-impl<N: Net> HearsNames for Engine<N> {
+impl<N: Net> HearsNames for StreamEngine<N> {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.lock().name_inserted(ep, name, addr);
     }
@@ -30,20 +30,20 @@ impl<N: Net> HearsNames for Engine<N> {
     }
 }
 
-impl<N: Net> RdmEngine for Engine<N>
+impl<N: Net> RdmEngine for StreamEngine<N>
 where
     N::Aside: EndpointAside<Self> + Default,
 {
-    type Identity = Identity;
+    type Identity = StreamIdentity;
     type Aside = N::Aside;
-    type State = State<N>;
+    type State = StreamState<N>;
 
     #[inline(always)]
-    fn state(&self) -> Guard<'_, State<N>> {
+    fn state(&self) -> Guard<'_, StreamState<N>> {
         self.lock()
     }
 
-    fn add(&self, identity: Identity) -> u32 {
+    fn add(&self, identity: StreamIdentity) -> u32 {
         self.lock().add_ep(identity)
     }
 
@@ -68,8 +68,8 @@ where
             state.share_inbox(ep.id, srx);
         }
         match state.ep(ep.id).kind() {
-            Kind::Rdm => state.listen(ep.id),
-            Kind::Msg | Kind::Srx => Ok(()),
+            StreamEpKind::Rdm => state.listen(ep.id),
+            StreamEpKind::Msg | StreamEpKind::Srx => Ok(()),
         }
     }
 
@@ -105,7 +105,7 @@ where
     }
 
     fn is_copy(&self) -> bool {
-        Engine::is_copy(self)
+        StreamEngine::is_copy(self)
     }
 
     fn tx_left(&self, ep: u32) -> usize {

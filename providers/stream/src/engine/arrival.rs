@@ -1,6 +1,6 @@
 //! A message that arrives: what its header and its connection say of it, and the form in which
 //! it waits if it came before a receive.
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header};
+use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, StreamHeader};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{self, About};
@@ -39,13 +39,13 @@ impl Deref for Arrival {
 }
 
 /// Whether the sender of a header waits for an acknowledgement.
-pub(super) fn wants_ack(header: &Header) -> bool {
+pub(super) fn wants_ack(header: &StreamHeader) -> bool {
     header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
 }
 
 /// How much of an unexpected message is here.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum StreamUnexpected {
     /// All bytes of the message.
     Whole(Box<[u8]>),
     /// The bytes that have arrived, with room for more.
@@ -58,7 +58,7 @@ pub(super) enum Body {
     Lost,
 }
 
-impl Body {
+impl StreamUnexpected {
     /// Room for a message of `len` bytes of which `here` has come. Memory is allocated as a peer
     /// sends, not as it announces. -FI_ENOMEM if there is none.
     pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
@@ -72,7 +72,7 @@ impl Body {
 /// rest of it and for its sender.
 #[derive(Debug)]
 pub struct Unreceived {
-    pub(super) body: Body,
+    pub(super) body: StreamUnexpected,
     /// What its [`Arrival`] had.
     pub(super) ack: bool,
     pub(super) number: u64,
@@ -80,10 +80,10 @@ pub struct Unreceived {
     pub(super) serial: u64,
 }
 
-impl inbox::Body for Unreceived {
+impl inbox::UnexpectedBody for Unreceived {
     fn bytes(&self) -> Option<&[u8]> {
         match &self.body {
-            Body::Whole(bytes) => Some(bytes),
+            StreamUnexpected::Whole(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -91,8 +91,10 @@ impl inbox::Body for Unreceived {
     /// A message is counted in full while it arrives.
     fn cost(&self, len: usize) -> usize {
         match self.body {
-            Body::Whole(_) | Body::Arriving(_) => len,
-            Body::Blocking | Body::AtSender(_) | Body::Lost => 0,
+            StreamUnexpected::Whole(_) | StreamUnexpected::Arriving(_) => len,
+            StreamUnexpected::Blocking | StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => {
+                0
+            }
         }
     }
 
@@ -117,7 +119,11 @@ mod tests {
     #[test]
     fn a_large_message_gets_its_room_as_it_comes() {
         let len = 100 << 20;
-        let Body::Arriving(mut room) = Body::arriving(len, &[7; 100]).unwrap() else { panic!() };
+        let StreamUnexpected::Arriving(mut room) =
+            StreamUnexpected::arriving(len, &[7; 100]).unwrap()
+        else {
+            panic!()
+        };
         let (mut done, mut grown) = (100, 0);
         while done < len {
             let size = room.len();

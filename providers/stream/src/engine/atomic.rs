@@ -5,16 +5,16 @@
 //! values if they are wanted. Answers come in the order of the requests, among
 //! those to reads. Only what was injected, and is complete with that, has none.
 use super::arrival::Arrival;
-use super::incoming::{AtomicRequest, Begun, Incoming, Target};
-use super::state::State;
-use super::transfer::{Body, Finish, Outgoing, Route, level};
+use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
+use super::state::StreamState;
+use super::transfer::{Outgoing, Route, SendBody, TransferFinish, level};
 use crate::net::{ByteLink, Net};
-use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Header, Knows, MAX_ATOMIC, Op};
+use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Knows, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
 use ofi_provider::api::AtomicOp;
-use ofi_provider::atomic::{Kind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
@@ -24,7 +24,7 @@ use ofi_provider::reserved::ASIDE;
 /// ends. A peer that reads its answers never has as many.
 const MAX_FETCHED: usize = 64 << 20;
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, ep_id: u32, op: AtomicOp) -> Result {
         let len = op.source.len() + op.compare.len();
@@ -33,24 +33,24 @@ impl<N: Net> State<N> {
         let kind = op.operation.kind();
         let report = op.flags & FI_COMPLETION != 0;
         let (flags, acked) = level(op.flags);
-        let inject = kind == Kind::Base && op.flags & FI_INJECT != 0 && !report;
+        let inject = kind == AtomicKind::Base && op.flags & FI_INJECT != 0 && !report;
         // An injected operation without an acknowledgement takes no answer: nothing would report
         // it.
         let silent = inject && !acked;
         let word =
             AtomicWord { kind, datatype: op.operation.datatype(), op: op.operation.op() }.to_word();
-        let header = Header {
+        let header = StreamHeader {
             flags: flags | if silent { 0 } else { DELIVERY_COMPLETE },
             segments: op.remote.as_slice().len() as u8,
             cq_data: op.data,
             tag: word,
             len: len as u64,
-            ..Header::of(Op::Atomic)
+            ..StreamHeader::of(StreamOp::Atomic)
         };
-        let finish = Finish {
+        let finish = TransferFinish {
             context: op.context,
             flags: FI_ATOMIC
-                | if kind == Kind::Base { FI_WRITE } else { FI_READ }
+                | if kind == AtomicKind::Base { FI_WRITE } else { FI_READ }
                 | (op.flags & ASIDE),
             report,
             acked: false,
@@ -67,7 +67,7 @@ impl<N: Net> State<N> {
             ep.finish_tx(&finish, Err(Error::OPNOTSUPP));
             return Ok(());
         }
-        let body = if silent { Body::Empty } else { Body::Answer(op.result) };
+        let body = if silent { SendBody::Empty } else { SendBody::Answer(op.result) };
         let mut outgoing = Outgoing::new(header, body, finish);
         // Operands are small and their buffers many: they go as one copy.
         let mut bytes = self.encode_places(route, &op.remote).into_vec();
@@ -87,8 +87,10 @@ impl<N: Net> State<N> {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let Knows { atomics, multicast, .. } = conn.knows;
         let is_unknown = |outgoing: &Outgoing| match outgoing.header.op {
-            Op::Atomic => !atomics,
-            Op::Tag => !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag),
+            StreamOp::Atomic => !atomics,
+            StreamOp::Tag => {
+                !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag)
+            }
             _ => false,
         };
         if !conn.tx.iter().any(is_unknown) {
@@ -108,7 +110,7 @@ impl<N: Net> State<N> {
     pub(super) fn begin_atomic(
         &mut self,
         id: u32,
-        header: &Header,
+        header: &StreamHeader,
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<Begun> {
@@ -123,7 +125,7 @@ impl<N: Net> State<N> {
         let granted = self.eps[conn.ep].identity.target.atomics;
         if let Ok(operation) = operation {
             let total = places.total().map_err(|_| Error::PROTO)?;
-            let has = [operation.has_source(), operation.kind() == Kind::Compare];
+            let has = [operation.has_source(), operation.kind() == AtomicKind::Compare];
             let operands = has.iter().filter(|has| **has).count();
             if total > MAX_ATOMIC || operands * total != about.len {
                 return Err(Error::PROTO);
@@ -148,7 +150,7 @@ impl<N: Net> State<N> {
         }
         request.operands = zeroed(about.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
-        let target = Target::Atomic(Box::new(request));
+        let target = MessageTarget::Atomic(Box::new(request));
         self.conns[id].incoming = Some(Incoming { about, target, done: here });
         Ok(Begun::Taken(here))
     }
@@ -177,8 +179,8 @@ impl<N: Net> State<N> {
         });
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
-        let mut finish = Finish::INTERNAL;
-        let mut header = Header::of(Op::AtomicRsp);
+        let mut finish = TransferFinish::INTERNAL;
+        let mut header = StreamHeader::of(StreamOp::AtomicRsp);
         if result.is_ok_and(|operation| operation.rights() & FI_REMOTE_WRITE != 0) {
             self.regions.written(places);
         }
@@ -210,7 +212,8 @@ impl<N: Net> State<N> {
         header.len = fetched.len() as u64;
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.fetched += fetched.len();
-        let body = if fetched.is_empty() { Body::Empty } else { Body::Copied(fetched.into()) };
+        let body =
+            if fetched.is_empty() { SendBody::Empty } else { SendBody::Copied(fetched.into()) };
         self.answer(id, Outgoing::new(header, body, finish));
     }
 }

@@ -8,7 +8,7 @@
 //! They are complete when they have left. Small writes to a peer's memory and
 //! requests to read it do the same, among messages; and what a peer asks for with
 //! several requests that came together leaves together when all are understood.
-use super::transfer::Finish;
+use super::transfer::TransferFinish;
 use crate::net::LinkClock;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const MAX_MESSAGES: usize = 16;
 const BURST: Duration = Duration::from_micros(20);
 
 /// A connection's batch: encoded transfers that are not sent, or only in part. They go before
-/// all that is queued in [`Conn::tx`](super::conn::Conn::tx).
+/// all that is queued in [`StreamConn::tx`](super::conn::StreamConn::tx).
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
@@ -27,10 +27,10 @@ pub(super) struct Batch {
     /// Transfers in the batch.
     count: usize,
     /// Requests to read the peer's memory among them, which are the last in
-    /// [`Conn::reads`](super::conn::Conn::reads).
+    /// [`StreamConn::reads`](super::conn::StreamConn::reads).
     reads: usize,
     /// What to complete, or to wait for the acknowledgement of, when the batch has left.
-    finishes: Vec<Finish>,
+    finishes: Vec<TransferFinish>,
     /// The batch is held because the application announced more messages (FI_MORE).
     pub(super) more: bool,
     /// When a message left last shortly after others.
@@ -76,7 +76,7 @@ impl Batch {
     }
 
     /// Adds a message of `len` bytes; returns the room to copy them to.
-    pub(super) fn push(&mut self, header: &[u8], len: usize, finish: Finish) -> &mut [u8] {
+    pub(super) fn push(&mut self, header: &[u8], len: usize, finish: TransferFinish) -> &mut [u8] {
         self.finishes.push(finish);
         self.append(header, len)
     }
@@ -116,18 +116,18 @@ impl Batch {
     }
 
     /// Takes out the finishes of the batch's messages.
-    pub(super) fn finished(&mut self) -> std::vec::Drain<'_, Finish> {
+    pub(super) fn finished(&mut self) -> std::vec::Drain<'_, TransferFinish> {
         self.finishes.drain(..)
     }
 
     /// What is to be done for the batch's transfers when it has left.
     #[cfg(test)]
-    pub(super) fn finishes(&self) -> &[Finish] {
+    pub(super) fn finishes(&self) -> &[TransferFinish] {
         &self.finishes
     }
 
     /// The finishes of a batch that will never leave, and how many requests to read it has.
-    pub(super) fn into_finishes(self) -> (Vec<Finish>, usize) {
+    pub(super) fn into_finishes(self) -> (Vec<TransferFinish>, usize) {
         (self.finishes, self.reads)
     }
 }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn requests_count_among_what_leaves_together_and_are_not_over_with_that() {
         let mut batch = Batch::default();
-        batch.push(b"header", 2, Finish::INTERNAL).copy_from_slice(b"ab");
+        batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
         batch.push_read(b"asks", 1).copy_from_slice(b"c");
         assert_eq!(batch.unsent(), b"headerabasksc");
         for count in 3..=MAX_MESSAGES {
@@ -147,7 +147,7 @@ mod tests {
             if count % 2 == 0 {
                 batch.push_read(b"x", 0);
             } else {
-                batch.push(b"y", 0, Finish::INTERNAL);
+                batch.push(b"y", 0, TransferFinish::INTERNAL);
             }
         }
         assert!(batch.is_full(9000));

@@ -6,17 +6,17 @@
 //! here. Of a longer one only the start is, and the rest waits in its connection
 //! until the application says where it is to go; if it waits for a tag it is kept
 //! as any message that came before its receive.
-use super::arrival::{Arrival, Body};
-use super::ep::Ep;
-use super::incoming::{Begun, Incoming, Target};
-use super::state::State;
+use super::arrival::{Arrival, StreamUnexpected};
+use super::ep::StreamEngineEp;
+use super::incoming::{Begun, Incoming, MessageTarget};
+use super::state::StreamState;
 use crate::net::Net;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{About, Recv};
 
-impl Ep {
+impl StreamEngineEp {
     /// All of a kept message is here: reports it, unless the endpoint waits for a tag that
     /// matches it.
     pub(super) fn is_whole(&mut self, about: &About, id: u32) {
@@ -29,7 +29,7 @@ impl Ep {
     }
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Begins a message on an endpoint with buffered receives; `met` is the posted tag that
     /// matches it.
     #[cold]
@@ -63,9 +63,9 @@ impl<N: Net> State<N> {
         let waits = posted.is_none() && buffering.waits(about.tagged);
         if buffering.is_long(about.len) && !waits {
             let start = behind[..buffering.wanted(about.len).min(behind.len())].into();
-            let message = ep.keep(&about, Body::Blocking)?;
+            let message = ep.keep(&about, StreamUnexpected::Blocking)?;
             ep.inbox.announce(queue, message, Some(start), posted);
-            let incoming = Incoming { about, target: Target::Kept(message), done: 0 };
+            let incoming = Incoming { about, target: MessageTarget::Kept(message), done: 0 };
             self.conns[id].incoming = Some(incoming);
             return Ok(Begun::Blocked);
         }
@@ -90,16 +90,16 @@ impl<N: Net> State<N> {
         };
         // The bytes that are here: at least the start, which came with the header.
         let here = match &kept.body {
-            Body::Whole(bytes) | Body::Arriving(bytes) => &bytes[..],
-            Body::Blocking => {
+            StreamUnexpected::Whole(bytes) | StreamUnexpected::Arriving(bytes) => &bytes[..],
+            StreamUnexpected::Blocking => {
                 let conn = self.conns.get(kept.conn).filter(|conn| conn.serial == kept.serial);
                 conn.map_or(&[][..], |conn| &conn.stash)
             }
-            Body::AtSender(_) | Body::Lost => &[],
+            StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => &[],
         };
         let long = buffering.is_long(about.len);
         let start = long.then(|| here[..buffering.wanted(about.len).min(here.len())].into());
-        if long || matches!(kept.body, Body::Whole(_)) {
+        if long || matches!(kept.body, StreamUnexpected::Whole(_)) {
             inbox.announce(queue, id, start, Some(posted));
         } else {
             inbox.owe(queue, id, posted);

@@ -4,11 +4,11 @@
 //! themselves by the port they listen on; when two call each other at the same
 //! time, one of the calls gives way. MSG endpoints are connected by the
 //! application, and their events go to the event queue.
-use super::conn::{Conn, Stage};
-use super::ep::{Ep, Kind};
-use super::state::{State, TOKEN_CONN, TOKEN_LISTENER};
+use super::conn::{Stage, StreamConn};
+use super::ep::{StreamEngineEp, StreamEpKind};
+use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
 use super::transfer::Outgoing;
-use crate::callers::{self, Call, Caller, HANDSHAKE_TIMEOUT};
+use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
 use crate::net::{ByteLink, LinkListener, LinkPoller, Net};
 use crate::wire::{
@@ -19,7 +19,7 @@ use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryRule};
 use ofi_provider::cq::Context;
-use ofi_provider::eq::{Event, EventError};
+use ofi_provider::eq::{EqEvent, EventError};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -64,7 +64,7 @@ pub fn is_shortage(error: Error) -> bool {
 
 /// A request that came to a passive endpoint, until the application answers.
 #[derive(Debug)]
-pub struct Request<L> {
+pub struct StreamRequest<L> {
     link: L,
     order: ByteOrder,
     /// What the caller knows beyond the protocol of the original.
@@ -76,7 +76,7 @@ pub struct Request<L> {
     _pending: Arc<()>,
 }
 
-impl<L> Request<L> {
+impl<L> StreamRequest<L> {
     /// The request of a caller. `pending` is dropped with it, when the application answers.
     pub fn new(caller: Caller<L>, message: &CmMessage, pending: Arc<()>) -> Self {
         let Caller { link, guest, .. } = caller;
@@ -85,14 +85,14 @@ impl<L> Request<L> {
     }
 }
 
-impl<L: ByteLink> ofi_provider::api::Reject for Request<L> {
+impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
     fn reject(self, param: &[u8]) -> Result {
         self.link.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
         Ok(())
     }
 }
 
-impl Ep {
+impl StreamEngineEp {
     /// The version of the RDM protocol that this endpoint offers. With buffered receives it is
     /// 0, without messages that wait at their sender: of such a message there is no start to
     /// report.
@@ -121,8 +121,8 @@ fn pid() -> u32 {
     std::process::id()
 }
 
-impl<N: Net> State<N> {
-    fn add_conn(&mut self, mut conn: Conn<N>) -> Result<u32> {
+impl<N: Net> StreamState<N> {
+    fn add_conn(&mut self, mut conn: StreamConn<N>) -> Result<u32> {
         conn.watched = true;
         let (link, interest) = (conn.link.id(), conn.interest);
         let id = self.conns.insert(conn);
@@ -138,7 +138,7 @@ impl<N: Net> State<N> {
     fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
         let identity = &self.eps[ep_id].identity;
         let link = self.net.dial(&identity.local, identity.keep_port, to)?;
-        let mut conn = Conn::new(link, Stage::Connecting, ep_id);
+        let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
         conn.param = param;
         self.add_conn(conn)
     }
@@ -186,13 +186,13 @@ impl<N: Net> State<N> {
     }
 
     /// fi_accept of a MSG endpoint opened with a request.
-    pub fn accept(&mut self, ep_id: u32, request: Request<N::Link>, param: &[u8]) -> Result {
+    pub fn accept(&mut self, ep_id: u32, request: StreamRequest<N::Link>, param: &[u8]) -> Result {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
         let knows = Knows { multicast: false, ..request.knows };
         request.link.send(&CmMessage::encode(CmType::Response, knows, param))?;
-        let mut conn = Conn::new(request.link, Stage::Connected, ep_id);
+        let mut conn = StreamConn::new(request.link, Stage::Connected, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
         conn.connected(self.net.is_ring(), self.eps[ep_id].is_buffered());
         let id = self.add_conn(conn)?;
@@ -200,7 +200,7 @@ impl<N: Net> State<N> {
         ep.conn = id;
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
-            eq.write(Event::Cm { event, fid: ep.fid, info: None, data: Vec::new() });
+            eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: Vec::new() });
         }
         self.heat(id);
         Ok(())
@@ -210,7 +210,7 @@ impl<N: Net> State<N> {
     pub fn shutdown(&mut self, ep_id: u32) -> Result {
         let id = self.eps[ep_id].conn;
         // The peer may have ended the connection already; then there is nothing left to end.
-        if self.conns.get(id).is_some_and(Conn::is_connected) {
+        if self.conns.get(id).is_some_and(StreamConn::is_connected) {
             // Injected messages are complete for the application, so they must leave.
             self.flush(id);
         }
@@ -244,9 +244,9 @@ impl<N: Net> State<N> {
                 Ok((link, from)) => {
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ep_id, now) {
-                        (id, Call::Complete) => self.called(id),
-                        (_, Call::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
-                        (_, Call::Over) => {}
+                        (id, CallerState::Complete) => self.called(id),
+                        (_, CallerState::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
+                        (_, CallerState::Over) => {}
                     }
                 }
                 Err(error) if is_shortage(error) => {
@@ -308,7 +308,7 @@ impl<N: Net> State<N> {
     /// Notes a new connection in the list of strangers' connections, if the peer is in no
     /// address vector.
     fn note_guest(&mut self, new: u32) {
-        let is_guest = |conn: &&Conn<N>| conn.guest.is_some();
+        let is_guest = |conn: &&StreamConn<N>| conn.guest.is_some();
         let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
             return;
         };
@@ -446,7 +446,7 @@ impl<N: Net> State<N> {
         let stash = std::mem::take(&mut conn.stash);
         let kind = self.eps[conn.ep].identity.kind;
         let result = CmMessage::parse(&stash).and_then(|message| match message.kind {
-            CmType::Response if kind == Kind::Rdm => self.rdm_answer(id, &message),
+            CmType::Response if kind == StreamEpKind::Rdm => self.rdm_answer(id, &message),
             CmType::Response => {
                 self.msg_answer(id, message);
                 Ok(())
@@ -465,7 +465,7 @@ impl<N: Net> State<N> {
 
     /// Reads from a caller's connection that epoll reported; a complete request is answered.
     pub(super) fn hear_caller(&mut self, id: u32) {
-        if self.callers.hear(id) == Call::Complete {
+        if self.callers.hear(id) == CallerState::Complete {
             self.called(id);
         }
     }
@@ -487,7 +487,7 @@ impl<N: Net> State<N> {
             return;
         }
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
-        let mut conn = Conn::new(caller.link, Stage::Called, caller.called);
+        let mut conn = StreamConn::new(caller.link, Stage::Called, caller.called);
         conn.guest = Some(caller.guest);
         (conn.order, conn.knows) = (request.order, request.knows);
         if let Ok(id) = self.add_conn(conn) {
@@ -533,7 +533,7 @@ impl<N: Net> State<N> {
         if !N::Link::settings().only_known {
             return;
         }
-        let theirs = |conn: &Conn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
+        let theirs = |conn: &StreamConn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
         let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
         for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
             self.fail(id, Error::CONNABORTED);
@@ -544,7 +544,7 @@ impl<N: Net> State<N> {
     /// refusal, which the end of the connection may have overtaken.
     fn hung_up(&mut self, id: u32) {
         let conn = &self.conns[id];
-        let rdm = self.eps[conn.ep].identity.kind == Kind::Rdm;
+        let rdm = self.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
         if rdm && conn.stage == Stage::AwaitResponse {
             self.refused(id, Vec::new());
         } else {
@@ -593,7 +593,7 @@ impl<N: Net> State<N> {
         let ep = &self.eps[conn.ep];
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
-            eq.write(Event::Cm { event, fid: ep.fid, info: None, data: message.data });
+            eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: message.data });
         }
         self.established(id);
     }
@@ -707,7 +707,7 @@ impl<N: Net> State<N> {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let ep = &mut self.eps[ep_id];
-        if ep.identity.kind == Kind::Msg {
+        if ep.identity.kind == StreamEpKind::Msg {
             self.msg_failed(id, Error::CONNREFUSED, data);
             return;
         }
@@ -810,7 +810,7 @@ impl<N: Net> State<N> {
 
     /// Takes a connection out of the engine without reporting anything; its transfers are the
     /// caller's to end.
-    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Conn<N>> {
+    pub(super) fn drop_conn(&mut self, id: u32) -> Option<StreamConn<N>> {
         let conn = self.conns.remove(id)?;
         self.owed -= conn.owed;
         self.eps[conn.ep].peers.detach(conn.peer, id);
@@ -826,8 +826,8 @@ impl<N: Net> State<N> {
     pub(super) fn fail(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
         match self.eps[conn.ep].identity.kind {
-            Kind::Msg => self.msg_failed(id, error, Vec::new()),
-            Kind::Rdm | Kind::Srx => {
+            StreamEpKind::Msg => self.msg_failed(id, error, Vec::new()),
+            StreamEpKind::Rdm | StreamEpKind::Srx => {
                 if let Some(mut conn) = self.drop_conn(id) {
                     self.end_transfers(&mut conn, error);
                     let ep = &mut self.eps[conn.ep];
@@ -870,7 +870,7 @@ impl<N: Net> State<N> {
         self.watch(id);
     }
 
-    fn end_transfers(&mut self, conn: &mut Conn<N>, error: Error) {
+    fn end_transfers(&mut self, conn: &mut StreamConn<N>, error: Error) {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
         if conn.is_lending() {
@@ -905,9 +905,9 @@ impl<N: Net> State<N> {
         if was_connected {
             // The side that called fi_shutdown gets FI_SHUTDOWN as well, as from the original.
             let event = FI_SHUTDOWN as u32;
-            eq.write(Event::Cm { event, fid: ep.fid, info: None, data });
+            eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data });
         } else {
-            eq.write(Event::Error(EventError {
+            eq.write(EqEvent::Error(EventError {
                 fid: ep.fid,
                 context: Context::NULL,
                 data: 0,
@@ -922,17 +922,17 @@ impl<N: Net> State<N> {
     /// callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
-        let is_its = |(id, conn): (u32, &Conn<N>)| (conn.ep == ep_id).then_some(id);
+        let is_its = |(id, conn): (u32, &StreamConn<N>)| (conn.ep == ep_id).then_some(id);
         let ids: Vec<u32> = match ep.identity.kind {
             // A MSG endpoint's only connection is not searched for: there may be as many
             // endpoints as connections.
-            Kind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
+            StreamEpKind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
             _ => self.conns.iter().filter_map(is_its).collect(),
         };
         // The event queue hears nothing of an endpoint that is being closed.
         self.eps[ep_id].eq = None;
         for id in ids {
-            if self.conns.get(id).is_some_and(Conn::is_connected) {
+            if self.conns.get(id).is_some_and(StreamConn::is_connected) {
                 // Injected messages are complete for the application, so they must leave.
                 self.flush(id);
             }
@@ -957,7 +957,7 @@ impl<N: Net> State<N> {
         self.deaf.retain(|deaf| *deaf != ep_id);
         if let Some(ep) = self.eps.remove(ep_id) {
             ep.ledger.close();
-            if !ep.inbox.is_shared() && ep.identity.kind != Kind::Srx {
+            if !ep.inbox.is_shared() && ep.identity.kind != StreamEpKind::Srx {
                 ep.inbox.ledger.close();
             }
         }

@@ -2,11 +2,11 @@
 use super::batch::Batch;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::trace::trace;
-use super::transfer::{COPY_MAX, Finish, Outgoing};
+use super::transfer::{COPY_MAX, Outgoing, TransferFinish};
 use super::zerocopy::Zerocopy;
 use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
-use crate::wire::{ByteOrder, Header, Knows};
+use crate::wire::{ByteOrder, Knows, StreamHeader};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -28,9 +28,9 @@ pub(crate) enum Stage {
 
 /// A set of message numbers, which are one byte.
 #[derive(Debug, Default)]
-pub(super) struct Numbers([u64; 4]);
+pub(super) struct NumberSet([u64; 4]);
 
-impl Numbers {
+impl NumberSet {
     fn place(number: u8) -> (usize, u64) {
         (usize::from(number / 64), 1 << (number % 64))
     }
@@ -51,7 +51,7 @@ impl Numbers {
 
 /// A connection and everything under way on it.
 #[derive(Debug)]
-pub(crate) struct Conn<N: Net> {
+pub(crate) struct StreamConn<N: Net> {
     /// The bytes go and come here.
     pub(super) link: N::Link,
     pub(super) stage: Stage,
@@ -78,7 +78,7 @@ pub(crate) struct Conn<N: Net> {
     /// How often, since the connection moved last, it was read in vain or another one moved.
     pub(super) misses: u32,
     /// The peer's protocol has tagged messages that wait at their sender until they are asked
-    /// for ([`Op::TagRts`](crate::wire::Op::TagRts)).
+    /// for ([`StreamOp::TagRts`](crate::wire::StreamOp::TagRts)).
     pub(super) rendezvous: bool,
     /// What the peer knows beyond the protocol of the original.
     pub(super) knows: Knows,
@@ -94,11 +94,11 @@ pub(crate) struct Conn<N: Net> {
     pub(super) tx: VecDeque<Outgoing>,
     /// A transfer in `tx` may be fenced (FI_FENCE).
     pub(super) fenced: bool,
-    /// The number of the next header to send (`Header::id`).
+    /// The number of the next header to send (`StreamHeader::id`).
     pub(super) tx_id: u8,
     /// Messages sent that are complete when the peer says so, in order; none where the peer has
     /// said so of a later one only. The first has the number `first_unacked` among all of them.
-    pub(super) unacked: VecDeque<Option<Finish>>,
+    pub(super) unacked: VecDeque<Option<TransferFinish>>,
     pub(super) first_unacked: u64,
     /// How many messages the peer has sent that it wants acknowledged.
     pub(super) asked: u64,
@@ -110,7 +110,7 @@ pub(crate) struct Conn<N: Net> {
 
     /// Where the answers go to reads of the peer's memory and atomic operations that were sent,
     /// in the order of the requests.
-    pub(super) reads: VecDeque<(RecvBuf, Finish)>,
+    pub(super) reads: VecDeque<(RecvBuf, TransferFinish)>,
     /// Bytes of fetched values in answers to the peer's atomic operations that are not sent yet.
     pub(super) fetched: usize,
     /// Bytes of memory that answers and acknowledgements take which wait for the peer to read
@@ -123,7 +123,7 @@ pub(crate) struct Conn<N: Net> {
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
     /// Numbers of the peer's announced messages that have not begun to arrive, asked for or not.
-    pub(super) announced: Numbers,
+    pub(super) announced: NumberSet,
     /// Announced messages that are not asked for yet, by number: the queue and id under which
     /// the inbox keeps a note of each.
     pub(super) at_sender: HashMap<u8, (usize, u32)>,
@@ -140,7 +140,7 @@ pub(crate) struct Conn<N: Net> {
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-impl<N: Net> Conn<N> {
+impl<N: Net> StreamConn<N> {
     pub(super) fn new(link: N::Link, stage: Stage, ep: u32) -> Self {
         Self {
             link,
@@ -173,7 +173,7 @@ impl<N: Net> Conn<N> {
             owed: 0,
             large: false,
             incoming: None,
-            announced: Numbers::default(),
+            announced: NumberSet::default(),
             at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),
@@ -221,7 +221,7 @@ impl<N: Net> Conn<N> {
 
     /// Takes out the message that the peer has acknowledged, the one of this number or the oldest;
     /// none if there is no such message.
-    pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<Finish> {
+    pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<TransferFinish> {
         let place = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
         let finish = self.unacked.get_mut(usize::try_from(place).ok()?)?.take()?;
         while self.unacked.pop_front_if(|one| one.is_none()).is_some() {
@@ -253,7 +253,7 @@ impl<N: Net> Conn<N> {
     }
 
     /// Takes out all transfers that are not sent completely, in order.
-    pub(super) fn unsent(&mut self) -> impl Iterator<Item = Finish> {
+    pub(super) fn unsent(&mut self) -> impl Iterator<Item = TransferFinish> {
         let (batch, reads) = std::mem::take(&mut self.batch).into_finishes();
         let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
         let batch = batch.into_iter().chain(reads.into_iter().map(|(_, finish)| finish));
@@ -283,14 +283,14 @@ impl<N: Net> Conn<N> {
         len <= COPY_MAX && self.is_clear() && !self.batch.is_full(N::Link::settings().batch)
     }
 
-    /// Adds an answer to the batch ([`Conn::answers_together`]); returns the room for its `len`
+    /// Adds an answer to the batch ([`StreamConn::answers_together`]); returns the room for its `len`
     /// bytes.
     #[inline]
     pub(super) fn join_answer(
         &mut self,
-        mut header: Header,
+        mut header: StreamHeader,
         len: usize,
-        finish: Finish,
+        finish: TransferFinish,
     ) -> &mut [u8] {
         let mut wire = [0; 40];
         let wire_len = self.write_header(&mut header, &mut wire);
@@ -306,7 +306,7 @@ impl<N: Net> Conn<N> {
     /// Numbers a header that leaves now or with the batch, and writes it to the start of `wire`.
     /// Returns its length in bytes.
     #[inline(always)]
-    pub(super) fn write_header(&mut self, header: &mut Header, wire: &mut [u8; 40]) -> usize {
+    pub(super) fn write_header(&mut self, header: &mut StreamHeader, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
         self.tx_id = header.id.wrapping_add(1);
         trace("to", &self.link, header);

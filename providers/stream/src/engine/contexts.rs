@@ -1,15 +1,15 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! The transmit and the receive context of the same index are one [`Ep`], so that their
+//! The transmit and the receive context of the same index are one [`StreamEngineEp`], so that their
 //! operations take the same code as those of any endpoint. Context 0 behaves like an endpoint
 //! that is not scalable: it listens, and peers that know nothing of contexts talk with it. Any
 //! other pair of a sender's and a receiver's context gets a connection of its own, on which
 //! messages go one way only. It is made like all others, from the sender to the receiver's
 //! listener; the request names both contexts, and the sender by its endpoint's address.
-use super::conn::Conn;
-use super::ep::{Ep, Identity};
-use super::incoming::{Incoming, Target};
-use super::state::State;
+use super::conn::StreamConn;
+use super::ep::{StreamEngineEp, StreamIdentity};
+use super::incoming::{Incoming, MessageTarget};
+use super::state::StreamState;
 use crate::net::{ByteLink, Net};
 use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
@@ -21,7 +21,7 @@ use ofi_provider::error::{Error, Result};
 /// The data of a refusal that is final, because the called endpoint has no such receive context.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
 
-impl Ep {
+impl StreamEngineEp {
     /// The contexts that a connection to this peer is between.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
@@ -36,7 +36,7 @@ impl Ep {
     }
 }
 
-impl<N: Net> Conn<N> {
+impl<N: Net> StreamConn<N> {
     /// Whether a transfer or receive of the application is under way on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
@@ -51,16 +51,16 @@ impl<N: Net> Conn<N> {
 
     /// Whether a posted receive is being filled.
     fn is_filling(&self) -> bool {
-        let posted = |incoming: &Incoming| matches!(incoming.target, Target::Posted(_));
+        let posted = |incoming: &Incoming| matches!(incoming.target, MessageTarget::Posted(_));
         self.incoming.as_ref().is_some_and(posted) || self.expected.values().any(posted)
     }
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
-        let Identity { local, firewalled, .. } = self.eps[ids[0]].identity;
+        let StreamIdentity { local, firewalled, .. } = self.eps[ids[0]].identity;
         for id in ids {
             let identity = &mut self.eps[*id].identity;
             (identity.local, identity.firewalled) = (local, firewalled);
@@ -79,7 +79,7 @@ impl<N: Net> State<N> {
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
         for id in ids {
-            if half == Half::Transmit && self.conns.get(id).is_some_and(Conn::is_connected) {
+            if half == Half::Transmit && self.conns.get(id).is_some_and(StreamConn::is_connected) {
                 // Injected messages are complete for the application, so they must leave.
                 self.flush(id);
             }

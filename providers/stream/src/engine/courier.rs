@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_micros(500);
 /// and sleeps unless messages are held back.
 #[derive(Debug)]
 pub struct Courier {
-    shared: Arc<Shared>,
+    shared: Arc<CourierShared>,
     engine: Weak<dyn Visited>,
     /// The name of the thread.
     thread: &'static str,
@@ -25,7 +25,7 @@ pub struct Courier {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CourierShared {
     timer: Timer,
     ordered: AtomicBool,
     stop: AtomicBool,
@@ -35,7 +35,7 @@ impl Courier {
     /// A courier for an engine, whose thread gets this name.
     pub fn new(engine: Weak<dyn Visited>, thread: &'static str) -> Result<Self> {
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { timer: Timer::new()?, ordered, stop });
+        let shared = Arc::new(CourierShared { timer: Timer::new()?, ordered, stop });
         Ok(Self { shared, engine, thread, worker: None, seen: 0 })
     }
 }
@@ -58,7 +58,7 @@ impl LateVisits for Courier {
     }
 }
 
-impl Shared {
+impl CourierShared {
     /// Orders a visit if none is ordered; whether none was.
     fn order(&self) -> bool {
         let first = !self.ordered.swap(true, Ordering::Relaxed);

@@ -1,20 +1,20 @@
 //! The engine's endpoints, and what they hear of their address vectors.
-use super::ep::{Ep, Identity};
-use super::state::State;
+use super::ep::{StreamEngineEp, StreamIdentity};
+use super::state::StreamState;
 use crate::net::{ByteLink, Net};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
     pub fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled
     }
 
     /// Adds an endpoint.
-    pub(crate) fn add_ep(&mut self, identity: Identity) -> u32 {
-        let id = self.eps.insert(Ep::new(identity, N::Link::provider()));
+    pub(crate) fn add_ep(&mut self, identity: StreamIdentity) -> u32 {
+        let id = self.eps.insert(StreamEngineEp::new(identity, N::Link::provider()));
         self.eps[id].inbox.set_owner(id);
         id
     }
@@ -27,7 +27,7 @@ impl<N: Net> State<N> {
     }
 
     /// The endpoint with this number, to set it up or ask it.
-    pub(crate) fn ep(&mut self, id: u32) -> &mut Ep {
+    pub(crate) fn ep(&mut self, id: u32) -> &mut StreamEngineEp {
         &mut self.eps[id]
     }
 

@@ -36,7 +36,7 @@ pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_UNEXPECTED / 4, MAX_START];
 
 /// The kinds of endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum StreamEpKind {
     /// FI_EP_MSG: one connection, made by the application.
     Msg,
     /// FI_EP_RDM: a connection for every peer, made as needed.
@@ -76,9 +76,9 @@ impl TargetOf {
 
 /// What an endpoint is from its opening on: its kind, its address, and what it was asked to do.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct StreamIdentity {
     /// The endpoint's kind.
-    pub kind: Kind,
+    pub kind: StreamEpKind,
     /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
     /// The endpoint's own address; the port is 0 until it listens.
@@ -92,7 +92,7 @@ pub struct Identity {
     pub target: TargetOf,
 }
 
-impl AsMut<RdmAttr> for Identity {
+impl AsMut<RdmAttr> for StreamIdentity {
     fn as_mut(&mut self) -> &mut RdmAttr {
         &mut self.attr
     }
@@ -116,8 +116,8 @@ impl PeerExtra for TcpPeer {
 }
 
 /// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
-pub(crate) struct Ep {
-    pub(super) identity: Identity,
+pub(crate) struct StreamEngineEp {
+    pub(super) identity: StreamIdentity,
     pub(super) fid: FidPtr,
     /// Where the endpoint's transfers are reported: completion queue and counters.
     pub(super) ledger: TxLedger,
@@ -145,8 +145,8 @@ pub(crate) struct Ep {
     pub(super) provider: &'static Provider,
 }
 
-impl Ep {
-    pub(super) fn new(identity: Identity, provider: &'static Provider) -> Self {
+impl StreamEngineEp {
+    pub(super) fn new(identity: StreamIdentity, provider: &'static Provider) -> Self {
         let mut inbox =
             Inbox::new(identity.attr.directed, identity.attr.source_err, MIN_MULTI_RECV);
         if identity.attr.collective {
@@ -155,7 +155,7 @@ impl Ep {
         if identity.attr.buffered {
             inbox.buffer(MAX_BUFFERED);
         }
-        if identity.kind != Kind::Rdm || identity.attr.buffered {
+        if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint; with buffered receives it
             // asks to be told of all.
             inbox.trust_all();
@@ -180,7 +180,7 @@ impl Ep {
     /// peer has no connection.
     #[inline(always)]
     pub(super) fn conn_to(&self, dest: fi_addr_t) -> Option<u32> {
-        if self.identity.kind == Kind::Msg {
+        if self.identity.kind == StreamEpKind::Msg {
             return Some(self.conn);
         }
         Some(self.peers.get(self.peers.first(dest)?)?.conn)
@@ -201,14 +201,14 @@ impl Ep {
     /// kept messages and waiting transfers.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::Planted::LeakedPeer) {
+        if super::sim::planted() == Some(super::sim::StreamPlantedFault::LeakedPeer) {
             return;
         }
         self.peers.forget_if_unused(peer, &mut self.inbox);
     }
 }
 
-impl Ep {
+impl StreamEngineEp {
     /// The feature bits ([`RdmHello`](crate::wire::RdmHello)) that the endpoint tells peers when
     /// a connection is made.
     pub(super) fn features(&self) -> u8 {
@@ -222,7 +222,7 @@ impl Ep {
     }
 }
 
-impl Ep {
+impl StreamEngineEp {
     /// Takes over the objects bound to the endpoint, when it is enabled.
     pub(crate) fn bind(&mut self, bindings: &Bindings) {
         self.bind_tx(bindings);
@@ -258,7 +258,7 @@ impl Ep {
         self.inbox.set_fid(fid);
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> StreamEpKind {
         self.identity.kind
     }
 

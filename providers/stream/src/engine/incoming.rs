@@ -1,6 +1,6 @@
 //! A message that is being received: where its bytes go, and how far it is.
 use super::arrival::Arrival;
-use super::transfer::Finish;
+use super::transfer::TransferFinish;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::atomic::Operation;
 use ofi_provider::buf::RecvBuf;
@@ -25,7 +25,7 @@ pub(super) struct AtomicRequest {
 
 /// Where the bytes of a message go.
 #[derive(Debug)]
-pub(super) enum Target {
+pub(super) enum MessageTarget {
     /// To the buffer of a posted receive.
     Posted(Recv),
     /// To the unexpected message kept under this number.
@@ -38,7 +38,7 @@ pub(super) enum Target {
     /// To the operands of a peer's atomic operation, which is carried out when all are there.
     Atomic(Box<AtomicRequest>),
     /// To the buffer of our own read of a peer's memory, or of our atomic operation.
-    Answer(RecvBuf, Finish),
+    Answer(RecvBuf, TransferFinish),
     /// Nowhere: they are read and dropped.
     Discard,
 }
@@ -47,7 +47,7 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) about: Arrival,
-    pub(super) target: Target,
+    pub(super) target: MessageTarget,
     pub(super) done: usize,
 }
 
@@ -85,6 +85,6 @@ impl Incoming {
 
     /// Whether the bytes are the answer to a read or an atomic operation of ours.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self.target, Target::Answer(..))
+        matches!(self.target, MessageTarget::Answer(..))
     }
 }

@@ -37,16 +37,16 @@ mod transfer;
 mod tx;
 mod zerocopy;
 
-pub use cm::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, Request, is_shortage};
+pub use cm::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, StreamRequest, is_shortage};
 pub use courier::Courier;
-pub use ep::{Identity, Kind, TargetOf};
-pub use state::State;
+pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
+pub use state::StreamState;
 
 use crate::callers::Callers;
 use crate::net::{ByteLink, LateVisits, LinkPoller, Net, Visited};
 use batch::Burst;
-use conn::Conn;
-use ofi_provider::courtesy::{self, Looks, Offer};
+use conn::StreamConn;
+use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
@@ -58,9 +58,9 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use transfer::Packet;
+use transfer::CopiedPacket;
 
-/// Most connections on the hot list (`State::hot`). Only a single hot connection is read without
+/// Most connections on the hot list (`StreamState::hot`). Only a single hot connection is read without
 /// asking epoll; from two on epoll is asked, so a longer list would gain nothing.
 const MAX_HOT: usize = 2;
 
@@ -78,13 +78,13 @@ const FEW: u32 = 2;
 const LEFT_BEHIND: u32 = 16;
 
 /// A domain's engine.
-pub struct Engine<N: Net> {
-    state: Lock<State<N>>,
+pub struct StreamEngine<N: Net> {
+    state: Lock<StreamState<N>>,
     /// Readable when something happens that the engine waits for.
     wait_fd: RawFd,
     activity: AtomicU64,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
-    /// sockets and its epoll with the parent ([`Engine::is_copy`]).
+    /// sockets and its epoll with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
 }
 
@@ -97,7 +97,7 @@ trait Live: Send + Sync {
     fn flush(&self);
 }
 
-impl<N: Net> Live for Engine<N> {
+impl<N: Net> Live for StreamEngine<N> {
     fn flush(&self) {
         if !self.is_copy() {
             self.visited();
@@ -117,27 +117,27 @@ pub fn flush_all() {
     live.iter().filter_map(Weak::upgrade).for_each(|engine| engine.flush());
 }
 
-impl<N: Net> std::fmt::Debug for Engine<N> {
+impl<N: Net> std::fmt::Debug for StreamEngine<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Engine")
+        f.write_str("StreamEngine")
     }
 }
 
-impl<N: Net> Engine<N> {
+impl<N: Net> StreamEngine<N> {
     /// A new engine on `net`, for a domain with these registered regions. `level` says whether the
     /// engine's lock is needed at all (it costs nothing if the application serializes its
     /// calls); without `threads` the engine starts no thread.
     pub fn new(net: N, level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let wait_fd = net.wait_fd();
         let of_peers = regions.clone();
-        let state = State {
+        let state = StreamState {
             net,
             conns: Slab::default(),
             eps: Slab::default(),
             listeners: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
             staging: vec![0; N::Link::settings().prefetch].into_boxed_slice(),
-            packet: Box::new([0; size_of::<Packet>()]),
+            packet: Box::new([0; size_of::<CopiedPacket>()]),
             starved: Vec::new(),
             crowded: Vec::new(),
             held: Vec::new(),
@@ -188,10 +188,10 @@ impl<N: Net> Engine<N> {
     /// Called after a turn that moved nothing: offers the processor to other threads, or sleeps,
     /// as [`courtesy`] advises.
     #[inline(always)]
-    fn give_way(&self, mut state: Guard<'_, State<N>>) {
+    fn give_way(&self, mut state: Guard<'_, StreamState<N>>) {
         let first = state.idle == 1;
         let Some(offer) = state.looks.in_vain(first) else { return };
-        if offer != Offer::Processor && !state.prepare_to_block() {
+        if offer != Courtesy::Processor && !state.prepare_to_block() {
             return;
         }
         drop(state);
@@ -203,18 +203,18 @@ impl<N: Net> Engine<N> {
 
     /// Takes the engine's lock, waiting for it if need be.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, State<N>> {
+    pub fn lock(&self) -> Guard<'_, StreamState<N>> {
         self.state.lock()
     }
 }
 
-impl<N: Net> Visited for Engine<N> {
+impl<N: Net> Visited for StreamEngine<N> {
     fn visited(&self) -> bool {
-        self.state.visit(State::flush_forsaken).is_some()
+        self.state.visit(StreamState::flush_forsaken).is_some()
     }
 }
 
-impl<N: Net> Lender for Engine<N> {
+impl<N: Net> Lender for StreamEngine<N> {
     fn closing(&self, key: u64) {
         if !self.is_copy() {
             self.lock().save_answers(key);
@@ -222,7 +222,7 @@ impl<N: Net> Lender for Engine<N> {
     }
 }
 
-impl<N: Net> Progress for Engine<N> {
+impl<N: Net> Progress for StreamEngine<N> {
     #[inline]
     fn progress(&self) {
         // `activity` is only read by the progress thread, which needs to see it change, not an
@@ -261,14 +261,14 @@ impl<N: Net> Progress for Engine<N> {
     }
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// One turn of progress: feeds starved connections, sends held messages, and reads what
     /// epoll or the hot connection has.
     pub(crate) fn turn(&mut self) {
         self.look_around();
     }
 
-    /// [`State::turn`], inlined into its caller.
+    /// [`StreamState::turn`], inlined into its caller.
     #[inline(always)]
     fn look_around(&mut self) {
         self.turns += 1;
@@ -304,7 +304,7 @@ impl<N: Net> State<N> {
             Some(moved) => moved,
             // Reading the socket again and again would hinder the system in filling it, and take
             // the large message in small pieces; asking epoll does not.
-            None if self.conns.get(id).is_some_and(Conn::is_in_large) => {
+            None if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
                 self.since_epoll = 0;
                 return self.ask_epoll();
             }
@@ -381,7 +381,7 @@ impl<N: Net> State<N> {
 
     #[inline(never)]
     fn service_any(&mut self, id: u32) -> bool {
-        let was_connected = self.conns.get(id).is_some_and(Conn::is_connected);
+        let was_connected = self.conns.get(id).is_some_and(StreamConn::is_connected);
         let mut moved = self.advance(id);
         if was_connected && self.conns.get(id).is_some_and(|conn| !conn.blocked) {
             moved |= self.read(id);
@@ -403,7 +403,7 @@ impl<N: Net> State<N> {
         if conn.is_lending() {
             moved |= self.reclaim(id);
         }
-        if self.conns.get(id).is_some_and(Conn::has_unsent) {
+        if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             moved |= self.flush(id);
         }
         moved

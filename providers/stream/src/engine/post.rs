@@ -1,15 +1,15 @@
 //! Posting receives, and what else an application does with its inbox: look,
 //! claim, discard, take back.
-use super::arrival::{Arrival, Body, Unreceived};
-use super::incoming::{Incoming, Target};
-use super::state::State;
+use super::arrival::{Arrival, StreamUnexpected, Unreceived};
+use super::incoming::{Incoming, MessageTarget};
+use super::state::StreamState;
 use crate::net::Net;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::receives::PostsReceives;
 
-impl<N: Net> PostsReceives for State<N> {
+impl<N: Net> PostsReceives for StreamState<N> {
     type Kept = Unreceived;
 
     #[inline(always)]
@@ -22,7 +22,7 @@ impl<N: Net> PostsReceives for State<N> {
     }
 
     fn post_tag(&mut self, ep: u32, op: &RecvOp) {
-        State::post_tag(self, ep, op);
+        StreamState::post_tag(self, ep, op);
     }
 
     fn look(&mut self) {
@@ -31,11 +31,11 @@ impl<N: Net> PostsReceives for State<N> {
     }
 
     fn meet(&mut self, meeting: Meeting) {
-        State::meet(self, meeting);
+        StreamState::meet(self, meeting);
     }
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Gives a kept message to the receive that it met, or drops it if there is none.
     fn meet(&mut self, Meeting { queue, message, recv, owner, .. }: Meeting) {
         let Some(ep) = self.eps.get_mut(owner) else { return };
@@ -43,23 +43,23 @@ impl<N: Net> State<N> {
         let (about, Unreceived { body, ack, number, conn, serial }) = (kept.about, kept.body);
         // A message that is whole or lost is reported before its sender may be forgotten.
         match (&body, &recv) {
-            (Body::Whole(bytes), Some(recv)) => {
+            (StreamUnexpected::Whole(bytes), Some(recv)) => {
                 recv.buf.copy_from(0, bytes);
                 ep.inbox.received(recv, &about);
             }
-            (Body::Lost, Some(recv)) => ep.inbox.failed(recv, &about, Error::CONNRESET),
+            (StreamUnexpected::Lost, Some(recv)) => ep.inbox.failed(recv, &about, Error::CONNRESET),
             _ => {}
         }
         ep.forget_peer_if_unused(about.peer);
-        let target = |recv| Option::map_or(recv, Target::Discard, Target::Posted);
+        let target = |recv| Option::map_or(recv, MessageTarget::Discard, MessageTarget::Posted);
         match body {
-            Body::Whole(_) => {
+            StreamUnexpected::Whole(_) => {
                 // The connection the message came on may be over.
                 if ack && self.conns.get(conn).is_some_and(|conn| conn.serial == serial) {
                     self.acknowledge(conn, number);
                 }
             }
-            Body::Arriving(bytes) => {
+            StreamUnexpected::Arriving(bytes) => {
                 let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
                 else {
                     return;
@@ -69,7 +69,7 @@ impl<N: Net> State<N> {
                 }
                 incoming.target = target(recv);
             }
-            Body::Blocking => {
+            StreamUnexpected::Blocking => {
                 if let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut()) {
                     incoming.target = target(recv);
                     if incoming.left() == 0 && !self.complete_incoming(conn) {
@@ -78,7 +78,7 @@ impl<N: Net> State<N> {
                     self.unblock(conn);
                 }
             }
-            Body::AtSender(waiting) => {
+            StreamUnexpected::AtSender(waiting) => {
                 if let Some(entry) = self.conns.get_mut(conn) {
                     entry.at_sender.remove(&waiting);
                     let commit = false;
@@ -88,7 +88,7 @@ impl<N: Net> State<N> {
                     self.ask_for(conn, waiting);
                 }
             }
-            Body::Lost => {}
+            StreamUnexpected::Lost => {}
         }
     }
 

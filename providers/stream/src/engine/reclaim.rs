@@ -1,10 +1,10 @@
 //! Completing what left without being copied, when the system is done with it.
-use super::state::State;
+use super::state::StreamState;
 use super::zerocopy::MAX_COPIED;
 use crate::net::{ByteLink, Net, ZerocopyDone};
 use ofi_provider::sys::Interest;
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Reads the system's notices on the socket's error queue, and completes the messages it is
     /// done with. Returns whether there were any.
     #[cold]

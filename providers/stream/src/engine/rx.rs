@@ -5,14 +5,14 @@
 //! belongs. A message nobody waits for is kept, up to a bound; beyond it the
 //! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
-use super::arrival::{Arrival, Body, Unreceived, room_behind, wants_ack};
-use super::conn::Conn;
-use super::ep::Ep;
-use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, Target};
-use super::state::State;
+use super::arrival::{Arrival, StreamUnexpected, Unreceived, room_behind, wants_ack};
+use super::conn::StreamConn;
+use super::ep::StreamEngineEp;
+use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
+use super::state::StreamState;
 use super::trace::trace;
 use crate::net::{ByteLink, Net};
-use crate::wire::{COMMIT_COMPLETE, Header, Malformed, Op, Parsed, REMOTE_CQ_DATA};
+use crate::wire::{COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{ScatterList, copied};
@@ -32,14 +32,19 @@ const MAX_READS: usize = 8;
 impl Arrival {
     /// What this header announces that came on connection `id`; -FI_EPROTO if that cannot be.
     #[inline]
-    pub(super) fn new<N: Net>(header: &Header, id: u32, conn: &Conn<N>, ep: &Ep) -> Result<Self> {
+    pub(super) fn new<N: Net>(
+        header: &StreamHeader,
+        id: u32,
+        conn: &StreamConn<N>,
+        ep: &StreamEngineEp,
+    ) -> Result<Self> {
         // A length that no buffer can have violates the protocol.
         let len = usize::try_from(header.len).map_err(|_| Error::PROTO)?;
         if len > isize::MAX as usize {
             return Err(Error::PROTO);
         }
-        let tagged = matches!(header.op, Op::Tag | Op::TagRts);
-        let bare = header.op == Op::TaggedMsg;
+        let tagged = matches!(header.op, StreamOp::Tag | StreamOp::TagRts);
+        let bare = header.op == StreamOp::TaggedMsg;
         let about = About {
             tagged,
             msg_tag: bare.then_some(header.tag),
@@ -61,7 +66,7 @@ impl Arrival {
     }
 }
 
-impl Ep {
+impl StreamEngineEp {
     /// Counts a peer's write that is complete, and reports its data. A write that names no place
     /// needed no key: it is neither counted nor reported.
     fn written(&mut self, about: &About, places: &RemoteSegments) {
@@ -84,14 +89,14 @@ impl Ep {
     #[inline]
     fn take_posted(&mut self, about: &About) -> Option<Recv> {
         #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::Planted::SwappedMatch) {
+        if super::sim::planted() == Some(super::sim::StreamPlantedFault::SwappedMatch) {
             return super::sim::take_second(&mut self.inbox, about);
         }
         self.inbox.take_posted(about)
     }
 
     /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
-    pub(super) fn keep(&mut self, arrival: &Arrival, body: Body) -> Result<u32> {
+    pub(super) fn keep(&mut self, arrival: &Arrival, body: StreamUnexpected) -> Result<u32> {
         self.inbox.reserve(arrival)?;
         let Arrival { about, ack, number, conn, serial, .. } = *arrival;
         Ok(self.inbox.keep(about, Unreceived { body, ack, number, conn, serial }))
@@ -108,15 +113,19 @@ impl Ep {
 /// there. Returns how many bytes it took; none in any other case, and then nothing has been done
 /// yet.
 #[inline(always)]
-fn plain_message<N: Net>(conn: &Conn<N>, eps: &mut Slab<Ep>, bytes: &[u8]) -> Option<usize> {
-    let message = Header::plain(bytes)?;
+fn plain_message<N: Net>(
+    conn: &StreamConn<N>,
+    eps: &mut Slab<StreamEngineEp>,
+    bytes: &[u8],
+) -> Option<usize> {
+    let message = StreamHeader::plain(bytes)?;
     let inbox = &mut eps[conn.ep].inbox;
     let taken = inbox.receive_plain(conn.peer, message.tag, message.body)
         || inbox.receive_whole(conn.peer, message.tag, message.body);
     taken.then(|| message.wire_len())
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Reads a connection until it has nothing more, or has had [`MAX_READS`] reads. Returns
     /// whether anything came.
     pub(super) fn read(&mut self, id: u32) -> bool {
@@ -271,11 +280,11 @@ impl<N: Net> State<N> {
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
         let left = incoming.left();
         let placed = match &mut incoming.target {
-            Target::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
-            Target::Kept(message) => {
+            MessageTarget::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
+            MessageTarget::Kept(message) => {
                 let inbox = &mut self.eps[conn.ep].inbox;
                 let taken = inbox.change(incoming.about.queue(), *message, |kept| {
-                    let Body::Arriving(bytes) = &mut kept.body else { return Ok(None) };
+                    let StreamUnexpected::Arriving(bytes) = &mut kept.body else { return Ok(None) };
                     room_behind(bytes, incoming.done, incoming.about.len)?;
                     Ok(Some(std::mem::take(bytes)))
                 });
@@ -291,27 +300,29 @@ impl<N: Net> State<N> {
                 }
             }
             // Room for a part only: the sender may never send the rest.
-            Target::Collected(bytes) => match room_for(bytes, incoming.done, left.min(LARGE)) {
-                Ok(room) => {
-                    let placed = room.len();
-                    list.push_room(room);
-                    placed
+            MessageTarget::Collected(bytes) => {
+                match room_for(bytes, incoming.done, left.min(LARGE)) {
+                    Ok(room) => {
+                        let placed = room.len();
+                        list.push_room(room);
+                        placed
+                    }
+                    Err(error) => return (Err(error), 1),
                 }
-                Err(error) => return (Err(error), 1),
-            },
-            Target::Region(places) => {
+            }
+            MessageTarget::Region(places) => {
                 let opened = opened.insert(self.regions.open());
                 match opened.scatter(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
                     Err(error) => return (Err(error), 1),
                 }
             }
-            Target::Atomic(request) => {
+            MessageTarget::Atomic(request) => {
                 list.push_room(&mut request.operands[incoming.done..]);
                 left
             }
-            Target::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
-            Target::Discard => 0,
+            MessageTarget::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
+            MessageTarget::Discard => 0,
         };
         if placed < left {
             // Bytes that do not fit in the receive are read to be dropped, and nothing behind
@@ -329,7 +340,7 @@ impl<N: Net> State<N> {
         drop(opened);
         if let Some((message, bytes)) = arriving {
             let inbox = &mut self.eps[conn.ep].inbox;
-            let back = |kept: &mut Unreceived| kept.body = Body::Arriving(bytes);
+            let back = |kept: &mut Unreceived| kept.body = StreamUnexpected::Arriving(bytes);
             inbox.change(incoming.about.queue(), message, back);
         }
         (result, wanted)
@@ -387,7 +398,7 @@ impl<N: Net> State<N> {
                 }
             };
             trace("from", &conn.link, &header);
-            conn.large = header.op != Op::TagRts && header.len >= LARGE as u64;
+            conn.large = header.op != StreamOp::TagRts && header.len >= LARGE as u64;
             let begun = self.begin(id, &header, &rest[..len], &rest[len..]);
             if is_acknowledged(&header)
                 && matches!(begun, Ok(Begun::Taken(_) | Begun::Blocked))
@@ -464,13 +475,13 @@ impl<N: Net> State<N> {
         let Some(incoming) = &mut conn.incoming else { return Ok(0) };
         let n = incoming.left().min(bytes.len());
         match &mut incoming.target {
-            Target::Posted(recv) => {
+            MessageTarget::Posted(recv) => {
                 recv.buf.copy_from(incoming.done, &bytes[..n]);
             }
-            Target::Kept(message) => {
+            MessageTarget::Kept(message) => {
                 let inbox = &mut self.eps[conn.ep].inbox;
                 let fed: Option<Result> = inbox.change(incoming.about.queue(), *message, |kept| {
-                    let Body::Arriving(to) = &mut kept.body else { return Ok(()) };
+                    let StreamUnexpected::Arriving(to) = &mut kept.body else { return Ok(()) };
                     let mut rest = &bytes[..n];
                     while !rest.is_empty() {
                         let done = incoming.done + n - rest.len();
@@ -483,19 +494,19 @@ impl<N: Net> State<N> {
                 });
                 fed.unwrap_or(Ok(()))?;
             }
-            Target::Collected(to) => {
+            MessageTarget::Collected(to) => {
                 room_for(to, incoming.done, n)?.copy_from_slice(&bytes[..n]);
             }
-            Target::Region(places) => {
+            MessageTarget::Region(places) => {
                 self.regions.open().write(places, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
             }
-            Target::Atomic(request) => {
+            MessageTarget::Atomic(request) => {
                 request.operands[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
             }
-            Target::Answer(buf, _) => {
+            MessageTarget::Answer(buf, _) => {
                 buf.copy_from(incoming.done, &bytes[..n]);
             }
-            Target::Discard => {}
+            MessageTarget::Discard => {}
         }
         incoming.done += n;
         Ok(n)
@@ -504,27 +515,35 @@ impl<N: Net> State<N> {
     /// Begins what a header announces; `bytes` are the header's own, `behind` what came behind
     /// it. An error ends the connection; -FI_EPROTO is a violation of the protocol.
     #[inline]
-    fn begin(&mut self, id: u32, header: &Header, bytes: &[u8], behind: &[u8]) -> Result<Begun> {
-        let asks = matches!(header.op, Op::ReadReq | Op::Atomic) || wants_ack(header);
+    fn begin(
+        &mut self,
+        id: u32,
+        header: &StreamHeader,
+        bytes: &[u8],
+        behind: &[u8],
+    ) -> Result<Begun> {
+        let asks = matches!(header.op, StreamOp::ReadReq | StreamOp::Atomic) || wants_ack(header);
         if asks && self.owes_much(id) {
             return Ok(Begun::Starved);
         }
         match header.op {
-            Op::Msg if header.is_ack() => {
+            StreamOp::Msg if header.is_ack() => {
                 self.acknowledged(id, header.acked())?;
                 Ok(Begun::Taken(0))
             }
             // Such a message is taken only on endpoints that report a source of their own
             // (`OPT_SOURCE`), whose user can make something of it.
-            Op::TaggedMsg if !self.eps[self.conns[id].ep].has_source => Err(Error::PROTO),
-            Op::Msg | Op::Tag | Op::TaggedMsg => self.begin_message(id, header, behind),
-            Op::TagRts => self.announced(id, header),
-            Op::Cts => {
+            StreamOp::TaggedMsg if !self.eps[self.conns[id].ep].has_source => Err(Error::PROTO),
+            StreamOp::Msg | StreamOp::Tag | StreamOp::TaggedMsg => {
+                self.begin_message(id, header, behind)
+            }
+            StreamOp::TagRts => self.announced(id, header),
+            StreamOp::Cts => {
                 self.clear_to_send(id, header.op_data)?;
                 Ok(self.begun(id, 0))
             }
-            Op::Write => self.begin_write(id, header, bytes, behind),
-            Op::ReadReq => {
+            StreamOp::Write => self.begin_write(id, header, bytes, behind),
+            StreamOp::ReadReq => {
                 self.admit_access(id, FI_REMOTE_READ)?;
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
@@ -535,16 +554,16 @@ impl<N: Net> State<N> {
                 self.answer_read(id, places, len)?;
                 Ok(self.begun(id, 0))
             }
-            Op::Atomic => self.begin_atomic(id, header, bytes, behind),
-            Op::ReadRsp | Op::AtomicRsp => {
+            StreamOp::Atomic => self.begin_atomic(id, header, bytes, behind),
+            StreamOp::ReadRsp | StreamOp::AtomicRsp => {
                 let conn = &mut self.conns[id];
                 let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
                 let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
-                if (asked.flags & FI_ATOMIC != 0) != (header.op == Op::AtomicRsp) {
+                if (asked.flags & FI_ATOMIC != 0) != (header.op == StreamOp::AtomicRsp) {
                     return Err(Error::PROTO);
                 }
                 let (buf, finish) = conn.reads.pop_front().ok_or(Error::PROTO)?;
-                if header.op == Op::AtomicRsp && header.op_data != 0 {
+                if header.op == StreamOp::AtomicRsp && header.op_data != 0 {
                     let error = Error::from_code(header.op_data.into());
                     self.eps[conn.ep].finish_tx(&finish, Err(error));
                     self.lift_fence(id);
@@ -558,13 +577,13 @@ impl<N: Net> State<N> {
                     return Ok(self.begun(id, about.len));
                 }
                 conn.incoming =
-                    Some(Incoming { about, target: Target::Answer(buf, finish), done: 0 });
+                    Some(Incoming { about, target: MessageTarget::Answer(buf, finish), done: 0 });
                 if !right_size {
                     return Err(Error::PROTO);
                 }
                 Ok(Begun::Taken(0))
             }
-            Op::Data => {
+            StreamOp::Data => {
                 let conn = &mut self.conns[id];
                 let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
                 conn.announced.remove(header.op_data);
@@ -591,10 +610,10 @@ impl<N: Net> State<N> {
 
     /// The places in our memory that a header names. Those of a write must have as many bytes as
     /// the header announces; else -FI_EPROTO.
-    fn places(&self, id: u32, header: &Header, bytes: &[u8]) -> Result<RemoteSegments> {
+    fn places(&self, id: u32, header: &StreamHeader, bytes: &[u8]) -> Result<RemoteSegments> {
         let places = header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
         let total = places.total()?;
-        if header.op == Op::Write && total as u64 != header.len {
+        if header.op == StreamOp::Write && total as u64 != header.len {
             Err(Error::PROTO)
         } else {
             Ok(places)
@@ -647,7 +666,7 @@ impl<N: Net> State<N> {
     fn begin_write(
         &mut self,
         id: u32,
-        header: &Header,
+        header: &StreamHeader,
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<Begun> {
@@ -668,7 +687,7 @@ impl<N: Net> State<N> {
             }
             return Ok(self.begun(id, here));
         }
-        let target = Target::Region(places);
+        let target = MessageTarget::Region(places);
         self.conns[id].incoming = Some(Incoming { about, target, done: here });
         Ok(Begun::Taken(here))
     }
@@ -685,7 +704,7 @@ impl<N: Net> State<N> {
     }
 
     #[inline]
-    fn begin_message(&mut self, id: u32, header: &Header, behind: &[u8]) -> Result<Begun> {
+    fn begin_message(&mut self, id: u32, header: &StreamHeader, behind: &[u8]) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         if !ep.inbox.ledger.has_room() {
@@ -706,7 +725,7 @@ impl<N: Net> State<N> {
             && ep.inbox.collects(about.len, N::Link::settings().max_unexpected)?
         {
             conn.incoming =
-                Some(Incoming { about, target: Target::Collected(Vec::new()), done: 0 });
+                Some(Incoming { about, target: MessageTarget::Collected(Vec::new()), done: 0 });
             return Ok(Begun::Taken(0));
         }
         if let Some(recv) = ep.take_posted(&about) {
@@ -723,7 +742,8 @@ impl<N: Net> State<N> {
                     }
                 }
             } else {
-                conn.incoming = Some(Incoming { about, target: Target::Posted(recv), done: here });
+                conn.incoming =
+                    Some(Incoming { about, target: MessageTarget::Posted(recv), done: here });
             }
             return Ok(Begun::Taken(here));
         }
@@ -739,7 +759,8 @@ impl<N: Net> State<N> {
         }
         if inbox.drops(&about) {
             let here = about.len.min(behind.len());
-            self.conns[id].incoming = Some(Incoming { about, target: Target::Discard, done: here });
+            self.conns[id].incoming =
+                Some(Incoming { about, target: MessageTarget::Discard, done: here });
             return match here < about.len || self.complete_incoming(id) {
                 true => Ok(Begun::Taken(here)),
                 false => Ok(Begun::Gone),
@@ -761,17 +782,17 @@ impl<N: Net> State<N> {
         let ep = &mut self.eps[conn.ep];
         let here = about.len.min(behind.len());
         if !has_room || ep.peer_is_over_bound(conn.peer, N::Link::settings().max_saved) {
-            let message = ep.keep(&about, Body::Blocking)?;
-            conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: 0 });
+            let message = ep.keep(&about, StreamUnexpected::Blocking)?;
+            conn.incoming = Some(Incoming { about, target: MessageTarget::Kept(message), done: 0 });
             self.crowded.push((id, about.serial));
             return Ok((message, Begun::Blocked));
         }
         if here == about.len {
-            let message = ep.keep(&about, Body::Whole(copied(&behind[..here])?))?;
+            let message = ep.keep(&about, StreamUnexpected::Whole(copied(&behind[..here])?))?;
             return Ok((message, Begun::Taken(here)));
         }
-        let message = ep.keep(&about, Body::arriving(about.len, &behind[..here])?)?;
-        conn.incoming = Some(Incoming { about, target: Target::Kept(message), done: here });
+        let message = ep.keep(&about, StreamUnexpected::arriving(about.len, &behind[..here])?)?;
+        conn.incoming = Some(Incoming { about, target: MessageTarget::Kept(message), done: here });
         Ok((message, Begun::Taken(here)))
     }
 
@@ -818,9 +839,9 @@ impl<N: Net> State<N> {
         }
     }
 
-    /// Begins a message that waits at its sender ([`Op::TagRts`]): asks for it if a receive
+    /// Begins a message that waits at its sender ([`StreamOp::TagRts`]): asks for it if a receive
     /// matches, or notes it in the inbox.
-    fn announced(&mut self, id: u32, header: &Header) -> Result<Begun> {
+    fn announced(&mut self, id: u32, header: &StreamHeader) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
         if !ep.inbox.ledger.has_room() {
@@ -837,10 +858,10 @@ impl<N: Net> State<N> {
             return Err(Error::PROTO);
         }
         let target = match ep.take_posted(&about) {
-            Some(recv) => Target::Posted(recv),
-            None if ep.inbox.drops(&about) => Target::Discard,
+            Some(recv) => MessageTarget::Posted(recv),
+            None if ep.inbox.drops(&about) => MessageTarget::Discard,
             None if ep.inbox.may_note(N::Link::settings().max_unexpected) => {
-                let message = ep.keep(&about, Body::AtSender(header.op_data))?;
+                let message = ep.keep(&about, StreamUnexpected::AtSender(header.op_data))?;
                 conn.at_sender.insert(header.op_data, (about.queue(), message));
                 return Ok(Begun::Taken(0));
             }
@@ -853,7 +874,7 @@ impl<N: Net> State<N> {
     }
 
     pub(super) fn ask_for(&mut self, id: u32, number: u8) {
-        let header = Header { op_data: number, ..Header::of(Op::Cts) };
+        let header = StreamHeader { op_data: number, ..StreamHeader::of(StreamOp::Cts) };
         self.send_internal(id, header);
     }
 
@@ -865,9 +886,9 @@ impl<N: Net> State<N> {
         let ep = &mut self.eps[conn.ep];
         let mut ack = incoming.about.ack;
         match incoming.target {
-            Target::Posted(recv) => ep.inbox.received(&recv, &incoming.about),
-            Target::Discard => {}
-            Target::Collected(mut bytes) => {
+            MessageTarget::Posted(recv) => ep.inbox.received(&recv, &incoming.about),
+            MessageTarget::Discard => {}
+            MessageTarget::Collected(mut bytes) => {
                 let about = incoming.about;
                 ep.inbox.collected(about.len);
                 bytes.truncate(about.len);
@@ -877,27 +898,27 @@ impl<N: Net> State<N> {
                 } else {
                     // A kept message is acknowledged when a receive takes it.
                     ack = false;
-                    if let Err(error) = ep.keep(&about, Body::Whole(bytes.into())) {
+                    if let Err(error) = ep.keep(&about, StreamUnexpected::Whole(bytes.into())) {
                         self.fail(id, error);
                         return false;
                     }
                 }
             }
-            Target::Region(places) => self.written(&incoming.about, &places),
-            Target::Atomic(request) => {
+            MessageTarget::Region(places) => self.written(&incoming.about, &places),
+            MessageTarget::Atomic(request) => {
                 ack = false;
                 self.carry_out(id, &incoming.about, &request, &request.operands);
             }
-            Target::Answer(_, finish) => {
+            MessageTarget::Answer(_, finish) => {
                 ep.finish_tx(&finish, Ok(()));
                 self.lift_fence(id);
             }
-            Target::Kept(message) => {
+            MessageTarget::Kept(message) => {
                 // A kept message is acknowledged when a receive takes it.
                 ack = false;
                 let whole = ep.inbox.change(incoming.about.queue(), message, |kept| {
-                    let Body::Arriving(bytes) = &mut kept.body else { return false };
-                    kept.body = Body::Whole(std::mem::take(bytes));
+                    let StreamUnexpected::Arriving(bytes) = &mut kept.body else { return false };
+                    kept.body = StreamUnexpected::Whole(std::mem::take(bytes));
                     true
                 });
                 if whole == Some(true) {
@@ -933,12 +954,13 @@ impl<N: Net> State<N> {
                 continue;
             };
             // If a receive took the message meanwhile, nothing is left to do.
-            let Some(Incoming { about, target: Target::Kept(number), .. }) = &conn.incoming else {
+            let Some(Incoming { about, target: MessageTarget::Kept(number), .. }) = &conn.incoming
+            else {
                 continue;
             };
             let (about, number, queue) = (*about, *number, about.queue());
             let inbox = &mut self.eps[conn.ep].inbox;
-            let blocks = |kept: &Unreceived| matches!(kept.body, Body::Blocking);
+            let blocks = |kept: &Unreceived| matches!(kept.body, StreamUnexpected::Blocking);
             if inbox.kept_as(queue, number, blocks) != Some(true) {
                 continue;
             }
@@ -949,7 +971,7 @@ impl<N: Net> State<N> {
                 self.crowded.push((id, serial));
                 continue;
             }
-            match Body::arriving(about.len, &[]) {
+            match StreamUnexpected::arriving(about.len, &[]) {
                 Ok(body) => inbox.change(queue, number, |kept| kept.body = body),
                 Err(error) => {
                     self.fail(id, error);
@@ -964,23 +986,23 @@ impl<N: Net> State<N> {
 
     /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
     /// fail, unexpected messages that are not complete are dropped.
-    pub(super) fn lose_incoming(&mut self, conn: &mut Conn<N>, error: Error) {
+    pub(super) fn lose_incoming(&mut self, conn: &mut StreamConn<N>, error: Error) {
         let ep = &mut self.eps[conn.ep];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
         let mut kept = None;
         for incoming in under_way {
             match incoming.target {
-                Target::Posted(recv) => ep.inbox.failed(&recv, &incoming.about, error),
-                Target::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
-                Target::Collected(_) => ep.inbox.collected(incoming.about.len),
-                Target::Kept(number) => kept = Some((incoming.about.queue(), number)),
-                Target::Region(_) | Target::Atomic(_) | Target::Discard => {}
+                MessageTarget::Posted(recv) => ep.inbox.failed(&recv, &incoming.about, error),
+                MessageTarget::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
+                MessageTarget::Collected(_) => ep.inbox.collected(incoming.about.len),
+                MessageTarget::Kept(number) => kept = Some((incoming.about.queue(), number)),
+                MessageTarget::Region(_) | MessageTarget::Atomic(_) | MessageTarget::Discard => {}
             }
         }
         let waiting = conn.at_sender.drain().map(|(_, place)| place);
         for (queue, number) in kept.into_iter().chain(waiting) {
-            ep.inbox.lose(queue, number, |kept| kept.body = Body::Lost, error);
+            ep.inbox.lose(queue, number, |kept| kept.body = StreamUnexpected::Lost, error);
         }
     }
 }
@@ -997,16 +1019,19 @@ fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]
 
 /// Whether a message or write with this header is acknowledged when it is complete. Of a message
 /// that waits at its sender that is what follows the announcement; an atomic operation is answered.
-fn is_acknowledged(header: &Header) -> bool {
-    wants_ack(header) && !matches!(header.op, Op::TagRts | Op::Atomic)
+fn is_acknowledged(header: &StreamHeader) -> bool {
+    wants_ack(header) && !matches!(header.op, StreamOp::TagRts | StreamOp::Atomic)
 }
 
 /// The header at the start of `bytes` with its length, once all of it is there.
 #[inline]
-fn next_header<N: Net>(conn: &Conn<N>, bytes: &[u8]) -> Parsed<Option<(Header, usize)>> {
-    match Header::len_at(bytes)? {
+fn next_header<N: Net>(
+    conn: &StreamConn<N>,
+    bytes: &[u8],
+) -> Parsed<Option<(StreamHeader, usize)>> {
+    match StreamHeader::len_at(bytes)? {
         Some(len) if bytes.len() >= len => {
-            Ok(Some((Header::parse(&bytes[..len], conn.order)?, len)))
+            Ok(Some((StreamHeader::parse(&bytes[..len], conn.order)?, len)))
         }
         _ => Ok(None),
     }
@@ -1014,8 +1039,8 @@ fn next_header<N: Net>(conn: &Conn<N>, bytes: &[u8]) -> Parsed<Option<(Header, u
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::Engine;
-    use crate::engine::sim::{Random, Rings, World};
+    use crate::engine::StreamEngine;
+    use crate::engine::sim::{Rings, SimRandom, StreamWorld};
     use ofi_provider::lock::Level;
     use ofi_provider::mr::MrTable;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -1025,9 +1050,9 @@ mod tests {
     #[test]
     fn the_room_for_reading_comes_back_when_its_user_panics() {
         let regions = Arc::new(MrTable::new(0));
-        let world = World::new(Instant::now(), Random::new(1));
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
         let net = Rings::new(&world, false);
-        let engine = Engine::new(net, Level::Shared, false, regions).unwrap();
+        let engine = StreamEngine::new(net, Level::Shared, false, regions).unwrap();
         let mut state = engine.lock();
         let len = state.staging.len();
         assert!(len > 0);

@@ -1,15 +1,15 @@
 //! All that an engine keeps under its lock.
 use super::batch::Burst;
-use super::conn::Conn;
-use super::ep::Ep;
-use super::transfer::Packet;
+use super::conn::StreamConn;
+use super::ep::StreamEngineEp;
+use super::transfer::CopiedPacket;
 use crate::callers::Callers;
 use crate::guests::Door;
 use crate::net::Net;
 use ofi_provider::courtesy::Looks;
 use ofi_provider::mr::MrTable;
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::Event;
+use ofi_provider::sys::PollEvent;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,20 +22,20 @@ pub(super) const TOKEN_LISTENER: u64 = 1 << 32;
 pub(super) const TOKEN_CALLER: u64 = 3 << 32;
 
 /// What the engine's lock guards.
-pub struct State<N: Net> {
+pub struct StreamState<N: Net> {
     /// What the engine stands on.
     pub(super) net: N,
-    pub(super) conns: Slab<Conn<N>>,
-    pub(super) eps: Slab<Ep>,
+    pub(super) conns: Slab<StreamConn<N>>,
+    pub(super) eps: Slab<StreamEngineEp>,
     /// Where peers call the endpoints, by the endpoints' numbers.
     pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
     /// Connections that moved lately; one alone is looked at in every turn.
     pub(super) hot: Vec<u32>,
     /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
-    /// is lent ([`State::lend_staging`]).
+    /// is lent ([`StreamState::lend_staging`]).
     pub(super) staging: Box<[u8]>,
     /// The buffer in which a header and a small message are put together that are sent at once.
-    pub(super) packet: Box<Packet>,
+    pub(super) packet: Box<CopiedPacket>,
     /// Connections that wait for room in a completion queue, or for their peers to take
     /// what waits for them.
     pub(super) starved: Vec<u32>,
@@ -63,7 +63,7 @@ pub struct State<N: Net> {
     /// 1 to [`MAX_EPOLL_GAP`]).
     pub(super) since_epoll: u32,
     pub(super) epoll_gap: u32,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<PollEvent>,
     /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
     /// of epoll until the timer expires.
     pub(super) deaf: Vec<u32>,

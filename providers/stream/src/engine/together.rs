@@ -6,12 +6,12 @@
 //! leave together at the next progress, as those to one peer do without such calls (see
 //! [`batch`](super::batch)); all others are sent at once.
 use super::incoming::{DIRECT_MIN, Got};
-use super::state::State;
+use super::state::StreamState;
 use super::transfer::Leaves;
 use crate::net::{ByteLink, MAX_EACH, Net, Receiving, Sending};
 use ofi_provider::error::Error;
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// With calls for many connections: whether a small transfer, before which nothing waits on
     /// its connection, leaves at once or together with those to other peers.
     pub(super) fn leaves_by_ring(&mut self, more: bool, nobody_looks: bool) -> Leaves {
@@ -52,7 +52,7 @@ impl<N: Net> State<N> {
         }
     }
 
-    /// Gives each of these connections a turn, as [`service`](State::service) does; they are
+    /// Gives each of these connections a turn, as [`service`](StreamState::service) does; they are
     /// read with one call for up to [`MAX_EACH`] of them.
     pub(super) fn serve_together(&mut self, ids: &[u32]) {
         for ids in ids.chunks(MAX_EACH) {

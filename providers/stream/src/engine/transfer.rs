@@ -1,5 +1,5 @@
 //! Transfers that leave: what is reported of them, their bytes, and where they wait.
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, REMOTE_CQ_DATA};
+use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_TRANSMIT_COMPLETE,
@@ -20,11 +20,11 @@ pub(super) const ACKED: u64 =
     FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 /// Room for a header and a message that is copied behind it.
-pub(super) type Packet = [u8; 40 + COPY_MAX];
+pub(super) type CopiedPacket = [u8; 40 + COPY_MAX];
 
 /// What to report, and where, when a transfer is complete: sent, or acknowledged by the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Finish {
+pub(super) struct TransferFinish {
     pub(super) context: Context,
     /// The flags of the completion entry: FI_SEND, FI_TAGGED, FI_RMA …
     pub(super) flags: u64,
@@ -44,7 +44,7 @@ pub(super) struct Finish {
     pub(super) lent: u32,
 }
 
-impl Finish {
+impl TransferFinish {
     pub(super) const INTERNAL: Self = Self {
         context: Context::NULL,
         flags: 0,
@@ -64,7 +64,7 @@ impl Finish {
 
 /// A message's bytes while it waits to be sent.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum SendBody {
     /// No bytes.
     Empty,
     /// In the application's buffer, which is lent until completion.
@@ -77,7 +77,7 @@ pub(super) enum Body {
     Answer(RecvBuf),
 }
 
-impl Body {
+impl SendBody {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Empty | Self::Answer(_) => 0,
@@ -91,11 +91,11 @@ impl Body {
 /// A message that is not sent yet, or not completely.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) header: Header,
+    pub(super) header: StreamHeader,
     /// The places in the receiver's memory, and the operands of an atomic
     /// operation, ready for the wire.
     pub(super) segments: Box<[u8]>,
-    pub(super) body: Body,
+    pub(super) body: SendBody,
     /// The encoded header, written when the message's turn comes; its length is 0 until then.
     pub(super) wire: [u8; 40],
     pub(super) wire_len: usize,
@@ -103,11 +103,11 @@ pub(super) struct Outgoing {
     pub(super) sent: usize,
     /// The transfer waits until all before it are complete (FI_FENCE).
     pub(super) fence: bool,
-    pub(super) finish: Finish,
+    pub(super) finish: TransferFinish,
 }
 
 impl Outgoing {
-    pub(super) fn new(header: Header, body: Body, finish: Finish) -> Self {
+    pub(super) fn new(header: StreamHeader, body: SendBody, finish: TransferFinish) -> Self {
         let segments = Box::default();
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
     }
@@ -115,21 +115,21 @@ impl Outgoing {
     /// Bytes of memory that an answer takes while it waits: a place in a queue that grows by
     /// doubling, and a copy of its bytes. 0 for transfers of the application.
     pub(super) fn owed(&self) -> usize {
-        let copied = if let Body::Copied(bytes) = &self.body { bytes.len() } else { 0 };
+        let copied = if let SendBody::Copied(bytes) = &self.body { bytes.len() } else { 0 };
         if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
     }
 
     /// Whether the transfer's bytes are in the memory region with this key.
     pub(super) fn reads(&self, key: u64) -> bool {
         let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
-        matches!(&self.body, Body::Region(places, _) if named(places))
+        matches!(&self.body, SendBody::Region(places, _) if named(places))
     }
 
     /// Copies what is not sent yet of an answer before the memory region that has its bytes is
     /// closed. Returns how many bytes of memory that took; -FI_ENOBUFS if they were more than
     /// `most`.
     pub(super) fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
-        let Body::Region(places, len) = &self.body else { return Ok(0) };
+        let SendBody::Region(places, len) = &self.body else { return Ok(0) };
         let len = *len;
         if len > most {
             return Err(Error::NOBUFS);
@@ -137,7 +137,7 @@ impl Outgoing {
         let mut bytes = zeroed(len)?;
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
         opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
-        self.body = Body::Copied(bytes);
+        self.body = SendBody::Copied(bytes);
         Ok(len)
     }
 
@@ -155,7 +155,7 @@ impl Outgoing {
     }
 
     pub(super) fn total(&self) -> usize {
-        let body = if self.header.op == Op::TagRts { 0 } else { self.body.len() };
+        let body = if self.header.op == StreamOp::TagRts { 0 } else { self.body.len() };
         self.wire_len + self.segments.len() + body
     }
 
@@ -183,19 +183,19 @@ impl Outgoing {
     ) -> Result {
         self.gather_head(list);
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
-        if self.header.op == Op::TagRts {
+        if self.header.op == StreamOp::TagRts {
             // Only the announcement of a message that waits here is sent now.
             return Ok(());
         }
         match &self.body {
-            Body::Empty | Body::Answer(_) => {}
-            Body::Lent(buf) => {
+            SendBody::Empty | SendBody::Answer(_) => {}
+            SendBody::Lent(buf) => {
                 buf.gather(from, list);
             }
-            Body::Copied(bytes) => {
+            SendBody::Copied(bytes) => {
                 list.push_bytes(&bytes[from..]);
             }
-            Body::Region(places, len) => {
+            SendBody::Region(places, len) => {
                 let opened = opened.get_or_init(|| regions.open());
                 opened.gather(places, FI_REMOTE_READ, from, len - from, list)?;
             }
@@ -243,11 +243,11 @@ pub(super) fn level(op_flags: u64) -> (u16, bool) {
 }
 
 /// A message's bytes, copied if the application wants its buffer back at once.
-pub(super) fn body_of(buf: &SendBuf, inject: bool) -> Body {
+pub(super) fn body_of(buf: &SendBuf, inject: bool) -> SendBody {
     match buf.len() {
-        0 => Body::Empty,
-        _ if inject => Body::Copied(buf.to_boxed()),
-        _ => Body::Lent(buf.clone()),
+        0 => SendBody::Empty,
+        _ if inject => SendBody::Copied(buf.to_boxed()),
+        _ => SendBody::Lent(buf.clone()),
     }
 }
 
@@ -260,8 +260,12 @@ mod tests {
     #[test]
     fn places_written_before_the_peer_answered_get_its_byte_order() {
         let places = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
-        let bytes = |order| Header::write_segments(order, &places);
-        let mut outgoing = Outgoing::new(Header::of(Op::ReadReq), Body::Empty, Finish::INTERNAL);
+        let bytes = |order| StreamHeader::write_segments(order, &places);
+        let mut outgoing = Outgoing::new(
+            StreamHeader::of(StreamOp::ReadReq),
+            SendBody::Empty,
+            TransferFinish::INTERNAL,
+        );
         outgoing.segments = bytes(ByteOrder::Native);
         outgoing.turn_places();
         assert_eq!(outgoing.segments, bytes(ByteOrder::Network));

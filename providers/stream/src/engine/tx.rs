@@ -1,12 +1,16 @@
 //! Sending: from the application's calls and peers' requests to bytes for a socket.
-use super::conn::Conn;
-use super::ep::{Ep, Kind};
-use super::state::{State, TOKEN_CONN};
+use super::conn::StreamConn;
+use super::ep::{StreamEngineEp, StreamEpKind};
+use super::state::{StreamState, TOKEN_CONN};
 use super::trace::trace;
-use super::transfer::{ACKED, Body, COPY_MAX, Finish, Leaves, Outgoing, Route, body_of, level};
+use super::transfer::{
+    ACKED, COPY_MAX, Leaves, Outgoing, Route, SendBody, TransferFinish, body_of, level,
+};
 use super::zerocopy::Zerocopy;
 use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
-use crate::wire::{ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, Header, Op, SEGMENT_LEN};
+use crate::wire::{
+    ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, SEGMENT_LEN, StreamHeader, StreamOp,
+};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
     FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
@@ -41,14 +45,14 @@ const MAX_OWED: usize = 128 << 20;
 impl Outgoing {
     /// Whether the message's body is sent without being copied (MSG_ZEROCOPY).
     fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
-        let lent = matches!(self.body, Body::Lent(_)) && self.header.op != Op::TagRts;
+        let lent = matches!(self.body, SendBody::Lent(_)) && self.header.op != StreamOp::TagRts;
         lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
     }
 }
 
-impl Ep {
+impl StreamEngineEp {
     /// Reports and counts a transfer that is complete or has failed.
-    pub(super) fn finish_tx(&mut self, finish: &Finish, result: Result) {
+    pub(super) fn finish_tx(&mut self, finish: &TransferFinish, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
                 self.inbox.ledger.peer_accessed(false, finish.len);
@@ -58,8 +62,8 @@ impl Ep {
         self.tx_pending -= 1;
         #[cfg(test)]
         match super::sim::planted() {
-            Some(super::sim::Planted::LostCompletion) => return,
-            Some(super::sim::Planted::SecondCompletion) => {
+            Some(super::sim::StreamPlantedFault::LostCompletion) => return,
+            Some(super::sim::StreamPlantedFault::SecondCompletion) => {
                 self.ledger.done(finish.entry(), finish.report);
             }
             _ => {}
@@ -80,7 +84,7 @@ impl Ep {
     }
 }
 
-impl<N: Net> State<N> {
+impl<N: Net> StreamState<N> {
     /// Checks whether another transfer with these flags may start: -FI_EINVAL if too much is
     /// injected; -FI_EAGAIN, after a turn of progress, if tx_attr.size or the completion queue
     /// leaves no room.
@@ -104,7 +108,7 @@ impl<N: Net> State<N> {
     #[inline(always)]
     pub(super) fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
         let ep = &mut self.eps[ep_id];
-        if ep.identity.kind == Kind::Msg {
+        if ep.identity.kind == StreamEpKind::Msg {
             let connected = self.conns.get(ep.conn).is_some_and(|conn| conn.is_connected());
             return if connected { Ok(Route::Conn(ep.conn)) } else { Err(Error::NOTCONN) };
         }
@@ -150,7 +154,7 @@ impl<N: Net> State<N> {
     /// Makes epoll report when what waits on a connection can be sent: another thread may sleep
     /// on epoll, and this one may not call again.
     pub(super) fn watch_unsent(&mut self, id: u32) {
-        if self.conns.get(id).is_some_and(Conn::has_unsent) {
+        if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.watch(id);
         }
     }
@@ -197,7 +201,8 @@ impl<N: Net> State<N> {
             return false;
         }
         let head = packet.first_chunk_mut().expect("a packet has room for a header");
-        let wire_len = Header::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head) + len;
+        let wire_len =
+            StreamHeader::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head) + len;
         op.buf.copy_to(0, &mut packet[wire_len - len..wire_len]);
         let result = conn.link.send(&packet[..wire_len]);
         conn.sent_in = *turns;
@@ -207,7 +212,7 @@ impl<N: Net> State<N> {
             ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
         } else {
             let (header, finish) = Self::header_and_finish(op, tagged);
-            let header = Header { id: conn.tx_id.wrapping_sub(1), ..header };
+            let header = StreamHeader { id: conn.tx_id.wrapping_sub(1), ..header };
             let id = ep.conn_to(op.dest).unwrap_or(NONE);
             self.sent_in_part(ep_id, id, op, header, finish, result);
         }
@@ -285,14 +290,14 @@ impl<N: Net> State<N> {
         let route = self.route(ep_id, op.dest)?;
         let len = op.buf.len();
         let (flags, acked) = level(op.flags);
-        let header = Header {
+        let header = StreamHeader {
             flags,
             segments: op.remote.as_slice().len() as u8,
             cq_data: op.data,
             len: len as u64,
-            ..Header::of(Op::Write)
+            ..StreamHeader::of(StreamOp::Write)
         };
-        let finish = Finish {
+        let finish = TransferFinish {
             context: op.context,
             flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
@@ -324,9 +329,11 @@ impl<N: Net> State<N> {
     pub(crate) fn read_remote(&mut self, ep_id: u32, op: ReadOp) -> Result {
         self.admit(ep_id, op.flags & !FI_INJECT, op.buf.len())?;
         let route = self.route(ep_id, op.src)?;
-        let header =
-            Header { segments: op.remote.as_slice().len() as u8, ..Header::of(Op::ReadReq) };
-        let finish = Finish {
+        let header = StreamHeader {
+            segments: op.remote.as_slice().len() as u8,
+            ..StreamHeader::of(StreamOp::ReadReq)
+        };
+        let finish = TransferFinish {
             context: op.context,
             flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
@@ -345,7 +352,7 @@ impl<N: Net> State<N> {
                 return Ok(());
             }
         }
-        let mut outgoing = Outgoing::new(header, Body::Answer(op.buf), finish);
+        let mut outgoing = Outgoing::new(header, SendBody::Answer(op.buf), finish);
         outgoing.segments = self.encode_places(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
@@ -354,25 +361,25 @@ impl<N: Net> State<N> {
     /// Places in a peer's memory as they go over the wire.
     ///
     /// The byte order is known once the peer has answered; until then it is
-    /// taken to be ours, and [`State::established`] puts that right.
+    /// taken to be ours, and [`StreamState::established`] puts that right.
     pub(super) fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
         let order = match route {
             Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
             Route::Later(_) => ByteOrder::Native,
         };
-        Header::write_segments(order, places.as_slice())
+        StreamHeader::write_segments(order, places.as_slice())
     }
 
     /// Answers a peer's read of our memory, whose right is checked already. Few bytes are copied
     /// into the batch now; more are gathered from the region when the socket takes them.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
-        let header = Header { len: len as u64, ..Header::of(Op::ReadRsp) };
+        let header = StreamHeader { len: len as u64, ..StreamHeader::of(StreamOp::ReadRsp) };
         // A read that names no place needed no key, and does not count as an access.
         let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
-        let finish = Finish { flags, len, ..Finish::INTERNAL };
+        let finish = TransferFinish { flags, len, ..TransferFinish::INTERNAL };
         let Self { conns, regions, .. } = self;
         let Some(conn) = conns.get_mut(id).filter(|conn| conn.answers_together(len)) else {
-            self.answer(id, Outgoing::new(header, Body::Region(places, len), finish));
+            self.answer(id, Outgoing::new(header, SendBody::Region(places, len), finish));
             return Ok(());
         };
         regions.open().read(&places, FI_REMOTE_READ, 0, conn.join_answer(header, len, finish))?;
@@ -387,7 +394,8 @@ impl<N: Net> State<N> {
         if self.owed == 0 {
             return;
         }
-        let reads = |conn: &Conn<N>| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
+        let reads =
+            |conn: &StreamConn<N>| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| reads(conn)).map(|(id, _)| id).collect();
         for id in ids {
@@ -411,11 +419,11 @@ impl<N: Net> State<N> {
     }
 
     #[inline(always)]
-    fn header_and_finish(op: &SendOp, tagged: bool) -> (Header, Finish) {
+    fn header_and_finish(op: &SendOp, tagged: bool) -> (StreamHeader, TransferFinish) {
         let (flags, acked) = level(op.flags);
         let len = op.buf.len();
-        let header = Header {
-            op: if tagged { Op::Tag } else { Op::Msg },
+        let header = StreamHeader {
+            op: if tagged { StreamOp::Tag } else { StreamOp::Msg },
             flags,
             op_data: 0,
             id: 0,
@@ -424,7 +432,7 @@ impl<N: Net> State<N> {
             tag: op.tag,
             len: len as u64,
         };
-        let finish = Finish {
+        let finish = TransferFinish {
             context: op.context,
             flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
@@ -442,7 +450,7 @@ impl<N: Net> State<N> {
     fn send_later(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool, waits: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         if waits {
-            header.op = Op::TagRts;
+            header.op = StreamOp::TagRts;
         }
         let outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
         self.enqueue(ep_id, route, outgoing, op.flags);
@@ -471,10 +479,10 @@ impl<N: Net> State<N> {
     fn join(
         &mut self,
         id: u32,
-        mut header: Header,
+        mut header: StreamHeader,
         places: &RemoteSegments,
         len: usize,
-        finish: Option<Finish>,
+        finish: Option<TransferFinish>,
     ) -> &mut [u8] {
         let conn = &mut self.conns[id];
         let mut wire = [0; 40];
@@ -486,7 +494,7 @@ impl<N: Net> State<N> {
             None => conn.batch.push_read(&wire[..wire_len], before + len),
         };
         let (of_places, room) = room.split_at_mut(before);
-        Header::put_segments(order, places, of_places);
+        StreamHeader::put_segments(order, places, of_places);
         room
     }
 
@@ -566,8 +574,8 @@ impl<N: Net> State<N> {
         ep_id: u32,
         conn_id: u32,
         op: &SendOp,
-        header: Header,
-        finish: Finish,
+        header: StreamHeader,
+        finish: TransferFinish,
         result: Result<usize>,
     ) {
         self.eps[ep_id].tx_pending += 1;
@@ -577,7 +585,7 @@ impl<N: Net> State<N> {
             Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
             Err(error) => {
                 // The message fails with all others on this connection.
-                conn.tx.push_back(Outgoing::new(header, Body::Empty, finish));
+                conn.tx.push_back(Outgoing::new(header, SendBody::Empty, finish));
                 return self.sent_in_vain(conn_id, error);
             }
         };
@@ -659,7 +667,7 @@ impl<N: Net> State<N> {
                 // it does not copy them.
                 Ok(()) => self.net.send_list(&conn.link, &mut list, way),
                 // A region is gone of which a peer was to be answered, and was not copied
-                // ([`State::save_answers`]): with the rest of the answer goes the stream.
+                // ([`StreamState::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
             };
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
@@ -728,16 +736,16 @@ impl<N: Net> State<N> {
             let owed = outgoing.owed();
             conn.owed -= owed;
             self.owed -= owed;
-            if outgoing.header.op == Op::AtomicRsp {
+            if outgoing.header.op == StreamOp::AtomicRsp {
                 conn.fetched -= outgoing.body.len();
             }
-            if outgoing.header.op == Op::TagRts {
+            if outgoing.header.op == StreamOp::TagRts {
                 conn.waiting.insert(outgoing.header.op_data, outgoing);
-            } else if let Body::Answer(buf) = outgoing.body {
+            } else if let SendBody::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
                 let lent = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
-                conn.unacked.push_back(Some(Finish { lent, ..outgoing.finish }));
+                conn.unacked.push_back(Some(TransferFinish { lent, ..outgoing.finish }));
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
@@ -752,21 +760,21 @@ impl<N: Net> State<N> {
 
     /// Sends a header of the provider's own, such as an acknowledgement, in turn with other
     /// answers. Ends the connection if too many wait for the peer.
-    pub(super) fn send_internal(&mut self, id: u32, header: Header) {
+    pub(super) fn send_internal(&mut self, id: u32, header: StreamHeader) {
         if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.answers_together(0)) {
-            conn.join_answer(header, 0, Finish::INTERNAL);
+            conn.join_answer(header, 0, TransferFinish::INTERNAL);
             return self.answered(id);
         }
         if self.is_overrun(id) {
             return self.fail(id, Error::NOBUFS);
         }
-        self.answer(id, Outgoing::new(header, Body::Empty, Finish::INTERNAL));
+        self.answer(id, Outgoing::new(header, SendBody::Empty, TransferFinish::INTERNAL));
     }
 
     /// Acknowledges a message: `number` counts those of the connection that ask for it.
     pub(super) fn acknowledge(&mut self, id: u32, number: u64) {
         let numbered = self.conns.get(id).is_some_and(|conn| conn.knows.acks);
-        self.send_internal(id, Header::ack(numbered.then_some(number)));
+        self.send_internal(id, StreamHeader::ack(numbered.then_some(number)));
     }
 
     /// Queues an answer that a peer waits for, and sends it now or with others.
@@ -804,7 +812,7 @@ impl<N: Net> State<N> {
 
     /// Makes what the socket did not take leave later.
     fn see_to_rest(&mut self, id: u32) {
-        if self.conns.get(id).is_some_and(Conn::has_unsent) {
+        if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.heat(id);
             self.watch_unsent(id);
         }
@@ -814,7 +822,7 @@ impl<N: Net> State<N> {
     /// until it reads some of them.
     #[inline]
     pub(super) fn owes_much(&self, id: u32) -> bool {
-        let much = |conn: &Conn<N>| {
+        let much = |conn: &StreamConn<N>| {
             conn.owed > FAIR_OWED
                 && (self.owed > MAX_OWED || self.eps[conn.ep].inbox.is_stranger(conn.peer))
         };
@@ -824,7 +832,7 @@ impl<N: Net> State<N> {
     /// Whether so many answers wait for a peer that its connection must end. The application's
     /// own transfers in the queue are bounded by tx_attr.size.
     pub(super) fn is_overrun(&self, id: u32) -> bool {
-        let own = |conn: &Conn<N>| self.eps[conn.ep].identity.attr.tx_size;
+        let own = |conn: &StreamConn<N>| self.eps[conn.ep].identity.attr.tx_size;
         self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
@@ -866,8 +874,8 @@ impl<N: Net> State<N> {
     pub(super) fn clear_to_send(&mut self, id: u32, number: u8) -> Result {
         let conn = &mut self.conns[id];
         let waiting = conn.waiting.remove(&number).ok_or(Error::PROTO)?;
-        let header = Header {
-            op: Op::Data,
+        let header = StreamHeader {
+            op: StreamOp::Data,
             flags: waiting.header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE),
             op_data: number,
             id: 0,
@@ -889,11 +897,14 @@ impl<N: Net> State<N> {
             conn.tx
                 .iter()
                 // Numbers of messages that are announced already, or asked for and not sent yet.
-                .filter(|o| matches!(o.header.op, Op::TagRts | Op::Data) && o.header.op_data != 0)
+                .filter(|o| {
+                    matches!(o.header.op, StreamOp::TagRts | StreamOp::Data)
+                        && o.header.op_data != 0
+                })
                 .map(|o| o.header.op_data),
         );
         for outgoing in &mut conn.tx {
-            if outgoing.header.op != Op::TagRts || outgoing.header.op_data != 0 {
+            if outgoing.header.op != StreamOp::TagRts || outgoing.header.op_data != 0 {
                 continue;
             }
             match (1..=u8::MAX).find(|number| !used.contains(number)) {
@@ -901,7 +912,7 @@ impl<N: Net> State<N> {
                     used.push(number);
                     outgoing.header.op_data = number;
                 }
-                None => outgoing.header.op = Op::Tag,
+                None => outgoing.header.op = StreamOp::Tag,
             }
         }
     }

@@ -5,7 +5,7 @@
 //! complete when the system says on the socket's error queue that it is done
 //! with every call that had a part of it. Only bytes the application lent go
 //! this way; headers are copied as ever.
-use super::transfer::Finish;
+use super::transfer::TransferFinish;
 use crate::net::ByteLink;
 use std::collections::VecDeque;
 
@@ -21,9 +21,9 @@ struct Leaving {
     first: u32,
     calls: u32,
     pending: u32,
-    /// What to complete, set once the system has all of the message; [`Finish::INTERNAL`] while
+    /// What to complete, set once the system has all of the message; [`TransferFinish::INTERNAL`] while
     /// the peer is still to acknowledge it.
-    finish: Option<Finish>,
+    finish: Option<TransferFinish>,
     /// Names the message until it is acknowledged; 0 if no acknowledgement is awaited.
     number: u32,
 }
@@ -77,7 +77,7 @@ impl Zerocopy {
     /// All of the message that was leaving is with the system; gives `finish`
     /// back if it is over with that: no part of it is in use, and nothing before
     /// it, because messages are over in the order they leave.
-    pub(super) fn sent(&mut self, finish: Finish) -> Option<Finish> {
+    pub(super) fn sent(&mut self, finish: TransferFinish) -> Option<TransferFinish> {
         match self.leaving.back_mut() {
             Some(last) if last.finish.is_none() => last.finish = Some(finish),
             Some(_) => {
@@ -100,7 +100,7 @@ impl Zerocopy {
             return 0;
         };
         self.named = self.named.checked_add(1).unwrap_or(1);
-        (last.finish, last.number) = (Some(Finish::INTERNAL), self.named);
+        (last.finish, last.number) = (Some(TransferFinish::INTERNAL), self.named);
         match self.take_finished() {
             Some(_) => 0,
             None => self.named,
@@ -109,7 +109,11 @@ impl Zerocopy {
 
     /// The peer acknowledged the message of this number; gives `finish` back if the system
     /// is done with it.
-    pub(super) fn acknowledged(&mut self, number: u32, finish: Finish) -> Option<Finish> {
+    pub(super) fn acknowledged(
+        &mut self,
+        number: u32,
+        finish: TransferFinish,
+    ) -> Option<TransferFinish> {
         match self.leaving.iter_mut().find(|message| message.number == number) {
             Some(message) => {
                 message.finish = Some(finish);
@@ -131,7 +135,7 @@ impl Zerocopy {
     }
 
     /// Takes out the oldest message if it is over.
-    pub(super) fn take_finished(&mut self) -> Option<Finish> {
+    pub(super) fn take_finished(&mut self) -> Option<TransferFinish> {
         let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
         self.leaving.pop_front_if(over)?.finish
     }
@@ -150,7 +154,7 @@ impl Zerocopy {
 
     /// Takes out all messages the system has completely, over or not, because the connection
     /// ends.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Finish> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = TransferFinish> + '_ {
         self.leaving.drain(..).filter_map(|message| message.finish)
     }
 }
@@ -160,8 +164,8 @@ mod tests {
     use super::*;
     use ofi_provider::cq::Context;
 
-    fn finish(n: usize) -> Finish {
-        Finish { context: Context(n as *mut _), ..Finish::INTERNAL }
+    fn finish(n: usize) -> TransferFinish {
+        TransferFinish { context: Context(n as *mut _), ..TransferFinish::INTERNAL }
     }
 
     fn finished(zerocopy: &mut Zerocopy) -> Vec<usize> {

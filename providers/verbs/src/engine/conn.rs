@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use ofi_provider::abi::{FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::Addr;
 use ofi_provider::cq::Context;
-use ofi_provider::eq::{Event, EventError};
+use ofi_provider::eq::{EqEvent, EventError};
 use ofi_provider::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -176,13 +176,13 @@ impl VerbsEndpoint {
         let _ = self.qp().and_then(|qp| qp.fail());
         let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) else { return };
         let (context, prov_errno) = (Context::NULL, status);
-        eq.write(Event::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
+        eq.write(EqEvent::Error(EventError { fid, context, data: 0, error, prov_errno, err_data }));
     }
 
     /// Writes an event of the connection to the event queue.
     pub(super) fn tell(&self, event: u32, data: Vec<u8>) {
         if let (Some(eq), Some(fid)) = (&self.bindings.eq, self.fid) {
-            eq.write(Event::Cm { event, fid, info: None, data });
+            eq.write(EqEvent::Cm { event, fid, info: None, data });
         }
     }
 }

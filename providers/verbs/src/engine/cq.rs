@@ -1,7 +1,7 @@
 //! Completions: the device's completion queues, which all queue pairs of a domain share,
 //! are emptied into the queues and counters of the application.
 use super::ep::{QpState, VerbsEndpoint};
-use super::request::{PostedRecv, SEND, Sent};
+use super::request::{PostedRecv, SEND, VerbsTransfer};
 use super::{VerbsEngine, VerbsState};
 use crate::info::VERBS;
 use crate::sys::{HwCq, WorkDone, status, status_text};
@@ -212,7 +212,7 @@ impl VerbsEndpoint {
 
     /// Completes a send that succeeded, for the application.
     #[inline]
-    fn send_succeeded(&self, sent: &Sent) {
+    fn send_succeeded(&self, sent: &VerbsTransfer) {
         if let Some(rare) = &sent.rare
             && let (Some((to, place)), Some(scratch)) = (&rare.fetch, &self.scratch)
         {
@@ -227,7 +227,7 @@ impl VerbsEndpoint {
 
     /// Completes a send that failed, for the application.
     #[cold]
-    fn send_failed(&mut self, sent: &Sent, status: u32, vendor_error: u32) {
+    fn send_failed(&mut self, sent: &VerbsTransfer, status: u32, vendor_error: u32) {
         let ledger = &self.bindings.ledger.tx;
         if sent.report_error {
             let of = Completion::of(sent.context, sent.flags, 0);
@@ -334,13 +334,13 @@ fn failure(of: Completion, status: u32, vendor_error: u32) -> CompletionError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Limits;
+    use crate::engine::VerbsEpLimits;
     use ofi_provider::abi::FI_SEND;
     use ofi_provider::cq::Context;
 
     #[test]
     fn what_completes_before_an_earlier_request_waits_for_it() {
-        let limits = Limits {
+        let limits = VerbsEpLimits {
             tx_size: 8,
             rx_size: 1,
             tx_iov: 1,
@@ -352,7 +352,7 @@ mod tests {
         };
         let mut ep = VerbsEndpoint::new(limits);
         for signalled in [true, false, true, false] {
-            ep.sent.items.push_back(Sent {
+            ep.sent.items.push_back(VerbsTransfer {
                 context: Context::NULL,
                 flags: 0,
                 len: 0,

@@ -1,5 +1,5 @@
 //! An endpoint, as the engine keeps it.
-use super::request::{Fifo, PostedRecv, Scratch, Sent};
+use super::request::{Fifo, PostedRecv, Scratch, VerbsTransfer};
 use crate::sys::{CmId, Qp, Srq, UdQp, UdWay, WorkRequest};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// The sizes and kinds that an endpoint is opened with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct VerbsEpLimits {
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
     pub(crate) tx_iov: usize,
@@ -60,7 +60,7 @@ pub(super) enum QpState {
 
 /// An endpoint or a shared receive context.
 pub(super) struct VerbsEndpoint {
-    pub(super) limits: Limits,
+    pub(super) limits: VerbsEpLimits,
     pub(super) fid: Option<FidPtr>,
     pub(super) bindings: Bindings,
     pub(super) conn: QpState,
@@ -79,7 +79,7 @@ pub(super) struct VerbsEndpoint {
     /// Messages up to this size are copied into the request.
     pub(super) inline: usize,
     /// The sends, reads, writes and atomic operations under way.
-    pub(super) sent: Fifo<Sent>,
+    pub(super) sent: Fifo<VerbsTransfer>,
     /// The receives under way.
     pub(super) posted: Fifo<PostedRecv>,
     /// The peer has sent something.
@@ -105,7 +105,7 @@ pub(super) struct Ud {
 }
 
 impl VerbsEndpoint {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: VerbsEpLimits) -> Self {
         Self {
             limits,
             fid: None,

@@ -3,7 +3,7 @@
 use super::ep::{QpState, VerbsEndpoint};
 use super::{VerbsEngine, VerbsState, engines};
 use crate::info::VERBS;
-use crate::sys::{Device, DeviceEvent};
+use crate::sys::{DeviceEvent, VerbsDevice};
 use ofi_provider::progress::Progress;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -49,7 +49,7 @@ pub(crate) fn hear_all() {
 }
 
 /// Takes in an event of a device, for all engines that have the device open.
-fn device_told(device: Device, event: DeviceEvent) {
+fn device_told(device: VerbsDevice, event: DeviceEvent) {
     let name = device.name().to_string_lossy();
     let say = |what: &str| ofi_provider::log!(&VERBS, WARN, EP_CTRL, "{name}: {what}");
     match event {

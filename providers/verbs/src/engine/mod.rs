@@ -22,14 +22,14 @@ mod segments;
 #[allow(unsafe_code)]
 mod tx;
 
-pub(crate) use ep::Limits;
+pub(crate) use ep::VerbsEpLimits;
 pub(crate) use events::{Connections, hear_all};
 pub(crate) use request::WorkSpec;
 
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
-use crate::memory::Memory;
-use crate::sys::{Channel, CompChannel, Device, Pd, WorkDone, bunch};
+use crate::memory::VerbsMemory;
+use crate::sys::{Channel, CompChannel, Pd, VerbsDevice, WorkDone, bunch};
 use call::ConnectCall;
 use core::ffi::c_int;
 use cq::{DeviceQueue, Sharers};
@@ -49,9 +49,9 @@ const SIW: u32 = 0x62_6d74;
 
 /// A domain's endpoints and what they share.
 pub(crate) struct VerbsEngine {
-    pub(crate) device: Device,
+    pub(crate) device: VerbsDevice,
     pub(crate) pd: Arc<Pd>,
-    memory: Arc<Memory>,
+    memory: Arc<VerbsMemory>,
     pub(crate) channel: Arc<Channel>,
     comp: Arc<CompChannel>,
     epoll: Epoll,
@@ -98,7 +98,11 @@ pub(crate) struct VerbsState {
 
 impl VerbsEngine {
     /// The engine of a domain that has opened this device.
-    pub(crate) fn new(device: Device, pd: Arc<Pd>, memory: Arc<Memory>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        device: VerbsDevice,
+        pd: Arc<Pd>,
+        memory: Arc<VerbsMemory>,
+    ) -> Result<Arc<Self>> {
         let (channel, comp, epoll) = (Channel::new()?, CompChannel::new(device)?, Epoll::new()?);
         epoll.add(comp.fd(), 0, Interest::READ)?;
         device.unblock_events()?;

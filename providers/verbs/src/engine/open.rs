@@ -1,10 +1,10 @@
 //! Endpoints from their opening to their closing: their queue pairs, and what the
 //! application sets and asks of one endpoint.
-use super::ep::{Limits, QpState, Ud, VerbsEndpoint};
+use super::ep::{QpState, Ud, VerbsEndpoint, VerbsEpLimits};
 use super::request::Scratch;
 use super::{VerbsEngine, VerbsState};
 use crate::config::config;
-use crate::sys::{CmId, Device, Pd, QpSpec, Srq, UdQp};
+use crate::sys::{CmId, Pd, QpSpec, Srq, UdQp, VerbsDevice};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
 use ofi_provider::api::Bindings;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 impl VerbsEngine {
     /// Opens an endpoint, which has no connection before [`VerbsState::set_id`]; returns its
     /// index.
-    pub(crate) fn add(&self, limits: Limits) -> u32 {
+    pub(crate) fn add(&self, limits: VerbsEpLimits) -> u32 {
         self.lock().eps.insert(VerbsEndpoint::new(limits))
     }
 
     /// Opens a shared receive context; returns its index.
-    pub(crate) fn add_shared(&self, limits: Limits) -> Result<u32> {
+    pub(crate) fn add_shared(&self, limits: VerbsEpLimits) -> Result<u32> {
         let srq = Srq::new(&self.pd, limits.rx_size as u32, limits.rx_iov as u32)?;
         let at = self.add(limits);
         self.lock().eps[at].srq = Some(srq);
@@ -179,7 +179,7 @@ impl VerbsState {
     }
 
     /// The address of a datagram endpoint.
-    pub(crate) fn ud_name(&self, at: u32, device: Device) -> Result<UdAddr> {
+    pub(crate) fn ud_name(&self, at: u32, device: VerbsDevice) -> Result<UdAddr> {
         let ud = self.eps[at].ud.as_ref().ok_or(Error::OPBADSTATE)?;
         let gid = device.gid(1, config().gid_idx)?;
         let (lid, pkey) = (device.port(1)?.lid, device.pkey(1, 0)?);

@@ -4,7 +4,7 @@
 //! number that the device knows a request by is its place there. The device does not report
 //! a success that nobody asked for: such a request is complete when one behind it is.
 use crate::memory::OfDevice;
-use crate::sys::{Pd, Region, Sge, Verb, access};
+use crate::sys::{IbvRegion, Pd, Sge, Verb, access};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::buf::{Local, RecvBuf};
 use ofi_provider::cq::Context;
@@ -41,7 +41,7 @@ pub(crate) struct WorkSpec<'a> {
 }
 
 /// A send, read, write or atomic operation under way.
-pub(super) struct Sent {
+pub(super) struct VerbsTransfer {
     pub(super) context: Context,
     /// FI_SEND | FI_MSG …
     pub(super) flags: u64,
@@ -58,7 +58,7 @@ pub(super) struct Sent {
     pub(super) rare: Option<Box<Rare>>,
 }
 
-impl Sent {
+impl VerbsTransfer {
     /// Whether it is a part of an operation that is complete when another request is.
     pub(super) fn is_part(&self) -> bool {
         self.flags == 0
@@ -119,7 +119,7 @@ impl<T> Fifo<T> {
 /// request that can be under way.
 pub(super) struct Scratch {
     // Dropped first, so that the device is done with the memory before that is freed.
-    region: Region,
+    region: IbvRegion,
     pub(super) words: Box<[AtomicU64]>,
 }
 
@@ -127,7 +127,7 @@ impl Scratch {
     pub(super) fn new(pd: &Arc<Pd>, count: usize) -> Result<Self> {
         let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
         let bytes = size_of_val(&words[..]);
-        let region = Region::new(pd, words.as_ptr() as usize, bytes, access::LOCAL_WRITE)?;
+        let region = IbvRegion::new(pd, words.as_ptr() as usize, bytes, access::LOCAL_WRITE)?;
         Ok(Self { region, words })
     }
 

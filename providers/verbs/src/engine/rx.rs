@@ -2,7 +2,7 @@
 use super::VerbsEngine;
 use super::ep::{QpState, VerbsEndpoint};
 use super::request::{PostedRecv, post_error};
-use crate::memory::Memory;
+use crate::memory::VerbsMemory;
 use crate::sys::Sge;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::IOV_LIMIT;
@@ -30,7 +30,7 @@ impl VerbsEndpoint {
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
         let (mut count, kept) =
-            engine.segments(op.buf.local(), &mut sges, false, Memory::WRITABLE)?;
+            engine.segments(op.buf.local(), &mut sges, false, VerbsMemory::WRITABLE)?;
         if count > self.limits.rx_iov {
             return Err(Error::INVAL);
         }

@@ -1,9 +1,9 @@
 //! Sends, reads, writes and atomic operations, from the call to the device.
 use super::VerbsEngine;
 use super::ep::{QpState, Ud, VerbsEndpoint};
-use super::request::{Rare, SEND, Sent, WorkSpec, post_error};
+use super::request::{Rare, SEND, VerbsTransfer, WorkSpec, post_error};
 use crate::info::VERBS;
-use crate::memory::Memory;
+use crate::memory::VerbsMemory;
 use crate::sys::{How, Sge, UdWay, Verb, WorkDone, WorkRequest};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
@@ -111,7 +111,7 @@ impl VerbsEndpoint {
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
         work.is(wr_id, Verb::Send, 1, How { data, inline, signalled, fence: false });
         self.post(&mut work)?;
-        self.is_sent(Sent {
+        self.is_sent(VerbsTransfer {
             context,
             flags: FI_SEND | FI_MSG,
             len,
@@ -133,7 +133,7 @@ impl VerbsEndpoint {
 
     /// Notes a request that is posted or waits to be.
     #[inline]
-    fn is_sent(&mut self, sent: Sent) {
+    fn is_sent(&mut self, sent: VerbsTransfer) {
         self.silent = if sent.signalled { 0 } else { self.silent + 1 };
         self.sent.items.push_back(sent);
     }
@@ -162,7 +162,7 @@ impl VerbsEndpoint {
                 fetch.1 = place;
             }
         } else {
-            let right = if read { Memory::WRITABLE } else { 0 };
+            let right = if read { VerbsMemory::WRITABLE } else { 0 };
             (count, kept) = engine
                 .segments(segments, sges, inline, right)
                 .map(|found| (count + found.0, found.1))?;
@@ -216,7 +216,7 @@ impl VerbsEndpoint {
             self.post(&mut work)?;
         }
         let report_error = report || flags & FI_INJECT == 0;
-        self.is_sent(Sent {
+        self.is_sent(VerbsTransfer {
             context,
             flags: kind,
             len,
@@ -249,7 +249,7 @@ impl VerbsEndpoint {
     fn post(&self, work: &mut WorkRequest) -> Result {
         let qp = self.qp()?;
         // SAFETY: the application lends the memory until the completion, which is
-        // when `Sent` goes and with it what keeps the memory registered; an
+        // when `VerbsTransfer` goes and with it what keeps the memory registered; an
         // inlined message is copied.
         let posted = unsafe { qp.post(std::slice::from_mut(work)) };
         posted.map_err(|(error, _)| post_error(error))
@@ -287,7 +287,7 @@ impl VerbsEndpoint {
         work.sges[0] = to;
         work.is(wr_id, verb, 1, How::default());
         self.post(&mut work)?;
-        self.is_sent(Sent {
+        self.is_sent(VerbsTransfer {
             context: Context::NULL,
             flags: 0,
             len: 0,

@@ -5,7 +5,7 @@ use crate::abi::{
     FI_WRITE,
 };
 use crate::api::{AtomicOp, Endpoint, ReadOp, RecvOp, SendOp, WriteOp};
-use crate::atomic::Kind;
+use crate::atomic::AtomicKind;
 use crate::buf::SendBuf;
 use crate::cq::Context;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ impl Transfer {
             Self::Trecv(_) => FI_RECV | FI_TAGGED,
             Self::Read(_) => FI_READ | FI_RMA,
             Self::Write(_) => FI_WRITE | FI_RMA,
-            Self::Atomic(op) if op.operation.kind() == Kind::Base => FI_WRITE | FI_ATOMIC,
+            Self::Atomic(op) if op.operation.kind() == AtomicKind::Base => FI_WRITE | FI_ATOMIC,
             Self::Atomic(_) => FI_READ | FI_ATOMIC,
         }
     }

@@ -2,7 +2,7 @@
 //! endpoint whose completions can be put aside ([`crate::later`]).
 //!
 //! A [`Collectives`] is an endpoint's side of it all, a [`CollGroup`] one joined set, a
-//! [`Run`] one operation of a group, which follows its [`plan`]. Runs work on
+//! [`CollRun`] one operation of a group, which follows its [`plan`]. Runs work on
 //! memory of their own: the application's buffers are read when the call is made
 //! and written when it completes, so that one that fails lets go of them at once.
 //!
@@ -55,7 +55,7 @@ mod set;
 mod sim;
 
 pub(crate) use area::Area;
-pub(crate) use plan::{Bytes, Plan, RankOf};
+pub(crate) use plan::{Bytes, CollPlan, RankOf};
 pub(crate) use set::{AvSet, av_set};
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
@@ -99,7 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Called once when an operation is over, with its result.
-pub(crate) type Finish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+pub(crate) type CollFinish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// A notice: of a broken group, of joining that failed, of turns, or of nothing.
 #[derive(Clone, Copy, Default)]
@@ -149,7 +149,7 @@ struct CollState {
     /// Reserved numbers whose group is broken already, as a member told: the member, the number,
     /// and why.
     broken: Vec<(fi_addr_t, u32, Error)>,
-    runs: Vec<Arc<Run>>,
+    runs: Vec<Arc<CollRun>>,
     /// Members to which a connection was made that has not ended since.
     reached: HashSet<fi_addr_t>,
     /// The address that each member had when a set was last joined.
@@ -257,7 +257,7 @@ impl CollGroup {
 }
 
 /// An operation under way.
-struct Run {
+struct CollRun {
     room: Arc<Collectives>,
     /// The number of the operation's group; 0 while a group is being made.
     group: u32,
@@ -280,15 +280,15 @@ struct RunState {
     receives: Vec<(Context, usize)>,
     result: plan::Bytes,
     /// Called when the operation is over; none from then on.
-    finish: Option<Finish>,
+    finish: Option<CollFinish>,
 }
 
 /// A collective operation to be started.
 pub(crate) struct Start {
-    pub(crate) plan: Plan,
+    pub(crate) plan: CollPlan,
     pub(crate) input: Option<SendBuf>,
     pub(crate) reduction: Option<Operation>,
-    pub(crate) finish: Finish,
+    pub(crate) finish: CollFinish,
 }
 
 impl Collectives {
@@ -351,12 +351,12 @@ impl Collectives {
         rank: usize,
         tag: u64,
         start: Start,
-    ) -> Result<Arc<Run>> {
+    ) -> Result<Arc<CollRun>> {
         let area = Area::new(start.plan.area)?;
         if let Some(input) = &start.input {
             area.fill(&input.part(0, start.plan.input));
         }
-        Ok(Arc::new(Run {
+        Ok(Arc::new(CollRun {
             room: self.clone(),
             group,
             members: members.clone(),
@@ -375,7 +375,7 @@ impl Collectives {
         }))
     }
 
-    fn go(&self, run: Arc<Run>) {
+    fn go(&self, run: Arc<CollRun>) {
         lock(&self.state).runs.push(run.clone());
         self.task(move || run.advance());
     }
@@ -758,7 +758,7 @@ impl Collectives {
         if lock(&group.state).broken.replace(error).is_some() {
             return false;
         }
-        let of_group = |run: &&Arc<Run>| run.group == group.number;
+        let of_group = |run: &&Arc<CollRun>| run.group == group.number;
         let runs: Vec<_> = lock(&self.state).runs.iter().filter(of_group).cloned().collect();
         for run in runs {
             run.end(Err(error));
@@ -873,11 +873,11 @@ impl Join {
             return self.over(Err(error));
         }
         let plans = [self.member.broadcast(0, 4), self.member.allreduce(BALLOT, 1)];
-        let others: BTreeSet<usize> = plans.iter().flat_map(Plan::others).collect();
+        let others: BTreeSet<usize> = plans.iter().flat_map(CollPlan::others).collect();
         let (room, members) = (self.room.clone(), self.members.clone());
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
         let question = CollNotice { group: self.name, error: 0, joining };
-        let nothing = Plan::nothing();
+        let nothing = CollPlan::nothing();
         self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| {
             join.room.come_new(&join.members);
             join.enter();
@@ -900,7 +900,7 @@ impl Join {
     /// Runs one step of joining: an operation, or waiting for notices.
     fn step(
         self,
-        plan: Plan,
+        plan: CollPlan,
         input: &[u8],
         reduction: Option<Operation>,
         told: Vec<usize>,
@@ -910,7 +910,7 @@ impl Join {
         let (room, members) = (self.room.clone(), self.members.clone());
         let slot = Arc::new(Mutex::new(Some(self)));
         let of_finish = slot.clone();
-        let finish: Finish = Box::new(move |result| {
+        let finish: CollFinish = Box::new(move |result| {
             let Some(mut join) = lock(&of_finish).take() else { return };
             match result {
                 Ok(bytes) => then(join, bytes),
@@ -1015,7 +1015,7 @@ impl Join {
     }
 }
 
-impl Run {
+impl CollRun {
     /// Posts transfers and carries out steps as far as possible. Runs only as a task.
     fn advance(self: &Arc<Self>) -> Result {
         loop {

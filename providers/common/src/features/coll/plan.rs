@@ -45,7 +45,7 @@ pub(super) struct Round {
 /// What a member does. The input lies at the start of the area when it begins;
 /// the result is `result` when all is done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct CollPlan {
     pub(super) area: usize,
     pub(crate) input: usize,
     pub(crate) result: Bytes,
@@ -76,7 +76,7 @@ fn talk(transfers: Vec<Exchange>) -> Round {
     Round { steps: Vec::new(), transfers }
 }
 
-impl Plan {
+impl CollPlan {
     /// The plan of a member that has nothing to do.
     pub(super) fn nothing() -> Self {
         Self { area: 0, input: 0, result: part(0, 0), rounds: Vec::new() }
@@ -140,7 +140,7 @@ impl RankOf {
     }
 
     /// A barrier: no member goes on before all have come.
-    pub(crate) fn barrier(self) -> Plan {
+    pub(crate) fn barrier(self) -> CollPlan {
         let nothing = part(0, 0);
         let distances = std::iter::successors(Some(1), |d: &usize| d.checked_mul(2));
         let rounds = distances
@@ -149,11 +149,11 @@ impl RankOf {
                 talk(vec![recv(self.minus(distance), nothing), send(self.plus(distance), nothing)])
             })
             .collect();
-        Plan { area: 0, input: 0, result: nothing, rounds }
+        CollPlan { area: 0, input: 0, result: nothing, rounds }
     }
 
     /// A broadcast: the root's `len` bytes get to all members.
-    pub(crate) fn broadcast(self, root: usize, len: usize) -> Plan {
+    pub(crate) fn broadcast(self, root: usize, len: usize) -> CollPlan {
         let all = part(0, len);
         let mut rounds = Vec::new();
         if let Some(distance) = self.distance_to_parent(root) {
@@ -163,11 +163,11 @@ impl RankOf {
         rounds.push(talk(children.iter().map(|d| send(self.plus(*d), all)).collect()));
         // The root has the result already.
         let (input, result) = if self.rank == root { (len, part(0, 0)) } else { (0, all) };
-        Plan { area: len, input, result, rounds }
+        CollPlan { area: len, input, result, rounds }
     }
 
     /// A reduction: the members' vectors of `len` bytes are combined at the root.
-    pub(crate) fn reduce(self, root: usize, len: usize) -> Plan {
+    pub(crate) fn reduce(self, root: usize, len: usize) -> CollPlan {
         let mine = part(0, len);
         let mut children = self.distances_to_children(root);
         // The nearest children have the fewest members below them, so that they are ready first.
@@ -180,12 +180,12 @@ impl RankOf {
         let to = self.distance_to_parent(root).map(|d| send(self.minus(d), mine));
         rounds.push(Round { steps, transfers: to.into_iter().collect() });
         let result = if self.rank == root { mine } else { part(0, 0) };
-        Plan { area: len * (children.len() + 1), input: len, result, rounds }
+        CollPlan { area: len * (children.len() + 1), input: len, result, rounds }
     }
 
     /// An all-reduction: the members' vectors of `len` bytes, of elements of `size` bytes, are
     /// combined, and all get the result.
-    pub(crate) fn allreduce(self, len: usize, size: usize) -> Plan {
+    pub(crate) fn allreduce(self, len: usize, size: usize) -> CollPlan {
         if len <= SHORT || len / size < self.of {
             self.allreduce_short(len)
         } else {
@@ -195,7 +195,7 @@ impl RankOf {
 
     /// All-reduction by recursive doubling. Members beyond a power of two give their vector to a
     /// neighbour first, and get the result from it at last.
-    fn allreduce_short(self, len: usize) -> Plan {
+    fn allreduce_short(self, len: usize) -> CollPlan {
         let (mine, other) = (part(0, len), part(len, len));
         let mut power = 1;
         while power * 2 <= self.of {
@@ -210,7 +210,7 @@ impl RankOf {
             rank if rank < 2 * extra && rank % 2 == 1 => {
                 rounds.push(talk(vec![send(rank - 1, mine)]));
                 rounds.push(talk(vec![recv(rank - 1, mine)]));
-                return Plan { area: 2 * len, input: len, result: mine, rounds };
+                return CollPlan { area: 2 * len, input: len, result: mine, rounds };
             }
             rank if rank < 2 * extra => {
                 rounds.push(talk(vec![recv(rank + 1, other)]));
@@ -231,7 +231,7 @@ impl RankOf {
         let transfers =
             if self.rank < 2 * extra { vec![send(self.rank + 1, mine)] } else { Vec::new() };
         rounds.push(Round { steps, transfers });
-        Plan { area: 2 * len, input: len, result: mine, rounds }
+        CollPlan { area: 2 * len, input: len, result: mine, rounds }
     }
 
     /// Splits a vector into one block for each member, of about the same number of elements.
@@ -243,7 +243,7 @@ impl RankOf {
 
     /// All-reduction around a ring: each block is combined on its way round, then the results go
     /// round.
-    fn allreduce_long(self, len: usize, size: usize) -> Plan {
+    fn allreduce_long(self, len: usize, size: usize) -> CollPlan {
         let blocks = self.blocks(len, size);
         let longest = blocks.iter().map(|block| block.len).max().unwrap_or(0);
         let (left, right) = (self.minus(1), self.plus(1));
@@ -263,11 +263,11 @@ impl RankOf {
             rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
         }
         rounds.push(Round { steps, transfers: Vec::new() });
-        Plan { area: len + longest, input: len, result: part(0, len), rounds }
+        CollPlan { area: len + longest, input: len, result: part(0, len), rounds }
     }
 
     /// An all-gather: `len` bytes of each member get to all, in the order of ranks (Bruck).
-    pub(crate) fn allgather(self, len: usize) -> Plan {
+    pub(crate) fn allgather(self, len: usize) -> CollPlan {
         let n = self.of;
         // Blocks are collected in the order that begins with the own one.
         let mut rounds = Vec::new();
@@ -286,11 +286,11 @@ impl RankOf {
             Step::Copy { from: part(front, back), to: n * len },
         ];
         rounds.push(Round { steps, transfers: Vec::new() });
-        Plan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
+        CollPlan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
     }
 
     /// An all-to-all exchange: each member has a block of `len` bytes for each other.
-    pub(crate) fn alltoall(self, len: usize) -> Plan {
+    pub(crate) fn alltoall(self, len: usize) -> CollPlan {
         let n = self.of;
         let (from, to) =
             (|rank: usize| part(rank * len, len), |rank: usize| part((n + rank) * len, len));
@@ -302,12 +302,12 @@ impl RankOf {
             let sends = some.iter().map(|d| send(self.plus(*d), from(self.plus(*d))));
             rounds.push(talk(recvs.chain(sends).collect()));
         }
-        Plan { area: 2 * n * len, input: n * len, result: part(n * len, n * len), rounds }
+        CollPlan { area: 2 * n * len, input: n * len, result: part(n * len, n * len), rounds }
     }
 
     /// A reduce-scatter: vectors that have a block of `len` bytes for each member are combined,
     /// and each member gets its block.
-    pub(crate) fn reduce_scatter(self, len: usize) -> Plan {
+    pub(crate) fn reduce_scatter(self, len: usize) -> CollPlan {
         let n = self.of;
         let block = |rank: usize| part(rank * len, len);
         let mine = block(self.rank);
@@ -325,7 +325,7 @@ impl RankOf {
                 .collect();
         }
         rounds.push(Round { steps, transfers: Vec::new() });
-        Plan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
+        CollPlan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
     }
 
     /// How many blocks the tree below `place` has, itself included, when its
@@ -335,7 +335,7 @@ impl RankOf {
     }
 
     /// A scatter: of the root's blocks of `len` bytes each member gets one.
-    pub(crate) fn scatter(self, root: usize, len: usize) -> Plan {
+    pub(crate) fn scatter(self, root: usize, len: usize) -> CollPlan {
         let n = self.of;
         let place = self.behind(root);
         let Some(distance) = self.distance_to_parent(root) else {
@@ -352,7 +352,12 @@ impl RankOf {
                 .map(|d| send(self.plus(*d), part(turned + d * len, self.below(*d, *d) * len)));
             let transfers = transfers.collect();
             let rounds = vec![Round { steps, transfers }];
-            return Plan { area: 2 * n * len, input: n * len, result: part(turned, len), rounds };
+            return CollPlan {
+                area: 2 * n * len,
+                input: n * len,
+                result: part(turned, len),
+                rounds,
+            };
         };
         let blocks = self.below(place, distance);
         let children = self.distances_to_children(root);
@@ -362,11 +367,11 @@ impl RankOf {
             talk(vec![recv(self.minus(distance), part(0, blocks * len))]),
             talk(children.iter().map(to_child).collect()),
         ];
-        Plan { area: blocks * len, input: 0, result: part(0, len), rounds }
+        CollPlan { area: blocks * len, input: 0, result: part(0, len), rounds }
     }
 
     /// A gather: `len` bytes of each member get to the root, in the order of ranks.
-    pub(crate) fn gather(self, root: usize, len: usize) -> Plan {
+    pub(crate) fn gather(self, root: usize, len: usize) -> CollPlan {
         let n = self.of;
         let place = self.behind(root);
         let distance = self.distance_to_parent(root);
@@ -377,14 +382,14 @@ impl RankOf {
         let mut rounds = vec![talk(children.iter().map(from_child).collect())];
         if let Some(distance) = distance {
             rounds.push(talk(vec![send(self.minus(distance), part(0, blocks * len))]));
-            return Plan { area: blocks * len, input: len, result: part(0, 0), rounds };
+            return CollPlan { area: blocks * len, input: len, result: part(0, 0), rounds };
         }
         let steps = vec![
             Step::Copy { from: part(0, (n - root) * len), to: (n + root) * len },
             Step::Copy { from: part((n - root) * len, root * len), to: n * len },
         ];
         rounds.push(Round { steps, transfers: Vec::new() });
-        Plan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
+        CollPlan { area: 2 * n * len, input: len, result: part(n * len, n * len), rounds }
     }
 }
 
@@ -395,7 +400,7 @@ mod tests {
 
     /// Carries the plans of all members out, one message at a time; elements are
     /// bytes, and are added up.
-    fn run(plans: &[Plan], inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    fn run(plans: &[CollPlan], inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let n = plans.len();
         let mut areas: Vec<Vec<u8>> = plans.iter().map(|plan| vec![0; plan.area]).collect();
         for ((area, plan), input) in areas.iter_mut().zip(plans).zip(inputs) {
@@ -460,7 +465,7 @@ mod tests {
         for rank in 0..n {
             assert_eq!(at[rank], plans[rank].rounds.len(), "{rank} waits for ever");
         }
-        let result = |(area, plan): (&Vec<u8>, &Plan)| {
+        let result = |(area, plan): (&Vec<u8>, &CollPlan)| {
             area[plan.result.at..plan.result.at + plan.result.len].to_vec()
         };
         areas.iter().zip(plans).map(result).collect()
@@ -544,7 +549,7 @@ mod tests {
         for block in member.blocks(8 * 10, 8) {
             assert_eq!((block.at % 8, block.len % 8), (0, 0));
         }
-        let Plan { area, .. } = member.allreduce(1 << 20, 8);
+        let CollPlan { area, .. } = member.allreduce(1 << 20, 8);
         assert!(area < 2 << 20);
     }
 }

@@ -58,7 +58,7 @@ struct PostedHere {
 }
 
 /// What the network knows of an endpoint.
-struct Stop {
+struct CollSimAddress {
     later: Arc<Later>,
     /// How often an endpoint began at this address.
     life: usize,
@@ -74,7 +74,7 @@ struct Stop {
 /// Links between all endpoints, in order each.
 struct Network {
     dice: Dice,
-    stops: Vec<Stop>,
+    stops: Vec<CollSimAddress>,
     links: BTreeMap<(usize, usize), VecDeque<Parcel>>,
     /// A fault planted in the simulator, for its own tests.
     fault: Option<Fault>,
@@ -289,7 +289,7 @@ impl Deal {
         (0..self.len * of).map(|at| (seed + at * 7) as u8).collect()
     }
 
-    fn plan(&self, member: RankOf) -> Plan {
+    fn plan(&self, member: RankOf) -> CollPlan {
         let Self { root, len, .. } = *self;
         match self.kind {
             0 => member.barrier(),
@@ -328,7 +328,7 @@ impl Deal {
 
 /// How far a member is with its set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Progress {
+enum MemberProgress {
     /// The member is to join.
     Outside,
     Joining,
@@ -341,7 +341,7 @@ enum Progress {
 }
 
 struct Member {
-    progress: Progress,
+    progress: MemberProgress,
     group: Option<Arc<CollGroup>>,
 }
 
@@ -363,18 +363,18 @@ impl Board {
     }
 }
 
-struct Node {
+struct CollNode {
     room: Arc<Collectives>,
     _port: Arc<SimPort>,
     later: Arc<Later>,
     life: usize,
 }
 
-struct World {
+struct CollWorld {
     dice: Dice,
     network: SharedNetwork,
     board: SharedBoard,
-    nodes: Vec<Node>,
+    nodes: Vec<CollNode>,
     sets: Vec<Arc<[fi_addr_t]>>,
     kills: usize,
 }
@@ -383,7 +383,7 @@ fn addr_of(node: usize) -> Addr {
     Addr::Ip(([127, 0, 0, 1], 2000 + node as u16).into())
 }
 
-impl World {
+impl CollWorld {
     fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let count = 2 + dice.below(7);
@@ -396,7 +396,7 @@ impl World {
         let mut nodes = Vec::new();
         for node in 0..count {
             let later = Later::new().unwrap();
-            lock(&network).stops.push(Stop {
+            lock(&network).stops.push(CollSimAddress {
                 later: later.clone(),
                 life: 0,
                 alive: true,
@@ -417,7 +417,7 @@ impl World {
         let board = Arc::new(Mutex::new(Board::default()));
         for (set, members) in sets.iter().enumerate() {
             for node in members.iter() {
-                let member = Member { progress: Progress::Outside, group: None };
+                let member = Member { progress: MemberProgress::Outside, group: None };
                 lock(&board).members.insert((*node as usize, set), member);
             }
         }
@@ -425,7 +425,7 @@ impl World {
     }
 
     /// An endpoint begins at an address.
-    fn begin(network: &SharedNetwork, node: usize, life: usize, later: Arc<Later>) -> Node {
+    fn begin(network: &SharedNetwork, node: usize, life: usize, later: Arc<Later>) -> CollNode {
         let port = Arc::new(SimPort { node, life, network: network.clone() });
         let weak: Weak<dyn Port> = Arc::downgrade(&(port.clone() as Arc<dyn Port>));
         let room = Collectives::new(weak, later.clone(), LANE);
@@ -438,7 +438,7 @@ impl World {
                 room.lost(peer, error);
             }
         });
-        Node { room, _port: port, later, life }
+        CollNode { room, _port: port, later, life }
     }
 
     /// Kills an endpoint, and begins another one at its address.
@@ -456,7 +456,7 @@ impl World {
         self.nodes[node] = Self::begin(&self.network, node, life, later);
         for ((of, _), member) in &mut lock(&self.board).members {
             if *of == node {
-                *member = Member { progress: Progress::Outside, group: None };
+                *member = Member { progress: MemberProgress::Outside, group: None };
             }
         }
     }
@@ -467,23 +467,27 @@ impl World {
         let member = board.members.get_mut(&(node, set)).unwrap();
         let progress = member.progress.clone();
         match progress {
-            Progress::Outside | Progress::Failed => {
+            MemberProgress::Outside | MemberProgress::Failed => {
                 if let Some(group) = member.group.take() {
                     let _ = self.nodes[node].room.leave(&group);
                 }
-                member.progress = Progress::Joining;
+                member.progress = MemberProgress::Joining;
                 drop(board);
                 self.join(node, set);
             }
-            Progress::Inside(number, index, false) if index < OPERATIONS => {
-                member.progress = Progress::Inside(number, index, true);
+            MemberProgress::Inside(number, index, false) if index < OPERATIONS => {
+                member.progress = MemberProgress::Inside(number, index, true);
                 let group = member.group.clone().unwrap();
                 board.begun.entry((number, index)).or_default().insert(group.member.rank);
                 drop(board);
                 self.operate(node, set, &group, index);
             }
-            Progress::Inside(_, OPERATIONS, false) => member.progress = Progress::Through,
-            Progress::Inside(..) | Progress::Joining | Progress::Through => return false,
+            MemberProgress::Inside(_, OPERATIONS, false) => {
+                member.progress = MemberProgress::Through
+            }
+            MemberProgress::Inside(..) | MemberProgress::Joining | MemberProgress::Through => {
+                return false;
+            }
         }
         true
     }
@@ -500,16 +504,16 @@ impl World {
             }
             let mut board = lock(&board);
             let member = board.members.get_mut(&(node, set)).unwrap();
-            if member.progress != Progress::Joining {
+            if member.progress != MemberProgress::Joining {
                 let was = format!("{node} joined {set} twice: {:?}", member.progress);
                 return board.complain(was);
             }
             match result {
                 Ok(group) => {
-                    member.progress = Progress::Inside(group.number, 0, false);
+                    member.progress = MemberProgress::Inside(group.number, 0, false);
                     member.group = Some(group);
                 }
-                Err(_) => member.progress = Progress::Failed,
+                Err(_) => member.progress = MemberProgress::Failed,
             }
         });
     }
@@ -524,20 +528,20 @@ impl World {
         let input = unsafe { SendBuf::new(own.as_ptr().cast(), plan.input) }.unwrap();
         let (board, life, network) =
             (self.board.clone(), self.nodes[node].life, self.network.clone());
-        let finish: Finish = Box::new(move |result| {
+        let finish: CollFinish = Box::new(move |result| {
             if lock(&network).stops[node].life != life {
                 return;
             }
             let mut board = lock(&board);
             let all = board.begun.get(&(number, index)).is_some_and(|ranks| ranks.len() == of);
             let member = board.members.get_mut(&(node, set)).unwrap();
-            if member.progress != Progress::Inside(number, index, true) {
+            if member.progress != MemberProgress::Inside(number, index, true) {
                 let was = format!("{node}: {index} of {number} is over in {:?}", member.progress);
                 return board.complain(was);
             }
             member.progress = match result {
-                Ok(_) => Progress::Inside(number, index + 1, false),
-                Err(_) => Progress::Failed,
+                Ok(_) => MemberProgress::Inside(number, index + 1, false),
+                Err(_) => MemberProgress::Failed,
             };
             let Ok(bytes) = result else { return };
             if bytes != deal.result(rank, &inputs) {
@@ -552,7 +556,7 @@ impl World {
         if self.nodes[node].room.start(group, start).is_err() {
             // The group is broken.
             let mut board = lock(&self.board);
-            board.members.get_mut(&(node, set)).unwrap().progress = Progress::Failed;
+            board.members.get_mut(&(node, set)).unwrap().progress = MemberProgress::Failed;
         }
     }
 
@@ -613,14 +617,14 @@ impl World {
         for _ in 0..ROUNDS {
             self.kills = 0;
             let all = |board: &Board| {
-                board.members.values().all(|member| member.progress == Progress::Through)
+                board.members.values().all(|member| member.progress == MemberProgress::Through)
             };
             if all(&lock(&self.board)) {
                 break;
             }
             for member in lock(&self.board).members.values_mut() {
-                if member.progress == Progress::Through {
-                    member.progress = Progress::Failed;
+                if member.progress == MemberProgress::Through {
+                    member.progress = MemberProgress::Failed;
                 }
             }
             self.settle();
@@ -628,7 +632,7 @@ impl World {
         let board = lock(&self.board);
         for ((node, set), member) in &board.members {
             let progress = &member.progress;
-            assert_eq!(*progress, Progress::Through, "{node} of set {set} waits for ever");
+            assert_eq!(*progress, MemberProgress::Through, "{node} of set {set} waits for ever");
         }
         drop(board);
         lock(&self.board).members.clear();
@@ -644,7 +648,7 @@ impl World {
 /// Runs the worlds of these seeds; names the one that fails.
 fn simulate(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> std::result::Result<(), u64> {
     for seed in seeds {
-        let run = || World::new(seed, fault).run();
+        let run = || CollWorld::new(seed, fault).run();
         if std::panic::catch_unwind(run).is_err() {
             return Err(seed);
         }

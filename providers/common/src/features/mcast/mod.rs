@@ -220,7 +220,7 @@ impl MulticastGroups {
             Self { me, notices, av, own_port, state: Mutex::default() }
         });
         let weak = room.me.clone();
-        let listener: Weak<dyn av::Listener> = weak.clone();
+        let listener: Weak<dyn av::AvListener> = weak.clone();
         room.av.listen(listener);
         let of_ends = weak.clone();
         later.listen(lane, move |name, _| {
@@ -456,7 +456,7 @@ impl MulticastGroups {
     }
 }
 
-impl av::Listener for MulticastGroups {
+impl av::AvListener for MulticastGroups {
     fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         let mut state = self.lock();
         let known = state.strangers.contains(&addr.port());

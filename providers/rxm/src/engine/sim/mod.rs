@@ -17,8 +17,8 @@ mod oracle;
 mod wires;
 
 use super::conn::Link;
-use super::{Common, Engine, Identity, State};
-use crate::config::{Config, config};
+use super::{Common, RxmEngine, RxmIdentity, RxmState};
+use crate::config::{RxmConfig, config};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MR_LOCAL, FI_MSG, FI_MULTI_RECV, FI_PEEK, FI_PROTO_IWARP,
@@ -30,10 +30,10 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{
     AtomicOp, Bindings, DomainSettings, ReadOp, RecvOp, RemoteSegments, SendOp, WriteOp,
 };
-use ofi_provider::atomic::{Kind as AtomicKind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::av::Av;
 use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::core_provider::{self, Region};
+use ofi_provider::core_provider::{self, CoreRegion};
 use ofi_provider::cq::{Context, Cq, OnDomain};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -44,51 +44,18 @@ use ofi_provider::object::Parent;
 use ofi_provider::peers::NameListener;
 use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
-use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
+use oracle::{CLASSES, Deed, OpId, Oracle, ReportedEntry, SimRandom, WINDOW, payload, tag_of};
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
-use wires::{HERE, WirePlan, World};
-
-/// Numbers drawn from a seed (xorshift64*).
-#[derive(Clone, Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        // Seeds next to each other must not begin alike.
-        let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self((mixed ^ mixed >> 29) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    /// A number below `n`.
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    /// True once in `n` times; never for 0.
-    fn one_in(&mut self, n: usize) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
+use wires::{HERE, RxmWorld, WirePlan};
 
 /// What a seed decides from the beginning.
 #[derive(Debug)]
-struct Plan {
+struct RxmSimPlan {
     nodes: usize,
     steps: usize,
     /// One step in so many cuts a link, closes an endpoint, changes an address vector; 0: none
@@ -118,10 +85,10 @@ struct Plan {
     reads: usize,
 }
 
-impl Plan {
-    fn of(random: &mut Random) -> Self {
+impl RxmSimPlan {
+    fn of(random: &mut SimRandom) -> Self {
         let calm = random.below(2) == 0;
-        let rare = |random: &mut Random, of: &[usize]| if calm { 0 } else { random.pick(of) };
+        let rare = |random: &mut SimRandom, of: &[usize]| if calm { 0 } else { random.pick(of) };
         Self {
             nodes: 2 + random.pick(&[0, 0, 0, 1, 1, 2, 3, 6]),
             steps: random.pick(&[150, 300, 300, 600]),
@@ -145,7 +112,7 @@ impl Plan {
 }
 
 /// What a seed makes of the parameters.
-fn draw_config(random: &mut Random) -> Config {
+fn draw_config(random: &mut SimRandom) -> RxmConfig {
     let eager_limit = random.pick(&[256, 300, 1024, 16_384]);
     let mut config = config().clone();
     config.eager_limit = eager_limit;
@@ -161,9 +128,9 @@ fn draw_config(random: &mut Random) -> Config {
 }
 
 /// Nothing happens by itself: the simulator drives the engines.
-struct Still;
+struct RxmSimProgress;
 
-impl Progress for Still {
+impl Progress for RxmSimProgress {
     fn progress(&self) {}
     fn wait_fd(&self) -> RawFd {
         -1
@@ -186,7 +153,7 @@ fn parent() -> Parent {
 fn queue(size: usize) -> Arc<Cq> {
     let domain = OnDomain {
         parent: parent(),
-        progress: Arc::new(Still),
+        progress: Arc::new(RxmSimProgress),
         api_version: ofi_provider::info::API_VERSION,
         level: Level::Serialized,
         on_blocking: Box::new(|_| Ok(())),
@@ -200,7 +167,7 @@ fn queue(size: usize) -> Arc<Cq> {
 }
 
 /// The next entry of a queue, by the calls that programs make.
-fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
+fn read_queue(cq: &Arc<Cq>) -> Option<ReportedEntry> {
     let c: *mut fid_cq = cq.as_c();
     // SAFETY: an open queue and its table; the buffers have room for one entry of its format.
     unsafe {
@@ -209,7 +176,7 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
         let mut src: fi_addr_t = 0;
         let n = ops.readfrom.unwrap()(c, (&raw mut entry).cast(), 1, &raw mut src);
         if n == 1 {
-            return Some(Told {
+            return Some(ReportedEntry {
                 context: entry.op_context as usize,
                 flags: entry.flags,
                 len: entry.len,
@@ -225,7 +192,7 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
         }
         let mut entry = std::mem::zeroed::<fi_cq_err_entry>();
         assert_eq!(ops.readerr.unwrap()(c, &raw mut entry, 0), 1);
-        Some(Told {
+        Some(ReportedEntry {
             context: entry.op_context as usize,
             flags: entry.flags,
             len: entry.len,
@@ -239,17 +206,17 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
 }
 
 /// An endpoint with all it needs.
-struct Node {
-    engine: Arc<Engine>,
+struct RxmNode {
+    engine: Arc<RxmEngine>,
     /// Tells the process that it stands for from others.
     life: u32,
     ep: u32,
     av: Arc<Av>,
-    _names: Arc<NameListener<Engine>>,
+    _names: Arc<NameListener<RxmEngine>>,
     queues: [Arc<Cq>; 2],
     settings: DomainSettings,
     /// The memory, as the core provider has it.
-    region: Vec<Region>,
+    region: Vec<CoreRegion>,
     memory: Vec<u8>,
 }
 
@@ -261,7 +228,7 @@ fn address(node: usize) -> SocketAddr {
 }
 
 /// The info of the core provider beneath a domain.
-fn core_info(plan: &Plan, config: &Config) -> Result<InfoBuf> {
+fn core_info(plan: &RxmSimPlan, config: &RxmConfig) -> Result<InfoBuf> {
     let mut info = InfoBuf::new()?;
     info.set_caps(FI_MSG | FI_RMA);
     info.set_addr_format(FI_SOCKADDR_IN as u32);
@@ -289,25 +256,25 @@ fn core_info(plan: &Plan, config: &Config) -> Result<InfoBuf> {
     Ok(info)
 }
 
-struct Sim {
-    world: Arc<Mutex<World>>,
-    random: Random,
-    plan: Plan,
-    config: Config,
+struct RxmSim {
+    world: Arc<Mutex<RxmWorld>>,
+    random: SimRandom,
+    plan: RxmSimPlan,
+    config: RxmConfig,
     lives: u32,
-    nodes: Vec<Option<Node>>,
+    nodes: Vec<Option<RxmNode>>,
     oracle: Oracle,
 }
 
-impl Sim {
+impl RxmSim {
     fn new(seed: u64) -> Self {
         Self::with(seed, |_, _| {})
     }
 
     /// The world of a seed, but for what `change` makes otherwise.
-    fn with(seed: u64, change: impl FnOnce(&mut Plan, &mut Config)) -> Self {
-        let mut random = Random::new(seed);
-        let mut plan = Plan::of(&mut random);
+    fn with(seed: u64, change: impl FnOnce(&mut RxmSimPlan, &mut RxmConfig)) -> Self {
+        let mut random = SimRandom::new(seed);
+        let mut plan = RxmSimPlan::of(&mut random);
         let mut config = draw_config(&mut random);
         change(&mut plan, &mut config);
         let wires = WirePlan {
@@ -318,7 +285,7 @@ impl Sim {
             strict: plan.counted && config.use_srx != Some(true),
         };
         NANOS.set(0);
-        let world = World::new(Random::new(!seed), wires);
+        let world = RxmWorld::new(SimRandom::new(!seed), wires);
         HERE.set(Some(world.clone()));
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let oracle = Oracle::new(plan.nodes);
@@ -327,7 +294,7 @@ impl Sim {
         sim
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn world(&self) -> MutexGuard<'_, RxmWorld> {
         self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -335,8 +302,8 @@ impl Sim {
     fn begin(&mut self, node: usize) {
         let info = core_info(&self.plan, &self.config).unwrap();
         let settings = DomainSettings::new(info.as_ref(), true).unwrap();
-        let fabric = core_provider::Fabric::open(&info).unwrap();
-        let domain = core_provider::Domain::open(&fabric, &info).unwrap();
+        let fabric = core_provider::CoreFabric::open(&info).unwrap();
+        let domain = core_provider::CoreDomain::open(&fabric, &info).unwrap();
         let memory = vec![0; self.plan.nodes * (WINDOW + 8)];
         // SAFETY: the memory stays as long as the region.
         let bytes = unsafe { SendBuf::new(memory.as_ptr().cast(), memory.len()) }.unwrap();
@@ -344,7 +311,7 @@ impl Sim {
         let region = domain.register_send(&bytes, rights, || KEY).unwrap();
         settings.regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, KEY).unwrap();
         let common = Common::new(domain, info, self.config.clone(), &settings);
-        let engine = Engine::new(Arc::new(common)).unwrap();
+        let engine = RxmEngine::new(Arc::new(common)).unwrap();
         let attr = RdmAttr {
             directed: self.plan.directed,
             tx_size: self.plan.tx_size,
@@ -352,7 +319,7 @@ impl Sim {
             ..RdmAttr::default()
         };
         let local = Addr::Ip(address(node));
-        let ep = engine.add_ep(Identity { local, attr, key: Vec::new() });
+        let ep = engine.add_ep(RxmIdentity { local, attr, key: Vec::new() });
         // SAFETY: not of a peer.
         let av = unsafe { Av::open(parent(), FI_SOCKADDR_IN as u32, None, std::ptr::null_mut()) };
         let av = av.unwrap();
@@ -371,7 +338,7 @@ impl Sim {
         self.lives += 1;
         let life = self.lives;
         let node_of =
-            Node { engine, life, ep, av, _names: names, queues, settings, region, memory };
+            RxmNode { engine, life, ep, av, _names: names, queues, settings, region, memory };
         self.nodes[node] = Some(node_of);
         for other in 0..self.plan.nodes {
             if !self.random.one_in(self.plan.strangers) {
@@ -402,7 +369,7 @@ impl Sim {
     fn end(&mut self, node: usize) {
         self.read(node, usize::MAX);
         self.enter(node);
-        let Some(Node { engine, ep, settings, region, av, _names: names, memory, .. }) =
+        let Some(RxmNode { engine, ep, settings, region, av, _names: names, memory, .. }) =
             self.nodes[node].take()
         else {
             return;
@@ -850,7 +817,7 @@ fn took(result: Result) -> bool {
     }
 }
 
-impl State {
+impl RxmState {
     /// What must hold at any time.
     fn check(&self) {
         for (_, ep) in self.eps.iter() {
@@ -886,7 +853,7 @@ impl State {
 
 /// Runs one seed; panics where something is wrong. Returns how many steps it took.
 fn run(seed: u64) -> usize {
-    let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed).run()));
+    let result = catch_unwind(AssertUnwindSafe(|| RxmSim::new(seed).run()));
     PID.set(None);
     HERE.set(None);
     result.unwrap_or_else(|panic| {
@@ -901,7 +868,7 @@ fn number(name: &str) -> Option<u64> {
 
 /// A fault for the simulator to find, which only the simulator's own tests have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Planted {
+pub(super) enum RxmPlantedFault {
     LostCompletion,
     SecondCompletion,
     SwappedMessages,
@@ -910,7 +877,7 @@ pub(super) enum Planted {
 }
 
 std::thread_local! {
-    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<RxmPlantedFault>> = const { Cell::new(None) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
     static PID: Cell<Option<u32>> = const { Cell::new(None) };
     static NANOS: Cell<u64> = const { Cell::new(0) };
@@ -932,14 +899,14 @@ pub(super) fn pid() -> Option<u32> {
 }
 
 /// The fault that is planted, once in so many calls.
-pub(super) fn planted() -> Option<Planted> {
+pub(super) fn planted() -> Option<RxmPlantedFault> {
     let fault = PLANTED.get()?;
     ASKED.set(ASKED.get().wrapping_add(1));
     ASKED.get().is_multiple_of(5).then_some(fault)
 }
 
 /// What the simulator says of a planted fault, and how many seeds that took.
-fn found(fault: Planted) -> (u64, String) {
+fn found(fault: RxmPlantedFault) -> (u64, String) {
     PLANTED.set(Some(fault));
     for seed in 0..500 {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
@@ -955,11 +922,11 @@ fn found(fault: Planted) -> (u64, String) {
 #[test]
 fn planted_faults_are_found() {
     for (fault, says) in [
-        (Planted::LostCompletion, &["never completes"][..]),
-        (Planted::SecondCompletion, &["completes twice"]),
-        (Planted::SwappedMessages, &["got message", "passed over", "Protocol error"]),
-        (Planted::LeakedConnection, &["connections"]),
-        (Planted::WrongByte, &["the bytes of message", "added at"]),
+        (RxmPlantedFault::LostCompletion, &["never completes"][..]),
+        (RxmPlantedFault::SecondCompletion, &["completes twice"]),
+        (RxmPlantedFault::SwappedMessages, &["got message", "passed over", "Protocol error"]),
+        (RxmPlantedFault::LeakedConnection, &["connections"]),
+        (RxmPlantedFault::WrongByte, &["the bytes of message", "added at"]),
     ] {
         let (seed, text) = found(fault);
         eprintln!("{fault:?}: seed {seed}: {}", text.lines().next().unwrap_or(""));
@@ -972,7 +939,7 @@ fn planted_faults_are_found() {
 #[test]
 fn the_late_end_of_a_request_ends_no_other_transfer() {
     for seed in 0..60 {
-        let mut sim = Sim::with(seed, |plan, config| {
+        let mut sim = RxmSim::with(seed, |plan, config| {
             (plan.core_inject, plan.accesses) = (0, 40);
             config.msg_tx_size = 16;
         });
@@ -986,7 +953,7 @@ fn the_late_end_of_a_request_ends_no_other_transfer() {
 #[test]
 fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
     for seed in 0..30 {
-        let mut sim = Sim::with(seed, |plan, config| {
+        let mut sim = RxmSim::with(seed, |plan, config| {
             (plan.nodes, plan.strangers, plan.counted) = (2, 0, false);
             (config.rndv_write, config.eager_limit, config.sar_limit) = (true, 256, 0);
         });
@@ -1019,7 +986,7 @@ fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
 #[test]
 fn telling_of_receives_comes_to_an_end_however_few_there_are() {
     for (seed, size) in (0..40).zip([2, 3, 4, 5].into_iter().cycle()) {
-        let mut sim = Sim::with(seed, |plan, config| {
+        let mut sim = RxmSim::with(seed, |plan, config| {
             plan.counted = true;
             (config.use_srx, config.msg_rx_size) = (Some(false), Some(size));
         });
@@ -1032,7 +999,7 @@ fn telling_of_receives_comes_to_an_end_however_few_there_are() {
 fn a_seed_does_the_same_each_time() {
     for seed in [3, 77, 1234] {
         let ran = [(); 2].map(|()| {
-            let mut sim = Sim::new(seed);
+            let mut sim = RxmSim::new(seed);
             sim.run();
             let nanos = NANOS.get();
             (nanos, sim.oracle.completions)

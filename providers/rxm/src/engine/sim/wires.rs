@@ -2,7 +2,8 @@
 //!
 //! A wire keeps what is sent on it in order; what happens on different wires happens in any
 //! order. Nothing happens while the engine calls: the simulator moves one thing at a time.
-use super::{Planted, Random, planted};
+use super::oracle::SimRandom;
+use super::{RxmPlantedFault, planted};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use ofi_provider::abi::{
     FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA,
@@ -18,13 +19,13 @@ use ofi_provider::api::{
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::cq::{Completion, CompletionError, Context};
-use ofi_provider::eq::{Eq, Event, EventError, FidPtr};
+use ofi_provider::eq::{Eq, EqEvent, EventError, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{Era, InfoRef, dup_raw, free_raw};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::Epoll;
-use ofi_provider::wait::Kind;
+use ofi_provider::wait::WaitKind;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 std::thread_local! {
     /// The world of the simulation that runs on this thread.
-    pub(super) static HERE: RefCell<Option<Arc<Mutex<World>>>> = const { RefCell::new(None) };
+    pub(super) static HERE: RefCell<Option<Arc<Mutex<RxmWorld>>>> = const { RefCell::new(None) };
 }
 
 // What a test binary has in the place of libfabric.so: the calls by which the engine reaches its
@@ -201,8 +202,8 @@ struct WireDoor {
 }
 
 /// All there is.
-pub(super) struct World {
-    pub(super) random: Random,
+pub(super) struct RxmWorld {
+    pub(super) random: SimRandom,
     pub(super) plan: WirePlan,
     /// Nothing is refused any more.
     pub(super) prompt: bool,
@@ -239,8 +240,8 @@ fn place<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
     }
 }
 
-impl World {
-    pub(super) fn new(random: Random, plan: WirePlan) -> Arc<Mutex<Self>> {
+impl RxmWorld {
+    pub(super) fn new(random: SimRandom, plan: WirePlan) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self {
             random,
             plan,
@@ -357,7 +358,7 @@ impl World {
         };
         lane.flying.push_back(Flying { what, owed });
         let last = lane.flying.len() - 1;
-        if last > 0 && planted() == Some(Planted::SwappedMessages) {
+        if last > 0 && planted() == Some(RxmPlantedFault::SwappedMessages) {
             lane.flying.swap(last, last - 1);
         }
     }
@@ -385,7 +386,7 @@ impl World {
                 };
                 let Some(recv) = posted else { return };
                 if bytes.len() > 100
-                    && planted() == Some(Planted::WrongByte)
+                    && planted() == Some(RxmPlantedFault::WrongByte)
                     && let Some(last) = bytes.last_mut()
                 {
                     *last ^= 1;
@@ -458,7 +459,7 @@ impl World {
             }
             if let Some(eq) = &bound.eq {
                 let event = FI_SHUTDOWN as u32;
-                eq.write(Event::Cm { event, fid: port.fid, info: None, data: Vec::new() });
+                eq.write(EqEvent::Cm { event, fid: port.fid, info: None, data: Vec::new() });
             }
         }
         lane.closed = true;
@@ -502,7 +503,7 @@ impl World {
                 port.up = true;
                 if let Some(eq) = port.bindings.as_ref().and_then(|bound| bound.eq.as_ref()) {
                     let event = FI_CONNECTED as u32;
-                    eq.write(Event::Cm { event, fid: port.fid, info: None, data });
+                    eq.write(EqEvent::Cm { event, fid: port.fid, info: None, data });
                 }
             }
             WireNews::Failed { error, data } => {
@@ -516,7 +517,7 @@ impl World {
                         bound.unwrap().ledger.rx.failed(error);
                     }
                     if let Some(eq) = bound.and_then(|bound| bound.eq.as_ref()) {
-                        eq.write(Event::Error(EventError {
+                        eq.write(EqEvent::Error(EventError {
                             fid: port.fid,
                             context: Context::NULL,
                             data: 0,
@@ -622,14 +623,14 @@ fn report(bound: &Bindings, done: WireDone) {
     }
 }
 
-fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
+fn look(world: &Mutex<RxmWorld>) -> MutexGuard<'_, RxmWorld> {
     world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[derive(Debug)]
 struct WireFabric;
 
-fn here() -> Arc<Mutex<World>> {
+fn here() -> Arc<Mutex<RxmWorld>> {
     HERE.with_borrow(|world| world.clone()).expect("a simulation runs on this thread")
 }
 
@@ -643,26 +644,26 @@ impl Fabric for WireFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WireDomain> {
         let settings = DomainSettings::new(info, true)?;
-        Ok(WireDomain { settings, still: Arc::new(Still::new()?) })
+        Ok(WireDomain { settings, still: Arc::new(WiresProgress::new()?) })
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<WirePep> {
         let at = Addr::of_info(info)?.ip()?;
         let announcer = Arc::new(Mutex::new(Announcer::new(info.to_owned()?)));
-        Ok(WirePep { world: here(), at, announcer, still: Arc::new(Still::new()?) })
+        Ok(WirePep { world: here(), at, announcer, still: Arc::new(WiresProgress::new()?) })
     }
 }
 
 /// Nothing happens by itself.
-struct Still(Epoll);
+struct WiresProgress(Epoll);
 
-impl Still {
+impl WiresProgress {
     fn new() -> Result<Self> {
         Ok(Self(Epoll::new()?))
     }
 }
 
-impl Progress for Still {
+impl Progress for WiresProgress {
     fn progress(&self) {}
     fn wait_fd(&self) -> RawFd {
         self.0.as_raw_fd()
@@ -674,7 +675,7 @@ impl Progress for Still {
 
 struct WireDomain {
     settings: DomainSettings,
-    still: Arc<Still>,
+    still: Arc<WiresProgress>,
 }
 
 impl Domain for WireDomain {
@@ -688,7 +689,7 @@ impl Domain for WireDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, _kind: Kind) -> Result {
+    fn blocking_opened(&self, _kind: WaitKind) -> Result {
         Ok(())
     }
 
@@ -736,10 +737,10 @@ impl Reject for WireRequest {
 }
 
 struct WirePep {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<RxmWorld>>,
     at: SocketAddr,
     announcer: Arc<Mutex<Announcer>>,
-    still: Arc<Still>,
+    still: Arc<WiresProgress>,
 }
 
 impl PassiveEp for WirePep {
@@ -794,7 +795,7 @@ impl PassiveEp for WirePep {
 
 /// An endpoint, or a shared receive context.
 struct WireEp {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<RxmWorld>>,
     id: usize,
     shared: bool,
     request: Mutex<Option<WireRequest>>,

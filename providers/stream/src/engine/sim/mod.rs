@@ -12,8 +12,8 @@ mod oracle;
 mod rings;
 
 use super::arrival::Unreceived;
-use super::ep::{Identity, Kind, TargetOf};
-use super::{Engine, State};
+use super::ep::{StreamEpKind, StreamIdentity, TargetOf};
+use super::{StreamEngine, StreamState};
 use crate::net::Visited;
 use crate::settings::StreamSettings;
 use ofi_provider::abi::{
@@ -24,7 +24,7 @@ use ofi_provider::abi::{
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ReadOp, RecvOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::atomic::{Kind as AtomicKind, Operation};
+use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::av::Av;
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Context, Cq, OnDomain};
@@ -38,51 +38,19 @@ use ofi_provider::object::Parent;
 use ofi_provider::peers::NameListener;
 use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
-use oracle::{CLASSES, Deed, OpId, Oracle, Told, WINDOW, payload, tag_of};
+pub(crate) use oracle::SimRandom;
+use oracle::{CLASSES, Deed, OpId, Oracle, ReportedEntry, WINDOW, payload, tag_of};
 use rings::address;
-pub(crate) use rings::{Rings, World};
+pub(crate) use rings::{Rings, StreamWorld};
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Numbers drawn from a seed (xorshift64*).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        // Seeds next to each other must not begin alike.
-        let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self((mixed ^ mixed >> 29) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    /// A number below `n`.
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    /// True once in `n` times; never for 0.
-    fn one_in(&mut self, n: usize) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
-
 /// What a seed decides from the beginning.
 #[derive(Debug)]
-struct Plan {
+struct StreamSimPlan {
     nodes: usize,
     steps: usize,
     /// One step in so many cuts a link, closes an endpoint, changes an address vector; 0: none
@@ -107,10 +75,10 @@ struct Plan {
     reads: usize,
 }
 
-impl Plan {
-    fn of(random: &mut Random) -> Self {
+impl StreamSimPlan {
+    fn of(random: &mut SimRandom) -> Self {
         let calm = random.below(2) == 0;
-        let rare = |random: &mut Random, of: &[usize]| if calm { 0 } else { random.pick(of) };
+        let rare = |random: &mut SimRandom, of: &[usize]| if calm { 0 } else { random.pick(of) };
         Self {
             nodes: 2 + random.pick(&[0, 0, 0, 1, 1, 2, 3, 6]),
             steps: random.pick(&[150, 300, 300, 600]),
@@ -164,9 +132,9 @@ fn choices() -> &'static [StreamSettings] {
 }
 
 /// Nothing happens by itself: the simulator drives the engines.
-struct Still;
+struct StreamSimProgress;
 
-impl Progress for Still {
+impl Progress for StreamSimProgress {
     fn progress(&self) {}
     fn wait_fd(&self) -> RawFd {
         -1
@@ -189,7 +157,7 @@ fn parent() -> Parent {
 fn queue(size: usize) -> Arc<Cq> {
     let domain = OnDomain {
         parent: parent(),
-        progress: Arc::new(Still),
+        progress: Arc::new(StreamSimProgress),
         api_version: ofi_provider::info::API_VERSION,
         level: Level::Serialized,
         on_blocking: Box::new(|_| Ok(())),
@@ -203,7 +171,7 @@ fn queue(size: usize) -> Arc<Cq> {
 }
 
 /// The next entry of a queue, by the calls that programs make.
-fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
+fn read_queue(cq: &Arc<Cq>) -> Option<ReportedEntry> {
     let c: *mut fid_cq = cq.as_c();
     // SAFETY: an open queue and its table; the buffers have room for one entry of its format.
     unsafe {
@@ -212,7 +180,7 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
         let mut src: fi_addr_t = 0;
         let n = ops.readfrom.unwrap()(c, (&raw mut entry).cast(), 1, &raw mut src);
         if n == 1 {
-            return Some(Told {
+            return Some(ReportedEntry {
                 context: entry.op_context as usize,
                 flags: entry.flags,
                 len: entry.len,
@@ -228,7 +196,7 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
         }
         let mut entry = std::mem::zeroed::<fi_cq_err_entry>();
         assert_eq!(ops.readerr.unwrap()(c, &raw mut entry, 0), 1);
-        Some(Told {
+        Some(ReportedEntry {
             context: entry.op_context as usize,
             flags: entry.flags,
             len: entry.len,
@@ -242,13 +210,13 @@ fn read_queue(cq: &Arc<Cq>) -> Option<Told> {
 }
 
 /// An endpoint with all it needs.
-struct Node {
-    engine: Arc<Engine<Rings>>,
+struct StreamNode {
+    engine: Arc<StreamEngine<Rings>>,
     /// The engine's number in the world.
     place: usize,
     ep: u32,
     av: Arc<Av>,
-    _names: Arc<NameListener<Engine<Rings>>>,
+    _names: Arc<NameListener<StreamEngine<Rings>>>,
     queues: [Arc<Cq>; 2],
     regions: Arc<MrTable>,
     memory: Vec<u8>,
@@ -256,21 +224,21 @@ struct Node {
 
 const KEY: u64 = 5;
 
-struct Sim {
-    world: Arc<Mutex<World>>,
-    random: Random,
-    plan: Plan,
-    nodes: Vec<Option<Node>>,
+struct StreamSim {
+    world: Arc<Mutex<StreamWorld>>,
+    random: SimRandom,
+    plan: StreamSimPlan,
+    nodes: Vec<Option<StreamNode>>,
     oracle: Oracle,
 }
 
-impl Sim {
+impl StreamSim {
     fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let plan = Plan::of(&mut random);
+        let mut random = SimRandom::new(seed);
+        let plan = StreamSimPlan::of(&mut random);
         rings::choose(Some(&choices()[random.below(choices().len())]));
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        let world = World::new(*START.get_or_init(Instant::now), Random::new(!seed));
+        let world = StreamWorld::new(*START.get_or_init(Instant::now), SimRandom::new(!seed));
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let oracle = Oracle::new(plan.nodes);
         let mut sim = Self { world, random, plan, nodes, oracle };
@@ -278,7 +246,7 @@ impl Sim {
         sim
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn world(&self) -> MutexGuard<'_, StreamWorld> {
         self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -287,9 +255,10 @@ impl Sim {
         let net = Rings::new(&self.world, self.plan.together);
         let place = net.node();
         let regions = Arc::new(MrTable::new(0));
-        let engine = Engine::new(net, Level::Shared, self.plan.courier, regions.clone()).unwrap();
-        let identity = Identity {
-            kind: Kind::Rdm,
+        let engine =
+            StreamEngine::new(net, Level::Shared, self.plan.courier, regions.clone()).unwrap();
+        let identity = StreamIdentity {
+            kind: StreamEpKind::Rdm,
             firewalled: false,
             local: address(node),
             keep_port: false,
@@ -326,7 +295,7 @@ impl Sim {
         drop(state);
         self.oracle.begins(node);
         self.nodes[node] =
-            Some(Node { engine, place, ep, av, _names: names, queues, regions, memory });
+            Some(StreamNode { engine, place, ep, av, _names: names, queues, regions, memory });
         for other in 0..self.plan.nodes {
             if !self.random.one_in(self.plan.strangers) {
                 self.insert(node, other, false);
@@ -356,7 +325,7 @@ impl Sim {
     fn end(&mut self, node: usize) {
         self.read(node, usize::MAX);
         self.enter(node);
-        let Some(Node { engine, place, ep, regions, av, _names: names, .. }) =
+        let Some(StreamNode { engine, place, ep, regions, av, _names: names, .. }) =
             self.nodes[node].take()
         else {
             return;
@@ -794,7 +763,7 @@ fn took(result: Result) -> bool {
     }
 }
 
-impl State<Rings> {
+impl StreamState<Rings> {
     /// What must hold at any time.
     fn check(&self) {
         let owed: usize = self.conns.iter().map(|(_, conn)| conn.owed).sum();
@@ -845,10 +814,10 @@ impl State<Rings> {
     }
 }
 
-impl super::conn::Conn<Rings> {
+impl super::conn::StreamConn<Rings> {
     /// Transfers of the application that are not complete.
     fn transfers(&self) -> usize {
-        let own = |finish: &super::transfer::Finish| usize::from(!finish.internal);
+        let own = |finish: &super::transfer::TransferFinish| usize::from(!finish.internal);
         let answer = match &self.incoming {
             Some(incoming) if incoming.is_answer() => 1,
             _ => 0,
@@ -865,7 +834,7 @@ impl super::conn::Conn<Rings> {
 
 /// Runs one seed; panics where something is wrong. Returns how many steps it took.
 fn run(seed: u64) -> usize {
-    let result = catch_unwind(AssertUnwindSafe(|| Sim::new(seed).run()));
+    let result = catch_unwind(AssertUnwindSafe(|| StreamSim::new(seed).run()));
     rings::choose(None);
     PID.set(None);
     result.unwrap_or_else(|panic| {
@@ -880,7 +849,7 @@ fn number(name: &str) -> Option<u64> {
 
 /// A fault for the simulator to find, which only the simulator's own tests have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Planted {
+pub(super) enum StreamPlantedFault {
     LostCompletion,
     SecondCompletion,
     SwappedMatch,
@@ -889,7 +858,7 @@ pub(super) enum Planted {
 }
 
 std::thread_local! {
-    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+    static PLANTED: Cell<Option<StreamPlantedFault>> = const { Cell::new(None) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
     static PID: Cell<Option<u32>> = const { Cell::new(None) };
 }
@@ -900,7 +869,7 @@ pub(super) fn pid() -> Option<u32> {
 }
 
 /// The fault that is planted, once in so many calls.
-pub(super) fn planted() -> Option<Planted> {
+pub(super) fn planted() -> Option<StreamPlantedFault> {
     let fault = PLANTED.get()?;
     ASKED.set(ASKED.get().wrapping_add(1));
     ASKED.get().is_multiple_of(5).then_some(fault)
@@ -921,7 +890,7 @@ pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Optio
 }
 
 /// What the simulator says of a planted fault, and how many seeds that took.
-fn found(fault: Planted) -> (u64, String) {
+fn found(fault: StreamPlantedFault) -> (u64, String) {
     PLANTED.set(Some(fault));
     for seed in 0..500 {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
@@ -937,11 +906,11 @@ fn found(fault: Planted) -> (u64, String) {
 #[test]
 fn planted_faults_are_found() {
     for (fault, says) in [
-        (Planted::LostCompletion, &["never completes"][..]),
-        (Planted::SecondCompletion, &["completes twice"]),
-        (Planted::SwappedMatch, &["got message", "passed over"]),
-        (Planted::LeakedPeer, &["leaks"]),
-        (Planted::WrongByte, &["the bytes of message"]),
+        (StreamPlantedFault::LostCompletion, &["never completes"][..]),
+        (StreamPlantedFault::SecondCompletion, &["completes twice"]),
+        (StreamPlantedFault::SwappedMatch, &["got message", "passed over"]),
+        (StreamPlantedFault::LeakedPeer, &["leaks"]),
+        (StreamPlantedFault::WrongByte, &["the bytes of message"]),
     ] {
         let (seed, text) = found(fault);
         eprintln!("{fault:?}: seed {seed}: {}", text.lines().next().unwrap_or(""));
@@ -954,7 +923,7 @@ fn planted_faults_are_found() {
 fn a_seed_does_the_same_each_time() {
     for seed in [3, 77, 1234] {
         let ran = [(); 2].map(|()| {
-            let mut sim = Sim::new(seed);
+            let mut sim = StreamSim::new(seed);
             sim.run();
             let nanos = sim.world().nanos;
             (nanos, sim.oracle.completions)

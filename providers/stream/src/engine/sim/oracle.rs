@@ -10,6 +10,39 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+/// Numbers drawn from a seed (xorshift64*).
+#[derive(Clone, Debug)]
+pub(crate) struct SimRandom(u64);
+
+impl SimRandom {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Seeds next to each other must not begin alike.
+        let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self((mixed ^ mixed >> 29) | 1)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// A number below `n`.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    /// True once in `n` times; never for 0.
+    pub(super) fn one_in(&mut self, n: usize) -> bool {
+        n > 0 && self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
 /// An operation's number, which is its context.
 pub(super) type OpId = usize;
 
@@ -29,7 +62,7 @@ pub(super) fn tag_of(id: OpId, class: u64) -> u64 {
 /// The bytes of a message: its number, and others that differ from those of other messages.
 pub(super) fn payload(id: OpId, len: usize) -> Vec<u8> {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let mut random = super::Random::new(7);
+        let mut random = SimRandom::new(7);
         (0..128 << 10).map(|_| random.below(256) as u8).collect()
     });
     let from = id * 37 % 4093;
@@ -88,7 +121,7 @@ pub(super) enum Deed {
 }
 
 /// An operation that an endpoint has taken.
-pub(super) struct Taken {
+pub(super) struct TakenOperation {
     pub(super) node: usize,
     life: usize,
     pub(super) deed: Deed,
@@ -102,7 +135,7 @@ pub(super) struct Taken {
     pub(super) fetched: Box<u64>,
 }
 
-impl std::fmt::Debug for Taken {
+impl std::fmt::Debug for TakenOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} of {}", self.deed, self.node)
     }
@@ -110,7 +143,7 @@ impl std::fmt::Debug for Taken {
 
 /// An entry of a completion queue.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ReportedEntry {
     pub(super) context: usize,
     pub(super) flags: u64,
     pub(super) len: usize,
@@ -128,7 +161,7 @@ struct Window {
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct OracleBuffer {
     life: usize,
     alive: bool,
     /// Index of each other node in the address vector.
@@ -144,8 +177,8 @@ struct Place {
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Oracle {
-    pub(super) ops: Vec<Taken>,
-    places: Vec<Place>,
+    pub(super) ops: Vec<TakenOperation>,
+    places: Vec<OracleBuffer>,
     /// Something was done to the links between two nodes, or to one of them.
     hurt: Vec<Vec<bool>>,
     windows: HashMap<(usize, usize), Window>,
@@ -159,7 +192,7 @@ pub(super) struct Oracle {
 
 impl Oracle {
     pub(super) fn new(nodes: usize) -> Self {
-        let place = || Place { names: vec![None; nodes], ..Place::default() };
+        let place = || OracleBuffer { names: vec![None; nodes], ..OracleBuffer::default() };
         Self {
             ops: Vec::new(),
             places: (0..nodes).map(|_| place()).collect(),
@@ -227,7 +260,16 @@ impl Oracle {
     ) {
         let life = self.places[node].life;
         // What reports no success is over for the application, but may fail.
-        self.ops.push(Taken { node, life, deed, reports, fenced, over: false, buf, fetched });
+        self.ops.push(TakenOperation {
+            node,
+            life,
+            deed,
+            reports,
+            fenced,
+            over: false,
+            buf,
+            fetched,
+        });
     }
 
     fn window(&mut self, from: usize, to: usize) -> &mut Window {
@@ -266,7 +308,7 @@ impl Oracle {
     }
 
     /// A completion queue of a node gave an entry.
-    pub(super) fn told(&mut self, node: usize, entry: &Told) {
+    pub(super) fn told(&mut self, node: usize, entry: &ReportedEntry) {
         self.completions += 1;
         if entry.context == 0 && entry.flags & FI_REMOTE_WRITE != 0 {
             assert!(entry.error.is_none() && entry.flags & FI_REMOTE_CQ_DATA != 0, "{entry:?}");
@@ -290,7 +332,7 @@ impl Oracle {
     }
 
     /// A send, write, read or atomic operation has completed.
-    fn done(&mut self, id: OpId, entry: &Told) {
+    fn done(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
         let to = match op.deed {
@@ -308,7 +350,7 @@ impl Oracle {
         }
         assert!(op.reports, "a success that nobody asked for: {op:?}");
         if op.fenced && !self.is_hurt(node, to) {
-            let same = |before: &Taken| match before.deed {
+            let same = |before: &TakenOperation| match before.deed {
                 Deed::Send { to: of, .. } | Deed::Write { to: of } | Deed::Read { to: of, .. } => {
                     of == to
                 }
@@ -350,7 +392,7 @@ impl Oracle {
         }
     }
 
-    fn received(&mut self, id: OpId, entry: &Told) {
+    fn received(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
         let Deed::Receive { tagged, from, tag, ignore, multi, ref filled } = op.deed else {
@@ -376,7 +418,7 @@ impl Oracle {
             let head = bytes.first_chunk().map_or(0, |head| u64::from_le_bytes(*head));
             head as usize
         };
-        let lost = |entry: &Told| {
+        let lost = |entry: &ReportedEntry| {
             // A message whose link was cut while it came; who sent it is not always known.
             let any = (0..self.hurt.len()).any(|other| self.is_hurt(node, other));
             assert!(any, "receive {id} failed without a cause: {entry:?}");
@@ -439,7 +481,7 @@ impl Oracle {
     }
 
     /// A look for a message has come to an end.
-    fn looked(&mut self, id: OpId, entry: &Told) {
+    fn looked(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
         let Deed::Peek { tag, ignore, claims, discards } = op.deed else { return };
@@ -490,7 +532,7 @@ impl Oracle {
         }
     }
 
-    fn claim_is_over(&mut self, id: OpId, entry: &Told) {
+    fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let Deed::Claim { message, discards } = op.deed else { return };
         let of = &self.ops[message];
@@ -615,7 +657,7 @@ impl Oracle {
     /// The receives of a node that have not completed.
     pub(super) fn receives(&self, node: usize) -> Vec<OpId> {
         let life = self.places[node].life;
-        let of = |op: &Taken| {
+        let of = |op: &TakenOperation| {
             op.node == node
                 && op.life == life
                 && !op.over

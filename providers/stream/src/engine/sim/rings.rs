@@ -2,10 +2,10 @@
 //! own.
 //!
 //! Bytes that are sent lie in a ring until the test lets some of them arrive
-//! ([`World::something_arrives`]): so links delay and split what they carry, and what is sent on
+//! ([`StreamWorld::something_arrives`]): so links delay and split what they carry, and what is sent on
 //! one may overtake what is sent on another, but never what is sent on the same. Links are cut
 //! where the test wants that.
-use super::Random;
+use super::oracle::SimRandom;
 use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
     ZerocopyDone,
@@ -15,7 +15,7 @@ use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Event, Interest};
+use ofi_provider::sys::{Interest, PollEvent};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -116,7 +116,7 @@ struct Doorway {
 
 /// What the world knows of one engine.
 #[derive(Debug, Default)]
-struct Watch {
+struct EngineWatch {
     watched: BTreeMap<RingId, (u64, Interest)>,
     timer: Option<u64>,
     visit: Option<u64>,
@@ -124,20 +124,20 @@ struct Watch {
 
 /// All links and listeners, and the time.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct StreamWorld {
     start: Instant,
     pub(super) nanos: u64,
-    pub(super) random: Random,
+    pub(super) random: SimRandom,
     /// What has happened is known at once.
     pub(super) prompt: bool,
     pipes: Vec<Option<Pipe>>,
     doors: Vec<Option<Doorway>>,
-    watches: Vec<Watch>,
+    watches: Vec<EngineWatch>,
     port: u16,
 }
 
-impl World {
-    pub(crate) fn new(start: Instant, random: Random) -> Arc<Mutex<Self>> {
+impl StreamWorld {
+    pub(crate) fn new(start: Instant, random: SimRandom) -> Arc<Mutex<Self>> {
         let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
         Arc::new(Mutex::new(Self {
             start,
@@ -278,21 +278,21 @@ impl World {
 /// What an engine stands on here.
 #[derive(Clone, Debug)]
 pub(crate) struct Rings {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<StreamWorld>>,
     /// The engine's number in the world.
     node: usize,
     /// Many links are sent to and received from together.
     together: bool,
 }
 
-fn look(world: &Mutex<World>) -> MutexGuard<'_, World> {
+fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
     world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Rings {
-    pub(crate) fn new(world: &Arc<Mutex<World>>, together: bool) -> Self {
+    pub(crate) fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
         let mut inside = look(world);
-        inside.watches.push(Watch::default());
+        inside.watches.push(EngineWatch::default());
         Self { world: world.clone(), node: inside.watches.len() - 1, together }
     }
 
@@ -300,7 +300,7 @@ impl Rings {
         self.node
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn world(&self) -> MutexGuard<'_, StreamWorld> {
         look(&self.world)
     }
 }
@@ -368,18 +368,18 @@ impl Net for Rings {
         self
     }
 
-    fn poll(&self, events: &mut Vec<Event>) {
+    fn poll(&self, events: &mut Vec<PollEvent>) {
         let world = &mut *self.world();
         for (&id, &(token, interest)) in &world.watches[self.node].watched {
             if let Some((readable, writable)) = world.is_ready(id, interest) {
-                events.push(Event { token, readable, writable });
+                events.push(PollEvent { token, readable, writable });
             }
         }
         // What has happened may become known later.
         events.retain(|_| world.prompt || world.random.below(8) > 0);
         let watch = &world.watches[self.node];
         if watch.timer.is_some_and(|at| at <= world.nanos) {
-            events.push(Event { token: TIMER_TOKEN, readable: true, writable: false });
+            events.push(PollEvent { token: TIMER_TOKEN, readable: true, writable: false });
         }
         if events.len() > 1 {
             let middle = world.random.below(events.len());
@@ -495,7 +495,7 @@ pub(crate) struct RingEnd {
 }
 
 impl RingEnd {
-    fn with<R>(&self, work: impl FnOnce(&mut Pipe, &mut Random) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut Pipe, &mut SimRandom) -> R) -> R {
         let world = &mut *self.net.world();
         let pipe = world.pipes[self.pipe].as_mut().expect("a link is there as long as its ends");
         work(pipe, &mut world.random)
@@ -564,7 +564,7 @@ impl RingEnd {
                 if lane.close.is_none() {
                     lane.bytes.extend(part);
                     if part.len() > 40
-                        && super::planted() == Some(super::Planted::WrongByte)
+                        && super::planted() == Some(super::StreamPlantedFault::WrongByte)
                         && let Some(last) = lane.bytes.back_mut()
                     {
                         *last ^= 1;
