@@ -255,7 +255,26 @@ static inline void ct_idle(struct ct *c, int ms)
 }
 
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
-static inline int ct_is_ip(void) { return strncmp(ct_prov, "shm", 3) && strncmp(ct_prov, "lnx", 3); }
+/* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
+static inline int ct_is_ip(void)
+{
+	static int known = -1;
+
+	if (known < 0) {
+		struct fi_info *h = fi_allocinfo(), *i = NULL;
+
+		CHECK(h);
+		h->fabric_attr->prov_name = strdup(ct_prov);
+		h->ep_attr->type = ct_type;
+		h->mode = ~0ULL;
+		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) || i->addr_format != FI_ADDR_STR;
+		fi_freeinfo(h);
+		if (i)
+			fi_freeinfo(i);
+	}
+	return known;
+}
 static inline const char *ct_node(const struct ct_opt *o)
 {
 	/* CT_NODE: for providers that have no loopback, an address of this host */
@@ -298,7 +317,11 @@ static inline struct fi_info *ct_getinfo(const struct ct_opt *o, const char *nod
 					 const char *service, uint64_t flags)
 {
 	struct fi_info *h = ct_hints(o), *i = NULL;
-	int r = fi_getinfo(o->version ? o->version : CT_VERSION, node, service, flags, h, &i);
+	int r;
+
+	if (!node && !service)
+		flags &= ~FI_SOURCE;
+	r = fi_getinfo(o->version ? o->version : CT_VERSION, node, service, flags, h, &i);
 
 	if (r == -FI_ENODATA) {
 		/* only a missing feature skips: the bare provider must be there */
@@ -429,10 +452,12 @@ static inline void ct_listen(struct ct *c)
 /* Client side of a MSG endpoint, everything but fi_connect. */
 static inline void ct_prepare(struct ct *c, const struct ct_name *to)
 {
-	char svc[16], node[64];
+	char svc[16], node[sizeof to->b];
 	const struct sockaddr *sa = (const void *)to->b;
 
-	if (sa->sa_family == AF_INET6) {
+	if (!ct_is_ip()) {
+		snprintf(node, sizeof node, "%s", to->b);
+	} else if (sa->sa_family == AF_INET6) {
 		const struct sockaddr_in6 *s = (const void *)sa;
 		inet_ntop(AF_INET6, &s->sin6_addr, node, sizeof node);
 		snprintf(svc, sizeof svc, "%d", ntohs(s->sin6_port));
@@ -441,7 +466,7 @@ static inline void ct_prepare(struct ct *c, const struct ct_name *to)
 		inet_ntop(AF_INET, &s->sin_addr, node, sizeof node);
 		snprintf(svc, sizeof svc, "%d", ntohs(s->sin_port));
 	}
-	c->info = ct_getinfo(&c->o, node, svc, 0);
+	c->info = ct_getinfo(&c->o, node, ct_is_ip() ? svc : NULL, 0);
 	if (!c->fabric) {
 		OK(fi_fabric(c->info->fabric_attr, &c->fabric, c));
 		ct_open_eq(c);

@@ -8,7 +8,8 @@
 //!   [`InfoChain`] what a provider's getinfo answers.
 //! - [`check`](mod@check) compares hints with what a provider offers and keeps the
 //!   reason of every refusal; [`alter`] fills in what is echoed back.
-//! - [`ip`] is getinfo for providers whose addresses are IP addresses.
+//! - [`ip`] is getinfo for providers whose addresses are IP addresses, [`name_getinfo`] for those
+//!   whose addresses are names.
 //! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm's own.
 //! - [`InfoQuery`] is what somebody asks.
 //! - [`nic`](mod@nic) is what is known of a card.
@@ -18,6 +19,7 @@ pub mod check;
 pub mod ib;
 #[allow(unsafe_code)]
 pub mod ip;
+mod named;
 #[allow(unsafe_code)]
 pub mod nic;
 #[allow(unsafe_code)]
@@ -28,6 +30,7 @@ pub mod tostr;
 
 pub use check::{HintsRefusal, ProviderOffer, alter, check, usual_domain};
 pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
+pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 pub use query::InfoQuery;

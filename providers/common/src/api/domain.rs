@@ -124,6 +124,7 @@ impl<D: Domain> DomainFid<D> {
     fn ground(self: &Arc<Self>, parent: Parent) -> Ground {
         Ground {
             api_version: self.api_version,
+            addr_format: self.inner.settings().addr_format,
             parent,
             progress: self.progress.clone(),
             later: self.later.clone(),

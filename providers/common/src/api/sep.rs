@@ -152,6 +152,7 @@ impl<E: Endpoint> EpFid<E> {
             inject_size: 0,
             ground: Ground {
                 api_version: sep.ground.api_version,
+                addr_format: sep.ground.addr_format,
                 parent: Parent::new(sep.ground.parent.kept().clone(), sep.users.clone()),
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),

@@ -1,8 +1,5 @@
 //! What every domain is told by the info it is opened with.
-use crate::abi::{
-    FI_ADDR_IB_UD, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_ep_type, fi_progress,
-    fi_threading,
-};
+use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, fi_ep_type, fi_progress, fi_threading};
 use crate::addr::Addr;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
@@ -30,7 +27,7 @@ pub struct DomainSettings {
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
-    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB or FI_ADDR_IB_UD.
+    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB, FI_ADDR_IB_UD or FI_ADDR_STR.
     pub addr_format: u32,
     /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
@@ -51,18 +48,16 @@ impl DomainSettings {
         let events = info.ep_type() == fi_ep_type::FI_EP_MSG;
         let promised = !events && attr.threading == fi_threading::FI_THREAD_DOMAIN;
         // A general format (FI_SOCKADDR) says nothing: the address does.
-        let format = match info.addr_format() {
-            format if format == FI_ADDR_IB_UD as u32 => FI_ADDR_IB_UD,
-            format if format == FI_SOCKADDR_IB as u32 => FI_SOCKADDR_IB,
-            _ if local_addr(info)?.is_ipv6() => FI_SOCKADDR_IN6,
-            _ => FI_SOCKADDR_IN,
+        let addr_format = match info.addr_format() {
+            format if [FI_ADDR_IB_UD as u32, FI_SOCKADDR_IB as u32].contains(&format) => format,
+            _ => Addr::of_info(info)?.format(),
         };
         Ok(Self {
             level: if manual && promised { Level::Serialized } else { Level::Shared },
             promised,
             has_later: info.caps() & later::CAPS != 0,
             automatic: !manual,
-            addr_format: format as u32,
+            addr_format,
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
             attended: OnceLock::new(),

@@ -51,6 +51,11 @@ impl EndpointName {
     pub fn as_c_str(&self) -> &CStr {
         &self.0
     }
+
+    /// The name as text; -FI_EINVAL if it is none.
+    pub fn as_str(&self) -> Result<&str> {
+        self.0.to_str().map_err(|_| Error::INVAL)
+    }
 }
 
 impl From<SocketAddr> for Addr {
@@ -135,17 +140,33 @@ impl Addr {
         Ok(Self::Ib(addr))
     }
 
+    /// The address that stands for all of this format, which an endpoint has that is given none;
+    /// of a format that says no more, that of IPv4.
+    pub fn any(format: u32) -> Self {
+        if format == FI_SOCKADDR_IB as u32 {
+            Self::Ib(IbAddr::any())
+        } else if format == FI_ADDR_STR as u32 {
+            Self::Name(EndpointName(c"".into()))
+        } else if format == FI_SOCKADDR_IN6 as u32 {
+            Self::Ip((Ipv6Addr::UNSPECIFIED, 0).into())
+        } else {
+            Self::Ip((Ipv4Addr::UNSPECIFIED, 0).into())
+        }
+    }
+
     /// The address that an endpoint of this info is to have; any if it says none.
     pub fn of_info(info: InfoRef<'_>) -> Result<Self> {
-        let (bytes, format) = (info.src_addr(), info.addr_format());
-        match bytes {
-            Some(bytes) => Self::from_bytes(bytes),
-            None if format == FI_SOCKADDR_IB as u32 => Ok(Self::Ib(IbAddr::any())),
-            None if format == FI_SOCKADDR_IN6 as u32 => {
-                Ok(Self::Ip((Ipv6Addr::UNSPECIFIED, 0).into()))
-            }
-            None => Ok(Self::Ip((Ipv4Addr::UNSPECIFIED, 0).into())),
+        let format = info.addr_format();
+        info.src_addr().map_or_else(|| Ok(Self::any(format)), |bytes| Self::told(format, bytes))
+    }
+
+    /// The address in `bytes`, as an application has it from an info or a call: a string if its
+    /// infos are of that format, otherwise by the family that it starts with.
+    pub fn told(format: u32, bytes: &[u8]) -> Result<Self> {
+        if format == FI_ADDR_STR as u32 {
+            return Self::read(format, bytes);
         }
+        Self::from_bytes(bytes)
     }
 
     /// The address in bytes as infos, names and system calls have it; a name ends with a NUL.
@@ -204,6 +225,7 @@ impl Addr {
     pub fn is_reachable(&self) -> bool {
         match self {
             Self::Ip(addr) => !addr.ip().is_unspecified() && addr.port() != 0,
+            Self::Name(_) => !self.is_any(),
             _ => true,
         }
     }
@@ -213,7 +235,8 @@ impl Addr {
         match self {
             Self::Ip(addr) => addr.ip().is_unspecified(),
             Self::Ib(addr) => addr.is_any(),
-            Self::Ud(_) | Self::Name(_) => false,
+            Self::Name(name) => name.0.is_empty(),
+            Self::Ud(_) => false,
         }
     }
 
@@ -252,6 +275,22 @@ impl Addr {
             (Self::Ib(addr), Self::Ib(other)) => addr.gid = other.gid,
             _ => {}
         }
+    }
+
+    /// What all addresses of one host have in common, as far as they tell hosts apart: names do
+    /// not.
+    pub fn host(&self) -> Self {
+        match self {
+            Self::Ip(addr) => Self::Ip(SocketAddr::new(addr.ip(), 0)),
+            Self::Ib(addr) => Self::Ib(IbAddr::new(addr.gid, addr.pkey)),
+            Self::Ud(addr) => Self::Ud(UdAddr { gid: addr.gid, ..UdAddr::default() }),
+            Self::Name(_) => Self::any(FI_ADDR_STR as u32),
+        }
+    }
+
+    /// Text for people: as programs write addresses, without the scheme of [`Addr`]'s own text.
+    pub fn for_people(&self) -> String {
+        self.ip().map_or_else(|_| self.to_string(), |addr| addr.to_string())
     }
 
     /// Whether both addresses are of the same host, whatever the port.
@@ -523,6 +562,24 @@ mod tests {
             assert_eq!(name(not), Err(Error::INVAL));
         }
         assert_eq!(Addr::read(one.format(), b"without end"), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn names_of_no_endpoint_stand_for_all_and_tell_no_hosts_apart() {
+        let any = Addr::any(FI_ADDR_STR as u32);
+        let one = EndpointName::new(c"one").map(Addr::Name).unwrap();
+        assert!(any.is_any() && !any.is_reachable() && any.format() == FI_ADDR_STR as u32);
+        assert!(!one.is_any() && one.is_reachable());
+        assert_eq!(one.host(), EndpointName::new(c"two").map(Addr::Name).unwrap().host());
+        assert_eq!(one.for_people(), "one");
+        assert_eq!(Addr::told(FI_ADDR_STR as u32, b"x://one\0"), Ok(one));
+        for text in ["192.0.2.1:5", "[fe80::1]:5"] {
+            let addr = ip(text);
+            assert_eq!((addr.for_people(), addr.host().port()), (text.to_owned(), 0));
+            assert_eq!(addr.host(), ip(&text.replace(":5", ":7")).host());
+            assert_ne!(addr.host(), ip("192.0.2.2:5").host());
+            assert_eq!(Addr::told(FI_SOCKADDR_IN as u32, &addr.to_bytes()), Ok(addr));
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub mod progress;
 pub mod reserved;
 pub mod slab;
 #[allow(unsafe_code)]
+pub mod sock;
+#[allow(unsafe_code)]
 pub mod sys;
 #[doc(hidden)]
 pub mod testing;

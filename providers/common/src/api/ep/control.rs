@@ -1,7 +1,7 @@
 //! The calls of an endpoint but for binding and transfers: fi_control, fi_cancel, options, names and
 //! connections (fi_endpoint(3), fi_cm(3)).
 use super::EpFid;
-use crate::abi::{self, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
+use crate::abi::{self, FI_ADDR_STR, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
 use crate::addr;
 use crate::api::{Endpoint, bytes, copy_out, mc};
 use crate::boundary::{answer, answer_transfer};
@@ -200,11 +200,15 @@ unsafe extern "C" fn connect<E: Endpoint>(
     param_len: usize,
 ) -> c_int {
     answer("fi_connect", || {
-        // SAFETY: see above; `addr` is null or a socket address, `param` has
+        // SAFETY: see above; `addr` is null or an address of the domain's format, `param` has
         // `param_len` bytes.
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;
-            let addr = if addr.is_null() { None } else { Some(addr::bytes_at(addr)?) };
+            let addr = match ep.shared.ground.addr_format {
+                _ if addr.is_null() => None,
+                format if format == FI_ADDR_STR as u32 => Some(addr::string_or_bytes(format, addr)),
+                _ => Some(addr::bytes_at(addr)?),
+            };
             ep.enable()?;
             ep.inner().connect(addr, bytes(param, param_len))
         }

@@ -67,6 +67,8 @@ impl Role {
 pub(super) struct Ground {
     /// The API version the application asked the fabric for.
     pub(super) api_version: u32,
+    /// The format of the domain's addresses (FI_SOCKADDR_IN, FI_ADDR_STR …).
+    pub(super) addr_format: u32,
     /// The object that cannot be closed before them: the domain, or, for a context, its scalable
     /// endpoint, which keeps the domain.
     pub(super) parent: Parent,

@@ -1,0 +1,225 @@
+//! Sockets that carry bytes in order, of any family: no call blocks.
+//!
+//! Addresses are the bytes of a `sockaddr` of the socket's family, as the system has them.
+use crate::error::{Error, Result};
+use crate::sys::{check, set_option};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Bytes of the longest address that a socket of this kind has (`struct sockaddr_storage`).
+const LONGEST: usize = size_of::<libc::sockaddr_storage>();
+
+/// A call that tells an address of a socket's: getsockname(2), getpeername(2).
+type NameCall =
+    unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+/// A stream socket, bound or connected or neither.
+#[derive(Debug)]
+pub struct StreamSocket(OwnedFd);
+
+impl StreamSocket {
+    /// A new socket of this family (AF_INET, AF_UNIX …).
+    pub fn new(family: libc::c_int) -> Result<Self> {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?))) }
+    }
+
+    /// The socket's descriptor.
+    #[inline(always)]
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Sets an option that is a number.
+    pub fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result {
+        set_option(self.0.as_fd(), level, name, value)
+    }
+
+    /// Sets an option that is a text.
+    pub fn set_text(&self, level: libc::c_int, name: libc::c_int, value: &[u8]) -> Result {
+        let len = value.len() as libc::socklen_t;
+        // SAFETY: the kernel reads the text's bytes, which outlive the call.
+        check(unsafe { libc::setsockopt(self.fd(), level, name, value.as_ptr().cast(), len) })?;
+        Ok(())
+    }
+
+    /// Gives the socket this address.
+    pub fn bind(&self, to: &[u8]) -> Result {
+        let len = to.len() as libc::socklen_t;
+        // SAFETY: the kernel reads the address's bytes, which outlive the call.
+        check(unsafe { libc::bind(self.fd(), to.as_ptr().cast(), len) })?;
+        Ok(())
+    }
+
+    /// Takes connections from now on, of which so many may wait in the system's queue.
+    pub fn listen(&self, backlog: libc::c_int) -> Result {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::listen(self.fd(), backlog) })?;
+        Ok(())
+    }
+
+    /// Starts connecting; it goes on by itself.
+    pub fn connect(&self, to: &[u8]) -> Result {
+        let len = to.len() as libc::socklen_t;
+        // SAFETY: the kernel reads the address's bytes, which outlive the call.
+        match check(unsafe { libc::connect(self.fd(), to.as_ptr().cast(), len) }) {
+            Ok(_) | Err(Error::INPROGRESS) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The socket's pending error: how connecting went.
+    pub fn take_error(&self) -> Result {
+        let mut code: libc::c_int = 0;
+        // SAFETY: `code` is what the option is.
+        unsafe { self.get(libc::SO_ERROR, &mut code) }?;
+        if code == 0 { Ok(()) } else { Err(Error::from_code(code)) }
+    }
+
+    /// Whether the other end, a process of this host, runs for the user that this one runs for
+    /// (AF_UNIX alone).
+    pub fn is_of_same_user(&self) -> Result<bool> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        // SAFETY: `peer` is what the option is.
+        unsafe { self.get(libc::SO_PEERCRED, &mut peer) }?;
+        // SAFETY: asks for a number.
+        Ok(peer.uid == unsafe { libc::geteuid() })
+    }
+
+    /// Reads an option of the socket's own level.
+    ///
+    /// # Safety
+    /// `T` is the option's type.
+    unsafe fn get<T>(&self, name: libc::c_int, value: &mut T) -> Result {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        let at = (&raw mut *value).cast();
+        // SAFETY: the kernel writes at most `len` bytes to `value`, which by the contract stays
+        // one of its type.
+        check(unsafe { libc::getsockopt(self.fd(), libc::SOL_SOCKET, name, at, &raw mut len) })?;
+        Ok(())
+    }
+
+    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does.
+    pub fn accept(&self) -> Result<(Self, Vec<u8>)> {
+        let mut raw = [0u8; LONGEST];
+        let mut len = raw.len() as libc::socklen_t;
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: the kernel writes at most `len` bytes to `raw`; the result is
+        // checked, then owned once.
+        let socket = unsafe {
+            let fd = libc::accept4(self.fd(), raw.as_mut_ptr().cast(), &raw mut len, flags);
+            Self(OwnedFd::from_raw_fd(check(fd)?))
+        };
+        Ok((socket, raw[..(len as usize).min(raw.len())].to_vec()))
+    }
+
+    fn name(&self, get: NameCall) -> Result<Vec<u8>> {
+        let mut raw = [0u8; LONGEST];
+        let mut len = raw.len() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `raw`.
+        check(unsafe { get(self.fd(), raw.as_mut_ptr().cast(), &raw mut len) })?;
+        Ok(raw[..(len as usize).min(raw.len())].to_vec())
+    }
+
+    /// The socket's own address.
+    pub fn local_addr(&self) -> Result<Vec<u8>> {
+        self.name(libc::getsockname)
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> Result<Vec<u8>> {
+        self.name(libc::getpeername)
+    }
+
+    /// Receives without blocking; 0 is the end of the stream.
+    #[inline(always)]
+    pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        let (at, nobody) = (room.as_mut_ptr(), std::ptr::null_mut::<libc::sockaddr>());
+        // SAFETY: the kernel writes at most `room.len()` bytes to `room`, and no
+        // sender's name. Not recv(3): it would let a thread be cancelled in here
+        // (pthread_cancel(3)), and be dearer for that.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                self.fd(),
+                at,
+                room.len(),
+                libc::MSG_DONTWAIT,
+                nobody,
+                nobody,
+            )
+        };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took.
+    #[inline(always)]
+    pub fn send(&self, bytes: &[u8]) -> Result<usize> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (at, nobody) = (bytes.as_ptr(), std::ptr::null::<libc::sockaddr>());
+        // SAFETY: the kernel only reads `bytes`. Not send(3), as in `recv`.
+        let n = unsafe {
+            libc::syscall(libc::SYS_sendto, self.fd(), at, bytes.len(), flags, nobody, 0)
+        };
+        usize::try_from(n).map_err(|_| Error::last_os())
+    }
+
+    /// Makes closing reset the connection: what the system has not sent by then never leaves.
+    pub fn reset_when_closed(&self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let (at, len) = ((&raw const linger).cast(), size_of::<libc::linger>());
+        // SAFETY: the kernel reads `linger`, which outlives the call.
+        unsafe {
+            libc::setsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                at,
+                len as libc::socklen_t,
+            )
+        };
+    }
+
+    /// Ends both directions; the peer sees the end of the stream.
+    pub fn shutdown(&self) {
+        // SAFETY: no memory is involved. The call fails only when there is nothing to end.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The address of a socket of this host that has this name and no file.
+    fn raw(name: &str) -> Vec<u8> {
+        let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
+        [&family, &b"\0"[..], name.as_bytes()].concat()
+    }
+
+    #[test]
+    fn sockets_of_a_family_without_ports_connect_by_the_names_they_were_given() {
+        let at = raw(&format!("ofi-sock-test/{}", std::process::id()));
+        let new = || StreamSocket::new(libc::AF_UNIX).unwrap();
+        assert_eq!(new().connect(&at), Err(Error::CONNREFUSED));
+        let (listener, caller) = (new(), new());
+        listener.bind(&at).unwrap();
+        assert_eq!(new().bind(&at), Err(Error::ADDRINUSE));
+        listener.listen(1).unwrap();
+        assert_eq!(listener.accept().unwrap_err(), Error::AGAIN);
+        let from = [&at[..], b"/1"].concat();
+        caller.bind(&from).unwrap();
+        caller.connect(&at).unwrap();
+        let (accepted, name) = listener.accept().unwrap();
+        assert_eq!((name, accepted.peer_addr()), (from.clone(), Ok(from)));
+        assert_eq!((accepted.local_addr(), caller.peer_addr()), (Ok(at.clone()), Ok(at)));
+        assert_eq!((accepted.is_of_same_user(), caller.take_error()), (Ok(true), Ok(())));
+        assert_eq!(accepted.recv(&mut [0; 4]), Err(Error::AGAIN));
+        assert_eq!(caller.send(b"abc"), Ok(3));
+        let mut room = [0; 4];
+        assert_eq!((accepted.recv(&mut room), &room), (Ok(3), b"abc\0"));
+        caller.shutdown();
+        assert_eq!(accepted.recv(&mut room), Ok(0));
+        assert_eq!(accepted.send(b"abc"), Err(Error::from_code(libc::EPIPE)));
+    }
+}

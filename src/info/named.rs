@@ -1,0 +1,131 @@
+//! fi_getinfo for providers whose addresses are names (FI_ADDR_STR), which reach endpoints of this
+//! host.
+use crate::abi::{FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOURCE};
+use crate::error::{Error, Result};
+use crate::info::check::fit_comm_caps;
+use crate::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr};
+use core::ffi::CStr;
+
+/// What tells one provider of names from another.
+pub struct NameProvider<'a> {
+    /// The provider's name, which is also that of its one fabric and domain.
+    pub name: &'a CStr,
+    /// What it offers, per kind of endpoint, in the order of the answer.
+    pub offers: &'a [ProviderOffer],
+    /// Takes a line for every reason why something is not in the answer.
+    pub report: &'a dyn Fn(&str),
+}
+
+/// The infos of a provider of names (fi_getinfo(3)), one for each offer, without names and version
+/// of the provider, which the core adds. A node is an endpoint's name; a service behind it makes
+/// another one, `node:service`, but for `0`, which leaves the name open as it does a port.
+/// `-FI_ENODATA`: nothing does, and `report` has been told why.
+pub fn name_getinfo(prov: &NameProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version, node, service, flags, hints } = *query;
+    let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+    if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
+        (prov.report)(&format!(
+            "refused: addr_format: wanted {}, have {}",
+            tostr::addr_format(format),
+            tostr::addr_format(FI_ADDR_STR as u32)
+        ));
+        return Err(Error::NODATA);
+    }
+    let of_hints = |addr: Option<&[u8]>| addr.map(<[u8]>::to_vec);
+    let mut src = of_hints(hints.and_then(InfoRef::src_addr));
+    let mut dest = of_hints(hints.and_then(InfoRef::dest_addr));
+    if flags & FI_SOURCE != 0 && node.is_none() && service.is_none() {
+        (prov.report)("refused: FI_SOURCE needs a node or a service");
+        return Err(Error::INVAL);
+    }
+    let parts = [node, service.filter(|service| *service != c"0")];
+    let parts = parts.into_iter().flatten().map(CStr::to_bytes).collect::<Vec<_>>();
+    if !parts.is_empty() {
+        let end = if flags & FI_SOURCE != 0 { &mut src } else { &mut dest };
+        *end = Some([&parts.join(&b':')[..], b"\0"].concat());
+    }
+    let mut chain = InfoChain::new();
+    for offer in prov.offers {
+        let kind = tostr::ep_type(offer.most.ep().r#type.raw());
+        let refusals = hints.map_or(Vec::new(), |hints| check(version, offer, hints));
+        for refusal in &refusals {
+            (prov.report)(&format!("{kind} refused: {refusal}"));
+        }
+        if !refusals.is_empty() {
+            continue;
+        }
+        let mut info = alter(version, offer, hints)?;
+        if let Err(refusal) = fit_comm_caps(&mut info, true, false, hints) {
+            (prov.report)(&format!("{kind} refused: {refusal}"));
+            continue;
+        }
+        info.set_domain_name(prov.name)?;
+        info.set_fabric_name(prov.name)?;
+        info.set_addr_format(FI_ADDR_STR as u32);
+        info.set_src_addr(src.as_deref())?;
+        info.set_dest_addr(dest.as_deref())?;
+        if let Some(hints) = hints {
+            info.set_handle(hints.handle());
+        }
+        chain.push(info);
+    }
+    if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{FI_LOCAL_COMM, FI_MSG, FI_REMOTE_COMM, FI_SOCKADDR_IN, fi_ep_type};
+    use crate::info::{API_VERSION, InfoBuf};
+    use core::cell::RefCell;
+
+    type Ends = [Option<Vec<u8>>; 2];
+
+    fn ask(query: &InfoQuery<'_>) -> core::result::Result<Ends, Vec<String>> {
+        let mut most = InfoBuf::new().unwrap();
+        most.set_caps(FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM);
+        most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
+        let said = RefCell::new(Vec::new());
+        let offers = [ProviderOffer { most, tx_size: 256, rx_size: 256 }];
+        let report = |line: &str| said.borrow_mut().push(line.to_owned());
+        let prov = NameProvider { name: c"named", offers: &offers, report: &report };
+        let Ok(chain) = name_getinfo(&prov, query) else { return Err(said.into_inner()) };
+        let info = chain.iter().next().unwrap();
+        assert_eq!((info.domain_name(), info.fabric_name()), (Some(c"named"), Some(c"named")));
+        assert_eq!((info.addr_format(), info.caps() & FI_REMOTE_COMM), (FI_ADDR_STR as u32, 0));
+        Ok([info.src_addr(), info.dest_addr()].map(|addr| addr.map(<[u8]>::to_vec)))
+    }
+
+    #[test]
+    fn nodes_and_hints_name_the_ends() {
+        let mut hints = InfoBuf::new().unwrap();
+        let name = |text: &[u8]| Some(text.to_vec());
+        let plain = InfoQuery::for_hints(API_VERSION, &hints);
+        assert_eq!(ask(&plain), Ok([None, None]));
+        let to = InfoQuery { node: Some(c"one"), ..plain };
+        assert_eq!(ask(&to), Ok([None, name(b"one\0")]));
+        let at = InfoQuery { service: Some(c"2"), flags: FI_SOURCE, ..to };
+        assert_eq!(ask(&at), Ok([name(b"one:2\0"), None]));
+        let anywhere = InfoQuery { node: None, service: Some(c"0"), ..at };
+        assert_eq!(ask(&anywhere), Ok([None, None]));
+        hints.set_src_addr(Some(b"three\0")).unwrap();
+        let both = InfoQuery { node: Some(c"one"), ..InfoQuery::for_hints(API_VERSION, &hints) };
+        assert_eq!(ask(&both), Ok([name(b"three\0"), name(b"one\0")]));
+    }
+
+    #[test]
+    fn what_names_are_not_is_refused_with_a_reason() {
+        let mut hints = InfoBuf::new().unwrap();
+        let nowhere = InfoQuery::for_hints(API_VERSION, &hints);
+        assert!(
+            ask(&InfoQuery { flags: FI_SOURCE, ..nowhere }).unwrap_err()[0].contains("FI_SOURCE")
+        );
+        hints.set_caps(FI_MSG | FI_REMOTE_COMM);
+        let said = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
+        assert!(said[0].contains("FI_REMOTE_COMM"), "{said:?}");
+        hints.set_caps(0);
+        hints.set_addr_format(FI_SOCKADDR_IN as u32);
+        let said = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
+        assert!(said[0].contains("FI_ADDR_STR"), "{said:?}");
+    }
+}
