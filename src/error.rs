@@ -2,14 +2,16 @@
 use crate::abi;
 use core::ffi::c_int;
 use core::fmt;
+use core::num::NonZero;
 
 /// A failed operation: an `FI_E*` code, always positive.
 ///
 /// A newtype rather than a closed enum because any errno of the operating
-/// system can come back from a socket, and must reach the caller unchanged.
+/// system can come back from a socket, and must reach the caller unchanged. It is never 0, so that
+/// a [`Result`] without a value is one number, like the answer of a call in C.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Error(c_int);
+pub struct Error(NonZero<c_int>);
 
 /// What fallible calls of the library return.
 pub type Result<T = ()> = core::result::Result<T, Error>;
@@ -18,7 +20,7 @@ macro_rules! codes {
     ($($name:ident = $code:ident),+ $(,)?) => {
         #[allow(missing_docs, reason = "each is the FI_E* code of its name, see fi_errno(3)")]
         impl Error {
-            $(pub const $name: Self = Self(abi::$code);)+
+            $(pub const $name: Self = Self(NonZero::new(abi::$code).expect("a code is not 0"));)+
         }
     };
 }
@@ -47,17 +49,20 @@ impl Error {
     /// The error with this positive code; a code that is not positive becomes
     /// [`Error::OTHER`], because 0 would read as success.
     pub const fn from_code(code: c_int) -> Self {
-        if code > 0 { Self(code) } else { Self::OTHER }
+        match NonZero::new(code) {
+            Some(code) if code.is_positive() => Self(code),
+            _ => Self::OTHER,
+        }
     }
 
     /// The positive code, as completion and error entries carry it.
     pub const fn code(self) -> c_int {
-        self.0
+        self.0.get()
     }
 
     /// The negative code, as calls return it.
     pub const fn to_ret(self) -> c_int {
-        -self.0
+        -self.0.get()
     }
 
     /// The error of the system call that just failed.
@@ -67,7 +72,7 @@ impl Error {
 
     /// Success for 0 and above, else the error a C function returned.
     pub fn check(ret: c_int) -> Result<c_int> {
-        if ret < 0 { Err(Self(-ret)) } else { Ok(ret) }
+        if ret < 0 { Err(Self::from_code(ret.saturating_neg())) } else { Ok(ret) }
     }
 }
 
@@ -79,13 +84,13 @@ impl From<std::io::Error> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&strerror(self.0))
+        f.write_str(&strerror(self.code()))
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "-{} ({self})", self.0)
+        write!(f, "-{} ({self})", self.code())
     }
 }
 

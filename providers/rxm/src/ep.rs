@@ -31,20 +31,24 @@ impl HearsNames for RxmEngine {
 }
 
 /// Starts a transfer.
-#[inline]
 fn transfer(
     engine: &Arc<RxmEngine>,
     id: u32,
     start: impl FnOnce(&mut RxmEngineEp) -> Result,
 ) -> Result {
     let mut state = engine.lock();
-    let ep = state.ep(id);
-    let result = start(ep);
-    if std::mem::take(&mut ep.wants_help) {
+    let result = start(state.ep(id));
+    help_if_wanted(engine, state, id);
+    result
+}
+
+/// Lets the engine do what a transfer asked for that needs its lock free.
+#[inline(always)]
+fn help_if_wanted(engine: &Arc<RxmEngine>, mut state: Guard<'_, RxmState>, id: u32) {
+    if std::mem::take(&mut state.ep(id).wants_help) {
         drop(state);
         engine.help();
     }
-    result
 }
 
 impl RdmEngine for RxmEngine {
@@ -109,9 +113,12 @@ impl RdmEngine for RxmEngine {
         self.lock().ep(ep).tx_left()
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
-        transfer(self, ep, |ep| ep.send(op, tagged))
+        let mut state = self.lock();
+        let result = state.ep(ep).send(op, tagged);
+        help_if_wanted(self, state, ep);
+        result
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {

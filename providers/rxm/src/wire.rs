@@ -471,8 +471,10 @@ pub struct RxmHeader {
 pub struct RxmPlain<'a> {
     /// How the receiver named the connection.
     pub conn_id: u64,
-    /// The message's tag, if it has one.
-    pub tag: Option<u64>,
+    /// Whether the message is tagged.
+    pub tagged: bool,
+    /// The tag of a tagged message, or 0.
+    pub tag: u64,
     /// The message's bytes.
     pub body: &'a [u8],
 }
@@ -593,14 +595,20 @@ impl RxmHeader {
     pub fn plain(packet: &[u8]) -> Option<RxmPlain<'_>> {
         let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
         let numbers = NumberReader { bytes: head, swapped: false };
-        let plain = head[0] == CTRL_VERSION
-            && head[1] == PacketKind::Eager as u8
-            && head[32] == OP_HEADER_VERSION
-            && head[34] <= OP_TAGGED
-            && numbers.u32(36) == 0
-            && numbers.u64(40) == body.len() as u64;
-        let tag = (head[34] == OP_TAGGED).then(|| numbers.u64(56));
-        plain.then_some(RxmPlain { conn_id: numbers.u64(8), tag, body })
+        // Version, a byte of no meaning, operation, another, and the flags, of which there are none.
+        const MEANT: u64 = u64::from_ne_bytes([255, 0, 255, 0, 255, 255, 255, 255]);
+        const MSG: u64 = u64::from_ne_bytes([OP_HEADER_VERSION, 0, OP_MSG, 0, 0, 0, 0, 0]);
+        const TAGGED: u64 = u64::from_ne_bytes([OP_HEADER_VERSION, 0, OP_TAGGED, 0, 0, 0, 0, 0]);
+        let kind = numbers.u64(32) & MEANT;
+        let tagged = kind == TAGGED;
+        if head[..2] != [CTRL_VERSION, PacketKind::Eager as u8]
+            || !(tagged || kind == MSG)
+            || numbers.u64(40) != body.len() as u64
+        {
+            return None;
+        }
+        let tag = if tagged { numbers.u64(56) } else { 0 };
+        Some(RxmPlain { conn_id: numbers.u64(8), tagged, tag, body })
     }
 
     /// What names the connection of a packet, which may be none otherwise.
@@ -838,7 +846,8 @@ mod tests {
                     (read.kind, read.flags, read.conn_id),
                     (PacketKind::Eager, 0, found.conn_id)
                 );
-                assert_eq!(found.tag, read.is_tagged().then_some(read.tag));
+                let tag = if found.tagged { read.tag } else { 0 };
+                assert_eq!((found.tagged, found.tag), (read.is_tagged(), tag));
                 assert_eq!(found.body, body);
                 plain += 1;
             }

@@ -191,18 +191,14 @@ const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 /// A plain message: tagged or not, without flags, CQ data or places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamPlain<'a> {
-    /// The tag of a tagged message.
-    pub tag: Option<u64>,
+    /// Whether the message is tagged.
+    pub tagged: bool,
+    /// The tag of a tagged message, or 0.
+    pub tag: u64,
     /// The message's bytes.
     pub body: &'a [u8],
-}
-
-impl StreamPlain<'_> {
-    /// Bytes of header and message.
-    #[inline]
-    pub fn wire_len(&self) -> usize {
-        self.body.len() + if self.tag.is_some() { 24 } else { 16 }
-    }
+    /// What is behind the message.
+    pub rest: &'a [u8],
 }
 
 impl StreamOp {
@@ -331,20 +327,23 @@ impl StreamHeader {
     /// is there; none if anything else is.
     #[inline(always)]
     pub fn plain(bytes: &[u8]) -> Option<StreamPlain<'_>> {
-        let (start, rest) = bytes.split_first_chunk::<8>()?;
-        let (size, rest) = rest.split_first_chunk::<8>()?;
+        let (first, rest) = bytes.split_first_chunk::<BASE_LEN>()?;
+        let ([start, size], _) = first.as_chunks::<8>() else {
+            unreachable!("the shortest header has two words")
+        };
         // The first eight bytes of the header without its version, number of places and number.
         let kind = u64::from_ne_bytes(*start) & PLAIN_MASK;
-        let (tag, rest, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
+        let (tagged, tag, rest, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
             let (tag, rest) = rest.split_first_chunk::<8>()?;
-            (Some(u64::from_ne_bytes(*tag)), rest, BASE_LEN + 8)
+            (true, u64::from_ne_bytes(*tag), rest, BASE_LEN + 8)
         } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
-            (None, rest, BASE_LEN)
+            (false, 0, rest, BASE_LEN)
         } else {
             return None;
         };
         let len = usize::try_from(u64::from_ne_bytes(*size)).ok()?.checked_sub(head)?;
-        Some(StreamPlain { tag, body: rest.get(..len)? })
+        let (body, rest) = rest.split_at_checked(len)?;
+        Some(StreamPlain { tagged, tag, body, rest })
     }
 
     /// Writes the header with this number of a message of `len` bytes, with
@@ -865,8 +864,11 @@ mod tests {
             let all = bytes.len();
             assert_eq!(StreamHeader::plain(&bytes[..all - 1]), None, "part of it is missing");
             let found = StreamHeader::plain(&bytes)?;
-            assert_eq!((found.wire_len(), found.body), (all, &[7; 9][..]));
-            Some(found.tag)
+            assert_eq!((found.body, found.rest), (&[7; 9][..], &[][..]));
+            bytes.push(8);
+            let found = StreamHeader::plain(&bytes)?;
+            assert_eq!((found.body, found.rest), (&[7; 9][..], &[8][..]), "another begins");
+            Some(found.tagged.then_some(found.tag))
         };
         let message = StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Msg) };
         let tagged = StreamHeader { tag: 5, len: 9, ..StreamHeader::of(StreamOp::Tag) };

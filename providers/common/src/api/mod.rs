@@ -31,7 +31,7 @@ pub use crate::attr::{ContextAttr, RxAttr, TxAttr};
 pub(crate) use crate::lent::{bytes, copy_out};
 pub use crate::mcast::GroupRole;
 pub use crate::operation::{
-    AtomicOp, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
+    AtomicOp, PlainSend, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 pub use crate::reserved::{MULTICAST_ADDR, is_group};
 pub use connreq::{ConnRequest, take_request};

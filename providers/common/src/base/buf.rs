@@ -220,17 +220,21 @@ impl Segments {
     /// Calls `each` with the segments of bytes `from..from + len`.
     #[inline(always)]
     fn each(&self, from: usize, len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        if self.all.is_some() {
-            self.each_of_many(from, len, each);
+        if let Some(all) = &self.all {
+            all.each(from, len, each);
         } else if from < self.first.iov_len {
             let part = (self.first.iov_len - from).min(len);
             each(self.first.iov_base.cast::<u8>().wrapping_add(from), part);
         }
     }
+}
 
+impl Many {
+    /// See [`Segments::each`]. Here and not there, so that segments whose address no call gets
+    /// stay in registers.
     #[inline(never)]
-    fn each_of_many(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
-        for segment in self.as_slice() {
+    fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        for segment in &self.iov[..self.count] {
             if len == 0 {
                 return;
             }

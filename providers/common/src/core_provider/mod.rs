@@ -15,7 +15,7 @@ mod queue;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, Passive};
-pub use queue::{CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
+pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
 pub use wait::CoreWaitSet;
 
 use crate::abi::{

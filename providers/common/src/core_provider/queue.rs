@@ -12,7 +12,7 @@ use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
-use crate::lock::{Level, Lock};
+use crate::lock::{Level, Lock, Within};
 use crate::operation::RemoteSegment;
 use crate::reserved::SPARES_CALLERS;
 use crate::slab::{NONE, Slab};
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Most entries read in one call.
 const BATCH: usize = 16;
 
-/// What entries of messages do not say of those that [`SharedRx::pass_on`] can have.
+/// What entries of messages do not say of those that [`SharedRx::arrived`] can have.
 const SPECIAL: u64 = abi::FI_REMOTE_WRITE | abi::FI_REMOTE_CQ_DATA | abi::FI_TAGGED;
 
 /// Fewest entries that a queue is opened with.
@@ -481,16 +481,10 @@ impl SharedRx {
         Ok(Arc::new(Self { raw, owner: cq.owner(), cq: cq.clone() }))
     }
 
-    /// The commonest case, in short: a message came to a buffer of this context, and is
-    /// understood where it is. If `take`, which is told its source as well, takes it, the
-    /// buffer is posted again as it is, or comes back if the core has no room for it. Nothing
-    /// if the message was not taken, or it is anything else: then the entry is for [`CoreCq::done`].
+    /// The commonest case, in short: a message came to a buffer of this context, and may be understood
+    /// where it is. None if the entry is anything else: then it is for [`CoreCq::done`].
     #[inline(always)]
-    pub fn pass_on(
-        &self,
-        entry: CoreEntry<'_>,
-        take: impl FnOnce(fi_addr_t, &[u8]) -> bool,
-    ) -> Option<core::result::Result<(), CoreBuf>> {
+    pub fn arrived(&self, entry: CoreEntry<'_>) -> Option<ArrivedPacket<'_>> {
         let of = entry.of;
         if of.flags & SPECIAL != 0 {
             return None;
@@ -499,22 +493,53 @@ impl SharedRx {
         let flights = self.cq.flights.lock_within();
         let flight = flights.get(context).filter(|flight| flight.owner == self.owner)?;
         let buf = flight.buf.as_ref()?;
-        if !take(entry.src, &buf[..of.len.min(buf.len)]) {
-            return None;
-        }
-        let (base, len, desc) = (buf.base.as_ptr(), buf.len, buf.desc());
-        drop(flights);
-        // SAFETY: open; the memory stays with the queue until the next completion.
-        match unsafe { recv(self.raw, base, len, desc, context) } {
-            Ok(()) => Some(Ok(())),
-            Err(_) => self.cq.give_back(context).map(Err),
-        }
+        let (base, room, desc) = (buf.base, buf.len, buf.desc());
+        let (len, source) = (of.len.min(room), entry.src);
+        Some(ArrivedPacket { srx: self, _flights: flights, base, room, len, desc, context, source })
     }
 
     /// Posts a buffer for a message of any endpoint.
     pub fn post(&self, buf: CoreBuf, token: u64) -> core::result::Result<(), (Error, CoreBuf)> {
         // SAFETY: open.
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, CoreOpKind::FirstRecv) }
+    }
+}
+
+/// A message in a buffer of a shared receive context ([`SharedRx::arrived`]). If it is not posted
+/// again, nothing has happened.
+#[derive(Debug)]
+pub struct ArrivedPacket<'a> {
+    srx: &'a SharedRx,
+    /// Keeps the buffer where it is.
+    _flights: Within<'a, Flights>,
+    base: NonNull<u8>,
+    room: usize,
+    len: usize,
+    desc: *mut c_void,
+    context: usize,
+    /// The message's source, as the core says.
+    pub source: fi_addr_t,
+}
+
+impl ArrivedPacket<'_> {
+    /// The message.
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the buffer has `room` bytes, of which `len` are no more, and belongs to the transfer,
+        // which nobody takes out while the lock is held.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// Posts the buffer again as it is; it comes back if the core has no room for it.
+    #[inline(always)]
+    pub fn post_again(self) -> core::result::Result<(), CoreBuf> {
+        let Self { srx, _flights: flights, base, room, desc, context, .. } = self;
+        drop(flights);
+        // SAFETY: open; the memory stays with the queue until the next completion.
+        match unsafe { recv(srx.raw, base.as_ptr(), room, desc, context) } {
+            Ok(()) => Ok(()),
+            Err(_) => srx.cq.give_back(context).map_or(Ok(()), Err),
+        }
     }
 }
 
@@ -771,7 +796,7 @@ impl CoreEndpoint {
     }
 
     /// Sends a message that the core copies at once, without a completion.
-    #[inline]
+    #[inline(always)]
     pub fn inject(&self, bytes: &[u8]) -> Result {
         if !self.has_credit(1) {
             return Err(Error::AGAIN);

@@ -158,12 +158,28 @@ impl EntryRing {
 
     #[inline(always)]
     fn push(&mut self, entry: Completion) {
+        // In parts, as in `Cq::write`.
+        let Completion { context, flags, len, buf, data, tag, src } = entry;
         if self.is_full() {
-            return self.behind.push_back(entry);
+            return self.push_behind((context, flags, len, buf), (data, tag, src));
         }
-        let place = self.written & (self.slots.len() - 1);
-        self.slots[place] = entry;
+        // SAFETY: a ring that is not full has slots, a power of two, so that the mask gives one.
+        let slot = unsafe {
+            let mask = self.slots.len().unchecked_sub(1);
+            self.slots.get_unchecked_mut(self.written & mask)
+        };
+        (slot.context, slot.flags, slot.len, slot.buf) = (context, flags, len, buf);
+        (slot.data, slot.tag, slot.src) = (data, tag, src);
         self.written += 1;
+    }
+
+    #[cold]
+    fn push_behind(
+        &mut self,
+        (context, flags, len, buf): (Context, u64, usize, usize),
+        (data, tag, src): (u64, u64, fi_addr_t),
+    ) {
+        self.behind.push_back(Completion { context, flags, len, buf, data, tag, src });
     }
 
     #[inline]
@@ -202,7 +218,7 @@ pub struct Cq {
     /// The owner that gets the entries of a queue opened with FI_PEER. The ring of such a queue
     /// is always full, so that entries take the way past it, and its size has no bound.
     owner: Option<CqOwner>,
-    progress: Arc<dyn Progress>,
+    progress: Driver,
     api_version: u32,
     /// Reading the queue is no cancellation point: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
@@ -228,6 +244,25 @@ enum Format {
     Msg,
     Data,
     Tagged,
+}
+
+/// The source of progress that drives a queue, and its address: of what is in an `Arc`, the address
+/// has to be computed for each call.
+struct Driver {
+    keeps: Arc<dyn Progress>,
+    at: *const dyn Progress,
+}
+
+impl Driver {
+    fn new(keeps: Arc<dyn Progress>) -> Self {
+        Self { at: Arc::as_ptr(&keeps), keeps }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &dyn Progress {
+        // SAFETY: `keeps` keeps it, and never changes.
+        unsafe { &*self.at }
+    }
 }
 
 /// What came of a quick look for one entry.
@@ -321,7 +356,7 @@ impl Cq {
             wait: Lazy::new(kind, wait_set.is_some())?,
             wait_set: wait_set.clone(),
             owner: None,
-            progress: domain.progress,
+            progress: Driver::new(domain.progress),
             api_version: domain.api_version,
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
@@ -347,7 +382,7 @@ impl Cq {
             wait: Lazy::none(),
             wait_set: None,
             owner: Some(owner),
-            progress: domain.progress,
+            progress: Driver::new(domain.progress),
             api_version: domain.api_version,
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
@@ -382,12 +417,15 @@ impl Cq {
     #[inline(always)]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
+        // In parts, which stay in registers: as a whole, the entry would be put together for the
+        // call below, and copied.
+        let Completion { context, flags, len, buf, data, tag, src } = entry;
         let mut ring = self.ring.lock_within();
         if ring.is_full() {
             drop(ring);
-            return self.write_past_ring(entry);
+            return self.write_past_ring((context, flags, len, buf), (data, tag, src));
         }
-        ring.push(entry);
+        ring.push(Completion { context, flags, len, buf, data, tag, src });
         self.publish(&ring);
         drop(ring);
         self.written();
@@ -402,7 +440,12 @@ impl Cq {
     /// Writes an entry that does not go into the ring: to the owner, which has room or loses the
     /// entry (fi_peer(3)), or to the list behind the ring.
     #[cold]
-    fn write_past_ring(&self, entry: Completion) {
+    fn write_past_ring(
+        &self,
+        (context, flags, len, buf): (Context, u64, usize, usize),
+        (data, tag, src): (u64, u64, fi_addr_t),
+    ) {
+        let entry = Completion { context, flags, len, buf, data, tag, src };
         if let Some(owner) = &self.owner {
             let _ = owner.write(&entry);
             return;
@@ -454,8 +497,7 @@ impl Cq {
     /// or has room for `count` addresses.
     #[inline(always)]
     unsafe fn read_one(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Look {
-        let there = self.count.load(Ordering::Acquire);
-        if there == 0 || buf.is_null() || (count != 1 && (there != 1 || count == 0)) {
+        if self.count.load(Ordering::Acquire).min(count) != 1 || buf.is_null() {
             return Look::Else;
         }
         let Some(mut ring) = self.ring.lock_if_free() else { return Look::Else };
@@ -478,7 +520,8 @@ impl Cq {
         if ring.awaited || !ring.behind.is_empty() || read == written {
             return false;
         }
-        let Some(entry) = ring.slots.get(read & (ring.slots.len() - 1)) else { return false };
+        // SAFETY: a ring with an entry has slots, a power of two, so that the mask gives one.
+        let entry = unsafe { ring.slots.get_unchecked(read & ring.slots.len().unchecked_sub(1)) };
         if entry.flags == ERROR_MARK {
             return false;
         }
@@ -499,7 +542,7 @@ impl Cq {
     fn progress_first(&self, count: usize) -> Option<ssize_t> {
         // A read of no entries is how an application asks for progress only.
         if count == 0 || self.count.load(Ordering::Acquire) == 0 {
-            self.progress.progress();
+            self.progress.get().progress();
             if self.count.load(Ordering::Acquire) == 0 {
                 return Some(Error::AGAIN.to_ret() as ssize_t);
             }
@@ -566,7 +609,7 @@ impl Cq {
         if ring.awaited {
             ring.awaited = false;
             drop(ring);
-            self.progress.progress();
+            self.progress.get().progress();
         }
         Ok(n)
     }
@@ -583,7 +626,7 @@ impl Cq {
     ) -> Result<usize> {
         call.look(
             self.wait()?,
-            || self.progress.may_block(),
+            || self.progress.get().may_block(),
             // SAFETY: by this function's contract.
             || unsafe { self.read(buf, count, src) },
             || self.has_entries(),
@@ -610,7 +653,7 @@ impl Cq {
             return Err(Error::INVAL);
         }
         if self.count.load(Ordering::Acquire) == 0 {
-            self.progress.progress();
+            self.progress.get().progress();
         }
         let error = self.take_error().ok_or(Error::AGAIN)?;
         let newer_than = |major, minor| self.api_version >= version(major, minor);
@@ -658,27 +701,31 @@ impl Cq {
     pub fn try_wait(&self) -> Result {
         self.wait()?.ok_or(Error::INVAL)?.arm()?;
         if !self.has_entries() {
-            self.progress.progress();
+            self.progress.get().progress();
         }
-        if self.has_entries() || !self.progress.may_block() { Err(Error::AGAIN) } else { Ok(()) }
+        if self.has_entries() || !self.progress.get().may_block() {
+            Err(Error::AGAIN)
+        } else {
+            Ok(())
+        }
     }
 
     /// The wait object that a caller blocks on; none if the queue cannot be blocked on.
     fn wait(&self) -> Result<Option<&Wait>> {
-        self.wait.get(|wait| wait.add_source(&*self.progress))
+        self.wait.get(|wait| wait.add_source(&*self.progress.keeps))
     }
 
     /// Makes progress, then tells whether there is something to read, for poll sets.
     pub fn poll(&self) -> bool {
         if !self.has_entries() {
-            self.progress.progress();
+            self.progress.get().progress();
         }
         self.has_entries()
     }
 
     /// The source of progress that drives the queue.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
-        &self.progress
+        &self.progress.keeps
     }
 }
 
@@ -936,7 +983,7 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
         if count != 0 {
             return Err(Error::NOSYS);
         }
-        cq.progress.progress();
+        cq.progress.get().progress();
         Ok(0_usize)
     })
 }
@@ -997,7 +1044,7 @@ unsafe extern "C" fn cq_strerror(
 ) -> *const c_char {
     // SAFETY: see above.
     let cq = unsafe { Cq::from_c(cq) };
-    let own = cq.ok().and_then(|cq| cq.progress.error_text(prov_errno));
+    let own = cq.ok().and_then(|cq| cq.progress.get().error_text(prov_errno));
     // SAFETY: `buf` is null or has `len` bytes, as the caller says.
     unsafe {
         match own {

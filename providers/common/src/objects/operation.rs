@@ -24,6 +24,24 @@ pub struct SendOp {
     pub flags: u64,
 }
 
+/// What the short ways of sending look at: a [`SendOp`] in parts, which stay in registers while
+/// no call gets their address.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainSend<'a> {
+    /// The message's bytes.
+    pub buf: &'a SendBuf,
+    /// The peer the message is for.
+    pub dest: fi_addr_t,
+    /// Comes back with the completion.
+    pub context: Context,
+    /// Remote CQ data, with FI_REMOTE_CQ_DATA.
+    pub data: u64,
+    /// The tag, for tagged messages.
+    pub tag: u64,
+    /// As those of the operation.
+    pub flags: u64,
+}
+
 /// Room for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]
 pub struct RecvOp {

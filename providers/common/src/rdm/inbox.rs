@@ -585,12 +585,10 @@ impl<B: UnexpectedBody> Inbox<B> {
     }
 
     /// The short way of a message that is all here and has nothing special to it, for the
-    /// commonest case: the oldest receive matches it. `tag` is that of a tagged message. False in
-    /// any other case, and then nothing has been done yet.
+    /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
+    /// another. False in any other case, and then nothing has been done yet.
     #[inline(always)]
-    pub fn receive_plain(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
-        let tagged = tag.is_some();
-        let tag = tag.unwrap_or(0);
+    pub fn receive_plain(&mut self, peer: u32, tagged: bool, tag: u64, bytes: &[u8]) -> bool {
         if !self.ledger.has_room() || self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
             return false;
         }
@@ -608,9 +606,8 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// The next shortest way, after [`receive_plain`](Self::receive_plain): such a message goes to
     /// whichever posted receive matches it.
     #[inline(never)]
-    pub fn receive_whole(&mut self, peer: u32, tag: Option<u64>, bytes: &[u8]) -> bool {
-        let tagged = tag.is_some();
-        let (tag, len) = (tag.unwrap_or(0), bytes.len());
+    pub fn receive_whole(&mut self, peer: u32, tagged: bool, tag: u64, bytes: &[u8]) -> bool {
+        let len = bytes.len();
         if !self.ledger.has_room() || self.buffering.is_some() || (tagged && self.takes_aside(tag))
         {
             return false;
@@ -1444,19 +1441,19 @@ mod tests {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
         let memory = RecvMemory::new();
-        assert!(!bound.inbox.receive_plain(1, Some(5), &[1]));
+        assert!(!bound.inbox.receive_plain(1, true, 5, &[1]));
         for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
             let op = receive(memory.part(2), number, tag, 0);
             assert!(bound.inbox.post_plain(op, true).is_none());
         }
-        assert!(!bound.inbox.receive_plain(1, None, &[1]));
+        assert!(!bound.inbox.receive_plain(1, false, 0, &[1]));
         // One that is not the oldest, and one that is too short.
         for (tag, bytes) in [(6, &[2, 3][..]), (5, &[4, 5, 6])] {
-            assert!(!bound.inbox.receive_plain(1, Some(tag), bytes));
-            assert!(bound.inbox.receive_whole(1, Some(tag), bytes));
+            assert!(!bound.inbox.receive_plain(1, true, tag, bytes));
+            assert!(bound.inbox.receive_whole(1, true, tag, bytes));
         }
-        assert!(!bound.inbox.receive_whole(1, Some(6), &[1]));
-        assert!(bound.inbox.receive_plain(1, Some(5), &[9]));
+        assert!(!bound.inbox.receive_whole(1, true, 6, &[1]));
+        assert!(bound.inbox.receive_plain(1, true, 5, &[9]));
         assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
         assert_eq!(memory.0[..3], [9, 5, 0]);
         // What waits is not overtaken.
@@ -1604,8 +1601,8 @@ mod tests {
         for number in [1, 2] {
             bound.post(nowhere(number, 5, 0), true).unwrap();
         }
-        assert!(bound.inbox.receive_whole(0, Some(5), &[]));
-        assert!(bound.inbox.receive_whole(1, Some(5), &[]));
+        assert!(bound.inbox.receive_whole(0, true, 5, &[]));
+        assert!(bound.inbox.receive_whole(1, true, 5, &[]));
         let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
         assert_eq!((error.error, &error.data[..]), (Error::ADDRNOTAVAIL, &b"here"[..]));
         assert_eq!(bound.reported(), [(2, Ok(0))]);
@@ -1624,7 +1621,7 @@ mod tests {
         });
         let host = &mut context_of_all.inbox;
         assert!(host.post_plain(nowhere(1, 5, 0), true).is_none());
-        assert!(endpoints[1].inbox.receive_plain(0, Some(5), &[]));
+        assert!(endpoints[1].inbox.receive_plain(0, true, 5, &[]));
         assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
         for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
             endpoints[at].keep(message(0, tag, 4));
@@ -1638,7 +1635,7 @@ mod tests {
         assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
         let [one, two] = &mut endpoints;
         one.inbox.leave();
-        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, Some(5), &[]));
+        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, true, 5, &[]));
         assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
         assert_eq!((one.inbox.kept_count(0), two.inbox.kept_count(0)), (0, 1));
         assert_eq!(host.kept_bytes(), 4 + COST);

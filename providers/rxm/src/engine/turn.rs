@@ -22,9 +22,11 @@ pub(super) fn plain_message(
     source: u64,
     packet: &[u8],
 ) -> bool {
-    let Some(RxmPlain { conn_id, tag, body }) = RxmHeader::plain(packet) else { return false };
+    let Some(RxmPlain { conn_id, tagged, tag, body }) = RxmHeader::plain(packet) else {
+        return false;
+    };
     let Some((_, conn)) = came_on(conns, source) else { return false };
-    !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tag, body)
+    !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tagged, tag, body)
 }
 
 impl RxmEngineEp {
@@ -98,9 +100,13 @@ impl RxmEngineEp {
                 && let Some(srx) = &core.srx
             {
                 let (conns, inbox) = (&self.conns, &mut self.inbox);
-                let take = |source, packet: &[u8]| plain_message(conns, inbox, source, packet);
-                let result = srx.pass_on(entry, take);
-                if let Some(posted) = result {
+                let posted = match srx.arrived(entry) {
+                    Some(packet) if plain_message(conns, inbox, packet.source, packet.bytes()) => {
+                        Some(packet.post_again())
+                    }
+                    _ => None,
+                };
+                if let Some(posted) = posted {
                     self.came += 1;
                     if let Err(buf) = posted {
                         self.not_posted_again(buf);

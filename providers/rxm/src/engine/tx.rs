@@ -18,7 +18,9 @@ use ofi_provider::abi::{
     FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
     FI_SEND, FI_TAGGED, FI_WRITE,
 };
-use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::api::{
+    AtomicOp, PlainSend, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
+};
 use ofi_provider::atomic;
 use ofi_provider::buf::SendBuf;
 use ofi_provider::core_provider::{CoreBuf, Done};
@@ -39,17 +41,20 @@ impl RxmEngineEp {
     /// fi_send and its kin.
     #[inline(always)]
     pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
-        match self.send_plain(&op, tagged) {
-            true => Ok(()),
-            false => self.send_any(op, tagged),
+        // In parts, which stay in registers: for the other cases an operation is put together again.
+        let SendOp { buf, dest, context, data, tag, flags } = op;
+        let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
+        if self.send_plain(plain, tagged) {
+            return Ok(());
         }
+        self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged)
     }
 
     /// By far the commonest case, in short: a small message with nothing special to it, which
     /// the core copies at once. False if it is any other case, and then nothing has
     /// happened yet.
     #[inline(always)]
-    fn send_plain(&mut self, op: &SendOp, tagged: bool) -> bool {
+    fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> bool {
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
         if op.flags & SPECIAL != 0

@@ -114,7 +114,7 @@ where
 
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
-        self.lock().send(ep, &op, tagged)
+        self.lock().send(ep, op, tagged)
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {

@@ -53,6 +53,7 @@ use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
+use rx::PlainRead;
 use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -273,14 +274,9 @@ impl<N: Net> StreamState<N> {
     fn look_around(&mut self) {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
-        if !self.starved.is_empty() {
-            self.feed_starved();
-        }
-        if !self.crowded.is_empty() {
-            self.keep_crowded();
-        }
-        if !self.held.is_empty() {
-            self.flush_held();
+        // One test for the three, of which there is nearly always none.
+        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
+            self.tend();
         }
         self.since_epoll += 1;
         // A look at the one connection that moves costs what a look at all by epoll
@@ -297,18 +293,37 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// Goes on with what waits for room, for memory, or for the next turn.
+    #[inline(never)]
+    fn tend(&mut self) {
+        if !self.starved.is_empty() {
+            self.feed_starved();
+        }
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
+        }
+        if !self.held.is_empty() {
+            self.flush_held();
+        }
+    }
+
     /// Reads the connection that moved last.
     #[inline(always)]
     fn look_at(&mut self, id: u32) {
         let moved = match self.read_plain(id) {
-            Some(moved) => moved,
+            PlainRead::Done => {
+                self.idle = 0;
+                return;
+            }
+            PlainRead::Moved => true,
+            PlainRead::Nothing => false,
             // Reading the socket again and again would hinder the system in filling it, and take
             // the large message in small pieces; asking epoll does not.
-            None if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
+            PlainRead::Not if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
                 self.since_epoll = 0;
                 return self.ask_epoll();
             }
-            None => self.service_any(id),
+            PlainRead::Not => self.service_any(id),
         };
         // `service` may have taken it off the list.
         if self.hot.first() != Some(&id) {
@@ -376,7 +391,11 @@ impl<N: Net> StreamState<N> {
     /// anything moved.
     #[inline(always)]
     fn service(&mut self, id: u32) -> bool {
-        self.read_plain(id).unwrap_or_else(|| self.service_any(id))
+        match self.read_plain(id) {
+            PlainRead::Done | PlainRead::Moved => true,
+            PlainRead::Nothing => false,
+            PlainRead::Not => self.service_any(id),
+        }
     }
 
     #[inline(never)]

@@ -12,7 +12,9 @@ use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageT
 use super::state::StreamState;
 use super::trace::trace;
 use crate::net::{ByteLink, Net};
-use crate::wire::{COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp};
+use crate::wire::{
+    COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp, StreamPlain,
+};
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{ScatterList, copied};
@@ -110,19 +112,33 @@ impl StreamEngineEp {
 }
 
 /// The short way of a message: if it is plain, complete and a receive waits for it, it goes
-/// there. Returns how many bytes it took; none in any other case, and then nothing has been done
+/// there. Returns what is behind it; none in any other case, and then nothing has been done
 /// yet.
 #[inline(always)]
-fn plain_message<N: Net>(
+fn plain_message<'a, N: Net>(
     conn: &StreamConn<N>,
     eps: &mut Slab<StreamEngineEp>,
-    bytes: &[u8],
-) -> Option<usize> {
+    bytes: &'a [u8],
+) -> Option<&'a [u8]> {
     let message = StreamHeader::plain(bytes)?;
     let inbox = &mut eps[conn.ep].inbox;
-    let taken = inbox.receive_plain(conn.peer, message.tag, message.body)
-        || inbox.receive_whole(conn.peer, message.tag, message.body);
-    taken.then(|| message.wire_len())
+    let StreamPlain { tagged, tag, body, rest } = message;
+    let taken = inbox.receive_plain(conn.peer, tagged, tag, body)
+        || inbox.receive_whole(conn.peer, tagged, tag, body);
+    taken.then_some(rest)
+}
+
+/// What came of [reading plain messages](StreamState::read_plain).
+pub(super) enum PlainRead {
+    /// All there is was read, and was plain messages.
+    Done,
+    /// Something came.
+    Moved,
+    /// Nothing came.
+    Nothing,
+    /// The connection is in another state (a message is under way, blocks it, or waits to be sent):
+    /// nothing was read.
+    Not,
 }
 
 impl<N: Net> StreamState<N> {
@@ -151,13 +167,11 @@ impl<N: Net> StreamState<N> {
     }
 
     /// The short way for the commonest case: one call reads all there is, and that is plain
-    /// messages for which receives wait. Returns whether anything came; none if the connection
-    /// is in another state (a message is under way, blocks it, or waits to be sent), and then
-    /// nothing was read.
+    /// messages for which receives wait.
     #[inline(always)]
-    pub(super) fn read_plain(&mut self, id: u32) -> Option<bool> {
+    pub(super) fn read_plain(&mut self, id: u32) -> PlainRead {
         let Self { conns, eps, staging, .. } = self;
-        let conn = conns.get_mut(id)?;
+        let Some(conn) = conns.get_mut(id) else { return PlainRead::Not };
         let between = conn.incoming.is_none() && conn.stash.is_empty() && !conn.blocked;
         if conn.plain_below == 0
             || !between
@@ -165,30 +179,31 @@ impl<N: Net> StreamState<N> {
             || !conn.tx.is_empty()
             || !conn.batch.is_empty()
         {
-            return None;
+            return PlainRead::Not;
         }
         let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
-            Err(Error::AGAIN | Error::INTR) => return Some(false),
+            Err(Error::AGAIN | Error::INTR) => return PlainRead::Nothing,
             end => {
                 self.fail(id, end.err().unwrap_or(Error::CONNRESET));
-                return Some(true);
+                return PlainRead::Moved;
             }
         };
         conn.misses = 0;
-        let (mut at, mut last) = (0, 0);
-        while at < n
-            && let Some(taken) = plain_message(conn, eps, &staging[at..n])
-        {
-            (at, last) = (at + taken, taken);
+        let (mut rest, mut last) = (&staging[..n], 0);
+        while let Some(behind) = plain_message(conn, eps, rest) {
+            (last, rest) = (rest.len() - behind.len(), behind);
         }
         conn.large = last >= LARGE;
         // The socket is empty if the call brought less than it might have.
-        let all = n < staging.len();
-        if (at == n || self.parse_staged(id, at..n)) && !all {
+        let (left, all) = (rest.len(), n < staging.len());
+        if left == 0 && all {
+            return PlainRead::Done;
+        }
+        if (left == 0 || self.parse_staged(id, n - left..n)) && !all {
             self.read(id);
         }
-        Some(true)
+        PlainRead::Moved
     }
 
     #[inline(never)]
@@ -383,8 +398,9 @@ impl<N: Net> StreamState<N> {
                 continue;
             }
             if conn.hears_plain
-                && let Some(n) = plain_message(conn, &mut self.eps, rest)
+                && let Some(behind) = plain_message(conn, &mut self.eps, rest)
             {
+                let n = rest.len() - behind.len();
                 conn.large = n >= LARGE;
                 at += n;
                 continue;

@@ -15,7 +15,7 @@ use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
     FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::api::{ReadOp, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::api::{PlainSend, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
@@ -82,6 +82,16 @@ impl StreamEngineEp {
             Err(error) => self.ledger.failed(CompletionError::new(finish.entry(), error)),
         }
     }
+}
+
+/// What came of [sending a message plainly](StreamState::send_plain).
+enum Plainly {
+    /// All of it has left.
+    Sent,
+    /// It is no such message, or not the time for it.
+    Not,
+    /// The link took a part of it, or nothing.
+    InPart(Result<usize>),
 }
 
 impl<N: Net> StreamState<N> {
@@ -168,18 +178,26 @@ impl<N: Net> StreamState<N> {
 
     /// fi_send and fi_tsend, in all their forms.
     #[inline(always)]
-    pub(crate) fn send(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
-        match self.send_plain(ep_id, op, tagged) {
-            true => Ok(()),
-            false => self.send_any(ep_id, op, tagged),
+    pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+        // In parts, which stay in registers: for the calls below an operation is put together again.
+        let SendOp { buf, dest, context, data, tag, flags } = op;
+        let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
+        let result = self.send_plain(ep_id, plain, tagged);
+        if let Plainly::Sent = result {
+            return Ok(());
         }
+        let op = SendOp { buf, dest, context, data, tag, flags };
+        match result {
+            Plainly::InPart(result) => self.sent_plain_in_part(ep_id, &op, tagged, result),
+            _ => return self.send_any(ep_id, &op, tagged),
+        }
+        Ok(())
     }
 
     /// The short way for the commonest case: a small message without special flags, before which
-    /// nothing waits, is sent at once. False in any other case, and then nothing has been done
-    /// yet.
+    /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
-    fn send_plain(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> bool {
+    fn send_plain(&mut self, ep_id: u32, op: PlainSend<'_>, tagged: bool) -> Plainly {
         let nobody_looks = self.nobody_looks();
         let Self { eps, conns, packet, turns, .. } = self;
         let ep = &mut eps[ep_id];
@@ -191,14 +209,16 @@ impl<N: Net> StreamState<N> {
             || ep.tx_pending >= ep.identity.attr.tx_size
             || !ep.ledger.has_room(report)
         {
-            return false;
+            return Plainly::Not;
         }
-        let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else { return false };
+        let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else {
+            return Plainly::Not;
+        };
         // True if no message left in this turn before, nobody would see to a held one, or the
         // application has read already that those before have left.
         let alone = conn.sent_in != *turns || nobody_looks || (report && ep.ledger.all_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
-            return false;
+            return Plainly::Not;
         }
         let head = packet.first_chunk_mut().expect("a packet has room for a header");
         let wire_len =
@@ -207,16 +227,21 @@ impl<N: Net> StreamState<N> {
         let result = conn.link.send(&packet[..wire_len]);
         conn.sent_in = *turns;
         conn.tx_id = conn.tx_id.wrapping_add(1);
-        if matches!(result, Ok(sent) if sent == wire_len) {
-            let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-            ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
-        } else {
-            let (header, finish) = Self::header_and_finish(op, tagged);
-            let header = StreamHeader { id: conn.tx_id.wrapping_sub(1), ..header };
-            let id = ep.conn_to(op.dest).unwrap_or(NONE);
-            self.sent_in_part(ep_id, id, op, header, finish, result);
+        if !matches!(result, Ok(sent) if sent == wire_len) {
+            return Plainly::InPart(result);
         }
-        true
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
+        Plainly::Sent
+    }
+
+    /// The rest of a message of which the link took not all ([`Plainly::InPart`]) waits.
+    #[cold]
+    fn sent_plain_in_part(&mut self, ep_id: u32, op: &SendOp, tagged: bool, result: Result<usize>) {
+        let id = self.eps[ep_id].conn_to(op.dest).unwrap_or(NONE);
+        let (header, finish) = Self::header_and_finish(op, tagged);
+        let header = StreamHeader { id: self.conns[id].tx_id.wrapping_sub(1), ..header };
+        self.sent_in_part(ep_id, id, op, header, finish, result);
     }
 
     #[inline(never)]

@@ -534,7 +534,7 @@ impl StreamSim {
         let buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), len) }.unwrap();
         let context = Context((id + 1) as *mut _);
         let op = SendOp { buf, dest, context, data: id as u64, tag, flags };
-        let result = of.engine.lock().send(of.ep, &op, tagged);
+        let result = of.engine.lock().send(of.ep, op, tagged);
         if took(result) {
             if inject {
                 bytes.fill(0xee);
