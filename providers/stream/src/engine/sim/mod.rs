@@ -325,7 +325,7 @@ impl StreamSim {
     fn end(&mut self, node: usize) {
         self.read(node, usize::MAX);
         self.enter(node);
-        let Some(StreamNode { engine, place, ep, regions, av, _names: names, .. }) =
+        let Some(StreamNode { engine, place, ep, regions, av, _names: names, memory, .. }) =
             self.nodes[node].take()
         else {
             return;
@@ -335,6 +335,8 @@ impl StreamSim {
         regions.remove(KEY);
         engine.lock().check_empty();
         drop((av, names));
+        // Until now peers could reach the memory, which is registered.
+        drop(memory);
         assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
         drop(engine);
         self.world().ended(place);
