@@ -340,6 +340,17 @@ impl RxmWorld {
         else {
             return;
         };
+        if lane.closed {
+            // What was cut carries nothing more.
+            lane.done.push_back(WireDone {
+                context,
+                kind,
+                report,
+                result: Err(Error::CONNRESET),
+                bytes: None,
+            });
+            return;
+        }
         let (what, late) = match what {
             WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed()), delivered),
             WireWork::Write { buf, to, data } => {
