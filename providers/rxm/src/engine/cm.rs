@@ -405,7 +405,7 @@ impl RxmEngineEp {
             self.stalled.retain(|stalled| *stalled != id);
         }
         #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::RxmPlantedFault::LeakedConnection) {
+        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedConnection) {
             self.peers.attach(conn.peer);
         }
         self.peers.detach(conn.peer, id);

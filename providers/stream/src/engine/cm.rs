@@ -114,8 +114,8 @@ impl StreamEngineEp {
 
 /// The process by which peers tell an endpoint from its predecessor at the same address.
 fn pid() -> u32 {
-    #[cfg(test)]
-    if let Some(pid) = super::sim::pid() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(pid) = ofi_simulation::here::pid() {
         return pid;
     }
     std::process::id()

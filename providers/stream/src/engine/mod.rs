@@ -551,5 +551,5 @@ impl<N: Net> StreamState<N> {
     }
 }
 
-#[cfg(test)]
-mod sim;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

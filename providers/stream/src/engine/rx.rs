@@ -88,8 +88,8 @@ impl StreamEngineEp {
     /// needs.
     #[inline]
     fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::StreamPlantedFault::SwappedMatch) {
+        #[cfg(any(test, feature = "sim"))]
+        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::SwappedMatch) {
             return super::sim::take_second(&mut self.inbox, about);
         }
         self.inbox.take_posted(about)

@@ -2,8 +2,6 @@
 //!
 //! A wire keeps what is sent on it in order; what happens on different wires happens in any
 //! order. Nothing happens while the engine calls: the simulator moves one thing at a time.
-use super::oracle::SimRandom;
-use super::{RxmPlantedFault, planted};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use ofi_provider::abi::{
     FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA,
@@ -26,6 +24,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::Epoll;
 use ofi_provider::wait::WaitKind;
+use ofi_simulation::{PlantedFault, SimRandom, planted};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -369,7 +368,7 @@ impl RxmWorld {
         };
         lane.flying.push_back(Flying { what, owed });
         let last = lane.flying.len() - 1;
-        if last > 0 && planted() == Some(RxmPlantedFault::SwappedMessages) {
+        if last > 0 && planted() == Some(PlantedFault::SwappedMessages) {
             lane.flying.swap(last, last - 1);
         }
     }
@@ -397,7 +396,7 @@ impl RxmWorld {
                 };
                 let Some(recv) = posted else { return };
                 if bytes.len() > 100
-                    && planted() == Some(RxmPlantedFault::WrongByte)
+                    && planted() == Some(PlantedFault::WrongByte)
                     && let Some(last) = bytes.last_mut()
                 {
                     *last ^= 1;
