@@ -511,6 +511,14 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
+    /// A node's engine makes progress, and refusals of memory are not looked at.
+    pub fn turn_alone(&mut self, node: usize) {
+        self.enter(node);
+        if let Some(of) = &mut self.nodes[node] {
+            self.world.turn(&of.engine, &mut of.beneath);
+        }
+    }
+
     /// Where memory was refused to a node, links to it may have ended.
     fn note_shortage(&mut self, node: usize) -> bool {
         let refused = here::refusals() > 0;
@@ -583,17 +591,22 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
+    /// The destination by which a node sends to a part of another; none if it knows no name.
+    fn dest(&self, node: usize, (other, part): (usize, usize)) -> Option<fi_addr_t> {
+        match self.plan.shape {
+            Shape::Scalable => {
+                let name = self.oracle.name(node, (other, 0))?;
+                Some((part as u64) << (64 - CONTEXT_BITS) | name)
+            }
+            _ => self.oracle.name(node, (other, part)),
+        }
+    }
+
     /// Where a node that this one knows receives: the node, its part, and the destination.
     fn known(&mut self, node: usize, first: bool) -> Option<(usize, usize, fi_addr_t)> {
         let other = self.someone();
         let part = if first { 0 } else { self.random.below(self.plan.parts) };
-        match self.plan.shape {
-            Shape::Scalable => {
-                let name = self.oracle.name(node, (other, 0))?;
-                Some((other, part, (part as u64) << (64 - CONTEXT_BITS) | name))
-            }
-            _ => Some((other, part, self.oracle.name(node, (other, part))?)),
-        }
+        Some((other, part, self.dest(node, (other, part))?))
     }
 
     fn op_flags(&mut self) -> (u64, bool) {
@@ -671,20 +684,60 @@ impl<W: SimWorld> Sim<W> {
         Some(id)
     }
 
-    /// Has a node send a tagged message of so many bytes to another, with these flags; the number
-    /// of the operation.
-    pub fn send_now(&mut self, node: usize, to: usize, len: usize, flags: u64) -> usize {
-        let dest = self.oracle.name(node, (to, 0)).expect("it has a name");
-        let to = (to, 0, dest);
+    /// Has a node send a tagged message of so many bytes to a part of another, with these flags;
+    /// the number of the operation.
+    pub fn send_now(&mut self, node: usize, to: (usize, usize), len: usize, flags: u64) -> usize {
+        self.enter(node);
+        let dest = self.dest(node, to).expect("it has a name");
+        let to = (to.0, to.1, dest);
         self.send((node, 0), to, (len, Some(0)), flags, (false, true)).expect("there is room")
     }
 
-    /// Has a node receive any tagged message, of at most so many bytes; the number of the
-    /// operation.
-    pub fn receive_now(&mut self, node: usize, room: usize) -> usize {
+    /// Has a part of a node receive any tagged message, of at most so many bytes; the number of
+    /// the operation.
+    pub fn receive_now(&mut self, (node, part): (usize, usize), room: usize) -> usize {
+        self.enter(node);
         let id = self.oracle.next();
-        self.post((node, Some(0)), true, None, (0, u64::MAX >> 1), (room, false));
+        self.post((node, Some(part)), true, None, (0, u64::MAX >> 1), (room, false));
         id
+    }
+
+    /// Has a node claim any tagged message that waits; the number of the operation. The message is
+    /// received, or dropped, when the claim is [read](Self::read).
+    pub fn claim_now(&mut self, node: usize) -> usize {
+        self.enter(node);
+        let (id, buf) = (self.oracle.next(), vec![0xbb; 64]);
+        let (tag, ignore) = (0, u64::MAX >> 1);
+        let deed = Deed::Peek { at: Some(0), tag, ignore, claims: true, discards: false };
+        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        self.look(node, id, (tag, ignore), FI_COMPLETION | FI_PEEK | FI_CLAIM);
+        id
+    }
+
+    /// Has a node forget another's name.
+    pub fn forget(&mut self, node: usize, other: usize) {
+        self.enter(node);
+        self.remove(node, (other, 0));
+    }
+
+    /// Cuts what links two nodes.
+    pub fn cut(&mut self, node: usize, other: usize) {
+        assert!(self.world.cut(node, other));
+        self.oracle.hurt(node, other);
+    }
+
+    /// How many messages a node's engine keeps.
+    pub fn kept(&self, node: usize) -> usize {
+        self.nodes[node].as_ref().map_or(0, |of| self.world.kept(&of.engine).0)
+    }
+
+    /// So many rounds in which something happens on a link, and all nodes make progress.
+    pub fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.world.something_happens(false);
+            self.world.pass(1000);
+            (0..self.plan.nodes).for_each(|node| self.turn(node));
+        }
     }
 
     /// Whether an operation is over.

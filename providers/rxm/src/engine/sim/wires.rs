@@ -704,6 +704,8 @@ impl Domain for WireDomain {
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<WireEp> {
+        // Without memory for an endpoint its request waits on, to be rejected.
+        ofi_simulation::here::memory()?;
         let handle = info.handle();
         let request = match handle.is_null() {
             true => None,

@@ -18,7 +18,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Interest, PollEvent};
-use ofi_simulation::{PlantedFault, planted};
+use ofi_simulation::{PlantedFault, here, planted};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -423,6 +423,7 @@ impl Net for Rings {
     }
 
     fn dial(&self, local: &SocketAddr, _keep_port: bool, to: &SocketAddr) -> Result<RingEnd> {
+        here::memory()?;
         let mut world = self.world();
         world.port += 1;
         let from = SocketAddr::new(local.ip(), world.port);
@@ -483,6 +484,9 @@ impl LinkListener for RingDoor {
     fn accept(&self) -> Result<(RingEnd, SocketAddr)> {
         let mut world = self.net.world();
         let door = world.doors[self.id].as_mut().expect("a door is open as long as this value");
+        if !door.waiting.is_empty() {
+            here::memory()?;
+        }
         let pipe = door.waiting.pop_front().ok_or(Error::AGAIN)?;
         let from = world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0]).ok_or(Error::AGAIN)?;
         Ok((RingEnd { net: self.net.clone(), pipe, side: 1 }, from))
