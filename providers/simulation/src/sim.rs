@@ -726,6 +726,16 @@ impl<W: SimWorld> Sim<W> {
         self.oracle.hurt(node, other);
     }
 
+    /// From now on what is under way between two nodes may fail.
+    pub fn excuse(&mut self, node: usize, other: usize) {
+        self.oracle.hurt(node, other);
+    }
+
+    /// A node's engine.
+    pub fn engine(&self, node: usize) -> Option<Arc<W::Engine>> {
+        self.nodes[node].as_ref().map(|of| of.engine.clone())
+    }
+
     /// How many messages a node's engine keeps.
     pub fn kept(&self, node: usize) -> usize {
         self.nodes[node].as_ref().map_or(0, |of| self.world.kept(&of.engine).0)

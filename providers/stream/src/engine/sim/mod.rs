@@ -313,7 +313,8 @@ pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_simulation::{PlantedFault, seeds};
+    use ofi_provider::abi::FI_COMPLETION;
+    use ofi_simulation::{PlantedFault, Shape, here, seeds};
 
     fn run(seed: u64) -> usize {
         RingSim::new(seed).run()
@@ -329,6 +330,42 @@ mod tests {
             (PlantedFault::WrongByte, &["the bytes of message"]),
         ] {
             seeds::finds(fault, says, run);
+        }
+    }
+
+    /// Two nodes that know each other, to which nothing happens by itself.
+    fn two(plan: &mut SimPlan) {
+        (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
+        (plan.shape, plan.parts, plan.tx_size) = (Shape::Single, 1, 16);
+    }
+
+    /// It may be refused again and again, or there may be no descriptor to call with.
+    #[test]
+    fn a_peer_without_a_name_is_forgotten_when_calling_it_comes_to_nothing() {
+        for short in [false, true] {
+            let mut sim = RingSim::with(1, |plan, _| two(plan));
+            let message = sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+            sim.forget(0, 1);
+            sim.excuse(0, 1);
+            let (engine, mut refusals) = (sim.engine(0).unwrap(), 0);
+            while !sim.is_over(message) {
+                let mut state = engine.lock();
+                let calling = state.conns.iter().map(|(id, _)| id).next();
+                if let Some(id) = calling {
+                    refusals += 1;
+                    state.refused(id, Vec::new());
+                }
+                drop(state);
+                here::have_shortage(usize::from(short), SimRandom::new(1));
+                sim.world.passes();
+                // Checks that nothing is known of a peer that has neither name nor transfers.
+                sim.turn(0);
+                sim.read(0, usize::MAX);
+            }
+            assert_eq!(refusals, if short { 1 } else { 101 });
+            drop(engine);
+            sim.settle();
+            sim.end_all();
         }
     }
 
