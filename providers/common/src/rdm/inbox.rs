@@ -518,6 +518,39 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.strangers && self.name_of(peer) == FI_ADDR_NOTAVAIL
     }
 
+    /// Bytes of memory that a kept message costs beside its own.
+    pub const COST: usize = UnexpectedMessage::<B>::COST;
+
+    /// Counts this endpoint's kept messages anew, and checks that the sums agree with that: how
+    /// many messages there are, and how many bytes all in these queues take, with those that are
+    /// being collected. For tests.
+    pub fn check_sums(&self) -> (usize, usize) {
+        let numbers = (0..self.peers.len() as u32).chain([NONE]);
+        let (mut count, mut bytes, mut of_strangers) = (0, 0, 0);
+        for peer in numbers {
+            let known = self.known(peer);
+            let kept = self.kept_from(peer);
+            let cost = |(queue, id): &(usize, u32)| {
+                self.look(*queue, |queues| {
+                    let message = queues.unexpected[*queue].get(*id).expect("it is in the list");
+                    assert_eq!((message.about.peer, message.owner), (peer, self.owner));
+                    message.cost()
+                })
+            };
+            let sum: usize = kept.iter().map(cost).sum();
+            assert_eq!((known.kept as usize, known.bytes), (kept.len(), sum), "of peer {peer}");
+            of_strangers += if self.is_stranger(peer) { sum } else { 0 };
+            (count, bytes) = (count + kept.len(), bytes + sum);
+        }
+        self.look(0, |queues| {
+            assert!(queues.bytes >= bytes && queues.of_strangers >= of_strangers);
+            if matches!(self.queues, QueuesAt::Own(_)) {
+                assert_eq!(queues.of_strangers, of_strangers, "bytes of strangers");
+            }
+        });
+        (count, self.kept_bytes())
+    }
+
     /// Bytes of memory that waiting messages take.
     #[inline]
     pub fn kept_bytes(&self) -> usize {

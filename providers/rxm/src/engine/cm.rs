@@ -224,10 +224,10 @@ impl RxmEngineEp {
             CallAnswer::Replace => {
                 // What waits stays.
                 self.drop_link(id);
-                self.accept(id, &info, &call);
+                self.accept_or_refuse(id, &info, &call);
             }
             CallAnswer::Beside => match self.new_conn(peer, Link::Accepting) {
-                Ok(id) => self.accept(id, &info, &call),
+                Ok(id) => self.accept_or_refuse(id, &info, &call),
                 Err(_) => self.refuse(&info, Refusal::Unspecified),
             },
             CallAnswer::Refuse => self.refuse(&info, Refusal::Already),
@@ -246,7 +246,13 @@ impl RxmEngineEp {
             return;
         };
         self.peers[peer].conn = id;
-        self.accept(id, info, call);
+        self.accept_or_refuse(id, info, call);
+    }
+
+    fn accept_or_refuse(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) {
+        if !self.accept(id, info, call) {
+            self.refuse(info, Refusal::Unspecified);
+        }
     }
 
     /// The address by which a caller knows us.
@@ -268,7 +274,9 @@ impl RxmEngineEp {
         }
     }
 
-    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) {
+    /// Accepts a call, on a connection that is there. False if there is nothing to accept it with:
+    /// the caller is to be told, who then calls again.
+    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) -> bool {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
@@ -292,8 +300,12 @@ impl RxmEngineEp {
             }
         });
         if let Err(error) = accepted {
+            // Where the core could not open an endpoint for the request, that is still there.
+            let answered = self.conns[id].ep.is_some();
             self.ended(id, error);
+            return answered;
         }
+        true
     }
 
     fn connected(&mut self, id: u32, data: &[u8]) {
@@ -405,7 +417,7 @@ impl RxmEngineEp {
             self.stalled.retain(|stalled| *stalled != id);
         }
         #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::RxmPlantedFault::LeakedConnection) {
+        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedConnection) {
             self.peers.attach(conn.peer);
         }
         self.peers.detach(conn.peer, id);

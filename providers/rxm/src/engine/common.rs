@@ -16,7 +16,7 @@ use std::time::Instant;
 #[inline]
 pub(super) fn clock() -> Instant {
     #[cfg(test)]
-    return super::sim::now();
+    return ofi_simulation::here::now();
     #[cfg(not(test))]
     Instant::now()
 }
@@ -24,7 +24,7 @@ pub(super) fn clock() -> Instant {
 /// The process, as peers tell it from others.
 pub(super) fn process_id() -> u32 {
     #[cfg(test)]
-    if let Some(pid) = super::sim::pid() {
+    if let Some(pid) = ofi_simulation::here::pid() {
         return pid;
     }
     std::process::id()

@@ -27,18 +27,23 @@ impl RxmEngineEp {
     /// A transmit context calls, for a receive context of ours.
     pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmCall) {
         match self.place.receiver(call.contexts.rx, NONE) {
-            Some(NONE) => self.accept_context(&info, addr, &call),
+            Some(NONE) => {
+                if !self.accept_context(&info, addr, &call) {
+                    self.refuse(&info, Refusal::Unspecified);
+                }
+            }
             Some(receiver) => self.handed.push(Handed { receiver, info, addr, call }),
             None => self.refuse(&info, Refusal::Refused),
         }
     }
 
-    /// A connection of its own for a transmit context's messages to this one.
-    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) {
+    /// A connection of its own for a transmit context's messages to this one. False if there is
+    /// none to be had: the endpoint that listens is to say so.
+    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) -> bool {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
-            Err(_) => self.refuse(info, Refusal::Unspecified),
+            Err(_) => false,
         }
     }
 

@@ -22,6 +22,7 @@ mod tx;
 pub(crate) use common::Common;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 
+use crate::wire::Refusal;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
@@ -297,11 +298,15 @@ impl RxmState {
     #[cold]
     pub(super) fn hand_over(&mut self) {
         let all: Vec<_> =
-            self.eps.iter_mut().map(|(_, ep)| std::mem::take(&mut ep.handed)).collect();
-        for Handed { receiver, info, addr, call } in all.into_iter().flatten() {
-            // They close together.
-            if let Some(ep) = self.eps.get_mut(receiver) {
-                ep.accept_context(&info, addr, &call);
+            self.eps.iter_mut().map(|(id, ep)| (id, std::mem::take(&mut ep.handed))).collect();
+        for (listener, handed) in all {
+            for Handed { receiver, info, addr, call } in handed {
+                // They close together.
+                let Some(ep) = self.eps.get_mut(receiver) else { continue };
+                if !ep.accept_context(&info, addr, &call) {
+                    // Contexts do not listen themselves.
+                    self.eps[listener].refuse(&info, Refusal::Unspecified);
+                }
             }
         }
     }

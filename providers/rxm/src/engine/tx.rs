@@ -882,9 +882,9 @@ impl RxmEngineEp {
     pub(super) fn finish_op(&mut self, id: u32, result: Result) {
         let Some(op) = self.drop_op(id) else { return };
         #[cfg(test)]
-        match super::sim::planted() {
-            Some(super::sim::RxmPlantedFault::LostCompletion) => return,
-            Some(super::sim::RxmPlantedFault::SecondCompletion) => {
+        match ofi_simulation::planted() {
+            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
+            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
                 self.report(op.context, op.flags, op.report, result);
             }
             _ => {}

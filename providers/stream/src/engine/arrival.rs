@@ -6,6 +6,14 @@ use ofi_provider::error::Result;
 use ofi_provider::inbox::{self, About};
 use std::ops::Deref;
 
+/// Whether there may be memory for what peers send; a simulator says -FI_ENOMEM now and then.
+#[inline(always)]
+pub(super) fn may_allocate() -> Result {
+    #[cfg(any(test, feature = "sim"))]
+    ofi_simulation::here::memory()?;
+    Ok(())
+}
+
 /// Most bytes that are allocated for an unexpected message before any of it is here.
 const FIRST_ROOM: usize = 1 << 20;
 
@@ -62,6 +70,7 @@ impl StreamUnexpected {
     /// Room for a message of `len` bytes of which `here` has come. Memory is allocated as a peer
     /// sends, not as it announces. -FI_ENOMEM if there is none.
     pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
+        may_allocate()?;
         let mut room = zeroed(len.min(FIRST_ROOM.max(here.len())))?;
         room[..here.len()].copy_from_slice(here);
         Ok(Self::Arriving(room))
@@ -105,6 +114,7 @@ impl inbox::UnexpectedBody for Unreceived {
 /// much as is allocated by now, which is more than nothing. -FI_ENOMEM if there is no memory.
 pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
     if done == room.len() && done < len {
+        may_allocate()?;
         let mut more = zeroed(len.min(room.len() * MORE_ROOM).max(done + 1))?;
         more[..done].copy_from_slice(room);
         *room = more;

@@ -4,7 +4,7 @@
 //! at once and under its engine's lock, and answers how it went, with the former
 //! values if they are wanted. Answers come in the order of the requests, among
 //! those to reads. Only what was injected, and is complete with that, has none.
-use super::arrival::Arrival;
+use super::arrival::{Arrival, may_allocate};
 use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::transfer::{Outgoing, Route, SendBody, TransferFinish, level};
@@ -148,6 +148,7 @@ impl<N: Net> StreamState<N> {
             self.carry_out(id, &about, &request, &behind[..here]);
             return Ok(self.begun(id, here));
         }
+        may_allocate()?;
         request.operands = zeroed(about.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
         let target = MessageTarget::Atomic(Box::new(request));

@@ -121,7 +121,7 @@ impl Batch {
     }
 
     /// What is to be done for the batch's transfers when it has left.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn finishes(&self) -> &[TransferFinish] {
         &self.finishes
     }

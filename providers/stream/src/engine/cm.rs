@@ -114,8 +114,8 @@ impl StreamEngineEp {
 
 /// The process by which peers tell an endpoint from its predecessor at the same address.
 fn pid() -> u32 {
-    #[cfg(test)]
-    if let Some(pid) = super::sim::pid() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(pid) = ofi_simulation::here::pid() {
         return pid;
     }
     std::process::id()
@@ -703,7 +703,7 @@ impl<N: Net> StreamState<N> {
 
     /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
     /// again after a delay, up to a number of refusals.
-    fn refused(&mut self, id: u32, data: Vec<u8>) {
+    pub(super) fn refused(&mut self, id: u32, data: Vec<u8>) {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let ep = &mut self.eps[ep_id];
@@ -743,6 +743,7 @@ impl<N: Net> StreamState<N> {
             }
             None => self.fail_all(ep_id, waiting, Error::CONNREFUSED),
         }
+        self.eps[ep_id].forget_peer_if_unused(peer);
     }
 
     /// Has a peer called after `delay` if transfers wait for it and nothing else would send
@@ -784,6 +785,7 @@ impl<N: Net> StreamState<N> {
             {
                 let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].extra.parked);
                 self.fail_all(ep_id, parked, error);
+                self.eps[ep_id].forget_peer_if_unused(peer);
             }
         }
         for ep in self.deaf.clone() {

@@ -200,8 +200,8 @@ impl StreamEngineEp {
     /// Removes a peer that nothing refers to: not connected, not in the address vector, without
     /// kept messages and waiting transfers.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
-        #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::StreamPlantedFault::LeakedPeer) {
+        #[cfg(any(test, feature = "sim"))]
+        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedPeer) {
             return;
         }
         self.peers.forget_if_unused(peer, &mut self.inbox);

@@ -570,5 +570,5 @@ impl<N: Net> StreamState<N> {
     }
 }
 
-#[cfg(test)]
-mod sim;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

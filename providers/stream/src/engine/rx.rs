@@ -5,7 +5,7 @@
 //! belongs. A message nobody waits for is kept, up to a bound; beyond it the
 //! connection is not read until a receive takes what blocks it or others, so that
 //! the rest waits at its sender.
-use super::arrival::{Arrival, StreamUnexpected, Unreceived, room_behind, wants_ack};
+use super::arrival::{Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack};
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
 use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
@@ -90,8 +90,8 @@ impl StreamEngineEp {
     /// needs.
     #[inline]
     fn take_posted(&mut self, about: &About) -> Option<Recv> {
-        #[cfg(test)]
-        if super::sim::planted() == Some(super::sim::StreamPlantedFault::SwappedMatch) {
+        #[cfg(any(test, feature = "sim"))]
+        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::SwappedMatch) {
             return super::sim::take_second(&mut self.inbox, about);
         }
         self.inbox.take_posted(about)
@@ -99,6 +99,7 @@ impl StreamEngineEp {
 
     /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
     pub(super) fn keep(&mut self, arrival: &Arrival, body: StreamUnexpected) -> Result<u32> {
+        may_allocate()?;
         self.inbox.reserve(arrival)?;
         let Arrival { about, ack, number, conn, serial, .. } = *arrival;
         Ok(self.inbox.keep(about, Unreceived { body, ack, number, conn, serial }))
@@ -464,7 +465,7 @@ impl<N: Net> StreamState<N> {
     /// ends the connection.
     fn stash(&mut self, id: u32, bytes: &[u8]) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
-        if conn.stash.try_reserve(bytes.len()).is_err() {
+        if may_allocate().is_err() || conn.stash.try_reserve(bytes.len()).is_err() {
             self.fail(id, Error::NOMEM);
             return false;
         }
@@ -1027,6 +1028,7 @@ impl<N: Net> StreamState<N> {
 fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
     let end = done + wanted;
     if bytes.len() < end {
+        may_allocate()?;
         bytes.try_reserve(end - bytes.len()).map_err(|_| Error::NOMEM)?;
         bytes.resize(end, 0);
     }

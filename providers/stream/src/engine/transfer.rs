@@ -1,4 +1,5 @@
 //! Transfers that leave: what is reported of them, their bytes, and where they wait.
+use super::arrival::may_allocate;
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
@@ -134,6 +135,7 @@ impl Outgoing {
         if len > most {
             return Err(Error::NOBUFS);
         }
+        may_allocate()?;
         let mut bytes = zeroed(len)?;
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
         opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;

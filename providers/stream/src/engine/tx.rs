@@ -60,10 +60,10 @@ impl StreamEngineEp {
             return;
         }
         self.tx_pending -= 1;
-        #[cfg(test)]
-        match super::sim::planted() {
-            Some(super::sim::StreamPlantedFault::LostCompletion) => return,
-            Some(super::sim::StreamPlantedFault::SecondCompletion) => {
+        #[cfg(any(test, feature = "sim"))]
+        match ofi_simulation::planted() {
+            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
+            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
                 self.ledger.done(finish.entry(), finish.report);
             }
             _ => {}

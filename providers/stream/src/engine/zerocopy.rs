@@ -141,7 +141,7 @@ impl Zerocopy {
     }
 
     /// How many transfers of the application are complete when the system is done with them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn transfers(&self) -> usize {
         let own = |message: &&Leaving| message.finish.as_ref().is_some_and(|one| !one.internal);
         self.leaving.iter().filter(own).count()

@@ -2,8 +2,6 @@
 //!
 //! A wire keeps what is sent on it in order; what happens on different wires happens in any
 //! order. Nothing happens while the engine calls: the simulator moves one thing at a time.
-use super::oracle::SimRandom;
-use super::{RxmPlantedFault, planted};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use ofi_provider::abi::{
     FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA,
@@ -26,6 +24,7 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::Epoll;
 use ofi_provider::wait::WaitKind;
+use ofi_simulation::{PlantedFault, SimRandom, planted};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -340,6 +339,17 @@ impl RxmWorld {
         else {
             return;
         };
+        if lane.closed {
+            // What was cut carries nothing more.
+            lane.done.push_back(WireDone {
+                context,
+                kind,
+                report,
+                result: Err(Error::CONNRESET),
+                bytes: None,
+            });
+            return;
+        }
         let (what, late) = match what {
             WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed()), delivered),
             WireWork::Write { buf, to, data } => {
@@ -358,7 +368,7 @@ impl RxmWorld {
         };
         lane.flying.push_back(Flying { what, owed });
         let last = lane.flying.len() - 1;
-        if last > 0 && planted() == Some(RxmPlantedFault::SwappedMessages) {
+        if last > 0 && planted() == Some(PlantedFault::SwappedMessages) {
             lane.flying.swap(last, last - 1);
         }
     }
@@ -386,7 +396,7 @@ impl RxmWorld {
                 };
                 let Some(recv) = posted else { return };
                 if bytes.len() > 100
-                    && planted() == Some(RxmPlantedFault::WrongByte)
+                    && planted() == Some(PlantedFault::WrongByte)
                     && let Some(last) = bytes.last_mut()
                 {
                     *last ^= 1;
@@ -694,6 +704,8 @@ impl Domain for WireDomain {
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<WireEp> {
+        // Without memory for an endpoint its request waits on, to be rejected.
+        ofi_simulation::here::memory()?;
         let handle = info.handle();
         let request = match handle.is_null() {
             true => None,

@@ -5,20 +5,23 @@
 //! ([`StreamWorld::something_arrives`]): so links delay and split what they carry, and what is sent on
 //! one may overtake what is sent on another, but never what is sent on the same. Links are cut
 //! where the test wants that.
-use super::oracle::SimRandom;
+use super::SimRandom;
+use crate::engine::StreamEngine;
 use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
     ZerocopyDone,
 };
 use crate::settings::StreamSettings;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::endpoint::EndpointAside;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Interest, PollEvent};
+use ofi_simulation::{PlantedFault, here, planted};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -28,8 +31,10 @@ const PATIENCE: u64 = 500_000;
 
 /// What a link or listener is known by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum RingId {
+pub enum RingId {
+    /// An end of a link, and which of the two.
     End(usize, usize),
+    /// A listener.
     Door(usize),
 }
 
@@ -124,7 +129,7 @@ struct EngineWatch {
 
 /// All links and listeners, and the time.
 #[derive(Debug)]
-pub(crate) struct StreamWorld {
+pub struct StreamWorld {
     start: Instant,
     pub(super) nanos: u64,
     pub(super) random: SimRandom,
@@ -137,7 +142,8 @@ pub(crate) struct StreamWorld {
 }
 
 impl StreamWorld {
-    pub(crate) fn new(start: Instant, random: SimRandom) -> Arc<Mutex<Self>> {
+    /// A world in which nothing is yet.
+    pub fn new(start: Instant, random: SimRandom) -> Arc<Mutex<Self>> {
         let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
         Arc::new(Mutex::new(Self {
             start,
@@ -275,9 +281,15 @@ impl StreamWorld {
     }
 }
 
+/// Nothing is kept of an endpoint beside the engine.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct RingAside;
+
+impl EndpointAside<StreamEngine<Rings>> for RingAside {}
+
 /// What an engine stands on here.
 #[derive(Clone, Debug)]
-pub(crate) struct Rings {
+pub struct Rings {
     world: Arc<Mutex<StreamWorld>>,
     /// The engine's number in the world.
     node: usize,
@@ -290,7 +302,8 @@ fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
 }
 
 impl Rings {
-    pub(crate) fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
+    /// What a new engine in this world stands on.
+    pub fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
         let mut inside = look(world);
         inside.watches.push(EngineWatch::default());
         Self { world: world.clone(), node: inside.watches.len() - 1, together }
@@ -315,7 +328,7 @@ impl LinkClock for Rings {
 
 /// Comes when the world's clock says so.
 #[derive(Debug)]
-pub(crate) struct RingVisits {
+pub struct RingVisits {
     net: Rings,
     seen: u64,
 }
@@ -362,7 +375,7 @@ impl Net for Rings {
     type Listener = RingDoor;
     type Poller = Self;
     type Visits = RingVisits;
-    type Aside = ();
+    type Aside = RingAside;
 
     fn poller(&self) -> &Self {
         self
@@ -410,6 +423,7 @@ impl Net for Rings {
     }
 
     fn dial(&self, local: &SocketAddr, _keep_port: bool, to: &SocketAddr) -> Result<RingEnd> {
+        here::memory()?;
         let mut world = self.world();
         world.port += 1;
         let from = SocketAddr::new(local.ip(), world.port);
@@ -455,7 +469,7 @@ impl Net for Rings {
 
 /// Where others can dial.
 #[derive(Debug)]
-pub(crate) struct RingDoor {
+pub struct RingDoor {
     net: Rings,
     id: usize,
 }
@@ -470,6 +484,9 @@ impl LinkListener for RingDoor {
     fn accept(&self) -> Result<(RingEnd, SocketAddr)> {
         let mut world = self.net.world();
         let door = world.doors[self.id].as_mut().expect("a door is open as long as this value");
+        if !door.waiting.is_empty() {
+            here::memory()?;
+        }
         let pipe = door.waiting.pop_front().ok_or(Error::AGAIN)?;
         let from = world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0]).ok_or(Error::AGAIN)?;
         Ok((RingEnd { net: self.net.clone(), pipe, side: 1 }, from))
@@ -488,7 +505,7 @@ impl Drop for RingDoor {
 
 /// One end of a link.
 #[derive(Debug)]
-pub(crate) struct RingEnd {
+pub struct RingEnd {
     net: Rings,
     pipe: usize,
     side: usize,
@@ -564,7 +581,7 @@ impl RingEnd {
                 if lane.close.is_none() {
                     lane.bytes.extend(part);
                     if part.len() > 40
-                        && super::planted() == Some(super::StreamPlantedFault::WrongByte)
+                        && planted() == Some(PlantedFault::WrongByte)
                         && let Some(last) = lane.bytes.back_mut()
                     {
                         *last ^= 1;
@@ -714,9 +731,4 @@ impl Drop for RingEnd {
             world.pipes[self.pipe] = None;
         }
     }
-}
-
-/// The address of a node.
-pub(super) fn address(node: usize) -> SocketAddr {
-    (Ipv4Addr::new(10, 0, 0, 1 + node as u8), 7000).into()
 }

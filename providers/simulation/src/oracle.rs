@@ -2,6 +2,10 @@
 //!
 //! The oracle is told of every operation that an endpoint took, and of every entry that a
 //! completion queue gave. It knows nothing of the engine.
+//!
+//! An endpoint has several parts where it is scalable, or where it shares its receives with others
+//! of the same node: what is promised of the order of messages is promised of those from one part
+//! to another one.
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED,
 };
@@ -10,59 +14,32 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// Numbers drawn from a seed (xorshift64*).
-#[derive(Clone, Debug)]
-pub(crate) struct SimRandom(u64);
+/// An operation's number; its context is one more.
+pub(crate) type OpId = usize;
 
-impl SimRandom {
-    pub(crate) fn new(seed: u64) -> Self {
-        // Seeds next to each other must not begin alike.
-        let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self((mixed ^ mixed >> 29) | 1)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    /// A number below `n`.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    /// True once in `n` times; never for 0.
-    pub(super) fn one_in(&mut self, n: usize) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
-
-/// An operation's number, which is its context.
-pub(super) type OpId = usize;
+/// The part of a node that sends, and the part of the other that the message is for.
+pub(crate) type MessageLane = (usize, usize);
 
 /// Bytes of the memory of each node that are for one other node alone to write and read.
-pub(super) const WINDOW: usize = 8192;
+pub(crate) const WINDOW: usize = 8192;
+
+/// Most parts of a node.
+pub(crate) const PARTS: usize = 3;
 
 /// Bits of a message's tag that tell what a receive may ask for; above are those that tell the
 /// message.
-pub(super) const CLASSES: u64 = 3;
+pub(crate) const CLASSES: u64 = 3;
 const NUMBER: u32 = 8;
 
 /// The tag of a tagged message.
-pub(super) fn tag_of(id: OpId, class: u64) -> u64 {
+pub(crate) fn tag_of(id: OpId, class: u64) -> u64 {
     (id as u64) << NUMBER | class
 }
 
 /// The bytes of a message: its number, and others that differ from those of other messages.
-pub(super) fn payload(id: OpId, len: usize) -> Vec<u8> {
+pub(crate) fn payload(id: OpId, len: usize) -> Vec<u8> {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let mut random = SimRandom::new(7);
+        let mut random = crate::random::SimRandom::new(7);
         (0..128 << 10).map(|_| random.below(256) as u8).collect()
     });
     let from = id * 37 % 4093;
@@ -75,18 +52,22 @@ pub(super) fn payload(id: OpId, len: usize) -> Vec<u8> {
 
 /// What an operation does.
 #[derive(Debug)]
-pub(super) enum Deed {
+pub(crate) enum Deed {
     Send {
         to: usize,
+        lane: MessageLane,
         tagged: bool,
         tag: u64,
         len: usize,
         acked: bool,
         taken: bool,
     },
+    /// A receive of the part `at`, of all parts if there is none; `from` is the source and, if
+    /// that has several names, which.
     Receive {
+        at: Option<usize>,
         tagged: bool,
-        from: Option<usize>,
+        from: Option<(usize, Option<usize>)>,
         tag: u64,
         ignore: u64,
         multi: bool,
@@ -108,6 +89,7 @@ pub(super) enum Deed {
     },
     /// A look for a tagged message, which may claim or discard it.
     Peek {
+        at: Option<usize>,
         tag: u64,
         ignore: u64,
         claims: bool,
@@ -115,24 +97,25 @@ pub(super) enum Deed {
     },
     /// A message that was claimed is received or, with `discards`, dropped.
     Claim {
+        at: Option<usize>,
         message: OpId,
         discards: bool,
     },
 }
 
 /// An operation that an endpoint has taken.
-pub(super) struct TakenOperation {
-    pub(super) node: usize,
+pub(crate) struct TakenOperation {
+    pub(crate) node: usize,
     life: usize,
-    pub(super) deed: Deed,
+    pub(crate) deed: Deed,
     /// A success is reported.
     reports: bool,
     fenced: bool,
     /// The application has its completion, or needs none.
-    pub(super) over: bool,
-    pub(super) buf: Vec<u8>,
+    pub(crate) over: bool,
+    pub(crate) buf: Vec<u8>,
     /// The former value that an atomic operation fetches.
-    pub(super) fetched: Box<u64>,
+    pub(crate) fetched: Box<u64>,
 }
 
 impl std::fmt::Debug for TakenOperation {
@@ -141,58 +124,78 @@ impl std::fmt::Debug for TakenOperation {
     }
 }
 
+impl TakenOperation {
+    /// Where a transfer goes, and on which lane. What accesses memory takes the first.
+    fn goes_to(&self) -> Option<(usize, MessageLane)> {
+        match self.deed {
+            Deed::Send { to, lane, .. } => Some((to, lane)),
+            Deed::Write { to } | Deed::Read { to, .. } | Deed::Add { to, .. } => Some((to, (0, 0))),
+            Deed::Receive { .. } | Deed::Peek { .. } | Deed::Claim { .. } => None,
+        }
+    }
+}
+
 /// An entry of a completion queue.
 #[derive(Debug)]
-pub(super) struct ReportedEntry {
-    pub(super) context: usize,
-    pub(super) flags: u64,
-    pub(super) len: usize,
-    pub(super) buf: usize,
-    pub(super) data: u64,
-    pub(super) tag: u64,
-    pub(super) src: u64,
-    pub(super) error: Option<(Error, usize)>,
+pub(crate) struct ReportedEntry {
+    pub(crate) context: usize,
+    pub(crate) flags: u64,
+    pub(crate) len: usize,
+    pub(crate) buf: usize,
+    pub(crate) data: u64,
+    pub(crate) tag: u64,
+    pub(crate) src: u64,
+    pub(crate) error: Option<(Error, usize)>,
 }
 
 #[derive(Debug)]
-struct Window {
+struct OracleWindow {
     bytes: Vec<u8>,
     counter: u64,
 }
 
 #[derive(Debug, Default)]
-struct OracleBuffer {
+struct OracleNode {
     life: usize,
     alive: bool,
-    /// Index of each other node in the address vector.
-    names: Vec<Option<u64>>,
+    /// Index of each part of each other node in the address vector.
+    names: Vec<[Option<u64>; PARTS]>,
     /// Names came or went since the node began to live.
     renamed: bool,
     /// Messages that senders were told are received.
     acked: Vec<OpId>,
     /// Data that peers' writes carry and that was not reported yet.
     data: Vec<(usize, u64)>,
+    /// Messages to the node that it has not got, and their bytes.
+    coming: (usize, usize),
+}
+
+/// Whether this source of a receive is that of a message.
+fn is_from((from, part): (usize, Option<usize>), sender: usize, lane: MessageLane) -> bool {
+    from == sender && part.is_none_or(|part| part == lane.0)
 }
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Oracle {
-    pub(super) ops: Vec<TakenOperation>,
-    places: Vec<OracleBuffer>,
+pub(crate) struct Oracle {
+    pub(crate) ops: Vec<TakenOperation>,
+    places: Vec<OracleNode>,
     /// Something was done to the links between two nodes, or to one of them.
     hurt: Vec<Vec<bool>>,
-    windows: HashMap<(usize, usize), Window>,
-    /// Receives and the messages they got, by receiver, sender and kind.
-    matches: HashMap<(usize, usize, bool), Vec<(OpId, OpId)>>,
+    windows: HashMap<(usize, usize), OracleWindow>,
+    /// Receives and the messages they got, by receiver, sender, kind and lane.
+    matches: HashMap<(usize, usize, bool, MessageLane), Vec<(OpId, OpId)>>,
     /// Looks that have claimed a message since they were asked for last.
     claimed: Vec<OpId>,
+    /// Parts of a node have names of their own.
+    pub(crate) named_parts: bool,
     /// Completions so far.
-    pub(super) completions: usize,
+    pub(crate) completions: usize,
 }
 
 impl Oracle {
-    pub(super) fn new(nodes: usize) -> Self {
-        let place = || OracleBuffer { names: vec![None; nodes], ..OracleBuffer::default() };
+    pub(crate) fn new(nodes: usize) -> Self {
+        let place = || OracleNode { names: vec![[None; PARTS]; nodes], ..OracleNode::default() };
         Self {
             ops: Vec::new(),
             places: (0..nodes).map(|_| place()).collect(),
@@ -200,18 +203,19 @@ impl Oracle {
             windows: HashMap::new(),
             matches: HashMap::new(),
             claimed: Vec::new(),
+            named_parts: false,
             completions: 0,
         }
     }
 
-    pub(super) fn begins(&mut self, node: usize) {
+    pub(crate) fn begins(&mut self, node: usize) {
         let place = &mut self.places[node];
         (place.alive, place.renamed) = (true, false);
-        place.names.fill(None);
+        place.names.fill([None; PARTS]);
     }
 
     /// A node's endpoint is closed: nothing is promised to it any more.
-    pub(super) fn ends(&mut self, node: usize) {
+    pub(crate) fn ends(&mut self, node: usize) {
         let place = &mut self.places[node];
         place.alive = false;
         place.life += 1;
@@ -225,7 +229,7 @@ impl Oracle {
     }
 
     /// The link between two nodes was cut.
-    pub(super) fn hurt(&mut self, one: usize, other: usize) {
+    pub(crate) fn hurt(&mut self, one: usize, other: usize) {
         (self.hurt[one][other], self.hurt[other][one]) = (true, true);
     }
 
@@ -234,22 +238,28 @@ impl Oracle {
     }
 
     /// A node's address vector knows another by this name from now on, or not any more.
-    pub(super) fn named(&mut self, node: usize, other: usize, name: Option<u64>, later: bool) {
-        self.places[node].names[other] = name;
+    pub(crate) fn named(
+        &mut self,
+        node: usize,
+        (other, part): (usize, usize),
+        name: Option<u64>,
+        later: bool,
+    ) {
+        self.places[node].names[other][part] = name;
         self.places[node].renamed |= later;
     }
 
-    pub(super) fn name(&self, node: usize, other: usize) -> Option<u64> {
-        self.places[node].names[other]
+    pub(crate) fn name(&self, node: usize, (other, part): (usize, usize)) -> Option<u64> {
+        self.places[node].names[other][part]
     }
 
     /// The number of the next operation.
-    pub(super) fn next(&self) -> OpId {
+    pub(crate) fn next(&self) -> OpId {
         self.ops.len()
     }
 
     /// An endpoint has taken an operation.
-    pub(super) fn took(
+    pub(crate) fn took(
         &mut self,
         node: usize,
         deed: Deed,
@@ -259,6 +269,10 @@ impl Oracle {
         fenced: bool,
     ) {
         let life = self.places[node].life;
+        if let Deed::Send { to, len, .. } = deed {
+            let (count, bytes) = &mut self.places[to].coming;
+            (*count, *bytes) = (*count + 1, *bytes + len);
+        }
         // What reports no success is over for the application, but may fail.
         self.ops.push(TakenOperation {
             node,
@@ -272,18 +286,18 @@ impl Oracle {
         });
     }
 
-    fn window(&mut self, from: usize, to: usize) -> &mut Window {
-        let new = || Window { bytes: vec![0; WINDOW], counter: 0 };
+    fn window(&mut self, from: usize, to: usize) -> &mut OracleWindow {
+        let new = || OracleWindow { bytes: vec![0; WINDOW], counter: 0 };
         self.windows.entry((from, to)).or_insert_with(new)
     }
 
     /// What a read of these bytes must find, all that was posted before being done.
-    pub(super) fn expect(&mut self, from: usize, to: usize, at: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn expect(&mut self, from: usize, to: usize, at: usize, len: usize) -> Vec<u8> {
         self.window(from, to).bytes[at..at + len].to_vec()
     }
 
     /// A write was posted: later reads must find it, and reads that are under way may.
-    pub(super) fn wrote(&mut self, from: usize, to: usize, place: usize, bytes: &[u8]) {
+    pub(crate) fn wrote(&mut self, from: usize, to: usize, place: usize, bytes: &[u8]) {
         self.window(from, to).bytes[place..place + bytes.len()].copy_from_slice(bytes);
         for op in self.ops.iter_mut().filter(|op| op.node == from && !op.over) {
             if let Deed::Read { to: of, at, expect, any } = &mut op.deed
@@ -297,18 +311,18 @@ impl Oracle {
     }
 
     /// A write that carries data was posted.
-    pub(super) fn tells(&mut self, from: usize, to: usize, data: u64) {
+    pub(crate) fn tells(&mut self, from: usize, to: usize, data: u64) {
         self.places[to].data.push((from, data));
     }
 
     /// Something is added to the counter that is for one node alone: its former value.
-    pub(super) fn adds(&mut self, from: usize, to: usize, what: u64) -> u64 {
+    pub(crate) fn adds(&mut self, from: usize, to: usize, what: u64) -> u64 {
         let counter = &mut self.window(from, to).counter;
         std::mem::replace(counter, counter.wrapping_add(what))
     }
 
     /// A completion queue of a node gave an entry.
-    pub(super) fn told(&mut self, node: usize, entry: &ReportedEntry) {
+    pub(crate) fn told(&mut self, node: usize, entry: &ReportedEntry) {
         self.completions += 1;
         if entry.context == 0 && entry.flags & FI_REMOTE_WRITE != 0 {
             assert!(entry.error.is_none() && entry.flags & FI_REMOTE_CQ_DATA != 0, "{entry:?}");
@@ -335,11 +349,7 @@ impl Oracle {
     fn done(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
-        let to = match op.deed {
-            Deed::Send { to, .. } | Deed::Write { to } | Deed::Read { to, .. } => to,
-            Deed::Add { to, .. } => to,
-            Deed::Receive { .. } | Deed::Peek { .. } | Deed::Claim { .. } => return,
-        };
+        let Some((to, _)) = op.goes_to() else { return };
         if let Some((error, _)) = entry.error {
             assert!(
                 self.is_hurt(node, to),
@@ -350,13 +360,7 @@ impl Oracle {
         }
         assert!(op.reports, "a success that nobody asked for: {op:?}");
         if op.fenced && !self.is_hurt(node, to) {
-            let same = |before: &TakenOperation| match before.deed {
-                Deed::Send { to: of, .. } | Deed::Write { to: of } | Deed::Read { to: of, .. } => {
-                    of == to
-                }
-                Deed::Add { to: of, .. } => of == to,
-                _ => false,
-            };
+            let same = |before: &TakenOperation| before.goes_to() == op.goes_to();
             let early = self.ops[..id].iter().position(|before| {
                 before.node == node
                     && before.life == op.life
@@ -395,7 +399,8 @@ impl Oracle {
     fn received(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
-        let Deed::Receive { tagged, from, tag, ignore, multi, ref filled } = op.deed else {
+        let Deed::Receive { at: part, tagged, from, tag, ignore, multi, ref filled } = op.deed
+        else {
             return;
         };
         assert_eq!(entry.flags & FI_TAGGED != 0, tagged, "{entry:?}");
@@ -432,13 +437,14 @@ impl Oracle {
         }
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
         let sender = of.node;
-        let Deed::Send { to, tagged: of_tagged, tag: of_tag, len, taken, .. } = of.deed else {
+        let Deed::Send { to, lane, tagged: of_tagged, tag: of_tag, len, taken, .. } = of.deed
+        else {
             panic!("receive {id} got operation {message}, which is no message: {entry:?}");
         };
         assert!(!taken, "message {message} was received twice, now by {id}");
         assert_eq!(
-            (to, of_tagged),
-            (node, tagged),
+            (to, of_tagged, part.unwrap_or(lane.1)),
+            (node, tagged, lane.1),
             "message {message} went to receive {id}: {entry:?}"
         );
         if tagged {
@@ -451,10 +457,11 @@ impl Oracle {
         }
         let steady = !self.places[node].renamed;
         if let Some(from) = from.filter(|_| steady) {
-            assert_eq!(sender, from, "receive {id} takes messages of one source only");
+            assert!(is_from(from, sender, lane), "receive {id} takes messages of one source only");
         }
         if steady && !self.is_hurt(node, sender) {
-            let name = self.places[node].names[sender].unwrap_or(FI_ADDR_NOTAVAIL);
+            let name = self.places[node].names[sender][self.source_part(lane)];
+            let name = name.unwrap_or(FI_ADDR_NOTAVAIL);
             assert_eq!(entry.src, name, "message {message} of {sender} to {node}");
         }
         let part = at..at + entry.len;
@@ -471,8 +478,7 @@ impl Oracle {
             "the bytes of message {message}: {entry:?}"
         );
         self.check_order(id, message);
-        let Deed::Send { taken, .. } = &mut self.ops[message].deed else { return };
-        *taken = true;
+        self.take(message);
         let op = &mut self.ops[id];
         op.over = gives_back;
         if let Deed::Receive { filled, .. } = &mut op.deed {
@@ -484,7 +490,7 @@ impl Oracle {
     fn looked(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
-        let Deed::Peek { tag, ignore, claims, discards } = op.deed else { return };
+        let Deed::Peek { at, tag, ignore, claims, discards } = op.deed else { return };
         if let Some((error, _)) = entry.error {
             assert_eq!(error, Error::NOMSG, "{op:?}");
             self.ops[id].over = true;
@@ -492,9 +498,10 @@ impl Oracle {
         }
         let message = (entry.tag >> NUMBER) as usize;
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
-        let Deed::Send { to, tagged, tag: of_tag, len, taken, .. } = of.deed else {
+        let Deed::Send { to, lane, tagged, tag: of_tag, len, taken, .. } = of.deed else {
             panic!("{op:?} found operation {message}, which is no message: {entry:?}");
         };
+        assert_eq!(at.unwrap_or(lane.1), lane.1, "{op:?} found {of:?}");
         assert_eq!((to, tagged, taken), (node, true, false), "{op:?} found {message}, {of:?}");
         assert_eq!((of_tag, (of_tag ^ tag) & !ignore), (entry.tag, 0), "{op:?} found {of:?}");
         assert_eq!(entry.len, len, "{op:?} found {of:?}");
@@ -502,7 +509,7 @@ impl Oracle {
             self.take(message);
         }
         if claims {
-            self.ops[id].deed = Deed::Claim { message, discards: false };
+            self.ops[id].deed = Deed::Claim { at, message, discards: false };
             self.claimed.push(id);
         } else {
             self.ops[id].over = true;
@@ -510,14 +517,16 @@ impl Oracle {
     }
 
     fn take(&mut self, message: OpId) {
-        if let Deed::Send { taken, .. } = &mut self.ops[message].deed {
+        if let Deed::Send { to, len, taken, .. } = &mut self.ops[message].deed {
             assert!(!*taken, "message {message} is received twice");
             *taken = true;
+            let (count, bytes) = &mut self.places[*to].coming;
+            (*count, *bytes) = (*count - 1, *bytes - *len);
         }
     }
 
     /// The looks of a node that have claimed messages since this was asked last.
-    pub(super) fn claims(&mut self, node: usize) -> Vec<OpId> {
+    pub(crate) fn claims(&mut self, node: usize) -> Vec<OpId> {
         let (its, others) = std::mem::take(&mut self.claimed)
             .into_iter()
             .partition(|id| self.ops[*id].node == node);
@@ -525,8 +534,16 @@ impl Oracle {
         its
     }
 
+    /// The part of its node that a receive or look was posted to.
+    pub(crate) fn receiver_of(&self, id: OpId) -> Option<usize> {
+        match self.ops[id].deed {
+            Deed::Receive { at, .. } | Deed::Peek { at, .. } | Deed::Claim { at, .. } => at,
+            _ => None,
+        }
+    }
+
     /// A claimed message is to be dropped.
-    pub(super) fn discards(&mut self, id: OpId) {
+    pub(crate) fn discards(&mut self, id: OpId) {
         if let Deed::Claim { discards, .. } = &mut self.ops[id].deed {
             *discards = true;
         }
@@ -534,7 +551,7 @@ impl Oracle {
 
     fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
-        let Deed::Claim { message, discards } = op.deed else { return };
+        let Deed::Claim { message, discards, .. } = op.deed else { return };
         let of = &self.ops[message];
         let Deed::Send { len, tag, .. } = of.deed else { return };
         let room = op.buf.len();
@@ -556,14 +573,23 @@ impl Oracle {
         self.ops[id].over = true;
     }
 
+    /// The part by whose name a message's source is reported.
+    fn source_part(&self, lane: MessageLane) -> usize {
+        if self.named_parts { lane.0 } else { 0 }
+    }
+
     fn accepts(&self, receive: OpId, message: OpId) -> bool {
         let (op, of) = (&self.ops[receive], &self.ops[message]);
-        let Deed::Receive { tagged, from, tag, ignore, .. } = op.deed else { return false };
-        let Deed::Send { to, tagged: of_tagged, tag: of_tag, .. } = of.deed else { return false };
+        let Deed::Receive { at, tagged, from, tag, ignore, .. } = op.deed else { return false };
+        let Deed::Send { to, lane, tagged: of_tagged, tag: of_tag, .. } = of.deed else {
+            return false;
+        };
+        let steady = !self.places[op.node].renamed;
         to == op.node
             && tagged == of_tagged
+            && at.is_none_or(|at| at == lane.1)
             && (!tagged || (of_tag ^ tag) & !ignore == 0)
-            && from.is_none_or(|from| from == of.node && !self.places[op.node].renamed)
+            && from.is_none_or(|from| is_from(from, of.node, lane) && steady)
     }
 
     /// Of two messages of one sender and two receives that both could take the first message, the
@@ -571,10 +597,11 @@ impl Oracle {
     fn check_order(&mut self, receive: OpId, message: OpId) {
         let (node, sender) = (self.ops[receive].node, self.ops[message].node);
         let Deed::Receive { tagged, .. } = self.ops[receive].deed else { return };
+        let Deed::Send { lane, .. } = self.ops[message].deed else { return };
         if self.is_hurt(node, sender) {
             return;
         }
-        let key = (node, sender, tagged);
+        let key = (node, sender, tagged, lane);
         for &(other, of) in self.matches.get(&key).into_iter().flatten() {
             let wrong = (receive < other && of < message && self.accepts(receive, of))
                 || (other < receive && message < of && self.accepts(other, message));
@@ -588,7 +615,7 @@ impl Oracle {
     }
 
     /// All entries of a node's queues are read.
-    pub(super) fn all_is_read(&mut self, node: usize) {
+    pub(crate) fn all_is_read(&mut self, node: usize) {
         for id in std::mem::take(&mut self.places[node].acked) {
             let Deed::Send { taken, .. } = self.ops[id].deed else { continue };
             let hurt = self.is_hurt(self.ops[id].node, node);
@@ -596,10 +623,12 @@ impl Oracle {
         }
     }
 
-    /// Messages to a node that it may still get: how many of each kind, and their bytes.
-    pub(super) fn waiting(&self, node: usize, tagged: bool) -> (usize, usize) {
+    /// Messages to a part of a node that it may still get: how many of a kind, and their bytes.
+    pub(crate) fn waiting(&self, node: usize, at: Option<usize>, tagged: bool) -> (usize, usize) {
         let waiting = self.ops.iter().filter_map(|op| match op.deed {
-            Deed::Send { to, tagged: of, len, taken: false, .. } if to == node && of == tagged => {
+            Deed::Send { to, lane, tagged: of, len, taken: false, .. }
+                if to == node && of == tagged && at.is_none_or(|at| at == lane.1) =>
+            {
                 Some(len)
             }
             _ => None,
@@ -607,8 +636,17 @@ impl Oracle {
         waiting.fold((0, 0), |(count, bytes), len| (count + 1, bytes + len))
     }
 
+    /// An engine keeps so many messages of peers for a node, which take so much memory; each costs
+    /// `cost` beside its bytes.
+    pub(crate) fn check_kept(&self, node: usize, kept: (usize, usize), cost: usize) {
+        let (count, bytes) = self.places[node].coming;
+        assert!(kept.0 <= count, "{node} keeps {} messages, of {count} it has not got", kept.0);
+        let most = bytes + count * cost;
+        assert!(kept.1 <= most, "{node} keeps {} bytes of messages of {most}", kept.1);
+    }
+
     /// Nothing moves any more: what is not over now will never be.
-    pub(super) fn check_end(&self) {
+    pub(crate) fn check_end(&self) {
         for (id, op) in self.ops.iter().enumerate() {
             let alive = |node: usize| self.places[node].alive;
             if !alive(op.node) || op.life != self.places[op.node].life {
@@ -616,7 +654,7 @@ impl Oracle {
             }
             match op.deed {
                 Deed::Receive { .. } => {
-                    for (&(node, _, _), matches) in &self.matches {
+                    for (&(node, ..), matches) in &self.matches {
                         if node != op.node || op.over {
                             continue;
                         }
@@ -642,7 +680,7 @@ impl Oracle {
     }
 
     /// What a node's memory holds for another must be what the other wrote there.
-    pub(super) fn check_memory(&self, node: usize, memory: &[u8], counters: &[u8]) {
+    pub(crate) fn check_memory(&self, node: usize, memory: &[u8], counters: &[u8]) {
         for (&(from, to), window) in &self.windows {
             if to != node || self.is_hurt(from, to) {
                 continue;
@@ -655,7 +693,7 @@ impl Oracle {
     }
 
     /// The receives of a node that have not completed.
-    pub(super) fn receives(&self, node: usize) -> Vec<OpId> {
+    pub(crate) fn receives(&self, node: usize) -> Vec<OpId> {
         let life = self.places[node].life;
         let of = |op: &TakenOperation| {
             op.node == node

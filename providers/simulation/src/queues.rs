@@ -1,0 +1,91 @@
+//! Completion queues, as programs open and read them.
+use crate::oracle::ReportedEntry;
+use ofi_provider::abi::{
+    fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fid_cq,
+};
+use ofi_provider::cq::{Cq, OnDomain};
+use ofi_provider::error::Error;
+use ofi_provider::fid::Embeds;
+use ofi_provider::lock::Level;
+use ofi_provider::object::Parent;
+use ofi_provider::progress::Progress;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Nothing happens by itself: the simulator drives the engines.
+struct SimProgress;
+
+impl Progress for SimProgress {
+    fn progress(&self) {}
+    fn wait_fd(&self) -> RawFd {
+        -1
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn is_serialized(&self) -> bool {
+        true
+    }
+    fn activity(&self) -> u64 {
+        0
+    }
+}
+
+pub(crate) fn parent() -> Parent {
+    Parent::new(Arc::new(()), Arc::default())
+}
+
+pub(crate) fn queue(size: usize) -> Arc<Cq> {
+    let domain = OnDomain {
+        parent: parent(),
+        progress: Arc::new(SimProgress),
+        api_version: ofi_provider::info::API_VERSION,
+        level: Level::Serialized,
+        on_blocking: Box::new(|_| Ok(())),
+        later: None,
+    };
+    // SAFETY: all zeros are the defaults of an attribute structure.
+    let mut attr = unsafe { std::mem::zeroed::<fi_cq_attr>() };
+    (attr.size, attr.format) = (size, fi_cq_format::FI_CQ_FORMAT_TAGGED.into());
+    // SAFETY: neither a peer nor a wait set.
+    unsafe { Cq::open(domain, Some(&attr), std::ptr::null_mut()) }.unwrap()
+}
+
+/// The next entry of a queue, by the calls that programs make.
+pub(crate) fn read_queue(cq: &Arc<Cq>) -> Option<ReportedEntry> {
+    let c: *mut fid_cq = cq.as_c();
+    // SAFETY: an open queue and its table; the buffers have room for one entry of its format.
+    unsafe {
+        let ops = &*(*c).ops;
+        let mut entry = std::mem::zeroed::<fi_cq_tagged_entry>();
+        let mut src: fi_addr_t = 0;
+        let n = ops.readfrom.unwrap()(c, (&raw mut entry).cast(), 1, &raw mut src);
+        if n == 1 {
+            return Some(ReportedEntry {
+                context: entry.op_context as usize,
+                flags: entry.flags,
+                len: entry.len,
+                buf: entry.buf as usize,
+                data: entry.data,
+                tag: entry.tag,
+                src,
+                error: None,
+            });
+        }
+        if n != -Error::AVAIL.code() as isize {
+            return None;
+        }
+        let mut entry = std::mem::zeroed::<fi_cq_err_entry>();
+        assert_eq!(ops.readerr.unwrap()(c, &raw mut entry, 0), 1);
+        Some(ReportedEntry {
+            context: entry.op_context as usize,
+            flags: entry.flags,
+            len: entry.len,
+            buf: entry.buf as usize,
+            data: entry.data,
+            tag: entry.tag,
+            src: entry.src_addr,
+            error: Some((Error::from_code(entry.err), entry.olen)),
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Running seeds, and naming one that fails.
+use crate::here::{self, PlantedFault};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Runs one seed, and says so where it panics. Returns what the run returns.
+pub fn attempt<R>(seed: u64, run: impl FnOnce(u64) -> R) -> R {
+    let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
+    here::clear();
+    result.unwrap_or_else(|panic| {
+        eprintln!("OFI_SIM_SEED={seed} does it again");
+        resume_unwind(panic)
+    })
+}
+
+/// Runs the seeds that the environment asks for, or so many: `OFI_SIM_SEED=N` is one seed, which a
+/// failing run prints; `OFI_SIM_SEEDS=N` are so many, `OFI_SIM_STEPS=N` new ones for so many
+/// steps, and `OFI_SIM_FIRST=N` is the first. A run returns how many steps it took.
+pub fn run_all(usual: u64, run: impl Fn(u64) -> usize) {
+    if let Some(seed) = number("OFI_SIM_SEED") {
+        attempt(seed, run);
+        return;
+    }
+    let (seeds, most) = (number("OFI_SIM_SEEDS"), number("OFI_SIM_STEPS"));
+    let first = number("OFI_SIM_FIRST").unwrap_or(0);
+    let (mut steps, mut seed) = (0, first);
+    let started = Instant::now();
+    while match (seeds, most) {
+        (_, Some(most)) => steps < most,
+        (seeds, None) => seed - first < seeds.unwrap_or(usual),
+    } {
+        steps += attempt(seed, &run) as u64;
+        seed += 1;
+    }
+    let took = started.elapsed().max(Duration::from_millis(1));
+    eprintln!("{} seeds, {steps} steps in {took:?}", seed - first);
+}
+
+/// What a simulator says of a fault that makes its runs fail, and the first of so many seeds that
+/// does.
+pub fn found<R>(seeds: u64, run: impl Fn(u64) -> R) -> Option<(u64, String)> {
+    for seed in 0..seeds {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
+            here::clear();
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+            return Some((seed, text.unwrap_or_default()));
+        }
+    }
+    None
+}
+
+/// Plants a fault, and checks that a simulator finds it within 500 seeds and says one of these of
+/// it.
+pub fn finds<R>(fault: PlantedFault, says: &[&str], run: impl Fn(u64) -> R) {
+    here::plant(Some(fault));
+    let found = found(500, run);
+    here::plant(None);
+    let (seed, text) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+    eprintln!("{fault:?}: seed {seed}: {}", text.lines().next().unwrap_or(""));
+    let right = says.iter().any(|says| text.contains(says));
+    assert!(right, "{fault:?} is found as something else: {text}");
+}

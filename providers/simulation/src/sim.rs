@@ -1,0 +1,980 @@
+//! Endpoints that do what a seed says, in a world of a provider's.
+use crate::here;
+use crate::oracle::{CLASSES, Deed, OpId, Oracle, PARTS, WINDOW, payload, tag_of};
+use crate::queues::{parent, queue, read_queue};
+use crate::random::SimRandom;
+use ofi_provider::abi::{
+    FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT,
+    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA,
+    FI_SOCKADDR_IN, fi_addr_t, fi_av_attr, fi_datatype, fi_op, fid_av,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::{
+    Atomic, AtomicOp, Bindings, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma,
+    RxAttr, SendOp, Tagged, TxAttr, WriteOp,
+};
+use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::av::Av;
+use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::cq::{Context, Cq};
+use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::fid::Embeds;
+use ofi_provider::info::InfoBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// Bits of a destination that name the receive context, where nodes have scalable endpoints.
+const CONTEXT_BITS: u32 = 4;
+
+/// What endpoints a node has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// One.
+    Single,
+    /// Several, with an address each, that share a receive context.
+    Shared,
+    /// One scalable one with several transmit and receive contexts.
+    Scalable,
+}
+
+/// What a seed decides from the beginning.
+#[derive(Clone, Debug)]
+pub struct SimPlan {
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// How many steps the simulation has.
+    pub steps: usize,
+    /// One step in so many cuts a link; 0: none does.
+    pub cuts: usize,
+    /// One step in so many closes an endpoint, or begins one anew.
+    pub closes: usize,
+    /// One step in so many changes an address vector.
+    pub renames: usize,
+    /// Largest message.
+    pub largest: usize,
+    /// Entries of completion queues.
+    pub cq_size: usize,
+    /// Transfers under way before -FI_EAGAIN.
+    pub tx_size: usize,
+    /// Most bytes of what is injected.
+    pub inject_size: usize,
+    /// A receive's source takes part in matching.
+    pub directed: bool,
+    /// Nodes that do not know each other's names at first: one pair in so many.
+    pub strangers: usize,
+    /// Each endpoint is of a process of its own, another one when it comes again.
+    pub processes: bool,
+    /// A queue is read in one of so many steps.
+    pub reads: usize,
+    /// Of a hundred operations, so many access a peer's memory.
+    pub accesses: usize,
+    /// What endpoints a node has.
+    pub shape: Shape,
+    /// Endpoints or contexts of a node.
+    pub parts: usize,
+    /// Memory for what peers send is refused one in so many times; 0: never.
+    pub shortage: usize,
+    /// Messages are sent with FI_MATCH_COMPLETE as well.
+    pub met: bool,
+    /// Who hears that a message was met hears that it was received.
+    pub met_is_received: bool,
+    /// Who hears that a message was delivered hears that it was received.
+    pub delivered_is_received: bool,
+}
+
+impl SimPlan {
+    fn of(random: &mut SimRandom) -> Self {
+        let calm = random.below(2) == 0;
+        let rare = |random: &mut SimRandom, of: &[usize]| if calm { 0 } else { random.pick(of) };
+        let shape = match random.below(8) {
+            0 => Shape::Shared,
+            1 => Shape::Scalable,
+            _ => Shape::Single,
+        };
+        let parts = if shape == Shape::Single { 1 } else { 1 + random.below(PARTS) };
+        Self {
+            nodes: 2 + random.pick(&[0, 0, 0, 1, 1, 2, 3, 6]),
+            steps: random.pick(&[150, 300, 300, 600]),
+            cuts: rare(random, &[0, 60, 200]),
+            closes: rare(random, &[0, 0, 100, 250]),
+            renames: rare(random, &[0, 0, 80, 250]),
+            largest: random.pick(&[64, 2000, 6000, 60_000]),
+            cq_size: random.pick(&[4, 16, 64, 256]),
+            tx_size: random.pick(&[1, 4, 32, 128]),
+            inject_size: random.pick(&[0, 64, 1500]),
+            directed: random.below(2) == 0,
+            strangers: random.pick(&[0, 0, 6]),
+            processes: random.below(2) == 0,
+            reads: random.pick(&[3, 8, 30]),
+            accesses: 14,
+            shape,
+            parts,
+            shortage: if calm { 0 } else { random.pick(&[0, 0, 0, 30, 200]) },
+            met: false,
+            met_is_received: false,
+            delivered_is_received: true,
+        }
+    }
+}
+
+/// What an endpoint is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndpointRole {
+    /// An endpoint of reliable datagrams.
+    Rdm,
+    /// A shared receive context.
+    SharedRx,
+}
+
+/// Where an engine is to be: its node, a number that no other engine has, and the memory that
+/// peers may reach under [`key`](Self::key).
+#[derive(Debug)]
+pub struct NodePlace<'a> {
+    /// The node.
+    pub node: usize,
+    /// The engine's number.
+    pub life: u32,
+    /// Memory for peers, which stays until the engine's world has [ended](SimWorld::end) it.
+    pub memory: &'a mut [u8],
+    /// The memory's key.
+    pub key: u64,
+}
+
+/// What a provider has beneath its engines in a simulation, and what it knows of them.
+pub trait SimWorld: Sized {
+    /// The engines that are tested.
+    type Engine: RdmEngine;
+    /// What is kept of an engine beneath it.
+    type Beneath;
+
+    /// A world of a seed: draws what is its own to decide from `random`, and what happens there
+    /// later from `own`.
+    fn new(random: &mut SimRandom, own: SimRandom, plan: &mut SimPlan) -> Self;
+    /// All is decided. The world may change what it cannot do.
+    fn begin(&mut self, _plan: &mut SimPlan) {}
+    /// A new engine.
+    fn engine(
+        &mut self,
+        plan: &SimPlan,
+        place: NodePlace<'_>,
+    ) -> (Arc<Self::Engine>, Self::Beneath);
+    /// What an endpoint of this kind and address is from its opening on.
+    fn identity(
+        &self,
+        role: EndpointRole,
+        local: SocketAddr,
+        attr: RdmAttr,
+    ) -> <Self::Engine as RdmEngine>::Identity;
+    /// All endpoints of an engine are closed, and it is the last that holds it: checks that
+    /// nothing is left, and ends the engine and what is beneath it.
+    fn end(&mut self, engine: Arc<Self::Engine>, beneath: Self::Beneath);
+
+    /// An engine makes progress, and what must hold at any time is checked.
+    fn turn(&mut self, engine: &Self::Engine, beneath: &mut Self::Beneath);
+    /// What must hold when nothing moves any more is checked.
+    fn check_idle(&self, engine: &Self::Engine);
+    /// How many messages an engine keeps, and how much memory they take.
+    fn kept(&self, engine: &Self::Engine) -> (usize, usize);
+    /// What a kept message costs at most beside its bytes.
+    fn kept_cost(&self) -> usize;
+
+    /// Something happens on a link, with `all` all that can happen there; false if nothing can.
+    fn something_happens(&mut self, all: bool) -> bool;
+    /// Cuts what links two nodes, if anything does.
+    fn cut(&mut self, one: usize, other: usize) -> bool;
+    /// A step of time.
+    fn pass(&mut self, nanos: u64);
+    /// Time passes until something is due.
+    fn wait(&mut self);
+    /// Nothing is late or refused any more.
+    fn be_prompt(&mut self);
+    /// Nothing moved in so many rounds: false if nothing will ever.
+    fn goes_on(&mut self, still: usize) -> bool;
+    /// Turns of a node in each round of them all.
+    const TURNS: usize;
+    /// Nothing may be left when all nodes have ended.
+    fn check_end(&self);
+    /// What is to be known of a world without an end.
+    fn describe(&self) -> String;
+}
+
+/// An endpoint with all it needs.
+struct SimNode<W: SimWorld> {
+    engine: Arc<W::Engine>,
+    beneath: W::Beneath,
+    life: u32,
+    /// Endpoints in the order in which they are closed.
+    all: Vec<RdmEndpoint<W::Engine>>,
+    /// Those of them that send, and those that receive.
+    tx: Vec<usize>,
+    rx: Vec<usize>,
+    av: Arc<Av>,
+    queues: [Arc<Cq>; 2],
+    memory: Vec<u8>,
+}
+
+impl<W: SimWorld> SimNode<W> {
+    fn tx(&self, part: usize) -> &RdmEndpoint<W::Engine> {
+        &self.all[self.tx[part]]
+    }
+
+    /// What receives for a part, or for all.
+    fn rx(&self, part: Option<usize>) -> &RdmEndpoint<W::Engine> {
+        &self.all[self.rx[part.unwrap_or(0)]]
+    }
+}
+
+const KEY: u64 = 5;
+
+/// The address of a part of a node.
+pub fn address(node: usize, part: usize) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 0, 1 + node as u8), 7000 + part as u16).into()
+}
+
+/// A simulation.
+pub struct Sim<W: SimWorld> {
+    /// What is beneath the engines.
+    pub world: W,
+    /// What the seed has decided.
+    pub plan: SimPlan,
+    random: SimRandom,
+    lives: u32,
+    nodes: Vec<Option<SimNode<W>>>,
+    oracle: Oracle,
+}
+
+fn context(id: OpId) -> Context {
+    Context((id + 1) as *mut _)
+}
+
+fn bytes_to_send(bytes: &[u8]) -> SendBuf {
+    // SAFETY: the oracle keeps the bytes of all operations; a vector that is moved does not move
+    // its bytes.
+    unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }.unwrap()
+}
+
+fn room_to_receive(bytes: &mut [u8]) -> RecvBuf {
+    // SAFETY: as for bytes to send.
+    unsafe { RecvBuf::new(bytes.as_mut_ptr().cast(), bytes.len()) }.unwrap()
+}
+
+impl<W: SimWorld> Sim<W> {
+    /// The world of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self::with(seed, |_, _| {})
+    }
+
+    /// The world of a seed, but for what `change` makes otherwise.
+    pub fn with(seed: u64, change: impl FnOnce(&mut SimPlan, &mut W)) -> Self {
+        Self::drawn([SimRandom::new(seed), SimRandom::new(!seed)], change)
+    }
+
+    /// A world in which what happens is drawn from the first of these, and what happens to links
+    /// from the second.
+    pub fn drawn(
+        [mut random, own]: [SimRandom; 2],
+        change: impl FnOnce(&mut SimPlan, &mut W),
+    ) -> Self {
+        here::clear();
+        let mut plan = SimPlan::of(&mut random);
+        let mut world = W::new(&mut random, own, &mut plan);
+        change(&mut plan, &mut world);
+        world.begin(&mut plan);
+        here::have_shortage(plan.shortage, SimRandom::new(random.next()));
+        let nodes = (0..plan.nodes).map(|_| None).collect();
+        let mut oracle = Oracle::new(plan.nodes);
+        oracle.named_parts = plan.shape == Shape::Shared;
+        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle };
+        (0..sim.plan.nodes).for_each(|node| sim.begin(node));
+        sim
+    }
+
+    /// Completions so far.
+    pub fn completions(&self) -> usize {
+        self.oracle.completions
+    }
+
+    /// Names of a node in address vectors.
+    fn names(&self) -> usize {
+        if self.plan.shape == Shape::Shared { self.plan.parts } else { 1 }
+    }
+
+    /// Opens a node's endpoint.
+    fn begin(&mut self, node: usize) {
+        self.lives += 1;
+        let life = self.lives;
+        let mut memory = vec![0; self.plan.nodes * (WINDOW + 8)];
+        let place = NodePlace { node, life, memory: &mut memory, key: KEY };
+        let (engine, beneath) = self.world.engine(&self.plan, place);
+        // SAFETY: all zeros are the defaults of an attribute structure.
+        let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
+        attr.rx_ctx_bits = if self.plan.shape == Shape::Scalable { CONTEXT_BITS as _ } else { 0 };
+        // SAFETY: not of a peer.
+        let av = unsafe {
+            Av::open(parent(), FI_SOCKADDR_IN as u32, Some(&mut attr), std::ptr::null_mut())
+        };
+        let av = av.unwrap();
+        let one = queue(self.plan.cq_size);
+        let queues = match self.random.below(2) {
+            0 => [one.clone(), one],
+            _ => [one, queue(self.plan.cq_size)],
+        };
+        let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
+        bindings.ledger.tx.report_to(queues[0].clone());
+        bindings.ledger.rx.report_to(queues[1].clone());
+        let (all, tx, rx) = self.open(&engine, node, &bindings);
+        for part in rx.iter().copied().collect::<std::collections::BTreeSet<_>>() {
+            all[part].setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
+        }
+        self.oracle.begins(node);
+        self.nodes[node] = Some(SimNode { engine, beneath, life, all, tx, rx, av, queues, memory });
+        for other in 0..self.plan.nodes {
+            for part in 0..self.names() {
+                if !self.random.one_in(self.plan.strangers) {
+                    self.insert(node, (other, part), false);
+                }
+            }
+        }
+    }
+
+    /// Opens and enables a node's endpoints: all of them, and which send and receive.
+    #[allow(clippy::type_complexity)]
+    fn open(
+        &self,
+        engine: &Arc<W::Engine>,
+        node: usize,
+        bindings: &Bindings,
+    ) -> (Vec<RdmEndpoint<W::Engine>>, Vec<usize>, Vec<usize>) {
+        let SimPlan { directed, tx_size, inject_size, parts, .. } = self.plan;
+        let attr = RdmAttr { directed, tx_size, inject_size, ..RdmAttr::default() };
+        let identity = |part, role| self.world.identity(role, address(node, part), attr.clone());
+        let each: Vec<_> = (0..parts).collect();
+        let open = |part| {
+            let identity = identity(part, EndpointRole::Rdm);
+            RdmEndpoint::new(engine.clone(), identity, Default::default())
+        };
+        match self.plan.shape {
+            Shape::Single => {
+                let one = open(0);
+                one.enable(bindings, None).unwrap();
+                (vec![one], vec![0], vec![0])
+            }
+            Shape::Shared => {
+                let of_all = identity(0, EndpointRole::SharedRx);
+                let srx = RdmEndpoint::shared_rx(engine.clone(), of_all, Default::default());
+                let mut receives = Bindings::default();
+                receives.ledger.rx = bindings.ledger.rx.clone();
+                srx.enable(&receives, None).unwrap();
+                let mut all: Vec<_> = each.iter().map(|part| open(*part)).collect();
+                all.iter().for_each(|one| one.enable(bindings, Some(&srx)).unwrap());
+                all.push(srx);
+                (all, each, vec![parts; parts])
+            }
+            Shape::Scalable => {
+                let mut info = InfoBuf::new().unwrap();
+                info.edit_ep(|ep| (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (parts, parts));
+                let of_all = identity(0, EndpointRole::Rdm);
+                let whole = RdmEndpoint::scalable(engine.clone(), of_all, info.as_ref()).unwrap();
+                let tx = TxAttr { size: tx_size, inject_size, ..TxAttr::default() };
+                let caps = if directed { ofi_provider::abi::FI_DIRECTED_RECV } else { 0 };
+                let rx = RxAttr { caps, ..RxAttr::default() };
+                let mut all = Vec::new();
+                for attr in [ContextAttr::Tx(tx), ContextAttr::Rx(rx)] {
+                    for index in 0..parts {
+                        let context = whole.context(index, &attr).unwrap();
+                        context.enable(bindings, None).unwrap();
+                        all.push(context);
+                    }
+                }
+                whole.enable(bindings, None).unwrap();
+                all.push(whole);
+                (all, each, (parts..2 * parts).collect())
+            }
+        }
+    }
+
+    fn insert(&mut self, node: usize, (other, part): (usize, usize), later: bool) {
+        self.enter(node);
+        let Some(of) = &self.nodes[node] else { return };
+        let name = of.av.insert(Addr::Ip(address(other, part))).unwrap();
+        self.oracle.named(node, (other, part), Some(name), later);
+    }
+
+    fn remove(&mut self, node: usize, other: (usize, usize)) {
+        let (Some(of), Some(name)) = (&self.nodes[node], self.oracle.name(node, other)) else {
+            return;
+        };
+        let (c, mut name): (*mut fid_av, _) = (of.av.as_c(), name);
+        // SAFETY: an open vector and its table.
+        let result = unsafe { (*(*c).ops).remove.unwrap()(c, &raw mut name, 1, 0) };
+        assert_eq!(result, 0);
+        self.oracle.named(node, other, None, true);
+    }
+
+    /// Closes a node's endpoint, and checks that nothing of it is left.
+    pub fn end(&mut self, node: usize) {
+        self.read(node, usize::MAX);
+        self.enter(node);
+        let Some(SimNode { engine, beneath, all, av, memory, .. }) = self.nodes[node].take() else {
+            return;
+        };
+        self.oracle.ends(node);
+        all.iter().for_each(Endpoint::close);
+        drop((all, av));
+        assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
+        self.world.end(engine, beneath);
+        // Until now peers could reach the memory, which is registered.
+        drop(memory);
+    }
+
+    /// Reads a node's queues, up to so many entries.
+    pub fn read(&mut self, node: usize, most: usize) {
+        let Some(of) = &self.nodes[node] else { return };
+        let mut left = most;
+        for cq in of.queues.clone() {
+            while left > 0
+                && let Some(entry) = read_queue(&cq)
+            {
+                self.oracle.told(node, &entry);
+                left -= 1;
+            }
+        }
+        if left > 0 {
+            self.oracle.all_is_read(node);
+        }
+        for id in self.oracle.claims(node) {
+            self.claim(node, id);
+        }
+    }
+
+    /// Receives or drops a message that was claimed.
+    fn claim(&mut self, node: usize, id: OpId) {
+        let discards = self.random.one_in(4);
+        if discards {
+            self.oracle.discards(id);
+        }
+        let flags = FI_COMPLETION | FI_CLAIM | if discards { FI_DISCARD } else { 0 };
+        self.look(node, id, (0, 0), flags);
+    }
+
+    /// A part of a node whose receives are its own; none where all parts share theirs.
+    fn receiver(&mut self) -> Option<usize> {
+        let parts = self.plan.parts;
+        (self.plan.shape != Shape::Shared).then(|| self.random.below(parts))
+    }
+
+    /// Looks for a tagged message.
+    fn peek(&mut self, node: usize) {
+        let id = self.oracle.next();
+        let at = self.receiver();
+        let (tag, ignore) = self.pattern();
+        let (claims, discards) = self.random.pick(&[(false, false), (true, false), (false, true)]);
+        let buf = vec![0xbb; self.random.pick(&[0, 64, self.plan.largest])];
+        let deed = Deed::Peek { at, tag, ignore, claims, discards };
+        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        let flags = FI_COMPLETION
+            | FI_PEEK
+            | if claims { FI_CLAIM } else { 0 }
+            | if discards { FI_DISCARD } else { 0 };
+        self.look(node, id, (tag, ignore), flags);
+    }
+
+    fn look(&mut self, node: usize, id: OpId, (tag, ignore): (u64, u64), flags: u64) {
+        let Some(of) = &self.nodes[node] else { return };
+        let at = self.oracle.receiver_of(id);
+        let buf = room_to_receive(&mut self.oracle.ops[id].buf);
+        let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag, ignore, context: context(id), flags };
+        of.rx(at).trecv(op).unwrap();
+        self.note_shortage(node);
+    }
+
+    /// A tag to receive, and the bits of it that do not matter.
+    fn pattern(&mut self) -> (u64, u64) {
+        let class = self.random.below(CLASSES as usize + 1) as u64;
+        let numbers = tag_of(usize::MAX >> 10, 0);
+        (class, numbers | if self.random.one_in(3) { CLASSES } else { 0 })
+    }
+
+    /// From now on this node does something.
+    fn enter(&self, node: usize) {
+        let of = self.nodes[node].as_ref().filter(|_| self.plan.processes);
+        here::be_of_process(of.map(|of| 1000 + of.life));
+    }
+
+    /// A node's engine makes progress.
+    pub fn turn(&mut self, node: usize) {
+        self.enter(node);
+        let Some(of) = &mut self.nodes[node] else { return };
+        self.world.turn(&of.engine, &mut of.beneath);
+        self.oracle.check_kept(node, self.world.kept(&of.engine), self.world.kept_cost());
+        self.note_shortage(node);
+    }
+
+    /// A node's engine makes progress, and refusals of memory are not looked at.
+    pub fn turn_alone(&mut self, node: usize) {
+        self.enter(node);
+        if let Some(of) = &mut self.nodes[node] {
+            self.world.turn(&of.engine, &mut of.beneath);
+        }
+    }
+
+    /// Where memory was refused to a node, links to it may have ended.
+    fn note_shortage(&mut self, node: usize) -> bool {
+        let refused = here::refusals() > 0;
+        if refused {
+            (0..self.plan.nodes).for_each(|other| self.oracle.hurt(node, other));
+        }
+        refused
+    }
+
+    fn someone(&mut self) -> usize {
+        self.random.below(self.plan.nodes)
+    }
+
+    fn size(&mut self) -> usize {
+        let largest = self.plan.largest;
+        let most = self.random.pick(&[0, 64, 64, 64, 1100, largest, largest]).min(largest);
+        self.random.below(most + 1)
+    }
+
+    fn step(&mut self) {
+        let nanos = self.random.below(20_000) as u64;
+        self.world.pass(nanos);
+        let node = self.someone();
+        if self.random.one_in(self.plan.reads) {
+            let most = self.random.pick(&[1, 4, usize::MAX]);
+            return self.read(node, most);
+        }
+        match self.random.below(100) {
+            0..35 => {
+                self.world.something_happens(false);
+            }
+            35..60 => self.turn(node),
+            60..98 => self.act(node),
+            _ => self.world.wait(),
+        }
+        let other = self.someone();
+        if self.random.one_in(self.plan.cuts) && node != other && self.world.cut(node, other) {
+            self.oracle.hurt(node, other);
+        }
+        if self.random.one_in(self.plan.closes) {
+            match self.nodes[node] {
+                Some(_) => self.end(node),
+                None => self.begin(node),
+            }
+        }
+        if self.random.one_in(self.plan.renames) {
+            let names = self.names();
+            let other = (other, self.random.below(names));
+            match self.oracle.name(node, other) {
+                Some(_) => self.remove(node, other),
+                None => self.insert(node, other, true),
+            }
+        }
+    }
+
+    /// A node posts an operation.
+    fn act(&mut self, node: usize) {
+        if self.nodes[node].is_none() {
+            return;
+        }
+        self.enter(node);
+        let accesses = self.plan.accesses;
+        match self.random.below(86 + accesses) {
+            0..40 => self.send_something(node),
+            40..76 => self.receive(node),
+            76..80 => self.peek(node),
+            80..86 => self.cancel(node),
+            _ => self.access(node),
+        }
+        self.note_shortage(node);
+    }
+
+    /// The destination by which a node sends to a part of another; none if it knows no name.
+    fn dest(&self, node: usize, (other, part): (usize, usize)) -> Option<fi_addr_t> {
+        match self.plan.shape {
+            Shape::Scalable => {
+                let name = self.oracle.name(node, (other, 0))?;
+                Some((part as u64) << (64 - CONTEXT_BITS) | name)
+            }
+            _ => self.oracle.name(node, (other, part)),
+        }
+    }
+
+    /// Where a node that this one knows receives: the node, its part, and the destination.
+    fn known(&mut self, node: usize, first: bool) -> Option<(usize, usize, fi_addr_t)> {
+        let other = self.someone();
+        let part = if first { 0 } else { self.random.below(self.plan.parts) };
+        Some((other, part, self.dest(node, (other, part))?))
+    }
+
+    fn op_flags(&mut self) -> (u64, bool) {
+        let reports = !self.random.one_in(5);
+        let mut flags = if reports { FI_COMPLETION } else { 0 };
+        if self.random.one_in(16) {
+            flags |= FI_FENCE;
+        }
+        if self.random.one_in(10) {
+            flags |= FI_MORE;
+        }
+        (flags, reports)
+    }
+
+    /// Whether an operation was taken. What is full may refuse one for a while, and so may a
+    /// shortage of memory.
+    fn is_taken(&mut self, node: usize, result: Result) -> bool {
+        let short = self.note_shortage(node);
+        match result {
+            Ok(()) => true,
+            Err(Error::AGAIN) => false,
+            Err(Error::NOMEM) if short => false,
+            Err(error) => panic!("an operation is refused: {error}"),
+        }
+    }
+
+    fn send_something(&mut self, node: usize) {
+        let Some((to, part, dest)) = self.known(node, false) else { return };
+        let len = self.size();
+        let (mut flags, reports) = self.op_flags();
+        let tagged = self.random.below(3) > 0;
+        let class = self.random.below(CLASSES as usize + 1) as u64;
+        if !tagged && len < 8 || self.random.one_in(8) {
+            flags |= FI_REMOTE_CQ_DATA;
+        }
+        let met = self.plan.met && self.random.one_in(8);
+        flags |= if met { FI_MATCH_COMPLETE } else { 0 };
+        let delivered = self.random.one_in(8);
+        flags |= if delivered { FI_DELIVERY_COMPLETE } else { 0 };
+        let inject = len <= self.plan.inject_size && self.random.one_in(3);
+        flags |= if inject { FI_INJECT } else { 0 };
+        let from = self.random.below(self.plan.parts);
+        let acked =
+            (met && self.plan.met_is_received) || (delivered && self.plan.delivered_is_received);
+        let class = tagged.then_some(class);
+        self.send((node, from), (to, part, dest), (len, class), flags, (acked, reports));
+    }
+
+    /// Sends a message, tagged if it has a class; its number if it was taken.
+    fn send(
+        &mut self,
+        (node, from): (usize, usize),
+        (to, part, dest): (usize, usize, fi_addr_t),
+        (len, class): (usize, Option<u64>),
+        flags: u64,
+        (acked, reports): (bool, bool),
+    ) -> Option<OpId> {
+        let id = self.oracle.next();
+        let tag = class.map_or(0, |class| tag_of(id, class));
+        let mut bytes = payload(id, len);
+        let of = self.nodes[node].as_ref()?;
+        let buf = bytes_to_send(&bytes);
+        let op = SendOp { buf, dest, context: context(id), data: id as u64, tag, flags };
+        let ep = of.tx(from);
+        let result = if class.is_some() { ep.tsend(op) } else { ep.send(op) };
+        if !self.is_taken(node, result) {
+            return None;
+        }
+        if flags & FI_INJECT != 0 {
+            bytes.fill(0xee);
+        }
+        let (lane, tagged) = ((from, part), class.is_some());
+        let deed = Deed::Send { to, lane, tagged, tag, len, acked, taken: false };
+        self.oracle.took(node, deed, bytes, Box::default(), reports, flags & FI_FENCE != 0);
+        Some(id)
+    }
+
+    /// Has a node send a tagged message of so many bytes to a part of another, with these flags;
+    /// the number of the operation.
+    pub fn send_now(&mut self, node: usize, to: (usize, usize), len: usize, flags: u64) -> usize {
+        self.enter(node);
+        let dest = self.dest(node, to).expect("it has a name");
+        let to = (to.0, to.1, dest);
+        self.send((node, 0), to, (len, Some(0)), flags, (false, true)).expect("there is room")
+    }
+
+    /// Has a part of a node receive any tagged message, of at most so many bytes; the number of
+    /// the operation.
+    pub fn receive_now(&mut self, (node, part): (usize, usize), room: usize) -> usize {
+        self.enter(node);
+        let id = self.oracle.next();
+        self.post((node, Some(part)), true, None, (0, u64::MAX >> 1), (room, false));
+        id
+    }
+
+    /// Has a node claim any tagged message that waits; the number of the operation. The message is
+    /// received, or dropped, when the claim is [read](Self::read).
+    pub fn claim_now(&mut self, node: usize) -> usize {
+        self.enter(node);
+        let (id, buf) = (self.oracle.next(), vec![0xbb; 64]);
+        let (tag, ignore) = (0, u64::MAX >> 1);
+        let deed = Deed::Peek { at: Some(0), tag, ignore, claims: true, discards: false };
+        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        self.look(node, id, (tag, ignore), FI_COMPLETION | FI_PEEK | FI_CLAIM);
+        id
+    }
+
+    /// Has a node forget another's name.
+    pub fn forget(&mut self, node: usize, other: usize) {
+        self.enter(node);
+        self.remove(node, (other, 0));
+    }
+
+    /// Cuts what links two nodes.
+    pub fn cut(&mut self, node: usize, other: usize) {
+        assert!(self.world.cut(node, other));
+        self.oracle.hurt(node, other);
+    }
+
+    /// From now on what is under way between two nodes may fail.
+    pub fn excuse(&mut self, node: usize, other: usize) {
+        self.oracle.hurt(node, other);
+    }
+
+    /// A node's engine.
+    pub fn engine(&self, node: usize) -> Option<Arc<W::Engine>> {
+        self.nodes[node].as_ref().map(|of| of.engine.clone())
+    }
+
+    /// How many messages a node's engine keeps.
+    pub fn kept(&self, node: usize) -> usize {
+        self.nodes[node].as_ref().map_or(0, |of| self.world.kept(&of.engine).0)
+    }
+
+    /// So many rounds in which something happens on a link, and all nodes make progress.
+    pub fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.world.something_happens(false);
+            self.world.pass(1000);
+            (0..self.plan.nodes).for_each(|node| self.turn(node));
+        }
+    }
+
+    /// Whether an operation is over.
+    pub fn is_over(&self, id: usize) -> bool {
+        self.oracle.ops[id].over
+    }
+
+    /// Whether the buffer of a receive holds this message.
+    pub fn holds(&self, receive: usize, message: usize, len: usize) -> bool {
+        self.oracle.ops[receive].buf[..len] == payload(message, len)[..]
+    }
+
+    fn receive(&mut self, node: usize) {
+        let at = self.receiver();
+        let tagged = self.random.below(3) > 0;
+        let multi = self.random.one_in(10);
+        let room = match multi {
+            true => 512 + self.random.below(4 * self.plan.largest),
+            false => self.random.pick(&[64, 2000, self.plan.largest.max(64)]),
+        };
+        let mut source = None;
+        if self.plan.directed && self.random.one_in(3) {
+            let (other, names) = (self.someone(), self.names());
+            let part = self.random.below(names);
+            let of = (other, (names > 1).then_some(part));
+            source = self.oracle.name(node, (other, part)).map(|name| (name, of));
+        }
+        let pattern = self.pattern();
+        self.post((node, at), tagged, source, pattern, (room, multi));
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn post(
+        &mut self,
+        (node, at): (usize, Option<usize>),
+        tagged: bool,
+        source: Option<(fi_addr_t, (usize, Option<usize>))>,
+        (tag, ignore): (u64, u64),
+        (room, multi): (usize, bool),
+    ) {
+        let Some(of) = &self.nodes[node] else { return };
+        let id = self.oracle.next();
+        let (tag, ignore) = if tagged { (tag, ignore) } else { (0, 0) };
+        let mut bytes = vec![0xdd; room];
+        let buf = room_to_receive(&mut bytes);
+        let flags = FI_COMPLETION | if multi { FI_MULTI_RECV } else { 0 };
+        let (src, from) = source.map_or((FI_ADDR_UNSPEC, None), |(src, from)| (src, Some(from)));
+        let deed = Deed::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };
+        self.oracle.took(node, deed, bytes, Box::default(), true, false);
+        let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
+        let ep = of.rx(at);
+        if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
+        self.note_shortage(node);
+    }
+
+    /// A write, a read or an atomic operation.
+    fn access(&mut self, node: usize) {
+        let Some((to, _, dest)) = self.known(node, true) else { return };
+        let id = self.oracle.next();
+        let (mut flags, reports) = self.op_flags();
+        let fenced = flags & FI_FENCE != 0;
+        let len = self.size().min(WINDOW);
+        let at = self.random.below(WINDOW - len + 1);
+        let remote = RemoteSegments::one((node * WINDOW + at) as u64, len as u64, KEY);
+        let context = context(id);
+        let kind = self.random.below(3);
+        let told = kind == 0 && self.random.one_in(4) && len > 0;
+        let amount = self.random.next();
+        let Some(of) = &self.nodes[node] else { return };
+        let ep = of.tx(0);
+        match kind {
+            0 => {
+                let mut bytes = payload(id, len);
+                let inject = len <= self.plan.inject_size && amount.is_multiple_of(3);
+                flags |= if inject { FI_INJECT } else { 0 };
+                flags |= if told { FI_REMOTE_CQ_DATA } else { 0 };
+                flags |= if amount.is_multiple_of(4) { FI_DELIVERY_COMPLETE } else { 0 };
+                let data = id as u64;
+                let buf = bytes_to_send(&bytes);
+                let result = ep.write(WriteOp { buf, remote, dest, context, data, flags });
+                if self.is_taken(node, result) {
+                    self.oracle.wrote(node, to, at, &bytes);
+                    if told {
+                        self.oracle.tells(node, to, data);
+                    }
+                    if inject {
+                        bytes.fill(0xee);
+                    }
+                    let deed = Deed::Write { to };
+                    self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
+                }
+            }
+            1 => {
+                let mut bytes = vec![0xcc; len];
+                let buf = room_to_receive(&mut bytes);
+                let result = ep.read(ReadOp { buf, remote, src: dest, context, flags });
+                if self.is_taken(node, result) {
+                    let expect = self.oracle.expect(node, to, at, len);
+                    let deed = Deed::Read { to, at, expect, any: vec![false; len] };
+                    self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
+                }
+            }
+            _ => {
+                let (bytes, mut fetched) = (amount.to_ne_bytes().to_vec(), Box::new(0u64));
+                let fetches = amount.is_multiple_of(2);
+                let atomic = if fetches { AtomicKind::Fetch } else { AtomicKind::Base };
+                let (datatype, sum) = (fi_datatype::FI_UINT64 as u32, fi_op::FI_SUM as u32);
+                let operation = Operation::new(atomic, datatype, sum).unwrap();
+                let counter = (self.plan.nodes * WINDOW + node * 8) as u64;
+                let source = bytes_to_send(&bytes);
+                // SAFETY: the oracle keeps the box; one that is moved does not move what is in it.
+                let (compare, result) = unsafe {
+                    (
+                        SendBuf::new(std::ptr::null(), 0).unwrap(),
+                        match fetches {
+                            true => RecvBuf::new((&raw mut *fetched).cast(), 8).unwrap(),
+                            false => RecvBuf::none(),
+                        },
+                    )
+                };
+                let remote = RemoteSegments::one(counter, 8, KEY);
+                let op = AtomicOp {
+                    operation,
+                    source,
+                    compare,
+                    result,
+                    remote,
+                    dest,
+                    context,
+                    data: 0,
+                    flags,
+                };
+                let result = ep.atomic(op);
+                if self.is_taken(node, result) {
+                    let before = self.oracle.adds(node, to, amount);
+                    let deed = Deed::Add { to, before };
+                    let buf = if fetches { Vec::new() } else { bytes };
+                    self.oracle.took(node, deed, buf, fetched, reports, fenced);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, node: usize) {
+        let receives = self.oracle.receives(node);
+        if !receives.is_empty() {
+            let one = self.random.pick(&receives);
+            self.cancel_one(node, one);
+        }
+    }
+
+    fn cancel_one(&mut self, node: usize, id: OpId) {
+        if let Some(of) = &self.nodes[node] {
+            of.rx(self.oracle.receiver_of(id)).cancel(context(id), false).unwrap();
+        }
+    }
+
+    /// Lets everything happen that still can.
+    pub fn settle(&mut self) {
+        here::have_shortage(0, SimRandom::new(0));
+        self.world.be_prompt();
+        let mut still = 0;
+        for _ in 0..200_000 {
+            let before = self.oracle.completions;
+            let mut moved = false;
+            while self.world.something_happens(true) {
+                moved = true;
+            }
+            for node in 0..self.plan.nodes {
+                (0..W::TURNS).for_each(|_| self.turn(node));
+                self.read(node, usize::MAX);
+            }
+            moved |= self.world.something_happens(true) || self.oracle.completions > before;
+            still = if moved { 0 } else { still + 1 };
+            if !self.world.goes_on(still) {
+                return;
+            }
+        }
+        panic!("there is no end: {:?} {}", self.plan, self.world.describe());
+    }
+
+    /// Runs all steps, has all come to its end, and checks that nothing is left. Returns how many
+    /// steps there were.
+    pub fn run(&mut self) -> usize {
+        for _ in 0..self.plan.steps {
+            if self.random.is_spent() {
+                break;
+            }
+            self.step();
+        }
+        // What waits for a receive gets one.
+        for node in 0..self.plan.nodes {
+            for part in 0..self.plan.parts {
+                let at = (self.plan.shape != Shape::Shared).then_some(part);
+                for tagged in [false, true] {
+                    let (count, bytes) = self.oracle.waiting(node, at, tagged);
+                    if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0) {
+                        let room = (bytes + 512 + 1024, true);
+                        self.post((node, at), tagged, None, (0, u64::MAX >> 1), room);
+                    }
+                }
+            }
+        }
+        self.settle();
+        self.oracle.check_end();
+        for node in 0..self.plan.nodes {
+            self.enter(node);
+            for id in self.oracle.receives(node) {
+                self.cancel_one(node, id);
+            }
+            self.read(node, usize::MAX);
+            let left = self.oracle.receives(node);
+            assert_eq!(left, [], "cancelled receives of {node} do not complete");
+            if let Some(of) = &self.nodes[node] {
+                let (memory, counters) = of.memory.split_at(self.plan.nodes * WINDOW);
+                self.oracle.check_memory(node, memory, counters);
+                self.world.check_idle(&of.engine);
+            }
+        }
+        self.end_all();
+        self.plan.steps
+    }
+
+    /// Closes all nodes' endpoints, and checks that nothing is left.
+    pub fn end_all(&mut self) {
+        (0..self.plan.nodes).for_each(|node| self.end(node));
+        self.world.check_end();
+        here::clear();
+    }
+}
