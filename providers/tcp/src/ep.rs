@@ -57,19 +57,19 @@ impl EndpointAside<TcpEngine> for TcpAside {
 
     fn getname(ep: &TcpEp) -> Option<Result<Vec<u8>>> {
         let state = ep.engine.lock();
-        let socket = state.connected_socket(ep.id)?;
+        let socket = state.connected_link(ep.id)?;
         Some(socket.local_addr().map(|addr| to_bytes(&addr)))
     }
 
     fn fd(ep: &TcpEp) -> Result<RawFd> {
         ep.aside.is_msg()?;
-        Ok(ep.engine.lock().connected_socket(ep.id).ok_or(Error::NOTCONN)?.fd())
+        Ok(ep.engine.lock().connected_link(ep.id).ok_or(Error::NOTCONN)?.fd())
     }
 
     fn getpeer(ep: &TcpEp) -> Result<Vec<u8>> {
         ep.aside.is_msg()?;
         let state = ep.engine.lock();
-        let socket = state.connected_socket(ep.id).ok_or(Error::NOTCONN)?;
+        let socket = state.connected_link(ep.id).ok_or(Error::NOTCONN)?;
         Ok(to_bytes(&socket.peer_addr()?))
     }
 

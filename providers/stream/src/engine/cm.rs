@@ -263,7 +263,7 @@ impl<N: Net> StreamState<N> {
                 }
             }
         }
-        // If the listener was deaf for want of descriptors, it is watched by epoll again.
+        // If the listener was deaf for want of descriptors, the poller watches it again.
         if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
             && let Some((listener, _)) = self.listeners.get(&ep_id)
         {
@@ -273,7 +273,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Callers cannot be accepted now and stay in the system's queue. Epoll would report them
+    /// Callers cannot be accepted now and stay in the system's queue. The poller would report them
     /// again and again, so the listener is taken out of it until the timer expires
     /// ([`DEAF_DELAY`]).
     fn be_deaf(&mut self, ep_id: u32) {
@@ -400,9 +400,9 @@ impl<N: Net> StreamState<N> {
                         conn.param = Vec::new();
                         self.watch(id);
                     }
-                    // TCP is still connecting, which is no error: epoll reports the end.
+                    // The link is still being made, which is no error: the poller reports the end.
                     Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
-                    // A fresh socket that takes less than 300 bytes is broken.
+                    // A fresh link that takes less than 300 bytes is broken.
                     Ok(_) => self.fail(id, Error::IO),
                     Err(error) => self.fail(id, error),
                 }
@@ -463,7 +463,7 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Reads from a caller's connection that epoll reported; a complete request is answered.
+    /// Reads from a caller's connection that the poller reported; a complete request is answered.
     pub(super) fn hear_caller(&mut self, id: u32) {
         if self.callers.hear(id) == CallerState::Complete {
             self.called(id);
@@ -471,7 +471,8 @@ impl<N: Net> StreamState<N> {
     }
 
     /// A caller's request is complete: the caller becomes a peer, waits until the address vector
-    /// holds its address (FI_TCP_PEERS=av), or is refused.
+    /// holds its address ([`only_known`](crate::settings::StreamSettings::only_known)), or is
+    /// refused.
     fn called(&mut self, id: u32) {
         let Some((request, from)) = self.callers.request(id) else { return };
         let hello = match RdmHello::parse(&request.data) {
@@ -510,7 +511,8 @@ impl<N: Net> StreamState<N> {
             N::Link::provider(),
             INFO,
             EP_CTRL,
-            "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
+            "{addr} calls and is not in the address vector; it has to wait ({})",
+            N::Link::settings().only_known_by
         );
         self.callers.hold(self.net.poller(), id, addr.clone());
         self.wake_in(HANDSHAKE_TIMEOUT);
@@ -527,8 +529,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends the connections of peers that were removed from the address vector, if only peers in
-    /// it may call (FI_TCP_PEERS=av).
+    /// Ends the connections of peers that were removed from the address vector, if only peers in it
+    /// may call ([`only_known`](crate::settings::StreamSettings::only_known)).
     pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
         if !N::Link::settings().only_known {
             return;
@@ -623,7 +625,7 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// An RDM peer calls.
+    /// Answers an RDM peer's call.
     fn rdm_request(&mut self, id: u32, message: &CmMessage, hello: &RdmHello, addr: Addr) {
         let ep_id = self.conns[id].ep;
         if !message.contexts.are_first() {
@@ -964,7 +966,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// The link of a connected endpoint, for fi_getname and fi_getpeer.
-    pub fn connected_socket(&self, ep_id: u32) -> Option<&N::Link> {
+    pub fn connected_link(&self, ep_id: u32) -> Option<&N::Link> {
         self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)
     }
 }

@@ -23,7 +23,7 @@ use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Bytes from which on reading a message in two calls costs less than copying it.
+/// Bytes of a message from which on reading it in two calls costs less than copying it.
 const LARGE: usize = 16 << 10;
 
 /// Most reads of one connection in one turn, so that others get theirs.
@@ -103,7 +103,7 @@ impl StreamEngineEp {
     }
 
     /// Whether as many unexpected messages of a peer are kept as the user's bound allows
-    /// (FI_TCP_MAX_SAVED), if there is one.
+    /// ([`max_saved`](crate::settings::StreamSettings::max_saved)), if there is one.
     pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
         peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
     }
@@ -183,7 +183,7 @@ impl<N: Net> StreamState<N> {
             (at, last) = (at + taken, taken);
         }
         conn.large = last >= LARGE;
-        // The socket is empty if the call brought less than it might have.
+        // The link is empty if the call brought less than it might have.
         let all = n < staging.len();
         if (at == n || self.parse_staged(id, at..n)) && !all {
             self.read(id);
@@ -262,8 +262,7 @@ impl<N: Net> StreamState<N> {
         if ahead > 0 && !self.parse(id, &staging[..ahead]) {
             return Got::Last;
         }
-        // The socket is empty if it gave less than was asked for: another read would only say
-        // so.
+        // The link is empty if it gave less than was asked for: another read would only say so.
         if n < wanted { Got::Last } else { Got::More }
     }
 
@@ -456,7 +455,7 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// A peer sent what is not a message: this one connection ends.
+    /// A peer sent bytes that are no message: their connection ends, and no other.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
         ofi_provider::log_sparsely!(

@@ -2,7 +2,8 @@
 use crate::net::ByteLink;
 use crate::wire::StreamHeader;
 
-/// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
+/// Writes a line to the log about a header, if the user wants that
+/// ([`trace`](crate::settings::StreamSettings::trace)).
 #[inline]
 pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &StreamHeader) {
     if L::settings().trace {
