@@ -96,9 +96,7 @@ impl RxmDomain {
 
     /// The identity of an endpoint that is opened with this info.
     fn identity(&self, info: InfoRef<'_>) -> Result<RxmIdentity> {
-        if info.ep_type() != fi_ep_type::FI_EP_RDM {
-            return Err(Error::INVAL);
-        }
+        info.must_be(fi_ep_type::FI_EP_RDM)?;
         let mut attr = RdmAttr::of(info, self.api_version)?;
         attr.inject_size = attr.inject_size.min(config().eager_limit);
         let key = info.ep_auth_key().filter(|_| self.has_key).unwrap_or(&self.key).to_vec();

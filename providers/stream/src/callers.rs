@@ -128,7 +128,7 @@ impl<L: ByteLink> Callers<L> {
             Ok(false) => CallerState::Incomplete,
             Err(why) => {
                 if let Some(why) = why {
-                    refuse::<L>(&caller.from, why);
+                    refuse::<L>(format_args!("of {}", caller.from), why);
                 }
                 self.drop(id);
                 CallerState::Over
@@ -178,7 +178,7 @@ impl<L: ByteLink> Callers<L> {
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
         let is_meant =
             |caller: &Caller<L>| caller.called == called && caller.held.as_ref() == Some(name);
-        self.waiting.iter().filter(|(_, caller)| is_meant(caller)).map(|(id, _)| id).collect()
+        self.waiting.indices(is_meant)
     }
 
     /// Drops the caller that came first; false if there is none.
@@ -229,8 +229,7 @@ impl<L: ByteLink> Callers<L> {
 
     /// Drops all callers of an endpoint that is closed.
     pub fn drop_all_of(&mut self, called: u32) {
-        let theirs = self.waiting.iter().filter(|(_, caller)| caller.called == called);
-        for id in theirs.map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.waiting.indices(|caller| caller.called == called) {
             self.drop(id);
         }
     }
@@ -251,13 +250,14 @@ impl<L: ByteLink> Callers<L> {
     }
 }
 
-/// Logs that a caller is refused because it does not speak the provider's protocol.
-pub fn refuse<L: ByteLink>(from: &SocketAddr, why: Malformed) {
+/// Logs that a connection is refused because the peer does not speak the provider's protocol;
+/// `whose` is "of" the caller, or "with" the called peer.
+pub fn refuse<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
     ofi_provider::log_sparsely!(
         L::provider(),
         WARN,
         EP_CTRL,
-        "refusing the connection of {from}: {why}"
+        "refusing the connection {whose}: {why}"
     );
 }
 

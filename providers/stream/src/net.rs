@@ -201,6 +201,11 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// Listens at an address, whose port may be open. Returns the address with the port as well.
     fn listen(&self, at: &SocketAddr) -> Result<(Self::Listener, SocketAddr)>;
 
+    /// The number by which peers tell this process from another one at the same address.
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
+
     /// Whether several links are sent to and received from with one call
     /// ([`Net::send_each`], [`Net::receive_each`]).
     #[inline(always)]

@@ -6,6 +6,7 @@ use crate::sock::to_bytes;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr;
+use ofi_provider::api::destination;
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, put_number};
 use ofi_provider::error::{Error, Result};
@@ -76,10 +77,7 @@ impl EndpointAside<TcpEngine> for TcpAside {
     fn connect(ep: &TcpEp, to: Option<&[u8]>, param: &[u8]) -> Result {
         ep.aside.is_msg()?;
         fits(param)?;
-        let to = match to {
-            Some(bytes) => addr::from_bytes(bytes)?,
-            None => ep.aside.dest.ok_or(Error::INVAL)?,
-        };
+        let to = destination(to, ep.aside.dest.as_ref(), addr::from_bytes)?;
         ep.engine.lock().connect(ep.id, &to, param)
     }
 

@@ -14,6 +14,7 @@ use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
 use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
+use ofi_provider::log::peer_text;
 use std::time::Duration;
 
 /// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last.
@@ -198,7 +199,7 @@ impl RxmEngineEp {
                     WARN,
                     EP_CTRL,
                     "refused the call of {}: {why}",
-                    from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
+                    peer_text(from)
                 );
                 self.refuse(&info, refusal);
                 return;

@@ -59,7 +59,7 @@ impl RxmEngineEp {
     /// Closes a transmit context: its transfers are dropped without being reported.
     fn close_tx(&mut self) {
         self.ledger.mute();
-        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
                 // Injected messages are complete for the application, so they must leave.
@@ -76,7 +76,7 @@ impl RxmEngineEp {
     /// connections end on which some of them are being filled.
     fn close_rx(&mut self) {
         self.inbox.ledger.mute();
-        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.is_filling(id) {
                 self.ended(id, Error::CANCELED);

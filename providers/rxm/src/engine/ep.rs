@@ -183,8 +183,7 @@ impl RxmEngineEp {
     /// Opens the core's objects for the endpoint, and listens. Returns the descriptors of the
     /// core's queues, of those that have one.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.bind_tx(bindings);
-        self.bind_rx(bindings);
+        self.bind(bindings);
         self.av.clone_from(&bindings.av);
         self.open(true, self.inbox.ledger.counts_peers())
     }
@@ -195,9 +194,13 @@ impl RxmEngineEp {
         if bindings.ledger.rx.counts_peers() != self.inbox.ledger.counts_peers() {
             return Err(Error::OPBADSTATE);
         }
+        self.bind(bindings);
+        Ok(())
+    }
+
+    fn bind(&mut self, bindings: &Bindings) {
         self.bind_tx(bindings);
         self.bind_rx(bindings);
-        Ok(())
     }
 
     /// Takes over the completion queue and counters bound for transmits.
@@ -426,7 +429,7 @@ impl RxmEngineEp {
         }
         // Connections are closed first: after that the core uses no memory of the application's.
         self.drain_core();
-        for id in self.conns.iter().map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.conns.indices(|_| true) {
             self.end(id, Error::CANCELED);
         }
         self.core = None;

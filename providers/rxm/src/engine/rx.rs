@@ -17,6 +17,7 @@ use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Meeting, Recv};
+use ofi_provider::malformed;
 use ofi_provider::slab::NONE;
 
 /// Bytes of memory that kept messages of all strangers together may take: peers in the address
@@ -354,14 +355,8 @@ impl RxmEngineEp {
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
-        let peer = self.peers.get(of.peer);
-        ofi_provider::log_sparsely!(
-            &RXM,
-            WARN,
-            EP_DATA,
-            "closing the connection to {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.addr.to_string())
-        );
+        let peer = self.peers.get(of.peer).map(|peer| &peer.addr);
+        malformed::log_closing(&RXM, peer, why);
         self.ended(conn, Error::PROTO);
     }
 

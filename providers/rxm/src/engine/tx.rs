@@ -924,9 +924,7 @@ impl RxmEngineEp {
 
     /// Fails the transfers of a connection that ended, in the order in which they were posted.
     pub(super) fn fail_ops_of(&mut self, conn: u32, error: Error) {
-        let ids: Vec<_> =
-            self.ops.iter().filter(|(_, op)| op.conn == conn).map(|(id, _)| id).collect();
-        for id in ids {
+        for id in self.ops.indices(|op| op.conn == conn) {
             self.finish_op(id, Err(error));
         }
     }

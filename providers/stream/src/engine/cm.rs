@@ -21,6 +21,7 @@ use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryR
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
@@ -100,25 +101,22 @@ impl StreamEngineEp {
         if self.is_buffered() { 0 } else { RDM_VERSION }
     }
 
-    /// The endpoint's answer to an RDM peer that called: the smaller protocol version, and who
-    /// we are.
-    pub(super) fn answer_to(&self, hello: &RdmHello) -> RdmHello {
+    /// What the endpoint says of itself to an RDM peer that it calls, from this process.
+    fn hello(&self, process: u32) -> RdmHello {
         RdmHello {
-            version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
+            version: self.rdm_version(),
             features: self.features(),
             port: self.identity.local.port(),
-            pid: pid(),
+            pid: process,
         }
     }
-}
 
-/// The process by which peers tell an endpoint from its predecessor at the same address.
-fn pid() -> u32 {
-    #[cfg(test)]
-    if let Some(pid) = super::sim::pid() {
-        return pid;
+    /// The endpoint's answer to an RDM peer that called this process: the smaller protocol
+    /// version, and who we are.
+    pub(super) fn answer_to(&self, hello: &RdmHello, process: u32) -> RdmHello {
+        let ours = self.hello(process);
+        RdmHello { version: hello.version.min(ours.version) | RDM_ANSWER, ..ours }
     }
-    std::process::id()
 }
 
 impl<N: Net> StreamState<N> {
@@ -150,12 +148,7 @@ impl<N: Net> StreamState<N> {
         if ep.is_out_of_reach(peer) {
             return Err(Error::FIREWALLADDR);
         }
-        let hello = RdmHello {
-            version: ep.rdm_version(),
-            features: ep.features(),
-            port: ep.identity.local.port(),
-            pid: pid(),
-        };
+        let hello = ep.hello(self.net.process());
         let addr = ep.peers[peer].addr.ip()?;
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
         self.attach(id, peer);
@@ -478,7 +471,7 @@ impl<N: Net> StreamState<N> {
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                callers::refuse::<N::Link>(&from, why);
+                callers::refuse::<N::Link>(format_args!("of {from}"), why);
                 self.callers.drop(id);
                 return;
             }
@@ -536,8 +529,7 @@ impl<N: Net> StreamState<N> {
             return;
         }
         let theirs = |conn: &StreamConn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
-        let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
-        for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.conns.indices(theirs) {
             self.fail(id, Error::CONNABORTED);
         }
     }
@@ -557,14 +549,8 @@ impl<N: Net> StreamState<N> {
     /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
     /// log.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
-        let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
-        ofi_provider::log_sparsely!(
-            N::Link::provider(),
-            WARN,
-            EP_CTRL,
-            "refusing the connection with {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
-        );
+        let peer = peer_text(self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok()));
+        callers::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
 
@@ -680,7 +666,7 @@ impl<N: Net> StreamState<N> {
         if self.eps[ep_id].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
-        let ours = self.eps[ep_id].answer_to(hello);
+        let ours = self.eps[ep_id].answer_to(hello, self.net.process());
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = ours.version & !RDM_ANSWER >= 1;

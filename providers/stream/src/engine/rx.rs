@@ -18,6 +18,8 @@ use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{ScatterList, copied};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
+use ofi_provider::log::peer_text;
+use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
@@ -458,13 +460,7 @@ impl<N: Net> StreamState<N> {
     /// A peer sent bytes that are no message: their connection ends, and no other.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
-        ofi_provider::log_sparsely!(
-            N::Link::provider(),
-            WARN,
-            EP_DATA,
-            "closing the connection to {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
-        );
+        malformed::log_closing(N::Link::provider(), peer, why);
         self.fail(id, Error::PROTO);
     }
 
@@ -636,7 +632,7 @@ impl<N: Net> StreamState<N> {
                 WARN,
                 EP_DATA,
                 "{} asked for memory it has no right to ({error}): {places:?}",
-                peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+                peer_text(peer)
             );
         })
     }
@@ -654,7 +650,7 @@ impl<N: Net> StreamState<N> {
             WARN,
             EP_DATA,
             "{} asked for memory of an endpoint that was opened without {}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()),
+            peer_text(peer),
             if right == FI_REMOTE_READ { "FI_REMOTE_READ" } else { "FI_REMOTE_WRITE" }
         );
         Err(Error::ACCES)

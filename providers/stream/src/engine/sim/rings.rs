@@ -364,6 +364,10 @@ impl Net for Rings {
     type Visits = RingVisits;
     type Aside = ();
 
+    fn process(&self) -> u32 {
+        super::pid().unwrap_or_else(std::process::id)
+    }
+
     fn poller(&self) -> &Self {
         self
     }
