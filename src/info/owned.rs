@@ -204,6 +204,11 @@ impl<'a> InfoRef<'a> {
         self.ep().map(|ep| ep.r#type).unwrap_or_default()
     }
 
+    /// -FI_EINVAL unless the info is for endpoints of this type.
+    pub fn must_be(self, ep_type: fi_ep_type) -> Result {
+        if self.ep_type() == ep_type { Ok(()) } else { Err(Error::INVAL) }
+    }
+
     /// The name of the domain.
     pub fn domain_name(self) -> Option<&'a CStr> {
         self.domain().and_then(|domain| string(domain.name))

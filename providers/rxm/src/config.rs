@@ -10,10 +10,11 @@ use std::time::Duration;
 /// The largest eager message, and the receive buffers' room for data, when not set.
 const BUFFER_SIZE: usize = 16384;
 
-/// The least that it can be: a rendezvous and an atomic operation of 8 bytes go as one packet.
+/// The least value of the buffer size: a rendezvous and an atomic operation of 8 bytes go as one
+/// packet.
 const LEAST_BUFFER: usize = if PLACES_LEN > IOCS_LEN + 8 { PLACES_LEN } else { IOCS_LEN + 8 };
 
-/// The most: what a receive size of 32 bits can name, with its header.
+/// The largest value of the buffer size: what a receive size of 32 bits can name, with its header.
 const MOST_BUFFER: usize = 1 << 30;
 
 /// Transmit size of the core's endpoints, when not set.
@@ -32,43 +33,43 @@ pub(crate) struct RxmConfig {
     pub(crate) sar_limit: usize,
     /// Completions of the core taken in one turn.
     pub(crate) comp_per_progress: usize,
-    /// Receive buffers that connections share; by default if the core can.
+    /// Whether connections share receive buffers; by default they do if the core can.
     pub(crate) use_srx: Option<bool>,
     /// Transmit and receive size when the application names none.
     pub(crate) tx_size: usize,
     pub(crate) rx_size: usize,
-    /// Of the core's endpoints.
+    /// Transmit size of the core's endpoints.
     pub(crate) msg_tx_size: usize,
     pub(crate) msg_rx_size: Option<usize>,
     /// Time between looks for connection events.
     pub(crate) cm_interval: Duration,
     /// Completions after which the time is looked at although more come.
     pub(crate) cq_eq_fairness: usize,
-    /// Progress by a thread if the application does not say how.
+    /// Whether a thread makes progress if the application does not say how.
     pub(crate) auto_progress: bool,
-    /// The receiver of a large message lets its sender write it.
+    /// Whether the receiver of a large message lets the sender write it, instead of reading it.
     pub(crate) rndv_write: bool,
     /// Whether the core looks for new interfaces; else as the application asks.
     pub(crate) rescan: Option<bool>,
-    /// Larger eager messages go from the application's buffer.
+    /// Whether larger eager messages go from the application's buffer.
     pub(crate) direct_send: bool,
     /// How many processes there are (FI_UNIVERSE_SIZE).
     pub(crate) universe: Option<usize>,
-    /// The core's queues are waited for each by a descriptor of its own; of a
-    /// core named tcp, and of any other.
+    /// Whether each of the core's queues is waited for by a descriptor of its own: for a core named
+    /// tcp, and for any other.
     wait_by_fd: [bool; 2],
 }
 
 impl RxmConfig {
     /// Entries of the core's completion queue for one endpoint.
     ///
-    /// As many as all peers' transfers take, if it is known how many peers there
-    /// are; in any case receives have half of it at most.
+    /// There are as many as all peers' transfers take, if it is known how many peers there are;
+    /// receives have at most half of them in any case.
     pub(crate) fn core_cq_size(&self, shared: bool) -> usize {
         let rx = self.rx_buffers(shared);
         let rx = if shared { rx } else { rx.saturating_mul(self.universe.unwrap_or(256)) };
         let tx = self.msg_tx_size.saturating_mul(self.universe.unwrap_or(0));
-        // More peers come than there are said to be; each has a receive at least.
+        // More peers may come than there are said to be; each has one receive at least.
         let least = match self.universe {
             Some(_) if shared => 0,
             Some(_) => 2048,
@@ -88,13 +89,13 @@ impl RxmConfig {
     }
 }
 
-/// What a wait object is by its name in the environment: a descriptor or the
-/// provider's choice.
+/// Whether the environment names a descriptor as the wait object, or leaves the choice to the
+/// provider.
 fn is_fd(name: &str) -> bool {
     ["fd", "pollfd"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The largest core's completion queue to ask for.
+/// Most entries of a completion queue to ask of the core.
 const MAX_CQ_SIZE: usize = 1 << 20;
 
 /// The parameters; declares them to the core at first use.
@@ -106,7 +107,7 @@ pub(crate) fn config() -> &'static RxmConfig {
         let positive = |name, help| {
             param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
         };
-        // What is no number is 0 to the core.
+        // A text that is no number is read as 0.
         let size = |name: &'static CStr, default, help| match param::size(prov, name, default, help)
         {
             0 => {
@@ -146,7 +147,8 @@ pub(crate) fn config() -> &'static RxmConfig {
             c"def_tcp_wait_obj",
             c"the same, if the core provider is tcp; default: as def_wait_obj says",
         );
-        // Known for programs that set them; there is nothing here that they could change.
+        // These parameters are declared for programs that set them; there is nothing here that they
+        // could change.
         boolean(
             c"enable_passthru",
             c"no effect: all transfers have the protocol of this provider, as their peers expect",

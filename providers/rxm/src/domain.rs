@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 /// The name of a domain's progress thread.
 const THREAD: &str = "ofi-rxm";
 
-/// A fabric. The core's is opened with a domain, which says which core.
+/// A fabric. The core's fabric is opened with a domain, whose info says which core it is.
 #[derive(Debug)]
 pub(crate) struct RxmFabric;
 
@@ -61,10 +61,11 @@ impl Getinfo for RxmFabric {
     }
 }
 
-/// The core provider's info that one of ours stands on.
+/// The core provider's info that belongs to an info of this provider.
 fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
-    // The address is an endpoint's business, but it finds the interface.
+    // The destination is an endpoint's business; the source address stays, because it names the
+    // interface.
     hints.set_dest_addr(None)?;
     let version = core_version(api_version);
     let query = InfoQuery { version, node: None, service: None, flags: 0, hints: None };
@@ -93,11 +94,9 @@ impl RxmDomain {
         self.settings.start_thread(THREAD, engine)
     }
 
-    /// What an endpoint is to be.
+    /// The identity of an endpoint that is opened with this info.
     fn identity(&self, info: InfoRef<'_>) -> Result<RxmIdentity> {
-        if info.ep_type() != fi_ep_type::FI_EP_RDM {
-            return Err(Error::INVAL);
-        }
+        info.must_be(fi_ep_type::FI_EP_RDM)?;
         let mut attr = RdmAttr::of(info, self.api_version)?;
         attr.inject_size = attr.inject_size.min(config().eager_limit);
         let key = info.ep_auth_key().filter(|_| self.has_key).unwrap_or(&self.key).to_vec();
@@ -127,7 +126,8 @@ impl Domain for RxmDomain {
         }
     }
 
-    /// A connection's transfers go by themselves: there is nothing to share.
+    /// Shared transmit contexts cost nothing: each connection sends by itself, and there is nothing
+    /// to share.
     const SHARED_TX: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {

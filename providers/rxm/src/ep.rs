@@ -1,4 +1,4 @@
-//! The engine as its endpoints call it, for `ofi_provider::endpoint`.
+//! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{RxmEngine, RxmEngineEp, RxmIdentity, RxmState};
 use ofi_provider::abi::fi_addr_t;

@@ -17,7 +17,7 @@ use std::ffi::CString;
 const MSG_CAPS: u64 =
     FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_AV_USER_ID;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Left out of what an application gets that asks for nothing in particular.
+/// Capabilities that an application gets only if it asks for them.
 const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_DIRECTED_RECV
     | FI_RMA_EVENT
@@ -28,7 +28,7 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_COLLECTIVE
     | FI_MULTICAST
     | FI_NAMED_RX_CTX;
-/// Of those, what it takes a core for that has it.
+/// Those of [`HINTED_CAPS`] that are offered only if the core provider has them.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 = FI_ATOMIC
@@ -70,12 +70,13 @@ const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// What a core provider may require of memory: we register what it needs.
+/// What a core provider may require of memory (FI_MR_*): this provider registers what the core
+/// needs.
 const MR_MODE: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// What a core provider may require of its user: we do it.
+/// What a core provider may require of its user (fi_getinfo(3), MODE): this provider does it.
 const MODE: u64 = FI_LOCAL_MR | FI_RX_CQ_DATA;
 
-/// What to ask core providers for, to do what `hints` ask of us.
+/// The hints for core providers, so that this provider can do what `hints` ask of it.
 pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut core = match hints {
         Some(hints) => hints.to_owned()?,
@@ -86,9 +87,9 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
-    // Our business, and the core's not even to know.
+    // Keys are checked here; the core is not told of them.
     core.set_auth_keys(None, None)?;
-    // Ours is not the core's.
+    // The versions of this provider and of its protocol are not the core's.
     core.set_versions(0, 0);
     let tx = core.tx_mut();
     (tx.caps, tx.mode, tx.op_flags, tx.inject_size) = (0, 0, 0, 0);
@@ -109,7 +110,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         domain.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         domain.av_type = fi_av_type::FI_AV_UNSPEC.into();
         domain.mr_mode = match domain.mr_mode {
-            // Peers never name the application's memory: what there is, is ours.
+            // Peers never name the application's memory, only memory that this provider registers.
             _ if !remote => MR_MODE,
             FI_MR_BASIC => MR_MODE,
             FI_MR_SCALABLE => FI_MR_LOCAL,
@@ -123,7 +124,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (0, 0);
         (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
     });
-    // Of "core;ofi_rxm" the core is asked for.
+    // Of "core;ofi_rxm" the core's name is asked for.
     if let Some(name) = hints.and_then(InfoRef::prov_name) {
         let name = name.to_string_lossy();
         let own = RXM_NAME.to_string_lossy();
@@ -150,9 +151,9 @@ struct BufferedBits {
     caps: u64,
 }
 
-/// What we offer over a core provider. `shared`: to endpoints that share a
-/// transmit, or a receive, context; `contexts`: so many to a scalable endpoint.
-/// Who does not ask for them does not see them.
+/// What this provider offers over a core provider. `shared`: to endpoints that share a transmit, or
+/// a receive, context; `contexts`: how many contexts a scalable endpoint has. An application that
+/// does not ask for contexts sees none.
 fn offer(
     core: InfoRef<'_>,
     shared: [bool; 2],
@@ -165,19 +166,18 @@ fn offer(
     let (core_ep, core_domain) =
         (core.ep().ok_or_else(missing)?, core.domain().ok_or_else(missing)?);
     let mut caps = MSG_CAPS | (HINTED_CAPS & !CORE_CAPS) | (core.caps() & (COMM_CAPS | CORE_CAPS));
-    // What is done later, and by several together, takes endpoints that both send
-    // and receive.
+    // Deferred work and collective operations take endpoints that both send and receive.
     caps &= match contexts {
         ..=1 => !FI_NAMED_RX_CTX,
         _ => !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST),
     };
-    // Whoever has atomics has the modifiers that go with them.
+    // An application that gets atomics gets the modifiers that go with them.
     if core.caps() & FI_RMA != 0 {
         caps |= RMA_CAPS;
     }
     let config = config();
     if buffers != (BufferedBits { mode: 0, caps: 0 }) {
-        // Those take receives as they always are.
+        // Deferred work, collectives and multicast take receives that are not buffered.
         caps &= !(FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST);
         caps |= buffers.caps;
     }
@@ -222,7 +222,7 @@ fn offer(
         domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED.into();
         domain.mr_mode = core_domain.mr_mode & MR_MODE & !FI_MR_LOCAL;
         domain.mr_key_size = core_domain.mr_key_size;
-        // What comes with a write is the core's to carry.
+        // The CQ data of a write is carried by the core.
         domain.cq_data_size = core_domain.cq_data_size.min(size_of::<u64>());
         domain.cq_cnt = 65536;
         domain.ep_cnt = 32768;
@@ -240,8 +240,8 @@ fn offer(
     Ok(ProviderOffer { most, tx_size: config.tx_size, rx_size: config.rx_size })
 }
 
-/// What can be injected without a copy of ours, which is what an application
-/// gets that names no size; where that is nothing, what we copy.
+/// The inject size for an application that names none: what the core takes without a copy of ours,
+/// or, where that is nothing, what this provider copies.
 fn default_inject(core: InfoRef<'_>) -> usize {
     let most = config().eager_limit;
     match core.tx().map_or(0, |tx| tx.inject_size.saturating_sub(HEADER_LEN)) {
@@ -264,7 +264,7 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     });
     // Messages that are reported as they come belong to one endpoint.
     let (mode, caps) = if shared[1] { (0, 0) } else { buffered::bits(api) };
-    // Who can do with every mode asks for none.
+    // Hints with all mode bits set ask for none of them.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
     let buffers = BufferedBits {
         mode: modes.unwrap_or(0) & mode,
@@ -356,7 +356,7 @@ pub(crate) fn find_cores(query: &InfoQuery<'_>, mut hints: InfoBuf) -> Result<In
     }
 }
 
-/// Tells the core why something is not in the answer.
+/// Logs why an info is not in the answer.
 fn report(line: &str) {
     ofi_provider::log!(&RXM, INFO, FABRIC, "{line}");
 }

@@ -12,9 +12,8 @@ use std::fmt;
 
 /// Version of the connection data.
 pub const CM_VERSION: u8 = 1;
-/// Version of those that only this library knows: they begin as the others do,
-/// name contexts and a key, and may be in either byte order. Any other peer
-/// refuses them.
+/// Version of the connection data that only this library knows: such data begin as others do, name
+/// contexts and a key, and may be in either byte order. A peer with another library refuses them.
 pub const OWN_CM_VERSION: u8 = 0x81;
 /// Version of the control header.
 pub const CTRL_VERSION: u8 = 4;
@@ -45,7 +44,7 @@ fn read_kin(byte: u8) -> (bool, bool) {
 
 /// Bytes of both headers of a packet.
 pub const HEADER_LEN: usize = 64;
-/// Bytes of the first of them.
+/// Bytes of the control header, the first of the two.
 const CTRL_LEN: usize = 32;
 /// Bytes of connection data.
 pub const CALL_LEN: usize = 24;
@@ -60,7 +59,7 @@ pub const PLACES_LEN: usize = 104;
 
 /// Bytes of the places of an atomic operation, before its elements.
 pub const IOCS_LEN: usize = 96;
-/// Bytes of the answer to one, before what was there.
+/// Bytes of the answer to an atomic operation, before the former values.
 pub const ANSWER_LEN: usize = 8;
 
 /// The packet has remote CQ data (FI_REMOTE_CQ_DATA as the API has it).
@@ -85,7 +84,7 @@ impl NumberReader<'_> {
         if self.swapped { value.swap_bytes() } else { value }
     }
 
-    /// The bytes of one, which are there.
+    /// The bytes of a number, which are there.
     #[inline(always)]
     fn of<const LEN: usize>(self, at: usize) -> [u8; LEN] {
         *self.bytes[at..].first_chunk().expect("the bytes of a number")
@@ -104,8 +103,8 @@ impl NumberReader<'_> {
     }
 }
 
-/// Whether this byte of connection data names the order that is not ours;
-/// nothing when it names none.
+/// Whether this byte of connection data names the byte order that is not ours; none if it names no
+/// order.
 fn other_order(byte: u8) -> Option<bool> {
     match byte {
         1 | 2 => Some(byte != ENDIANNESS),
@@ -116,7 +115,7 @@ fn other_order(byte: u8) -> Option<bool> {
 /// Whether the sides of a connection count each other's receive buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowControl {
-    /// An old peer, which does not say.
+    /// The peer is old and does not say.
     Unstated = 0,
     /// Credits hold messages back.
     On = 1,
@@ -134,20 +133,20 @@ impl FlowControl {
     }
 }
 
-/// What a caller sends along.
+/// The connection data of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RxmCall {
-    /// The port it listens on itself, which with its address is its name.
+    /// The port the caller itself listens on, which with the caller's address is its name.
     pub port: u16,
-    /// Whether it wants credits.
+    /// Whether the sender wants credits.
     pub flow_control: FlowControl,
     /// Bytes of the largest eager message; the same on both sides.
     pub eager_limit: u32,
     /// How many receive buffers the sender of this has.
     pub rx_size: u32,
-    /// How packets to it name the connection.
+    /// How packets to the caller name the connection.
     pub conn_id: u64,
-    /// What the connection is between.
+    /// The contexts that the connection is between.
     pub contexts: Contexts,
     /// The authorization key; empty if there is none.
     pub key: Vec<u8>,
@@ -166,7 +165,7 @@ pub struct RxmCall {
 pub enum BadCall {
     /// The data make no sense, or are of another version.
     Malformed(&'static str),
-    /// The data would do if they were in [`OWN_CM_VERSION`].
+    /// The byte orders differ; the call would be understood in [`OWN_CM_VERSION`].
     OtherOrder,
 }
 
@@ -180,12 +179,12 @@ impl fmt::Display for BadCall {
 }
 
 impl RxmCall {
-    /// Whether it is, or has to be, in the version of this library.
+    /// Whether the call is, or has to be, in this library's version of connection data.
     pub fn is_own(&self) -> bool {
         self.own || !self.contexts.are_first() || !self.key.is_empty()
     }
 
-    /// The bytes.
+    /// The call as connection data.
     pub fn write(&self) -> Vec<u8> {
         let mut bytes = vec![0; CALL_LEN];
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
@@ -206,7 +205,7 @@ impl RxmCall {
         bytes
     }
 
-    /// What the bytes mean.
+    /// Reads a call from connection data.
     pub fn read(bytes: &[u8]) -> Result<Self, BadCall> {
         let bad = |why| Err(BadCall::Malformed(why));
         // A core provider may pad the data to what it can carry.
@@ -252,14 +251,14 @@ impl RxmCall {
     }
 }
 
-/// What an acceptance has with it.
+/// The connection data of an acceptance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accept {
     /// How packets to the side that accepts name the connection.
     pub conn_id: u64,
     /// How many receive buffers the sender of this has.
     pub rx_size: u32,
-    /// Whether it wants credits.
+    /// Whether the sender wants credits.
     pub flow_control: FlowControl,
     /// The byte order of the side that accepts is not the caller's.
     pub swapped: bool,
@@ -270,7 +269,7 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// The bytes, for a call in this library's version if it is `own`.
+    /// The acceptance as connection data, in answer to a call in this library's version if `own`.
     pub fn write(&self, own: bool) -> [u8; ACCEPT_LEN] {
         let mut bytes = [0; ACCEPT_LEN];
         bytes[..8].copy_from_slice(&self.conn_id.to_ne_bytes());
@@ -283,8 +282,8 @@ impl Accept {
         bytes
     }
 
-    /// What the bytes mean, of the answer to a call in this library's version if
-    /// that was `own`.
+    /// Reads an acceptance from connection data, in answer to a call in this library's version if
+    /// `own`.
     pub fn read(bytes: &[u8], own: bool) -> Parsed<Self> {
         let order = bytes.get(13).filter(|_| own).copied();
         let swapped = order.and_then(other_order).unwrap_or(false);
@@ -310,13 +309,13 @@ impl Accept {
 pub enum Refusal {
     /// The refusal does not say why, or not in a way we know.
     Unspecified = 0,
-    /// The two do not fit together.
+    /// The two endpoints do not fit together.
     Refused = 1,
-    /// There is a connection, or the other side is calling itself.
+    /// There is a connection, or the called side is calling itself.
     Already = 2,
     /// The byte orders differ; a call in [`OWN_CM_VERSION`] would do.
     OtherOrder = 0x81,
-    /// The authorization keys differ. Only said to a call in that version.
+    /// The authorization keys differ. This is said only in answer to a call in [`OWN_CM_VERSION`].
     OtherKey = 0x82,
 }
 
@@ -329,7 +328,7 @@ impl Refusal {
         }
     }
 
-    /// The bytes. What other libraries do not know is behind what they do.
+    /// The refusal as connection data; what other libraries do not know comes behind what they do.
     pub fn write(self) -> Vec<u8> {
         match self {
             Self::OtherOrder | Self::OtherKey => {
@@ -339,7 +338,7 @@ impl Refusal {
         }
     }
 
-    /// What the bytes mean; nothing when it was not a peer of ours that refused.
+    /// Reads a refusal from connection data; none if it does not come from a peer of this provider.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [CM_VERSION, 1, 0x81, ..] => Some(Self::OtherOrder),
@@ -358,7 +357,7 @@ impl Refusal {
 pub enum PacketKind {
     /// A whole message.
     Eager = 0,
-    /// A part of one.
+    /// A segment of a message.
     Segment = 1,
     /// Announces a message that waits at its sender.
     RndvRequest = 2,
@@ -393,29 +392,29 @@ impl PacketKind {
     }
 }
 
-/// Which segment of a message one is.
+/// The place of a segment in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentPart {
-    /// The first of several.
+    /// The first segment of several.
     First = 1,
     /// Neither first nor last.
     Middle = 2,
-    /// The last.
+    /// The last segment.
     Last = 3,
 }
 
-/// What an operation header says of a message.
+/// The operation of an untagged message.
 pub const OP_MSG: u8 = 0;
 /// A tagged message.
 pub const OP_TAGGED: u8 = 1;
 /// An atomic operation that brings nothing back.
 pub const OP_ATOMIC: u8 = 6;
-/// One that brings back what was there.
+/// An atomic operation that brings back the former values.
 pub const OP_ATOMIC_FETCH: u8 = 7;
-/// One that compares.
+/// An atomic operation that compares, and brings back the former values.
 pub const OP_ATOMIC_COMPARE: u8 = 8;
 
-/// What an atomic operation is, in the place of a message's tag.
+/// The kind of an atomic operation, which its header has in the place of a message's tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicHeader {
     /// enum fi_datatype.
@@ -427,19 +426,19 @@ pub struct AtomicHeader {
 }
 
 impl AtomicHeader {
-    /// As the field of a header.
+    /// The kind as a header's tag.
     pub fn to_tag(self) -> u64 {
         u64::from_ne_bytes([self.datatype, self.op, self.places, 0, 0, 0, 0, 0])
     }
 
-    /// From the field of a header.
+    /// Reads the kind from a header's tag.
     pub fn from_tag(tag: u64) -> Self {
         let [datatype, op, places, ..] = tag.to_ne_bytes();
         Self { datatype, op, places }
     }
 }
 
-/// The headers of a packet, as far as kinds use them.
+/// The headers of a packet, as far as any kind of packet uses their fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxmHeader {
     /// The packet's kind.
@@ -452,9 +451,9 @@ pub struct RxmHeader {
     pub conn_id: u64,
     /// Names the transfer.
     pub msg_id: u64,
-    /// More, by kind.
+    /// A number whose meaning depends on the kind of packet.
     pub ctrl_data: u64,
-    /// What operation it is.
+    /// The operation ([`OP_MSG`] …).
     pub op: u8,
     /// [`REMOTE_CQ_DATA`].
     pub flags: u32,
@@ -554,7 +553,7 @@ impl RxmHeader {
             return Err(Malformed("an operation of another version"));
         }
         let numbers = NumberReader { bytes, swapped };
-        // That of an atomic operation is bytes, and no number.
+        // The tag of an atomic operation is bytes, and no number.
         let atomic = matches!(kind, PacketKind::Atomic | PacketKind::AtomicResponse);
         let tag = NumberReader { bytes, swapped: swapped && !atomic };
         let header = Self {
@@ -589,8 +588,8 @@ impl RxmHeader {
         }
     }
 
-    /// What a packet brings that is all of a message with nothing special to it; nothing
-    /// if it is any other.
+    /// The message of a packet that is a whole message with nothing special to it; none of any
+    /// other packet.
     #[inline(always)]
     pub fn plain(packet: &[u8]) -> Option<RxmPlain<'_>> {
         let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
@@ -611,7 +610,7 @@ impl RxmHeader {
         Some(RxmPlain { conn_id: numbers.u64(8), tagged, tag, body })
     }
 
-    /// What names the connection of a packet, which may be none otherwise.
+    /// The name of its connection in a packet, whatever else the bytes are.
     pub fn conn_id(packet: &[u8]) -> Option<u64> {
         packet.get(8..16)?.try_into().map(u64::from_ne_bytes).ok()
     }
@@ -647,7 +646,7 @@ impl RxmHeader {
         )
     }
 
-    /// Which segment it is.
+    /// The segment's place in its message.
     pub fn part(&self) -> Option<SegmentPart> {
         match self.ctrl_data & 3 {
             1 => Some(SegmentPart::First),
@@ -663,7 +662,7 @@ impl RxmHeader {
         self.op == OP_TAGGED
     }
 
-    /// The message's remote CQ data, if it has some.
+    /// The message's remote CQ data, if it has any.
     #[inline]
     pub fn cq_data(&self) -> Option<u64> {
         (self.flags & REMOTE_CQ_DATA != 0).then_some(self.data)
@@ -692,7 +691,7 @@ pub fn read_places(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
     for bytes in bytes[..96].chunks_exact(24).take(usize::from(bytes[96])) {
         let numbers = NumberReader { bytes, swapped };
         let (addr, len, key) = (numbers.u64(0), numbers.u64(8), numbers.u64(16));
-        // There is room for as many as the payload has.
+        // There is room for all places that a payload can have.
         let _ = places.push(RemoteSegment { addr, len, key });
     }
     if places.as_slice().len() != usize::from(bytes[96]) || places.total().is_err() {
@@ -726,14 +725,14 @@ pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
     Ok((read_places(&whole, false)?, elements))
 }
 
-/// The start of the answer to an atomic operation: 0 or an error code, and the
-/// bytes behind it. Both are in network order.
+/// Writes the start of the answer to an atomic operation: 0 or an error code, and how many bytes
+/// follow. Both are in network order.
 pub fn write_answer(status: i32, len: u32, bytes: &mut [u8]) {
     bytes[..4].copy_from_slice(&status.to_be_bytes());
     bytes[4..ANSWER_LEN].copy_from_slice(&len.to_be_bytes());
 }
 
-/// The answer to an atomic operation: its status, and what was there.
+/// Reads the answer to an atomic operation: the status, and the former values.
 pub fn read_answer(payload: &[u8]) -> Parsed<(i32, &[u8])> {
     if payload.len() < ANSWER_LEN {
         return Err(Malformed("an answer that is too short"));

@@ -2,7 +2,8 @@
 //! passive endpoint or at the endpoints of an engine.
 //!
 //! A stranger gets no further than here without a well-formed request, holds one of a bounded
-//! number of places for half a minute at most, and no other part of the provider knows of it.
+//! number of places for half a minute at most, and no other part of the provider knows of that
+//! stranger.
 use crate::guests::Guest;
 use crate::net::{ByteLink, LinkPoller};
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
@@ -20,7 +21,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// An accepted connection, until its request is complete and taken.
 #[derive(Debug)]
 pub struct Caller<L> {
-    /// Its link.
+    /// The caller's link.
     pub link: L,
     /// The address the call comes from.
     pub from: SocketAddr,
@@ -32,7 +33,7 @@ pub struct Caller<L> {
     bytes: Vec<u8>,
     request: Option<CmMessage>,
     /// Set while the caller has to wait until the address vector holds this address
-    /// (FI_TCP_PEERS=av).
+    /// ([`only_known`](crate::settings::StreamSettings::only_known)).
     held: Option<Addr>,
     serial: u64,
     since: Instant,
@@ -56,14 +57,14 @@ pub struct Callers<L> {
     /// Callers in the order in which they came, as index and serial number; some may be gone.
     order: VecDeque<(u32, u64)>,
     came: u64,
-    /// The epoll token of a caller is this plus its index.
+    /// The poller's token of a caller is this plus its index.
     token: u64,
     /// Most callers at a time, even where descriptors would allow more.
     most: usize,
 }
 
 impl<L: ByteLink> Callers<L> {
-    /// An empty list, of at most `most` callers. Epoll reports a caller by `token` plus its
+    /// An empty list, of at most `most` callers. The poller reports a caller by `token` plus its
     /// index.
     pub fn new(token: u64, most: usize) -> Self {
         Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
@@ -74,7 +75,7 @@ impl<L: ByteLink> Callers<L> {
         self.waiting.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no callers.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -127,7 +128,7 @@ impl<L: ByteLink> Callers<L> {
             Ok(false) => CallerState::Incomplete,
             Err(why) => {
                 if let Some(why) = why {
-                    refuse::<L>(&caller.from, why);
+                    refuse::<L>(format_args!("of {}", caller.from), why);
                 }
                 self.drop(id);
                 CallerState::Over
@@ -146,7 +147,7 @@ impl<L: ByteLink> Callers<L> {
         Some(self.waiting.get(id)?.called)
     }
 
-    /// Takes a caller whose request is complete out of the list and out of epoll.
+    /// Takes a caller whose request is complete out of the list and out of the poller.
     pub fn take(
         &mut self,
         poller: &impl LinkPoller<L::Id>,
@@ -165,7 +166,7 @@ impl<L: ByteLink> Callers<L> {
         let (watched, known) = (caller.link.id(), (id, caller.serial));
         if !self.order.contains(&known) {
             // The request was complete when the caller was admitted, so it was never put in the
-            // list and epoll.
+            // list and the poller.
             self.order.push_back(known);
             if poller.add(watched, self.token | u64::from(id), Interest::READ).is_err() {
                 self.drop(id);
@@ -177,7 +178,7 @@ impl<L: ByteLink> Callers<L> {
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
         let is_meant =
             |caller: &Caller<L>| caller.called == called && caller.held.as_ref() == Some(name);
-        self.waiting.iter().filter(|(_, caller)| is_meant(caller)).map(|(id, _)| id).collect()
+        self.waiting.indices(is_meant)
     }
 
     /// Drops the caller that came first; false if there is none.
@@ -192,8 +193,8 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// Drops callers whose request was not complete within [`HANDSHAKE_TIMEOUT`]. Returns those
-    /// whose request turns out to be complete (it may be us who did not read it), and when to
-    /// look again.
+    /// whose request turns out to be complete (because this side did not read the rest in time),
+    /// and when to look again.
     pub fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
         let mut complete = Vec::new();
         while let Some(&(id, serial)) = self.order.front() {
@@ -213,7 +214,8 @@ impl<L: ByteLink> Callers<L> {
                                 WARN,
                                 EP_CTRL,
                                 "refusing the connection of {name}: it is not in the address \
-                                 vector (FI_TCP_PEERS)"
+                                 vector ({})",
+                                L::settings().only_known_by
                             );
                         }
                         self.drop(id);
@@ -227,8 +229,7 @@ impl<L: ByteLink> Callers<L> {
 
     /// Drops all callers of an endpoint that is closed.
     pub fn drop_all_of(&mut self, called: u32) {
-        let theirs = self.waiting.iter().filter(|(_, caller)| caller.called == called);
-        for id in theirs.map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.waiting.indices(|caller| caller.called == called) {
             self.drop(id);
         }
     }
@@ -249,13 +250,14 @@ impl<L: ByteLink> Callers<L> {
     }
 }
 
-/// Logs that a caller is refused because it does not speak the provider's protocol.
-pub fn refuse<L: ByteLink>(from: &SocketAddr, why: Malformed) {
+/// Logs that a connection is refused because the peer does not speak the provider's protocol;
+/// `whose` is "of" the caller, or "with" the called peer.
+pub fn refuse<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
     ofi_provider::log_sparsely!(
         L::provider(),
         WARN,
         EP_CTRL,
-        "refusing the connection of {from}: {why}"
+        "refusing the connection {whose}: {why}"
     );
 }
 
@@ -310,10 +312,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, RawFd};
+    use std::sync::LazyLock;
 
     const DATA: &[u8] = b"who I am";
 
-    /// A link of which callers need no more than that it receives.
+    /// A link that can receive, which is all that callers need of it.
     #[derive(Debug)]
     struct ReceivingLink(TcpStream);
 
@@ -326,7 +329,8 @@ mod tests {
         }
 
         fn settings() -> &'static StreamSettings {
-            unimplemented!()
+            static CHOSEN: LazyLock<StreamSettings> = LazyLock::new(StreamSettings::default);
+            &CHOSEN
         }
 
         fn id(&self) -> RawFd {
@@ -362,7 +366,7 @@ mod tests {
         }
     }
 
-    /// A list with a listener that people call.
+    /// A list of callers, with the listener that they call.
     struct CallerPlace {
         epoll: Epoll,
         listener: TcpListener,
@@ -375,7 +379,8 @@ mod tests {
             Self { epoll: Epoll::new().unwrap(), listener, callers: Callers::new(7 << 32, most) }
         }
 
-        /// Somebody who says this when he calls.
+        /// Makes a call that begins with these bytes: the calling end, the caller's number, and how
+        /// far the caller is.
         fn call(&mut self, first: &[u8]) -> (TcpStream, u32, CallerState) {
             let mut stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             stream.write_all(first).unwrap();
@@ -386,7 +391,8 @@ mod tests {
             (stream, id, call)
         }
 
-        /// What a caller comes to when there is news of him.
+        /// Reads from the caller that the poller reports: the caller's number, and how far the
+        /// caller is.
         fn news(&mut self) -> (u32, CallerState) {
             let mut token = None;
             self.epoll.wait(None, |event| token = Some(event.token)).unwrap();

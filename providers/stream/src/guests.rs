@@ -1,9 +1,9 @@
 //! Connections of strangers: peers that called and are in no address vector, and callers
 //! whose request the application has not answered.
 //!
-//! All of them together leave the program a part of its descriptors: they are counted for the
-//! whole process, over all listeners and sources. Which connections end when there are too many
-//! is decided by the listeners that have them.
+//! All strangers' connections together leave the program a part of its descriptors: they are
+//! counted for the whole process, over all listeners and sources. Which connections end when there
+//! are too many is decided by the listeners that have them.
 use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 struct Book {
     total: usize,
     by_source: HashMap<IpAddr, usize>,
-    /// Listening sockets of the provider in this process.
+    /// Listeners of the provider in this process.
     doors: usize,
 }
 
@@ -84,12 +84,12 @@ impl Drop for Guest {
     }
 }
 
-/// Counts a listening socket as long as this value lives.
+/// Counts a listener as long as this value lives.
 #[derive(Debug)]
 pub struct Door;
 
 impl Door {
-    /// Counts a listening socket that was opened.
+    /// Counts a listener that was opened.
     pub fn open() -> Self {
         book().doors += 1;
         Self
@@ -106,7 +106,7 @@ impl Drop for Door {
 /// left of [`most`], so that others always find some.
 const GREED: usize = 4;
 
-/// Whether a listener that has `own` strangers' connections has one too many.
+/// Whether a listener that has `own` strangers' connections has too many.
 pub fn are_too_many(own: usize) -> bool {
     book().are_too_many(own, most())
 }

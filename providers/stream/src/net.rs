@@ -40,8 +40,8 @@ pub trait ByteLink: Debug + Send + 'static {
     /// The provider that the engine's log lines name.
     fn provider() -> &'static Provider;
 
-    /// What the user chose of the engine, the same for all links of this kind. Each message asks
-    /// for it, so it is at hand.
+    /// What the user chose of the engine, the same for all links of this kind. The engine asks for
+    /// each message, so the answer must cost nothing.
     fn settings() -> &'static StreamSettings;
 
     /// What pollers know this link by.
@@ -62,7 +62,7 @@ pub trait ByteLink: Debug + Send + 'static {
     /// that it is done: what is written there meanwhile may be what the other end gets.
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize>;
 
-    /// How connecting went; an error ends the link.
+    /// The error with which making the link ended, if it did; an error ends the link.
     fn take_error(&self) -> Result;
 
     /// The address of the other end.
@@ -145,17 +145,17 @@ pub trait LinkClock {
     fn now(&self) -> Instant;
 }
 
-/// Sees to it that what is held back leaves although the application makes no call.
+/// Sends what is held back when the application makes no call: visits the engine later.
 pub trait LateVisits: Debug + Send {
-    /// Orders a visit after a while, if none is ordered yet; false if nobody
-    /// can come. `done` counts what the application itself does to send held messages.
+    /// Orders a visit after a while, if none is ordered yet; false if no visitor can come. `done`
+    /// counts what the application itself does to send held messages.
     fn order(&mut self, done: u64) -> bool;
 
     /// Whether the application has done nothing since the visit was ordered.
     fn is_needed(&self, done: u64) -> bool;
 }
 
-/// What a visitor comes to: an engine, whatever it stands on.
+/// An engine, whatever it stands on, as its late visitor knows it.
 pub trait Visited: Send + Sync {
     /// Sends held messages from a thread of the library; false if another thread holds the
     /// engine's lock and so makes progress itself.
@@ -170,7 +170,7 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     type Listener: LinkListener<Link = Self::Link>;
     /// What watches links and listeners.
     type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
-    /// Who comes when the application makes no call.
+    /// What visits the engine when the application makes no call.
     type Visits: LateVisits;
     /// What is kept of an endpoint of the application's beside the engine.
     type Aside;
@@ -191,15 +191,20 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// The timer has expired, and does not expire again until it is set.
     fn clear_timer(&self);
 
-    /// Somebody to visit the engine ([`Visited::visited`]) when that is ordered.
+    /// A visitor of the engine ([`Visited::visited`]), for when a visit is ordered.
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits>;
 
     /// Begins a link to an address, from `local` if that names an address of its kind; with
-    /// `keep_port` from that port as well. It goes on by itself.
+    /// `keep_port` from that port as well. The link is made in the background.
     fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Self::Link>;
 
     /// Listens at an address, whose port may be open. Returns the address with the port as well.
     fn listen(&self, at: &SocketAddr) -> Result<(Self::Listener, SocketAddr)>;
+
+    /// The number by which peers tell this process from another one at the same address.
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
 
     /// Whether several links are sent to and received from with one call
     /// ([`Net::send_each`], [`Net::receive_each`]).

@@ -24,6 +24,8 @@ pub struct StreamSettings {
     pub trace: bool,
     /// Whether a reliable datagram endpoint listens only to peers in its address vector.
     pub only_known: bool,
+    /// The name of the parameter by which users set `only_known`, for the log.
+    pub only_known_by: &'static str,
 }
 
 impl Default for StreamSettings {
@@ -37,6 +39,7 @@ impl Default for StreamSettings {
             zerocopy_size: usize::MAX,
             trace: false,
             only_known: false,
+            only_known_by: "",
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The tcp provider's wire formats: connection messages and transfer headers.
+//! The wire formats of the engine: connection messages and transfer headers.
 //!
-//! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the
-//! tests hold golden bytes. Atomic operations, which that protocol does not have, are for peers
-//! only that say in their connection message that they know them ([`Knows::atomics`]), and so are
-//! acknowledgements that say what they are for ([`Knows::acks`]). Nothing
-//! here touches a socket, and nothing trusts what it reads: a header that does not add up is an
-//! [`Malformed`], and the connection it came on is closed.
+//! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the tests
+//! hold golden bytes. Atomic operations, which that protocol does not have, are for peers only that
+//! say in their connection message that they know them ([`Knows::atomics`]), and so are
+//! acknowledgements that say what they are for ([`Knows::acks`]). Nothing here touches a link, and
+//! nothing trusts what it reads: a header that does not add up is [`Malformed`], and the connection
+//! it came on is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::AtomicKind;
 use ofi_provider::contexts::Contexts;
@@ -108,7 +108,7 @@ pub enum StreamOp {
     TaggedMsg = 255,
 }
 
-/// The header flag that makes an [`StreamOp::Msg`] an [`StreamOp::TaggedMsg`].
+/// The header flag that makes a [`StreamOp::Msg`] a [`StreamOp::TaggedMsg`].
 const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
@@ -477,7 +477,7 @@ impl StreamHeader {
         (self.flags & REMOTE_CQ_DATA != 0).then_some(self.cq_data)
     }
 
-    /// Whether it is an acknowledgement.
+    /// Whether the header is an acknowledgement.
     #[inline]
     pub fn is_ack(&self) -> bool {
         self.op == StreamOp::Msg && self.op_data == ACK

@@ -118,6 +118,7 @@ fn read() -> TcpConfig {
         )
         .unwrap_or(false),
         only_known: peers.only_known(),
+        only_known_by: "FI_TCP_PEERS",
     };
     TcpConfig {
         ports,

@@ -41,9 +41,7 @@ impl Fabric for TcpFabric {
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<TcpPep> {
-        if info.ep_type() != fi_ep_type::FI_EP_MSG {
-            return Err(Error::INVAL);
-        }
+        info.must_be(fi_ep_type::FI_EP_MSG)?;
         config().peers.check()?;
         TcpPep::new(info.to_owned()?, local_addr(info)?)
     }

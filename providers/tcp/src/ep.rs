@@ -6,6 +6,7 @@ use crate::sock::to_bytes;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr;
+use ofi_provider::api::destination;
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, put_number};
 use ofi_provider::error::{Error, Result};
@@ -57,29 +58,26 @@ impl EndpointAside<TcpEngine> for TcpAside {
 
     fn getname(ep: &TcpEp) -> Option<Result<Vec<u8>>> {
         let state = ep.engine.lock();
-        let socket = state.connected_socket(ep.id)?;
+        let socket = state.connected_link(ep.id)?;
         Some(socket.local_addr().map(|addr| to_bytes(&addr)))
     }
 
     fn fd(ep: &TcpEp) -> Result<RawFd> {
         ep.aside.is_msg()?;
-        Ok(ep.engine.lock().connected_socket(ep.id).ok_or(Error::NOTCONN)?.fd())
+        Ok(ep.engine.lock().connected_link(ep.id).ok_or(Error::NOTCONN)?.fd())
     }
 
     fn getpeer(ep: &TcpEp) -> Result<Vec<u8>> {
         ep.aside.is_msg()?;
         let state = ep.engine.lock();
-        let socket = state.connected_socket(ep.id).ok_or(Error::NOTCONN)?;
+        let socket = state.connected_link(ep.id).ok_or(Error::NOTCONN)?;
         Ok(to_bytes(&socket.peer_addr()?))
     }
 
     fn connect(ep: &TcpEp, to: Option<&[u8]>, param: &[u8]) -> Result {
         ep.aside.is_msg()?;
         fits(param)?;
-        let to = match to {
-            Some(bytes) => addr::from_bytes(bytes)?,
-            None => ep.aside.dest.ok_or(Error::INVAL)?,
-        };
+        let to = destination(to, ep.aside.dest.as_ref(), addr::from_bytes)?;
         ep.engine.lock().connect(ep.id, &to, param)
     }
 

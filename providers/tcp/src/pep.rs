@@ -326,7 +326,10 @@ impl TcpPepState {
         let Some((caller, request)) = self.callers.take(epoll, id) else { return };
         let from = caller.from;
         if request.kind != CmType::Request {
-            callers::refuse::<TcpSocket>(&from, Malformed("connection message out of turn"));
+            callers::refuse::<TcpSocket>(
+                format_args!("of {from}"),
+                Malformed("connection message out of turn"),
+            );
         } else if let Err(error) = self.announce(caller, request) {
             ofi_provider::log_sparsely!(
                 &TCP,

@@ -60,9 +60,7 @@ impl Domain for UdpDomain {
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<UdpEp> {
-        if info.ep_type() != fi_ep_type::FI_EP_DGRAM {
-            return Err(Error::INVAL);
-        }
+        info.must_be(fi_ep_type::FI_EP_DGRAM)?;
         let rx_size = info.rx().ok_or(Error::INVAL)?.size.clamp(1, QUEUE_SIZE);
         UdpEp::open(&self.engine, local_addr(info)?, rx_size, info.caps() & FI_SOURCE != 0)
     }

@@ -50,9 +50,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn passive_ep(&self, info: InfoRef<'_>) -> Result<VerbsPep> {
-        if info.ep_type() != fi_ep_type::FI_EP_MSG {
-            return Err(Error::INVAL);
-        }
+        info.must_be(fi_ep_type::FI_EP_MSG)?;
         VerbsPep::new(info.to_owned()?, &Addr::of_info(info)?)
     }
 }

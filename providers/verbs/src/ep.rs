@@ -8,7 +8,7 @@ use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
     Atomic, AtomicOp, Bindings, Cm, Endpoint, Msg, ReadOp, RecvOp, RemoteSegments, Rma, SendOp,
-    Tagged, WriteOp,
+    Tagged, WriteOp, destination,
 };
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::{Local, SendBuf};
@@ -38,6 +38,11 @@ pub(crate) struct VerbsEp {
 impl VerbsEp {
     pub(crate) fn new(engine: Arc<VerbsEngine>, at: u32, dest: Option<Addr>) -> Self {
         Self { engine, at, dest, datagrams: false, p2p: None }
+    }
+
+    /// -FI_ENOSYS unless this is an endpoint for one connection.
+    fn is_msg(&self) -> Result {
+        if self.datagrams { Err(Error::NOSYS) } else { Ok(()) }
     }
 
     /// The endpoint, whose buffers may be in memory of accelerators (FI_HMEM).
@@ -287,27 +292,18 @@ impl Cm for VerbsEp {
     }
 
     fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
-        if self.datagrams {
-            return Err(Error::NOSYS);
-        }
-        let to = match to {
-            Some(bytes) => Addr::from_bytes(bytes)?,
-            None => self.dest.clone().ok_or(Error::INVAL)?,
-        };
+        self.is_msg()?;
+        let to = destination(to, self.dest.as_ref(), Addr::from_bytes)?;
         self.engine.lock().connect(self.at, &to, param)
     }
 
     fn accept(&self, param: &[u8]) -> Result {
-        if self.datagrams {
-            return Err(Error::NOSYS);
-        }
+        self.is_msg()?;
         self.engine.lock().accept(self.at, param)
     }
 
     fn shutdown(&self) -> Result {
-        if self.datagrams {
-            return Err(Error::NOSYS);
-        }
+        self.is_msg()?;
         self.engine.lock().shutdown(self.at)
     }
 }

@@ -115,6 +115,18 @@ pub trait Domain: Send + Sync + Sized + 'static {
     }
 }
 
+/// The address that fi_connect(3) calls: the one it was given, or that of the endpoint's info.
+pub fn destination<A: Clone>(
+    to: Option<&[u8]>,
+    dest: Option<&A>,
+    read: impl FnOnce(&[u8]) -> Result<A>,
+) -> Result<A> {
+    match to {
+        Some(bytes) => read(bytes),
+        None => dest.cloned().ok_or(Error::INVAL),
+    }
+}
+
 /// What every endpoint does (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
     /// Whether the endpoint has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take

@@ -1,4 +1,6 @@
 //! What reading bytes from a peer comes to.
+use crate::log::peer_text;
+use crate::provider::Provider;
 use std::fmt;
 
 /// Why bytes from a peer are not what they should be. The text is for the log.
@@ -12,4 +14,10 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
+}
+
+/// Logs that the connection to a peer is closed because of bytes that came on it.
+pub fn log_closing(prov: &'static Provider, peer: Option<impl fmt::Display>, why: Malformed) {
+    let peer = peer_text(peer);
+    crate::log_sparsely!(prov, WARN, EP_DATA, "closing the connection to {peer}: {why}");
 }

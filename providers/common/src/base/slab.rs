@@ -107,6 +107,11 @@ impl<T> Slab<T> {
         })
     }
 
+    /// The indices of the values of which this is true, in order; for loops that change the slab.
+    pub fn indices(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
+        self.iter().filter(|(_, value)| is(value)).map(|(index, _)| index).collect()
+    }
+
     /// All values to change, with their indices.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots.iter_mut().enumerate().filter_map(|(index, slot)| match slot {
@@ -134,6 +139,15 @@ impl<T> IndexMut<u32> for Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_indices_of_some_values_are_found_in_order() {
+        let mut slab = Slab::default();
+        let all: Vec<_> = (0..6).map(|n| slab.insert(n)).collect();
+        slab.remove(all[2]);
+        assert_eq!(slab.indices(|n| n % 2 == 0), [all[0], all[4]]);
+        assert_eq!(slab.indices(|n| *n > 6), []);
+    }
 
     #[test]
     fn an_index_is_reused_only_after_its_value_is_gone() {

@@ -36,6 +36,11 @@ impl From<&'static Provider> for LogSource {
     }
 }
 
+/// A peer as log lines name it, by its address if that is known.
+pub fn peer_text(peer: Option<impl std::fmt::Display>) -> String {
+    peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+}
+
 /// Whether a message of this level would be printed.
 pub fn enabled(prov: impl Into<LogSource>, level: fi_log_level, subsys: fi_log_subsys) -> bool {
     // SAFETY: a `LogSource` is a provider that stays for good.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How far an endpoint's own connection to a peer is when that peer calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OwnCall {
-    /// There is none.
+    /// There is no connection of our own.
     None,
     /// The peer refused our call, which is to be tried again.
     Refused,
@@ -94,7 +94,7 @@ impl IncomingCall {
 pub struct RetryRule {
     /// Half of the time before the second call; it doubles after each refusal.
     pub delay: Duration,
-    /// The longest time.
+    /// The longest time between two calls.
     pub longest: Duration,
     /// Refusals in a row after which one more is final.
     pub most: u32,
@@ -152,12 +152,12 @@ impl CallRetry {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// A call is under way, so none is due. The refusals still count.
+    /// Notes that a call is under way, so that none is due. The refusals still count.
     pub fn calling(&mut self) {
         self.due = None;
     }
 
-    /// The connection is made.
+    /// Notes that the connection is made.
     pub fn made(&mut self) {
         *self = Self::default();
     }

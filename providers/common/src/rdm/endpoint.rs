@@ -71,19 +71,20 @@ impl RdmAttr {
         })
     }
 
-    /// The same for an endpoint that has one connection, whose peer the application chose.
+    /// The attributes for an endpoint that has one connection, whose peer the application chose.
     pub fn of_connected(self) -> Self {
         let Self { buffered, tx_size, inject_size, .. } = self;
         Self { buffered, tx_size, inject_size, ..Self::default() }
     }
 
-    /// What a shared receive context is to be like.
+    /// The attributes of a shared receive context.
     pub fn of_srx(rx: &RxAttr) -> Self {
         Self { directed: rx.caps & FI_DIRECTED_RECV != 0, ..Self::default() }
     }
 
-    /// Half of the endpoint with this inbox and these peers is opened as a context. An injected
-    /// message has at most `most_inject` bytes, whatever the application asks for.
+    /// Sets the attributes of a transmit or receive context, whose endpoint has this inbox and
+    /// these peers. An injected message has at most `most_inject` bytes, whatever the application
+    /// asks for.
     pub fn become_context<B: UnexpectedBody, P>(
         &mut self,
         attr: &ContextAttr,
@@ -138,7 +139,7 @@ pub trait RdmEngine: HearsNames + Sized {
     fn bind_rx(&self, ep: u32, bindings: &Bindings);
     /// Takes over what was bound to an endpoint after it was enabled.
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
-    /// Half of an endpoint is opened as a context with these attributes.
+    /// Sets the attributes of a transmit or receive context that is opened.
     fn become_context(&self, ep: u32, attr: &ContextAttr);
     /// Closes an endpoint: ends its connections and cancels its operations.
     fn close(&self, ep: u32);
@@ -212,7 +213,7 @@ pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'stat
 
 impl<E: RdmEngine<Aside = ()>> EndpointAside<E> for () {}
 
-/// An endpoint of the application's; what it does happens in the engine.
+/// An endpoint of the application's, which calls the engine for all that it does.
 #[derive(Debug)]
 pub struct RdmEndpoint<E: RdmEngine> {
     /// The engine of the endpoint's domain.
@@ -225,7 +226,7 @@ pub struct RdmEndpoint<E: RdmEngine> {
     is_srx: bool,
     /// Hears of changes of the address vector.
     names: OnceLock<Arc<NameListener<E>>>,
-    /// Whether this is an endpoint, a scalable one, or a context of one.
+    /// Whether this is an ordinary endpoint, a scalable one, or a context of one.
     part: ContextPart,
 }
 
@@ -265,7 +266,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         }
     }
 
-    /// A scalable endpoint is reachable from now on.
+    /// Enables a scalable endpoint: peers can reach it from now on.
     fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
         for id in group.ids() {
             if let Some(av) = &bindings.av {

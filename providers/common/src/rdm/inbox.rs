@@ -241,10 +241,10 @@ struct SourceAddrs(HashMap<u32, Vec<u8>>);
 /// Where an endpoint's queues are.
 #[derive(Debug)]
 enum QueuesAt<B> {
-    /// They are its own.
+    /// The endpoint has its own queues.
     Own(Box<Queues<B>>),
-    /// They are a shared receive context's, but for those of collective operations, which are made
-    /// when they are needed.
+    /// The queues are a shared receive context's, but for those of collective operations, which are
+    /// made when they are needed.
     Shared(SharedQueues<B>, Option<Box<Queues<B>>>),
 }
 
@@ -1063,8 +1063,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
         let recv = Recv::new(op.buf, op.context, op.flags);
         if op.flags & FI_MULTI_RECV != 0 {
-            // It may take many waiting messages. It is the oldest matching receive for all of
-            // them: what an older one matches is not waiting.
+            // A multi-receive buffer may take many waiting messages. It is the oldest matching
+            // receive for all of them: a message that an older receive matches is not waiting.
             self.with(queue, |queues| queues.posted[queue].push(pattern, recv));
             return Ok(Found { meeting: self.fill(queue, pattern), seen: None });
         }

@@ -15,7 +15,7 @@ pub const KEPT: u64 = ASIDE | FI_CLAIM;
 pub struct Recv {
     /// Where the message goes.
     pub buf: RecvBuf,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
     /// The flags of the call that posted the receive.
     pub flags: u64,

@@ -62,16 +62,16 @@ impl<E: HearsNames> AvListener for NameListener<E> {
     }
 }
 
-/// What a [`PeerTable`] tells of its peers, to the endpoint's inbox.
+/// What a [`PeerTable`] reports changes of its peers to: the endpoint's inbox.
 pub trait HearsPeers {
     /// There is a new peer of this number and address, without a name so far.
     fn added(&mut self, peer: u32, addr: &Addr);
-    /// A peer has another name, or its name another number in completions (FI_AV_USER_ID);
+    /// A peer's name changed, or the number that completions report for it (FI_AV_USER_ID);
     /// FI_ADDR_NOTAVAIL for a stranger.
     fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t);
     /// Whether something of the peer's is kept, so that the peer is not to be forgotten.
     fn keeps_from(&self, peer: u32) -> bool;
-    /// The peer is no more, and its number may become another's.
+    /// The peer is forgotten, and its number may become another's.
     fn forgotten(&mut self, peer: u32);
 }
 
@@ -95,7 +95,7 @@ impl<B: UnexpectedBody> HearsPeers for Inbox<B> {
 
 /// What a provider keeps of each peer.
 pub trait PeerExtra: Default {
-    /// Whether nothing waits there, so that the peer may be forgotten.
+    /// Whether nothing waits for the peer there, so that the peer may be forgotten.
     fn is_idle(&self) -> bool {
         true
     }
@@ -168,7 +168,7 @@ impl<P> PeerTable<P> {
         self.peers.get(peer)
     }
 
-    /// The same, to be changed.
+    /// The same as a reference that allows changes.
     #[inline]
     pub fn get_mut(&mut self, peer: u32) -> Option<&mut RdmPeer<P>> {
         self.peers.get_mut(peer)
@@ -179,7 +179,7 @@ impl<P> PeerTable<P> {
         self.peers.iter()
     }
 
-    /// The same, to be changed.
+    /// The same as a reference that allows changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut RdmPeer<P>)> {
         self.peers.iter_mut()
     }
@@ -247,7 +247,7 @@ impl<P: PeerExtra> PeerTable<P> {
         self.context_at(av, addr, 0, hears)
     }
 
-    /// The same for the peer's receive context `rx`.
+    /// The number of the peer with this address and receive context `rx`, added if it is new.
     pub fn context_at(
         &mut self,
         av: Option<&Av>,

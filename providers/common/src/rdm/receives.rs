@@ -36,7 +36,7 @@ pub trait PostsReceives {
         }
     }
 
-    /// The same for a receive that a message waits for already, or is not plain.
+    /// Posts a receive that a message waits for already, or that is not plain.
     #[inline(never)]
     fn post_any(&mut self, ep: u32, op: RecvOp, tagged: bool) -> Result {
         if op.flags & ONLY_TAG != 0 {

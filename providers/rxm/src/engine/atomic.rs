@@ -10,7 +10,7 @@ use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::error::{Error, Result};
 
-/// One operation, as its packet has it.
+/// A peer's atomic operation, as its packet has it.
 struct RxmAtomicRequest<'a> {
     what: AtomicHeader,
     kind: AtomicKind,
@@ -38,7 +38,7 @@ impl RxmEngineEp {
         let (operand, compare) = elements.split_at(half);
         let request = RxmAtomicRequest { what, kind, places, operand, compare };
 
-        // Without memory for an answer the peer waits until the connection ends.
+        // Without memory for an answer there is none, and the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return Ok(()) };
         let room = &mut buf[HEADER_LEN + ANSWER_LEN..];
         // Elements in the other byte order are not understood.
@@ -65,14 +65,14 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// What was there goes to `room`; its length.
+    /// Carries out the operation; the former values go to `room`. Returns their length.
     fn carry_out(&self, request: &RxmAtomicRequest<'_>, room: &mut [u8]) -> Result<usize> {
         let RxmAtomicRequest { what, kind, places, operand, compare } = request;
         let operation = Operation::new(*kind, u32::from(what.datatype), u32::from(what.op))?;
         if max_atomic(operation) == 0 {
             return Err(Error::OPNOTSUPP);
         }
-        // In bytes from here on.
+        // From here on lengths are in bytes.
         let mut bytes = RemoteSegments::EMPTY;
         for place in places.as_slice() {
             let len = place.len.checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
@@ -80,7 +80,7 @@ impl RxmEngineEp {
         }
         let fetched = if operation.fetches() { bytes.total()? } else { 0 };
         let room = room.get_mut(..fetched).ok_or(Error::MSGSIZE)?;
-        // What only reads may carry elements that nobody looks at.
+        // An operation that only reads may carry elements, which are ignored.
         let operand = if operation.has_source() { *operand } else { &[] };
         let regions = &self.common.regions;
         regions.open().atomic(operation, &bytes, operand, compare, room)?;

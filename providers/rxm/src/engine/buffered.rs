@@ -2,9 +2,9 @@
 //! messages are reported as they come, or as they meet a tag, and then claimed or
 //! discarded.
 //!
-//! What of a message is to be reported with it is fetched first if it waits at its
-//! sender: all of one up to the endpoint's limit, and the start of a longer one. The
-//! messages of one peer are reported in the order in which they came.
+//! If a message waits at its sender, the bytes that are reported with it are fetched first: all of
+//! a message up to the endpoint's limit, and the start of a longer one. The messages of one peer
+//! are reported in the order in which they came.
 use super::conn::Token;
 use super::ep::RxmEngineEp;
 use super::pending::{Early, Fetch, Report, RxmUnexpected};
@@ -18,7 +18,8 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 
 impl RxmEngineEp {
-    /// Keeps a message: `met` is its tag, where receives are buffered, and it has one.
+    /// Keeps a message. `met` is the posted tag that the message has met, if receives are buffered
+    /// and there is one.
     #[inline]
     pub(super) fn keep(&mut self, about: About, body: RxmUnexpected, met: Option<Recv>) -> u32 {
         let message = self.inbox.keep(about, body);
@@ -28,7 +29,7 @@ impl RxmEngineEp {
         message
     }
 
-    /// A message was kept that is to be reported, unless it waits for a tag.
+    /// Called when a message was kept: it is to be reported, unless it waits for a tag.
     #[cold]
     fn kept(&mut self, about: &About, message: u32, met: Option<Recv>) {
         match met {
@@ -39,18 +40,18 @@ impl RxmEngineEp {
         self.owe(about, message);
     }
 
-    /// A tag for messages to be reported (fi_tagged(3), Buffered Tagged Receives).
+    /// Posts a tag whose messages are to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(crate) fn post_tag(&mut self, op: &RecvOp) {
         let Some((message, about)) = self.inbox.post_tag(op) else { return };
         self.inbox.owe(about.queue(), message, op.context);
         self.owe(&about, message);
     }
 
-    /// A message is to be reported: now, or when enough of it is here and all of the
-    /// same peer's before it are reported.
+    /// Reports a message: now, or when enough of it is here and all messages of the same peer
+    /// before it are reported.
     fn owe(&mut self, about: &About, message: u32) {
         let queue = about.queue();
-        // No receive finds it any more, nor another tag.
+        // From now on no receive and no other tag finds the message.
         self.inbox.hide(queue, message);
         self.fetch_early(about, message);
         if !self.reports.contains_key(&about.peer) && self.report_kept(queue, message) {
@@ -121,14 +122,14 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A part of what is to be reported with a message is here.
+    /// Takes a part of what is to be reported with a message.
     pub(super) fn early_came(report: &mut Report, buf: Option<CoreBuf>) {
         if let Some(buf) = buf {
             report.bytes.extend_from_slice(&buf);
         }
     }
 
-    /// All that is to be reported with a message is here, or will not be.
+    /// Ends fetching what is to be reported with a message: all of it is here, or will never be.
     pub(super) fn early_done(&mut self, fetch: Fetch) {
         let Some(Report { queue, message, bytes }) = fetch.report else { return };
         let about = fetch.about;
@@ -139,7 +140,7 @@ impl RxmEngineEp {
         if bytes.len() < about.len {
             self.set_early(queue, message, Early::Here(bytes.into()));
         } else {
-            // That was all of it: its sender is done with it.
+            // All of the message was fetched: its sender is done with it.
             self.inbox.change(queue, message, |body| *body = RxmUnexpected::Whole(bytes.into()));
             if let Some(conn) = self.conns.get_mut(fetch.conn) {
                 conn.announced -= 1;
@@ -151,7 +152,7 @@ impl RxmEngineEp {
         self.report_due(about.peer);
     }
 
-    /// More of a kept message is here.
+    /// Reports the messages of a peer of which enough is here by now, in order.
     #[cold]
     pub(super) fn report_due(&mut self, peer: u32) {
         while let Some(reports) = self.reports.get(&peer) {
@@ -171,7 +172,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reports a message, if enough of it is here. Whether it is over with.
+    /// Reports a message if enough of it is here. Returns whether the message is settled: reported,
+    /// or gone.
     fn report_kept(&mut self, queue: usize, message: u32) -> bool {
         let (Some(buffering), Some(body)) =
             (self.inbox.buffering(), self.inbox.kept_body(queue, message))
@@ -191,7 +193,7 @@ impl RxmEngineEp {
             RxmUnexpected::Whole(_) | RxmUnexpected::InPacket(..) => None,
             RxmUnexpected::Partial { bytes, .. } if long && bytes.len() >= wanted => start(bytes),
             RxmUnexpected::AtSender { early: Early::Here(bytes), .. } => start(bytes),
-            // Of a sender that writes its messages there is no start.
+            // A sender that writes its messages gives no start of one.
             RxmUnexpected::AtSender { early: Early::Unreadable, .. } => start(&[]),
             RxmUnexpected::AtSender { early: Early::None, .. } if wanted == 0 => start(&[]),
             RxmUnexpected::Partial { .. } | RxmUnexpected::AtSender { .. } => return false,
@@ -202,7 +204,8 @@ impl RxmEngineEp {
         true
     }
 
-    /// A kept message does not come after all: whoever knows of it hears so.
+    /// Ends a kept message that will never be complete: the application hears of it if it knows of
+    /// the message.
     pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
         let about = self.inbox.kept_about(queue, message);
         self.inbox.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);

@@ -1,9 +1,9 @@
 //! Making and ending connections.
 //!
-//! A peer is its listening address. Whoever has something to send first calls;
-//! when both call at once, the one with the larger address wins. Transfers wait
-//! in the connection until it is made. A call that is refused by a peer that is
-//! calling itself is answered by that peer's call; if none comes, we call again.
+//! A peer is known by its listening address. An endpoint calls a peer when it has something to send
+//! there; when both call at once, the one with the larger address wins. Transfers wait in the
+//! connection until it is made. A peer that is calling itself refuses our call, and its own call
+//! makes the connection; if none comes, this side calls again.
 use super::common::{clock, process_id};
 use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
 use super::ep::RxmEngineEp;
@@ -14,9 +14,10 @@ use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
 use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
+use ofi_provider::log::peer_text;
 use std::time::Duration;
 
-/// How refused calls are tried again: 10 ms after the first time, and 1.28 s after the last.
+/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last.
 const RETRY: RetryRule =
     RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
 
@@ -31,7 +32,7 @@ impl RxmEngineEp {
         u64::from(self.conns[id].name(id))
     }
 
-    /// A new connection, -FI_ENOBUFS when there are as many as have names.
+    /// Adds a connection; returns its index. -FI_ENOBUFS when there are as many as can be named.
     pub(super) fn new_conn(&mut self, peer: u32, link: Link) -> Result<u32> {
         let id = self.conns.insert(RxmConn::new(peer, link));
         if id >= 1 << INDEX_BITS {
@@ -52,8 +53,8 @@ impl RxmEngineEp {
         if self.common.flow_control { FlowControl::On } else { FlowControl::Off }
     }
 
-    /// From now on both sides count the other's receive buffers, if both want to. Each
-    /// begins with one, which is for telling of more.
+    /// Has both sides count each other's receive buffers from now on, if both want to. Each begins
+    /// with one buffer, which is for telling of more.
     fn count_credits(&mut self, id: u32, peers: FlowControl) {
         let wanted = self.common.flow_control && peers == FlowControl::On;
         let Some(conn) = self.conns.get_mut(id).filter(|_| wanted) else { return };
@@ -63,7 +64,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Calls a peer; the new connection.
+    /// Calls a peer; returns the new connection.
     #[cold]
     pub(super) fn call(&mut self, peer: u32) -> Result<u32> {
         if self.peers.is_out_of_reach(self.av.as_deref(), peer) {
@@ -122,19 +123,21 @@ impl RxmEngineEp {
         let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
         let own = core.srx.is_none();
         match ep.set_source(self.source(id)) {
-            // With buffers of its own a connection's packets are known by these.
+            // A connection that has buffers of its own needs no source: its packets come in those
+            // buffers.
             Err(error) if !own => return Err(error),
             _ => {}
         }
         let conn = &mut self.conns[id];
         (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
         if self.common.flow_control {
-            // Nothing is learnt from a peer that waits for us to tell of more.
+            // The buffers cannot grow as messages come, because the peer sends none before it is
+            // told of buffers.
             conn.rx_wanted = self.common.rx_buffers(false);
         }
         if own {
             self.post_own(id);
-            // Of one the peer knows without being told.
+            // The peer knows of one buffer without being told.
             self.conns[id].untold = (self.conns[id].rx_posted as u32).saturating_sub(1);
             // Without a single receive nothing would ever come.
             if self.conns[id].rx_posted == 0 {
@@ -168,7 +171,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A peer calls.
+    /// Answers a peer's call.
     fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| Addr::from_bytes(addr).ok());
         let read = RxmCall::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
@@ -196,7 +199,7 @@ impl RxmEngineEp {
                     WARN,
                     EP_CTRL,
                     "refused the call of {}: {why}",
-                    from.map_or_else(|| "a peer".to_owned(), |from| from.to_string())
+                    peer_text(from)
                 );
                 self.refuse(&info, refusal);
                 return;
@@ -222,7 +225,7 @@ impl RxmEngineEp {
         match incoming.answer(known.map_or(OwnCall::None, RxmConn::own_call)) {
             CallAnswer::Accept => self.called_anew(peer, &info, &call),
             CallAnswer::Replace => {
-                // What waits stays.
+                // The transfers that wait stay with the connection.
                 self.drop_link(id);
                 self.accept_or_refuse(id, &info, &call);
             }
@@ -233,7 +236,7 @@ impl RxmEngineEp {
             CallAnswer::Refuse => self.refuse(&info, Refusal::Already),
             CallAnswer::Restarted => {
                 self.ended(id, Error::CONNRESET);
-                // That may have forgotten a peer without a name.
+                // Ending the other connection may have forgotten a peer without a name.
                 let peer = self.peer_at(addr);
                 self.called_anew(peer, &info, &call);
             }
@@ -340,11 +343,12 @@ impl RxmEngineEp {
         self.flush(id);
     }
 
-    /// A call of ours came to nothing.
+    /// Handles the failure of a call of ours: calls again, now or later, or ends the connection.
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let refused = Refusal::read(data);
-        // In the version that either byte order understands.
+        // The call is repeated in the version of connection data that either byte order
+        // understands.
         let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
         conn.own |= in_own;
         let (link, refusals, now) = (conn.link, conn.retry.refusals(), clock());
@@ -394,19 +398,20 @@ impl RxmEngineEp {
         }
     }
 
-    /// A connection is over: so is everything that depends on it.
+    /// Ends a connection of which the core says that it is over, and everything that depends on it.
     pub(super) fn ended(&mut self, id: u32, error: Error) {
         let Some(name) = self.conns.get(id).map(|conn| conn.name(id)) else { return };
         // What came before the end counts.
         self.drain_core();
-        // That may have been the end of it, and its index another's since.
+        // Draining the core's queue may have ended the connection already, and another may have its
+        // index by now.
         if came_on(&self.conns, name.into()).is_some() {
             self.end(id, error);
         }
     }
 
-    /// Ends a connection, when what came on it before is dealt with. What that takes does not depend on
-    /// how many other connections there are.
+    /// Ends a connection whose messages are all dealt with. The cost does not depend on how many
+    /// other connections there are.
     pub(super) fn end(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         if conn.link != Link::Connected {

@@ -12,7 +12,7 @@ use ofi_provider::mr::MrTable;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The time; in a simulated world that of the world.
+/// The time now; in a simulated world the world's time.
 #[inline]
 pub(super) fn clock() -> Instant {
     #[cfg(test)]
@@ -21,7 +21,7 @@ pub(super) fn clock() -> Instant {
     Instant::now()
 }
 
-/// The process, as peers tell it from others.
+/// The number by which peers tell this process from others.
 pub(super) fn process_id() -> u32 {
     #[cfg(test)]
     if let Some(pid) = ofi_simulation::here::pid() {
@@ -42,23 +42,23 @@ pub(crate) struct Common {
     pub(crate) info: InfoBuf,
     pub(crate) config: RxmConfig,
     pub(crate) level: Level,
-    /// What all queues of the core are waited for by, if the core has wait sets.
+    /// The core's wait set that all of its queues are in, if the core has wait sets.
     pub(super) wait_set: Option<Arc<core_provider::CoreWaitSet>>,
     /// The application's regions.
     pub(super) regions: Arc<MrTable>,
     /// The largest packet that the core copies at once.
     pub(super) core_inject: usize,
-    /// Segments of one transfer of the core's.
+    /// Most segments of one transfer of the core's.
     pub(super) core_iov: usize,
     /// The core can tell that the peer's core has a message.
     pub(super) core_delivers: bool,
-    /// Keys of regions of ours, where the core does not choose them.
+    /// Chooses the keys of regions that this provider registers, where the core does not.
     pub(super) keys: core_provider::CoreKeys,
-    /// A message that finds no receive ends the core's connection: peers count
-    /// each other's receives, so that none is sent.
+    /// Whether peers count each other's receives, so that no message is sent that finds none: over
+    /// this core such a message ends the connection.
     pub(super) flow_control: bool,
-    /// Connections may share receive buffers: on which of them a message came the core says.
-    /// What messages say themselves anybody may have written.
+    /// Whether connections may share receive buffers: only if the core says on which connection a
+    /// message came. What a message itself says may be written by anybody.
     pub(super) may_share: bool,
 }
 
@@ -81,8 +81,8 @@ impl Common {
             false => core_provider::CoreWaitSet::open(domain.fabric()).ok(),
         };
         let iwarp = info.as_ref().ep().is_some_and(|ep| ep.protocol == FI_PROTO_IWARP as u32);
-        // Receives that all share are promised to nobody, and of a single one nothing
-        // would be left to promise.
+        // Shared receives cannot be promised to one peer, and of a single receive nothing would be
+        // left to promise.
         let few = config.rx_buffers(false) < 2;
         let tells = || {
             let mut any = info.as_ref().to_owned()?;
@@ -110,7 +110,7 @@ impl Common {
             regions,
             core_inject,
             core_iov,
-            // There a transfer is complete when it was sent.
+            // Over iWARP a transfer is complete as soon as it was sent.
             core_delivers: !iwarp,
             keys,
             flow_control,
@@ -118,7 +118,7 @@ impl Common {
         }
     }
 
-    /// A key that an application hardly chooses, nor a peer guesses.
+    /// A key that an application is unlikely to choose, and that a peer cannot guess.
     pub(super) fn key(&self) -> u64 {
         self.keys.draw()
     }

@@ -13,13 +13,13 @@ pub(super) const FIRST_RX_BUFFERS: usize = 4;
 /// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
-    /// We called.
+    /// This side called, and there is no answer yet.
     Calling,
-    /// The peer called, we accepted.
+    /// The peer called and this side accepted; the core is still connecting.
     Accepting,
-    /// The peer refused; we call again if it does not.
+    /// The peer refused; this side calls again unless the peer calls.
     Refused,
-    /// Transfers go.
+    /// The connection is made, and transfers can go out.
     Connected,
 }
 
@@ -28,37 +28,38 @@ pub(super) enum Link {
 pub(super) struct RxmConn {
     pub(super) peer: u32,
     pub(super) link: Link,
-    /// The core's endpoint; none while refused.
+    /// The core's endpoint; none while the peer has refused.
     pub(super) ep: Option<CoreEndpoint>,
-    /// Receive buffers posted to it, if it has its own, and how many are to be.
+    /// Receive buffers posted to the core's endpoint, if the connection has its own, and how many
+    /// are to be posted.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
-    /// What packets must say beside the connection's index, so that none is taken for one
-    /// of another connection that had the same index before. It need not be hard to guess:
-    /// on which connection a packet came the core says.
+    /// A number that packets have beside the connection's index, so that none is taken for one of
+    /// an earlier connection with that index. The number need not be hard to guess: the core says
+    /// on which connection a packet came.
     pub(super) secret: u32,
     /// How packets to the peer name the connection.
     pub(super) remote_id: u64,
-    /// The peer's process, as it said.
+    /// The peer's process, as the peer named it.
     pub(super) process: ProcessMark,
     /// How often the peer refused, and when it is called again.
     pub(super) retry: CallRetry,
-    /// Transfers that wait, for the connection or for room in the core.
+    /// Transfers that wait for the connection, or for room in the core.
     pub(super) waiting: VecDeque<Waiting>,
-    /// What was begun, or a peer waits for: it goes first, and past a fence, which may
-    /// be waiting for what the peer does then.
+    /// Transfers that were begun, or that a peer waits for. They go first, even past a fence, which
+    /// may be waiting for what the peer does then.
     pub(super) urgent: VecDeque<Waiting>,
-    /// Messages of its that are still at the sender and wait for a receive.
+    /// Messages of the peer that wait at the peer until there is a receive.
     pub(super) announced: usize,
     /// Messages that arrive in segments.
     pub(super) partial: Vec<Partial>,
     /// The connection is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
-    /// Transfers that are not complete, those that wait too.
+    /// Transfers that are not complete, including those that wait.
     pub(super) ops: usize,
-    /// How many of them are atomic operations.
+    /// How many of `ops` are atomic operations.
     pub(super) atomics: usize,
-    /// The first that waits does so for all before it to complete (FI_FENCE).
+    /// Whether the first transfer that waits does so until all before it are complete (FI_FENCE).
     pub(super) fenced: bool,
     /// The peer is called in this library's version of connection data.
     pub(super) own: bool,
@@ -70,8 +71,8 @@ pub(super) struct RxmConn {
     pub(super) multicast: bool,
     /// The sides count each other's receive buffers.
     pub(super) counted: bool,
-    /// Receive buffers that the peer told of before we knew that they count: its
-    /// message may overtake its acceptance.
+    /// Receive buffers that the peer told of before this side knew that they are counted: the
+    /// peer's message may overtake its acceptance.
     pub(super) early: u32,
     /// Receive buffers of which the peer does not know yet.
     pub(super) untold: u32,
@@ -85,7 +86,7 @@ impl RxmConn {
             ep: None,
             rx_posted: 0,
             rx_wanted: FIRST_RX_BUFFERS,
-            // Never 0, as what it is read as in the other byte order.
+            // The secret is 0 in neither byte order.
             secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,
             process: ProcessMark::default(),
@@ -108,12 +109,12 @@ impl RxmConn {
         }
     }
 
-    /// What names it, in packets and to the core, if this is its index.
+    /// The connection's name in packets and to the core, made of its index.
     pub(super) fn name(&self, id: u32) -> u32 {
         self.secret << INDEX_BITS | id
     }
 
-    /// How far it is as our call, if the peer calls.
+    /// How far the connection is, for the answer to a call of the peer's.
     pub(super) fn own_call(&self) -> OwnCall {
         match self.link {
             Link::Calling => OwnCall::Calling,
@@ -128,7 +129,7 @@ impl RxmConn {
         self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
     }
 
-    /// A transfer that was taken out is the next to go again.
+    /// Puts back a transfer that was taken out, as the next to go.
     pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
         let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
         queue.push_front(waiting);
@@ -141,8 +142,8 @@ pub(super) const INDEX_BITS: u32 = 20;
 
 pub(super) const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
 
-/// What packets carry of a connection's number: peers have the process in the
-/// upper half, and leave it out of packets.
+/// The part of a connection's number that packets carry: in the upper half peers have their
+/// process, which packets leave out.
 pub(super) fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
 }
@@ -152,13 +153,13 @@ pub(super) fn process_of(conn_id: u64) -> ProcessMark {
     ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
 }
 
-/// Whether a packet that came from `source` says that it did.
+/// Whether a packet names the connection that it came on, which is that of `source`.
 #[inline(always)]
 pub(super) fn names(conn_id: u64, source: u64) -> bool {
     u64::from(conn_id as u32) == source
 }
 
-/// The connection that a packet came on, as the core says; nothing if it is over.
+/// The connection that a packet came on, as the core says; none if that connection is over.
 #[inline(always)]
 pub(super) fn came_on(conns: &Slab<RxmConn>, source: u64) -> Option<(u32, &RxmConn)> {
     let id = source as u32 & ((1 << INDEX_BITS) - 1);
@@ -173,9 +174,9 @@ pub(super) enum Token {
     Rx(u32),
     /// All of a message.
     Message(u32),
-    /// A segment of one.
+    /// A segment of a message.
     Segment(u32),
-    /// A packet nobody waits for.
+    /// A packet whose completion nothing waits for.
     Packet,
     /// A read or write of the application's.
     Rma(u32),
@@ -213,7 +214,7 @@ impl Token {
     }
 }
 
-/// What waits in a connection.
+/// An entry of a connection's waiting list.
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// A transfer of the application's.

@@ -1,12 +1,11 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! Transmit and receive context of the same index are one [`RxmEngineEp`], so that what
-//! they do passes the ways of any endpoint. The first is in all an endpoint that
-//! is not scalable: it listens, and peers that know nothing of contexts talk with
-//! it. Any other pair of contexts, of a sender and of a receiver, gets a
-//! connection of its own, on which only the one sends messages to the other. It
-//! is made like all others, from the sender to the listener; the connection data
-//! name both, in a version that only this library understands.
+//! The transmit and the receive context of the same index are one [`RxmEngineEp`], so that their
+//! operations take the same code as those of any endpoint. Context 0 behaves like an endpoint that
+//! is not scalable: it listens, and peers that know nothing of contexts talk with it. Any other
+//! pair of a sender's and a receiver's context gets a connection of its own, on which messages go
+//! one way only. It is made like all others, from the sender to the receiver's listener; the
+//! connection data name both contexts, in a version that only this library understands.
 use super::conn::{Link, SegmentTarget};
 use super::ep::RxmEngineEp;
 use super::pending::Handed;
@@ -19,12 +18,12 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
 
 impl RxmEngineEp {
-    /// What a connection to this peer is between.
+    /// The contexts that a connection to this peer is between.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         self.place.to(self.peers[peer].rx)
     }
 
-    /// A transmit context calls, for a receive context of ours.
+    /// Answers a call from a peer's transmit context for a receive context of this endpoint.
     pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmCall) {
         match self.place.receiver(call.contexts.rx, NONE) {
             Some(NONE) => {
@@ -37,8 +36,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// A connection of its own for a transmit context's messages to this one. False if there is
-    /// none to be had: the endpoint that listens is to say so.
+    /// Accepts a call as a new connection, for a transmit context's messages to this receive
+    /// context. False if there is no memory for one: the endpoint that listens refuses the call.
     pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) -> bool {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
@@ -47,13 +46,13 @@ impl RxmEngineEp {
         }
     }
 
-    /// Half of it is opened as a context like this.
+    /// Sets the attributes of a transmit or receive context that is opened.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
         let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
         own.become_context(attr, self.common.config.eager_limit, inbox, &self.peers);
     }
 
-    /// A context is closed.
+    /// Closes a transmit or receive context: drops its operations without reporting them.
     pub(crate) fn close_half(&mut self, half: Half) {
         match half {
             Half::Transmit => self.close_tx(),
@@ -61,13 +60,13 @@ impl RxmEngineEp {
         }
     }
 
-    /// A transmit context is closed: what was posted to it is dropped silently.
+    /// Closes a transmit context: its transfers are dropped without being reported.
     fn close_tx(&mut self) {
         self.ledger.mute();
-        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
-                // What was injected is complete for the application.
+                // Injected messages are complete for the application, so they must leave.
                 self.flush(id);
             }
             if self.conns.get(id).is_some_and(|conn| conn.ops > 0) {
@@ -77,11 +76,11 @@ impl RxmEngineEp {
         self.ledger.close();
     }
 
-    /// A receive context is closed: what was posted to it is dropped silently, and
-    /// with it the connections where some of that is being filled.
+    /// Closes a receive context: its receives are dropped without being reported, and the
+    /// connections end on which some of them are being filled.
     fn close_rx(&mut self) {
         self.inbox.ledger.mute();
-        let ids: Vec<u32> = self.conns.iter().map(|(id, _)| id).collect();
+        let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.is_filling(id) {
                 self.ended(id, Error::CANCELED);

@@ -1,4 +1,4 @@
-//! One endpoint: what it stands on, whom it talks with, and its turns.
+//! An endpoint of the engine: the core's objects it uses, its peers and connections, and its turns.
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn};
 use super::pending::{
@@ -42,7 +42,7 @@ pub(crate) struct RxmIdentity {
     pub(crate) local: Addr,
     /// What the application asked for.
     pub(crate) attr: RdmAttr,
-    /// Only peers with the same authorization key are talked with.
+    /// The authorization key, which peers must have, too.
     pub(crate) key: Vec<u8>,
 }
 
@@ -52,35 +52,37 @@ impl AsMut<RdmAttr> for RxmIdentity {
     }
 }
 
-/// What of the core provider an endpoint stands on. Fields close in this order.
+/// The core provider's objects that an endpoint uses. They are closed in the order of the fields.
 #[derive(Debug)]
 pub(super) struct RxmCore {
-    /// Only the first of a scalable endpoint's contexts listens.
+    /// Listens for calls; none on the contexts of a scalable endpoint but the first.
     pub(super) pep: Option<core_provider::Passive>,
     pub(super) srx: Option<Arc<core_provider::SharedRx>>,
-    /// Count what peers read and wrote, if the application wants to know.
+    /// The core's counters of what peers read and wrote, if the application wants to know.
     pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
     pub(super) cq: Arc<core_provider::CoreCq>,
     pub(super) eq: Arc<core_provider::CoreEq>,
 }
 
-/// One endpoint.
+/// An endpoint of the engine, or a pair of contexts of a scalable endpoint.
 pub(crate) struct RxmEngineEp {
     pub(super) common: Arc<Common>,
     pub(super) identity: RxmIdentity,
     pub(super) core: Option<RxmCore>,
-    /// Where transfers are reported; the inbox has that for receives, and for what peers do.
+    /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
+    /// inbox.
     pub(super) ledger: TxLedger,
-    /// What of the core's counters of peers' reads and writes is passed on.
+    /// How much of the core's counters of peers' reads and writes is passed on to the
+    /// application's.
     pub(super) counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) inbox: Inbox<RxmUnexpected>,
     /// Messages that are read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
-    /// Messages that are to be reported, where receives are buffered.
+    /// Messages that are to be reported, on an endpoint with buffered receives.
     pub(super) reports: Reports,
-    /// What came while the completion queue was full, and from how much on no more is
+    /// What came while the completion queue was full, and from how many entries on nothing more is
     /// taken from the core: nothing else bounds what peers write.
     pub(super) parked: VecDeque<Parked>,
     pub(super) parked_max: usize,
@@ -88,7 +90,8 @@ pub(crate) struct RxmEngineEp {
     pub(super) peers: PeerTable<()>,
     /// Which of a scalable endpoint's contexts this is.
     pub(crate) place: ContextPlace,
-    /// Calls that came to this one, which listens, for other contexts.
+    /// Calls for other contexts of the scalable endpoint, which came to this one because it
+    /// listens.
     pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<RxmConn>,
     /// Connections that are not made yet.
@@ -100,31 +103,32 @@ pub(crate) struct RxmEngineEp {
 
     /// Transfers that are not complete.
     pub(super) ops: Slab<TxOp>,
-    /// Buffers that nobody uses.
+    /// Packet buffers that are free.
     free: Vec<CoreBuf>,
-    /// Receive buffers posted to the shared context, and how many are to be.
+    /// Receive buffers posted to the shared context, and how many are to be posted.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
 
-    /// What was read of the core's completion queue last.
+    /// The entries that were read from the core's completion queue last.
     pub(super) entries: Entries,
-    /// Room to make a packet in that the core copies.
+    /// Room to make packets in that the core copies.
     pub(super) packet: Box<[u8; MAX_INJECT]>,
-    /// The longest message that goes that way.
+    /// The longest message that is sent as a packet that the core copies.
     pub(super) plain_max: usize,
-    /// Messages that came to shared buffers.
+    /// How many messages came to shared buffers.
     pub(super) came: usize,
 
     /// Completions since the time was looked at.
     pub(super) since_look: usize,
-    /// Turns without a completion since then.
+    /// Turns without a completion since the time was looked at.
     pub(super) idle_turns: u32,
     pub(super) last_look: Instant,
-    /// Transfers wait for a connection or for room, which somebody has to see through.
+    /// Transfers wait for a connection or for room, so that a helper is needed if the application
+    /// makes no calls.
     pub(crate) wants_help: bool,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
-    /// All that is complete is being dealt with.
+    /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
 }
 
@@ -176,38 +180,42 @@ impl RxmEngineEp {
         }
     }
 
-    /// Opens what the endpoint stands on, and listens. The descriptors of its
-    /// queues come back, as far as they have their own.
+    /// Opens the core's objects for the endpoint, and listens. Returns the descriptors of the
+    /// core's queues, of those that have one.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
-        self.bind_tx(bindings);
-        self.bind_rx(bindings);
+        self.bind(bindings);
         self.av.clone_from(&bindings.av);
         self.open(true, self.inbox.ledger.counts_peers())
     }
 
-    /// More is bound. What peers read and write is counted by the core, whose counters
-    /// are there from the beginning or never.
+    /// Takes over what is bound after the endpoint was enabled. -FI_EOPBADSTATE for the first
+    /// counter of what peers read and write: the core counts that from the beginning or never.
     pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
         if bindings.ledger.rx.counts_peers() != self.inbox.ledger.counts_peers() {
             return Err(Error::OPBADSTATE);
         }
-        self.bind_tx(bindings);
-        self.bind_rx(bindings);
+        self.bind(bindings);
         Ok(())
     }
 
-    /// What is bound for sending.
+    fn bind(&mut self, bindings: &Bindings) {
+        self.bind_tx(bindings);
+        self.bind_rx(bindings);
+    }
+
+    /// Takes over the completion queue and counters bound for transmits.
     pub(crate) fn bind_tx(&mut self, bindings: &Bindings) {
         self.ledger.clone_from(&bindings.ledger.tx);
     }
 
-    /// What is bound for receiving, and for what peers do to our memory.
+    /// Takes over the completion queue and counters bound for receives, and for what peers do to
+    /// our memory.
     pub(crate) fn bind_rx(&mut self, bindings: &Bindings) {
         self.inbox.bind(&bindings.ledger.rx);
     }
 
-    /// Opens what the endpoint stands on: what listens, if it does, and counters of
-    /// what peers read and wrote, as far as it counts that.
+    /// Opens the core's objects for the endpoint: a passive endpoint if it `listens`, and those
+    /// counters of what peers read and wrote that it `counts`.
     pub(super) fn open(&mut self, listens: bool, counts: [bool; 2]) -> Result<[Option<RawFd>; 2]> {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
@@ -222,7 +230,7 @@ impl RxmEngineEp {
         let mut info = common.info.as_ref().to_owned()?;
         let srx = self.open_srx(&cq, &mut info)?;
         if srx.is_none() && may_share && common.config.use_srx.is_none() {
-            // Connections have receives of their own after all.
+            // Without a shared receive context connections have receives of their own.
             cq = open(false)?;
         }
         info.set_src_addr(Some(&self.identity.local.to_bytes()))?;
@@ -259,15 +267,15 @@ impl RxmEngineEp {
         self.core = Some(RxmCore { pep, srx, cntrs, cq, eq });
         self.post_shared();
         if self.rx_wanted > 0 && self.rx_posted == 0 {
-            // Nothing would ever come.
+            // Without a single receive nothing would ever come.
             self.core = None;
             return Err(Error::NOMEM);
         }
         Ok(self.fds())
     }
 
-    /// The receive context that all connections share, if it is wanted and the
-    /// core has one. `info` is made to fit.
+    /// The core's receive context that all connections share, if it is wanted and the core has one.
+    /// `info` is changed accordingly.
     fn open_srx(
         &self,
         cq: &Arc<core_provider::CoreCq>,
@@ -289,7 +297,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// The descriptors of the core's queues, where no wait set has them.
+    /// The descriptors of the core's queues, if no wait set has these.
     pub(super) fn fds(&self) -> [Option<RawFd>; 2] {
         match &self.core {
             Some(core) if self.common.wait_set.is_none() => [core.cq.fd(), core.eq.fd()],
@@ -302,7 +310,7 @@ impl RxmEngineEp {
         Ok(self.identity.local.to_bytes())
     }
 
-    /// Chooses the own address.
+    /// Sets the endpoint's own address, before it listens.
     pub(crate) fn set_local(&mut self, local: Addr) -> Result {
         if self.core.is_some() {
             return Err(Error::OPBADSTATE);
@@ -311,7 +319,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Transfers that would still be taken.
+    /// How many more transfers may be started: tx_attr.size less those under way.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.ops.len())
     }
@@ -332,7 +340,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A buffer for one packet.
+    /// A buffer for one packet: a free one, or a new one.
     #[inline]
     pub(super) fn buffer(&mut self) -> Result<CoreBuf> {
         match self.free.pop() {
@@ -341,10 +349,10 @@ impl RxmEngineEp {
         }
     }
 
-    /// A buffer is not used any more.
+    /// Takes back a packet buffer that is not used any more.
     #[inline]
     pub(super) fn release(&mut self, buf: Option<CoreBuf>) {
-        // One of another size is none of ours: it stood in for one that was lost.
+        // A buffer of another size was made for a single packet.
         if let Some(buf) = buf
             && buf.len() == HEADER_LEN + self.common.config.eager_limit
         {
@@ -352,7 +360,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A transfer is over, well or not.
+    /// Reports a transfer that is complete or has failed.
     #[inline]
     pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
         let of = Completion::of(context, flags, 0);
@@ -367,17 +375,18 @@ impl RxmEngineEp {
         self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
     }
 
-    /// An address got a name.
+    /// The address vector gave `addr` a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
         self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
     }
 
-    /// The application chose what completions report for a name.
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
         self.peers.name_identified(name, id, &mut self.inbox);
     }
 
-    /// A name is gone. The connection stays; the peer is a stranger again.
+    /// A name was removed from the address vector. The connection stays; the peer is a stranger
+    /// again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
         self.peers.name_removed(name, &mut self.inbox);
     }
@@ -403,27 +412,28 @@ impl RxmEngineEp {
         self.conns[conn].is_ready()
     }
 
-    /// Whether what was begun, or a peer waits for, can go out right now.
+    /// Whether transfers that were begun, or that a peer waits for, can go out on a connection
+    /// right now.
     #[inline]
     pub(super) fn is_ready_for_urgent(&self, conn: u32) -> bool {
         let conn = &self.conns[conn];
         conn.link == Link::Connected && conn.urgent.is_empty()
     }
 
-    /// Ends everything.
+    /// Closes the endpoint: ends its connections and cancels its operations.
     pub(super) fn close(&mut self) {
-        // What was injected is complete for the application: it goes if it can.
+        // Injected messages are complete for the application: they leave if they can.
         let connected = |(id, conn): (u32, &RxmConn)| (conn.link == Link::Connected).then_some(id);
         for id in self.conns.iter().filter_map(connected).collect::<Vec<_>>() {
             self.flush(id);
         }
-        // Connections first: no memory of the application's is used after that.
+        // Connections are closed first: after that the core uses no memory of the application's.
         self.drain_core();
-        for id in self.conns.iter().map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.conns.indices(|_| true) {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
-        // What nobody will send to is reported as well: every operation completes.
+        // Receives to which nothing will be sent are reported as well: every operation completes.
         for meeting in self.inbox.cancel_all() {
             self.meet(meeting);
         }

@@ -1,10 +1,9 @@
 //! The engine of a domain: its endpoints, and what makes them move.
 //!
-//! One lock guards it all; the core provider is called under it. A send goes to
-//! the core from the caller's thread ([`tx`]); packets are matched as the core
-//! completes their receives ([`rx`]); connections are made and ended in [`cm`].
-//! A turn of progress reads the core's completion queues and, seldom enough not
-//! to cost, its event queues.
+//! One lock guards it all; the core provider is called under it. A send goes to the core from the
+//! caller's thread ([`tx`]); packets are matched as the core completes their receives ([`rx`]);
+//! connections are made and ended in [`cm`]. A turn of progress reads the core's completion queues,
+//! and its event queues so seldom that it costs next to nothing.
 mod atomic;
 mod buffered;
 mod cm;
@@ -52,10 +51,10 @@ pub(crate) struct RxmEngine {
 /// A thread that makes connections, and sends what the core had no room for, while
 /// the application makes no call.
 ///
-/// A send is accepted before its connection is there. If the application then
-/// waits for something else, under manual progress nobody would finish the
-/// connection: this does. It looks in every now and then, keeps out of the way
-/// of an application that is at it itself, and ends when nothing waits for long.
+/// A send is accepted before its connection is made. If the application then waits for something
+/// else, under manual progress no call would finish the connection: the helper does. It wakes at
+/// intervals, keeps out of the way of an application that makes progress itself, and ends when
+/// nothing has waited for a while.
 #[derive(Debug)]
 struct RxmHelper {
     worker: Worker,
@@ -65,7 +64,8 @@ struct RxmHelper {
 /// How often the helper looks whether it is needed.
 const HELPER_PAUSE: Duration = Duration::from_millis(1);
 
-/// Looks in vain after which it ends: something may wait again at any moment.
+/// Wake-ups in a row without anything to do after which the helper ends; it does not end at the
+/// first because something may wait again soon.
 const HELPER_LOOKS: u32 = 64;
 
 impl std::fmt::Debug for RxmEngine {
@@ -77,7 +77,7 @@ impl std::fmt::Debug for RxmEngine {
 /// What the engine's lock guards.
 pub(crate) struct RxmState {
     eps: Slab<Box<RxmEngineEp>>,
-    /// The helper runs.
+    /// Whether the helper runs.
     helped: bool,
 }
 
@@ -97,8 +97,8 @@ impl RxmEngine {
         }))
     }
 
-    /// Starts the helper, if it does not run. Without it, which an application
-    /// that serializes all calls must do, connections are made by calls only.
+    /// Starts the helper, if it does not run. An application that serializes all calls has no
+    /// helper: its connections are made by its calls only.
     #[cold]
     pub(crate) fn help(self: &Arc<Self>) {
         if matches!(self.common.level, Level::Serialized) {
@@ -110,7 +110,7 @@ impl RxmEngine {
         let stop = Arc::new(AtomicBool::new(false));
         let (engine, stopped) = (Arc::downgrade(self), stop.clone());
         match Worker::start("ofi-rxm-cm", move || help(&engine, &stopped)) {
-            // The one before has nothing left to do.
+            // The helper before this one has nothing left to do.
             Ok(worker) => *self.helper() = Some(RxmHelper { worker, stop }),
             Err(_) => self.lock().helped = false,
         }
@@ -126,7 +126,7 @@ impl RxmEngine {
         self.state.lock()
     }
 
-    /// Adds an endpoint; its number.
+    /// Adds an endpoint; returns its number.
     pub(crate) fn add_ep(&self, identity: RxmIdentity) -> u32 {
         let mut state = self.lock();
         let id = state.eps.insert(Box::new(RxmEngineEp::new(self.common.clone(), identity)));
@@ -134,7 +134,7 @@ impl RxmEngine {
         id
     }
 
-    /// Does something with an endpoint, if it is still open.
+    /// Calls `each` with an endpoint, if that is still open.
     pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxmEngineEp)) {
         if let Some(ep) = self.lock().eps.get_mut(ep) {
             each(ep);
@@ -153,7 +153,7 @@ impl RxmEngine {
         self.watch(fds)
     }
 
-    /// Blocked callers wake for these queues of the core's as well.
+    /// Has blocked calls wake for these queues of the core's as well.
     fn watch(&self, fds: [Option<RawFd>; 2]) -> Result {
         if let Some(epoll) = &self.epoll {
             fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
@@ -161,13 +161,13 @@ impl RxmEngine {
         Ok(())
     }
 
-    /// Ends an endpoint.
+    /// Closes an endpoint.
     pub(crate) fn close_ep(&self, ep: u32) {
         let mut state = self.lock();
         let ep = state.eps.remove(ep);
         if let Some(mut ep) = ep {
             ep.inbox.leave();
-            // The rest takes its time, and concerns nobody else.
+            // Closing the core's objects takes long, and needs no lock.
             drop(state);
             if let Some(epoll) = &self.epoll {
                 ep.fds().into_iter().flatten().for_each(|fd| epoll.remove(fd));
@@ -177,7 +177,7 @@ impl RxmEngine {
     }
 }
 
-/// What the helper does.
+/// The helper's thread.
 fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
     let (mut seen, mut vain) = (None, 0);
     while !stop.load(Ordering::Acquire) {
@@ -188,11 +188,11 @@ fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
         if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
             vain = 0;
             if now == seen {
-                // Whatever becomes of it, somebody has to see the others through.
+                // Even if a turn panics, the helper must go on for the other endpoints.
                 let _ = unharmed(|| state.turn());
             }
         } else if vain >= HELPER_LOOKS {
-            // Whoever starts to wait from now on starts another.
+            // An operation that has to wait from now on starts another helper.
             state.helped = false;
             return;
         } else {
@@ -241,7 +241,7 @@ impl Progress for RxmEngine {
 }
 
 impl RxmState {
-    /// The endpoint, to do something with it.
+    /// The endpoint with this number.
     #[inline]
     pub(crate) fn ep(&mut self, id: u32) -> &mut RxmEngineEp {
         &mut self.eps[id]
@@ -294,14 +294,14 @@ impl PostsReceives for RxmState {
 }
 
 impl RxmState {
-    /// Gives contexts the calls for them.
+    /// Gives contexts the calls that came for them to the context that listens.
     #[cold]
     pub(super) fn hand_over(&mut self) {
         let all: Vec<_> =
             self.eps.iter_mut().map(|(id, ep)| (id, std::mem::take(&mut ep.handed))).collect();
         for (listener, handed) in all {
             for Handed { receiver, info, addr, call } in handed {
-                // They close together.
+                // The contexts are closed together.
                 let Some(ep) = self.eps.get_mut(receiver) else { continue };
                 if !ep.accept_context(&info, addr, &call) {
                     // Contexts do not listen themselves.
@@ -317,7 +317,8 @@ impl RxmEngine {
     /// themselves by its address.
     pub(crate) fn enable_contexts(&self, ids: &[u32], bindings: &Bindings) -> Result {
         let mut state = self.lock();
-        // Contexts come and go; connections stay, and count for those to come.
+        // Contexts may be opened later, but connections stay, so that all count what peers read and
+        // wrote from the beginning.
         let counts = [self.common.info.as_ref().caps() & FI_RMA_EVENT != 0; 2];
         for id in ids {
             let local = state.eps[ids[0]].identity.local.clone();

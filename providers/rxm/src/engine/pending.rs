@@ -19,9 +19,9 @@ pub(super) const MAX_KEPT: usize = 256 << 20;
 /// How a message waits for a receive.
 #[derive(Debug)]
 pub(crate) enum RxmUnexpected {
-    /// All of it is here.
+    /// All of the message is here.
     Whole(Box<[u8]>),
-    /// All of it, in the buffer it came in, behind the header.
+    /// All of the message is here, in the buffer it came in, behind the header.
     InPacket(CoreBuf, usize),
     /// The message is arriving in segments.
     Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
@@ -50,7 +50,7 @@ impl inbox::UnexpectedBody for RxmUnexpected {
         }
     }
 
-    /// An endpoint is closed without the engine's lock.
+    /// Endpoints are closed without the engine's lock.
     const ONE_LOCK: bool = false;
 }
 
@@ -59,9 +59,9 @@ impl inbox::UnexpectedBody for RxmUnexpected {
 pub(super) struct RxmPacket {
     pub(super) buf: CoreBuf,
     pub(super) len: usize,
-    /// Whose buffer it is; [`NONE`] if all connections share it.
+    /// The connection whose buffer it is; [`NONE`] if all connections share the buffer.
     pub(super) conn: u32,
-    /// The connection it came on ([`came_on`]).
+    /// The connection that the packet came on ([`came_on`]).
     pub(super) source: u64,
     /// The packet is a tagged message and nothing else: the packets that version 1.17 of
     /// the original sends tagged messages in have no header of this provider's.
@@ -97,16 +97,16 @@ pub(super) struct Fetch {
     /// Bytes the receive has room for.
     pub(super) wanted: usize,
     pub(super) outstanding: u32,
-    /// The sender writes it.
+    /// Whether the sender writes the message, so that nothing is read.
     pub(super) by_write: bool,
     pub(super) error: Option<Error>,
     pub(super) regions: Vec<CoreRegion>,
-    /// The message has no receive yet: this is to be reported of it.
+    /// What is to be reported with the message; none if the message has a receive.
     pub(super) report: Option<Report>,
 }
 
 impl Fetch {
-    /// What is not asked for yet.
+    /// A message of which nothing is asked for yet.
     pub(super) fn new(
         recv: Recv,
         about: About,
@@ -143,13 +143,13 @@ pub(crate) enum Early {
     Coming(usize),
     /// The start of the message.
     Here(Box<[u8]>),
-    /// Nothing can be fetched but all, to where the application wants it: its sender
-    /// writes it.
+    /// No start can be fetched: the sender writes the message, all of it, to where the application
+    /// wants it.
     Unreadable,
 }
 
 impl Early {
-    /// What it takes of memory.
+    /// Bytes of memory that it takes.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::None | Self::Unreadable => 0,
@@ -159,7 +159,7 @@ impl Early {
     }
 }
 
-/// What of a message is fetched to be reported with it.
+/// The part of a message that is fetched to be reported with it.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) queue: usize,
@@ -167,8 +167,8 @@ pub(super) struct Report {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Messages that are to be reported, as their queue and number, by their peers: those
-/// of a peer's of which not enough is here yet, and all behind them.
+/// Messages that are to be reported, as queue and number, by peer: messages of which not enough is
+/// here yet, and all behind them.
 pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
 
 /// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
@@ -179,12 +179,12 @@ pub(super) fn only_tag(recv: &Recv) -> bool {
     recv.flags & ONLY_TAG != 0
 }
 
-/// A call for another context than that which listens.
+/// A call for another context than the one that listens.
 #[derive(Debug)]
 pub(super) struct Handed {
     pub(super) receiver: u32,
     pub(super) info: InfoBuf,
-    /// Who calls.
+    /// The caller's address.
     pub(super) addr: Addr,
     pub(super) call: RxmCall,
 }
@@ -201,9 +201,10 @@ pub(super) struct RxmMessage {
     pub(super) cq_data: Option<u64>,
     /// The message is complete only when its receiver has it.
     pub(super) deliver: bool,
-    /// The end of the message has to tell that: the message is to meet a receive first, or the core cannot.
+    /// The message is announced whatever its size, so that the receiver says when it has it: the
+    /// message is to meet a receive first, or the core does not tell.
     pub(super) told: bool,
-    /// Bytes that went in segments, and how many those were.
+    /// Bytes that were sent in segments, and how many segments those were.
     pub(super) sent: usize,
     pub(super) segments: u32,
 }
@@ -224,7 +225,7 @@ impl RxmMessage {
 /// What is still to be done for a transfer.
 #[derive(Debug)]
 pub(super) enum Todo {
-    /// Nothing but to hear of its completion.
+    /// Nothing is left but to wait for its completion.
     Wait,
     /// To send a message.
     Send(RxmMessage),
@@ -239,7 +240,7 @@ pub(super) enum Todo {
         next: usize,
         written: usize,
         header: RxmHeader,
-        /// How its writes complete: FI_DELIVERY_COMPLETE or nothing.
+        /// How the writes complete: FI_DELIVERY_COMPLETE or 0.
         level: u64,
     },
     /// To read remote memory.
@@ -255,26 +256,26 @@ pub(super) enum Todo {
 pub(super) struct TxOp {
     pub(super) conn: u32,
     pub(super) context: Context,
-    /// As its completion reports it.
+    /// The flags of the completion entry.
     pub(super) flags: u64,
     pub(super) report: bool,
     /// Failures are not reported (inject calls).
     pub(super) silent: bool,
     /// The transfer starts when all before it to the same peer are complete (FI_FENCE).
     pub(super) fence: bool,
-    /// The peer's answer completes the transfer, and what that brings goes here.
+    /// Where the peer's answer goes, which completes the transfer; none if no answer is awaited.
     pub(super) answer: Option<RecvBuf>,
     pub(super) todo: Todo,
     /// Transfers of the core's that are not complete.
     pub(super) outstanding: u32,
     /// The transfer's memory, registered while it is used.
     pub(super) regions: Vec<CoreRegion>,
-    /// What was injected and its receiver fetches.
+    /// A copy of an injected message that its receiver fetches.
     pub(super) copy: Option<CoreBuf>,
 }
 
 impl TxOp {
-    /// One that has not started. `kind` is what its completion says it is, `flags` those
+    /// A transfer that has not started. `kind` has the flags of its completion entry, `flags` those
     /// of the call.
     #[inline]
     pub(super) fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {

@@ -17,9 +17,11 @@ use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Meeting, Recv};
+use ofi_provider::malformed;
 use ofi_provider::slab::NONE;
 
-/// How much of that strangers may leave: peers in the address vector have the rest.
+/// Bytes of memory that kept messages of all strangers together may take: peers in the address
+/// vector have the rest of [`MAX_KEPT`].
 const MAX_OF_STRANGERS: usize = MAX_KEPT / 4 * 3;
 
 const TOO_MUCH: Malformed =
@@ -43,7 +45,7 @@ fn may_allocate() -> bool {
 }
 
 impl RxmEngineEp {
-    /// The core had no room for a shared buffer whose message is dealt with.
+    /// Called when the core had no room for a shared buffer whose message is dealt with.
     #[cold]
     pub(super) fn not_posted_again(&mut self, buf: CoreBuf) {
         self.rx_posted -= 1;
@@ -73,7 +75,7 @@ impl RxmEngineEp {
     /// Posts a buffer to the shared context again, if it is left and wanted there.
     #[inline]
     fn post_again(&mut self, buf: Option<CoreBuf>) {
-        // The commonest case: it goes back as it is.
+        // The commonest case: the buffer goes back as it is.
         if let Some(buf) = buf {
             if self.rx_posted + 1 == self.rx_wanted
                 && self.inbox.kept_bytes() <= MAX_KEPT
@@ -102,7 +104,7 @@ impl RxmEngineEp {
             let Some(conn) = self.conns.get_mut(id) else { return };
             let Some(ep) = &conn.ep else { return };
             if let Err((_, buf)) = ep.post(buf, Token::Rx(id).to_u64(), first) {
-                // No room now, or the connection is ending.
+                // The core has no room now, or the connection is ending.
                 self.release(Some(buf));
                 return;
             }
@@ -119,7 +121,7 @@ impl RxmEngineEp {
         if conn.untold < enough || conn.link != Link::Connected {
             return;
         }
-        // Without memory for a packet it waits for the next turn.
+        // Without memory for a packet the peer is told in a later turn.
         let Ok(mut buf) = self.buffer() else { return self.stall(id) };
         let Some(conn) = self.conns.get_mut(id) else { return };
         let header = RxmHeader {
@@ -143,7 +145,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A peer has more receive buffers.
+    /// Takes a peer's notice that it has more receive buffers.
     fn granted(&mut self, id: u32, credits: u64) -> Parsed {
         let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
@@ -155,7 +157,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A receive buffer of the core's is filled.
+    /// Handles a receive of the core's that is complete.
     #[inline]
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         let mut source = done.src;
@@ -164,12 +166,12 @@ impl RxmEngineEp {
             self.came += 1;
         } else if let Some(of) = self.conns.get_mut(conn) {
             of.rx_posted = of.rx_posted.saturating_sub(1);
-            // Whatever the core says, if it does at all: the buffer is this one's.
+            // The buffer is this connection's, so the source is known whatever the core says.
             source = self.source(conn);
         }
         let Some(buf) = done.buf else { return };
         if done.error.is_some() {
-            // Its connection ended, of which the event queue tells.
+            // The receive failed because its connection ended, which the event queue reports.
             self.release(Some(buf));
             self.post_shared();
             return;
@@ -185,7 +187,7 @@ impl RxmEngineEp {
         let cq_data = (done.flags & FI_REMOTE_CQ_DATA != 0).then_some(done.data);
         let bare = Bare { tag: done.tag, cq_data };
         let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
-        // What ends a transfer needs no room, and may be what makes some.
+        // A packet that ends a transfer needs no room, and may make some.
         let waits = !self.parked.is_empty() || !self.may_take();
         let packet = RxmPacket { buf, len, conn, source, bare };
         if waits && (packet.bare.is_some() || !RxmHeader::is_control(&packet.buf[..len])) {
@@ -195,13 +197,13 @@ impl RxmEngineEp {
         self.take_packet(packet);
     }
 
-    /// Whether a message can be reported, and kept.
+    /// Whether there is room to report a message, and to keep it.
     #[inline]
     fn may_take(&self) -> bool {
         self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
     }
 
-    /// Takes from the core again what it had to leave for want of room.
+    /// Goes on taking from the core what was left there for want of room.
     #[inline]
     pub(super) fn go_on(&mut self) {
         if self.rx_posted < self.rx_wanted && self.parked.is_empty() {
@@ -236,7 +238,7 @@ impl RxmEngineEp {
         self.reuse(conn, left);
     }
 
-    /// A tagged message came without a header.
+    /// Handles a tagged message that came without a header.
     #[cold]
     fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &Bare) {
         let about = About {
@@ -261,14 +263,14 @@ impl RxmEngineEp {
         }
     }
 
-    /// Gives the core a receive buffer again, this one if it is left.
+    /// Gives the core a receive buffer again: `buf` if that is left, else another.
     #[inline]
     fn reuse(&mut self, conn: u32, buf: Option<CoreBuf>) {
         if conn == NONE {
             self.post_again(buf);
         } else {
             if let Some(RxmConn { rx_posted: 0, rx_wanted, .. }) = self.conns.get_mut(conn) {
-                // As above.
+                // The buffers were too few, as with shared ones.
                 *rx_wanted = rx_wanted.saturating_mul(2);
             }
             self.release(buf);
@@ -277,7 +279,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// The headers of a packet that came on this connection, and what is behind them.
+    /// Reads the headers of a packet that came on this connection; returns what is behind them as
+    /// well.
     #[inline]
     fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(RxmHeader, &'a [u8])> {
         let conn_id = RxmHeader::conn_id(packet).unwrap_or(0);
@@ -285,8 +288,8 @@ impl RxmEngineEp {
         if !conn.swapped && names(conn_id, source) {
             return RxmHeader::read(packet);
         }
-        // That the other side's order is not ours it says in its acceptance, which what it
-        // sends may overtake.
+        // The peer's acceptance says that its byte order is not ours, but the peer's packets may
+        // overtake the acceptance.
         let swapped = conn.swapped || conn.link == Link::Calling;
         if swapped && names(conn_id.swap_bytes(), source) {
             return RxmHeader::read_swapped(packet);
@@ -294,8 +297,7 @@ impl RxmEngineEp {
         Err(Malformed("a packet that says to be of another connection"))
     }
 
-    /// Understands a packet that came on this connection. The buffer comes back unless
-    /// it is kept.
+    /// Handles a packet that came on this connection. The buffer comes back unless it is kept.
     #[inline]
     fn packet(&mut self, buf: CoreBuf, len: usize, id: u32) -> Option<CoreBuf> {
         let (header, payload) = match self.read_packet(&buf[..len], id) {
@@ -319,7 +321,7 @@ impl RxmEngineEp {
                         recv.buf.copy_from(0, payload);
                         self.inbox.received(&recv, &about);
                     }
-                    // Nobody waits for it, nor ever will.
+                    // No receive waits for the message, nor ever will.
                     None if self.inbox.drops(&about) => {}
                     None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
                     met if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
@@ -359,23 +361,17 @@ impl RxmEngineEp {
         Some(buf)
     }
 
-    /// A peer sent what makes no sense: this one connection ends.
+    /// A peer sent bytes that are no packet: their connection ends, and no other.
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
-        let peer = self.peers.get(of.peer);
-        ofi_provider::log_sparsely!(
-            &RXM,
-            WARN,
-            EP_DATA,
-            "closing the connection to {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.addr.to_string())
-        );
+        let peer = self.peers.get(of.peer).map(|peer| &peer.addr);
+        malformed::log_closing(&RXM, peer, why);
         self.ended(conn, Error::PROTO);
     }
 
-    /// A stranger left more than there is room for: his connection ends, and what he left
-    /// goes with it.
+    /// A stranger's messages take more room than strangers have: the stranger's connection ends,
+    /// and its messages are dropped.
     #[cold]
     fn too_much(&mut self, id: u32) {
         let Some(peer) = self.conns.get(id).map(|conn| conn.peer) else { return };
@@ -388,7 +384,7 @@ impl RxmEngineEp {
 
     #[inline]
     fn about(&self, header: &RxmHeader, conn: u32) -> Parsed<About> {
-        // A length that no buffer can have is a lie.
+        // A length that no buffer can have violates the protocol.
         let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
         Ok(About {
             tagged: header.is_tagged(),
@@ -401,7 +397,7 @@ impl RxmEngineEp {
         })
     }
 
-    /// A part of a message came.
+    /// Handles a segment of a message.
     fn segment(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
         let queue = about.queue();
@@ -451,7 +447,8 @@ impl RxmEngineEp {
                 let (message, mut fits) = (*message, true);
                 self.inbox.change(queue, message, |body| {
                     if let RxmUnexpected::Partial { bytes, .. } = body {
-                        // How long it becomes, the peer decides.
+                        // The peer decides how long the message becomes, so memory is allocated as
+                        // it comes.
                         fits = may_allocate() && bytes.try_reserve(payload.len()).is_ok();
                         if !fits {
                             return;
@@ -480,7 +477,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A message was announced.
+    /// Handles the announcement of a message that waits at its sender.
     fn announcement(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
         let places = read_places(payload, self.conns[id].swapped)?;
@@ -489,7 +486,7 @@ impl RxmEngineEp {
         }
         match self.inbox.take_posted(&about) {
             Some(recv) if !only_tag(&recv) => self.fetch(recv, about, id, *header, places),
-            // Its sender is done with it.
+            // The message is not wanted, and its sender is done with it.
             None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
             None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
             met => {
@@ -512,7 +509,7 @@ impl RxmEngineEp {
         self.send_control(conn, done, None);
     }
 
-    /// Gets an announced message to its receive.
+    /// Begins to fetch an announced message to its receive.
     fn fetch(
         &mut self,
         recv: Recv,
@@ -548,8 +545,8 @@ impl RxmEngineEp {
         self.conns[conn].urgent.push_back(Waiting::Fetch(id));
     }
 
-    /// Asks for what of a message is not asked for yet. -FI_EAGAIN: the core
-    /// has no room.
+    /// Asks for the parts of a message that are not asked for yet. -FI_EAGAIN if the core has no
+    /// room.
     pub(super) fn advance_fetch(&mut self, id: u32) -> Result {
         let common = self.common.clone();
         let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
@@ -595,7 +592,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A part of a message is here, or will not be.
+    /// Called when a part of a message is here, or will never be.
     pub(super) fn fetch_part_done(&mut self, id: u32, buf: Option<CoreBuf>, error: Option<Error>) {
         let Some(fetch) = self.fetches.get_mut(id) else { return };
         fetch.outstanding -= 1;
@@ -610,10 +607,10 @@ impl RxmEngineEp {
         }
     }
 
-    /// All parts of a message are here: tells its sender and the application.
+    /// Called when all parts of a message are here: tells the sender and the application.
     fn fetched(&mut self, id: u32) {
         let Some(fetch) = self.fetches.remove(id) else { return };
-        // Registered no more before the application has its buffer back.
+        // The buffer must not be registered any more when the application has it back.
         drop(fetch.regions);
         if fetch.report.is_some() {
             return self.early_done(Fetch { regions: Vec::new(), ..fetch });
@@ -630,7 +627,7 @@ impl RxmEngineEp {
         self.inbox.received(&fetch.recv, &fetch.about);
     }
 
-    /// A message could not be fetched.
+    /// Fails the receive of a message that could not be fetched.
     pub(super) fn fetch_failed(&mut self, id: u32, error: Error) {
         let Some(fetch) = self.fetches.get_mut(id) else { return };
         fetch.error = Some(error);
@@ -639,11 +636,11 @@ impl RxmEngineEp {
         }
     }
 
-    /// A sender has written its message.
+    /// Handles a sender's notice that it has written its message.
     fn written(&mut self, conn: u32, header: &RxmHeader) -> Parsed {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
-            // The sender knows where to write it only once that was said.
+            // A sender can write only after it was told where.
             let told = fetch.by_write && fetch.outstanding > 0;
             fetch.conn == conn && told && fetch.header.msg_id == header.msg_id
         });
@@ -658,7 +655,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// A message that waited, and its receive.
+    /// Gives a message that waited to the receive it met, or drops it if there is none.
     pub(super) fn meet(&mut self, meeting: Meeting) {
         let Meeting { queue, message: number, recv, .. } = meeting;
         let Some(kept) = self.inbox.take_kept(queue, number) else { return };
@@ -700,7 +697,7 @@ impl RxmEngineEp {
                 }
                 match recv {
                     Some(recv) => self.fetch(recv, about, conn, header, places),
-                    // Its sender is done with it.
+                    // The message is not wanted, and its sender is done with it.
                     None => self.not_wanted(conn, header.msg_id),
                 }
             }
@@ -713,7 +710,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A peer wrote to our memory, with data for the completion queue.
+    /// Reports a peer's write to our memory that has data for the completion queue.
     pub(super) fn peer_wrote(&mut self, done: &Done) {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
             return;
@@ -730,7 +727,7 @@ impl RxmEngineEp {
         self.inbox.ledger.peer_told(flags, len, data, FI_ADDR_NOTAVAIL);
     }
 
-    /// A connection ended: what was arriving on it is lost.
+    /// Loses what was arriving on a connection that ended.
     pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
         let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {
@@ -747,7 +744,7 @@ impl RxmEngineEp {
             }
             self.fetch_failed(fetch, error);
         }
-        // Looked for only if there is something to find.
+        // Kept messages are looked for only if some wait.
         let kept = if waits { self.inbox.kept_from(conn.peer) } else { Vec::new() };
         for (queue, number) in kept {
             let lost = |body: &RxmUnexpected| match body {

@@ -1,4 +1,4 @@
-//! A turn of an endpoint's: what the core completed, connection events, what waits.
+//! An endpoint's turn of progress: the core's completions, connection events, transfers that wait.
 use super::common::clock;
 use super::conn::{Link, RxmConn, came_on, names};
 use super::ep::RxmEngineEp;
@@ -13,8 +13,8 @@ use ofi_provider::slab::Slab;
 /// Turns without a completion after which the time is looked at.
 const IDLE_TURNS: u32 = 16;
 
-/// A whole message with nothing special to it, for which a receive waits, goes there.
-/// False if it is any other case, and then nothing has happened yet.
+/// The short way of a message: a whole message with nothing special to it goes to the receive that
+/// waits for it. False in any other case, and then nothing has been done yet.
 #[inline(always)]
 pub(super) fn plain_message(
     conns: &Slab<RxmConn>,
@@ -30,7 +30,7 @@ pub(super) fn plain_message(
 }
 
 impl RxmEngineEp {
-    /// One turn: completions of the core's, connection events, what waits.
+    /// One turn of progress: the core's completions, connection events, transfers that wait.
     #[inline]
     pub(super) fn turn(&mut self) {
         if !self.parked.is_empty() {
@@ -46,7 +46,7 @@ impl RxmEngineEp {
                 break;
             }
         }
-        // Many at a time: with more buffers the core keeps fewer messages itself.
+        // Many messages came at a time: with more buffers the core keeps fewer of them itself.
         if read > 0 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
             self.want_more_shared();
         }
@@ -69,7 +69,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reads the core's completion queue once, and deals with what there was: how many.
+    /// Reads the core's completion queue once, and handles the entries; returns how many there
+    /// were.
     #[inline(always)]
     fn read_core(&mut self, most: usize) -> usize {
         let Some(core) = &self.core else { return 0 };
@@ -90,7 +91,7 @@ impl RxmEngineEp {
         1
     }
 
-    /// Deals with what was read of the core's completion queue.
+    /// Handles the entries that were read from the core's completion queue.
     #[inline(always)]
     fn take_entries(&mut self) {
         while let Self { core: Some(core), entries, .. } = self
@@ -120,19 +121,19 @@ impl RxmEngineEp {
         }
     }
 
-    /// Deals with all that is complete. What of it ends other connections, or the same one,
-    /// does so at once: a peer can send as much of that as it likes.
+    /// Handles all entries of the core's completion queue. Entries that end a connection do so at
+    /// once: a peer can cause as many of these as it likes.
     pub(super) fn drain_core(&mut self) {
         if std::mem::replace(&mut self.draining, true) {
             return;
         }
-        // What was read is not dealt with yet when one of it ends a connection.
+        // Entries may be left when one of them ends a connection.
         self.take_entries();
         while self.read_core(Entries::MAX) > 0 {}
         self.draining = false;
     }
 
-    /// Counts for the application what the core counted of peers' accesses.
+    /// Adds what the core counted of peers' accesses to the application's counters.
     fn pass_counts_on(&mut self) {
         let Some(core) = &self.core else { return };
         for (cntr, flag) in &core.cntrs {
@@ -143,12 +144,12 @@ impl RxmEngineEp {
         }
     }
 
-    /// A peer's atomic operation read our memory, or wrote it.
+    /// Counts a peer's atomic operation on our memory, which wrote it or only read it.
     pub(super) fn count_remote(&self, wrote: bool) {
         self.inbox.ledger.peer_accessed(wrote, 0);
     }
 
-    /// Looks for connection events if it is time to.
+    /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
         self.since_look = 0;
         if self.unready == 0 && !self.look_now {
@@ -162,7 +163,7 @@ impl RxmEngineEp {
         self.connection_events();
     }
 
-    /// Before a caller sleeps: whether everything will wake it.
+    /// Called before a thread sleeps: true if everything that the endpoint waits for will wake it.
     pub(super) fn may_block(&mut self) -> bool {
         let Some(core) = &self.core else { return true };
         // The event queue wakes the sleeper, who then has to look there.
@@ -173,8 +174,8 @@ impl RxmEngineEp {
         {
             return false;
         }
-        // What the core has no room for goes on when a transfer before it completes;
-        // of what was injected no entry tells that.
+        // A transfer for which the core has no room goes on when one before it completes; but an
+        // injected transfer gives no entry when it completes.
         let will_wake = |id: &u32| {
             let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
             ep.is_none_or(|ep| ep.has_transfers())

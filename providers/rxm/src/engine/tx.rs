@@ -1,9 +1,9 @@
 //! Sending: messages in one packet, in segments or by rendezvous, and remote
 //! memory access, which the core does.
 //!
-//! What can go at once goes from the caller's thread. What cannot, because the
-//! connection is not made yet or the core has no room, waits in the connection
-//! and goes in the order of its posting.
+//! A transfer that can go at once goes from the caller's thread. One that cannot, because the
+//! connection is not made yet or the core has no room, waits in the connection; those that wait go
+//! in the order in which they were posted.
 use super::conn::{Link, Token, Waiting};
 use super::ep::RxmEngineEp;
 use super::pending::{RxmMessage, Todo, TxOp};
@@ -30,15 +30,14 @@ use ofi_provider::later::is_group_notice;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::NONE;
 
-/// From how many bytes on a packet goes from the application's buffer rather
-/// than as a copy.
+/// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
 const DIRECT_MIN: usize = 4096;
 
-/// What a message cannot ask for and still take the short way.
+/// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
 const SPECIAL: u64 = FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | ASIDE;
 
 impl RxmEngineEp {
-    /// fi_send and its kin.
+    /// fi_send and fi_tsend, in all their forms.
     #[inline(always)]
     pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
         // In parts, which stay in registers: for the other cases an operation is put together again.
@@ -50,9 +49,8 @@ impl RxmEngineEp {
         self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged)
     }
 
-    /// By far the commonest case, in short: a small message with nothing special to it, which
-    /// the core copies at once. False if it is any other case, and then nothing has
-    /// happened yet.
+    /// The short way for the commonest case: a small message with nothing special to it, which the
+    /// core copies at once. False in any other case, and then nothing has been done yet.
     #[inline(always)]
     fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> bool {
         let len = op.buf.len();
@@ -80,7 +78,7 @@ impl RxmEngineEp {
         let (head, body) = self.packet.split_first_chunk_mut().expect("room for a header");
         header.write_to(head);
         op.buf.copy_to(0, &mut body[..len]);
-        // If not, it waits, or a new connection takes it.
+        // If the core does not take the message, it waits, or a new connection takes it.
         if link.inject(&self.packet[..HEADER_LEN + len]).is_err() {
             return false;
         }
@@ -135,7 +133,7 @@ impl RxmEngineEp {
         self.start(id, conn, ready)
     }
 
-    /// A copy of what the application sends, and that as what is sent in its place.
+    /// Copies what the application sends; returns the copy, and the same as the buffer to send.
     #[cold]
     fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
         let mut copy = self.buffer()?;
@@ -143,7 +141,7 @@ impl RxmEngineEp {
         Ok((copy, sent))
     }
 
-    /// fi_read and its kin.
+    /// fi_read, in all its forms.
     pub(crate) fn read(&mut self, op: ReadOp) -> Result {
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.src)?;
@@ -154,7 +152,7 @@ impl RxmEngineEp {
         self.start(id, conn, ready)
     }
 
-    /// fi_write and its kin.
+    /// fi_write, in all its forms.
     pub(crate) fn write(&mut self, op: WriteOp) -> Result {
         let inject = op.flags & FI_INJECT != 0;
         let len = op.buf.len();
@@ -184,8 +182,8 @@ impl RxmEngineEp {
         self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
     }
 
-    /// Whether the peer of a connection that is there takes a tagged message of this kind:
-    /// notices of multicast groups are for those that said so.
+    /// Whether the peer of a connection takes this tagged message: notices of multicast groups are
+    /// only for peers that said that they take them.
     fn knows(&self, conn: u32, flags: u64, tag: u64) -> bool {
         !is_group_notice(flags, tag) || self.conns[conn].multicast
     }
@@ -198,13 +196,13 @@ impl RxmEngineEp {
         if self.conns[conn].atomics > 0 { flags | FI_FENCE } else { flags }
     }
 
-    /// fi_atomic and its kin.
+    /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
         if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.attr.inject_size {
             return Err(Error::INVAL);
         }
         if op.flags & FI_REMOTE_CQ_DATA != 0 {
-            // The protocol has no place for it here.
+            // The protocol has no field for CQ data of atomic operations.
             return Err(Error::OPNOTSUPP);
         }
         let payload = IOCS_LEN + op.source.len() + op.compare.len();
@@ -251,7 +249,7 @@ impl RxmEngineEp {
         self.start(id, conn, ready)
     }
 
-    /// The answer to an atomic operation came. False: none was asked for.
+    /// Handles the answer to an atomic operation. False if no answer was awaited.
     pub(super) fn answered(&mut self, conn: u32, header: &RxmHeader, payload: &[u8]) -> bool {
         let Ok(id) = u32::try_from(header.msg_id) else { return false };
         let Some(op) = self.ops.get(id).filter(|op| op.conn == conn) else { return false };
@@ -264,7 +262,7 @@ impl RxmEngineEp {
                 Ok(())
             }
             0 => Err(Error::PROTO),
-            // Releases differ in the sign.
+            // Releases of the original differ in the sign of the code.
             status => Err(Error::from_code(status.saturating_abs())),
         };
         self.finish_op(id, result);
@@ -300,7 +298,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Whether a fenced transfer, taken out of those that wait, waits on for
+    /// Whether a fenced transfer that was taken out of the waiting list must go on waiting for
     /// others before it.
     fn is_fenced_off(&self, id: u32) -> bool {
         let Some(op) = self.ops.get(id).filter(|op| op.fence) else { return false };
@@ -309,14 +307,14 @@ impl RxmEngineEp {
         conn.ops > waiting + 1
     }
 
-    /// The connection is over, which we have not heard of yet: a new one takes
-    /// the transfer.
+    /// Called when the connection is over, of which no event told yet: a new connection takes the
+    /// transfer.
     #[cold]
     fn start_anew(&mut self, id: u32, conn: u32) -> Result {
         let peer = self.conns[conn].peer;
         let op = &mut self.ops[id];
         if op.outstanding > 0 || matches!(&op.todo, Todo::Send(message) if message.sent > 0) {
-            // Its first segments shared the fate of the connection, and so does it.
+            // Its first segments are lost with the connection, and so is the whole message.
             self.ended(conn, Error::CONNRESET);
             return Ok(());
         }
@@ -336,8 +334,8 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// The core refuses a transfer for good. If it has parts of it already, which use
-    /// its memory, the connection ends with it.
+    /// Ends a transfer that the core refuses for good. If the core has parts of it already, which
+    /// use its memory, the connection ends as well.
     #[cold]
     fn give_up(&mut self, id: u32, conn: u32, error: Error) {
         match self.ops.get(id).is_some_and(|op| op.outstanding > 0) {
@@ -354,7 +352,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Whether an eager message goes from where it is.
+    /// Whether an eager message is sent from the application's buffer.
     #[inline]
     fn goes_direct(&self, message: &RxmMessage) -> bool {
         message.buf.len() >= DIRECT_MIN && self.may_go_direct(&message.buf)
@@ -366,8 +364,8 @@ impl RxmEngineEp {
             && buf.segments() < self.common.core_iov
     }
 
-    /// Does for a transfer what can be done now. -FI_EAGAIN: the core has no
-    /// room, there is more to do.
+    /// Does what can be done for a transfer now. -FI_EAGAIN if there is more to do, but the core
+    /// has no room.
     fn advance(&mut self, id: u32) -> Result {
         let Some(op) = self.ops.get_mut(id) else { return Ok(()) };
         match std::mem::replace(&mut op.todo, Todo::Wait) {
@@ -403,7 +401,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A packet is ready but for the connection's number.
+    /// Sends a packet that is ready but for the connection's number.
     fn advance_packet(&mut self, id: u32, mut buf: CoreBuf, len: usize) -> Result {
         let conn = &self.conns[self.ops[id].conn];
         let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
@@ -421,8 +419,8 @@ impl RxmEngineEp {
                 }
             }
         }
-        // What an answer completes may be over, and its number another's, before the core tells
-        // that the request left; if that fails, the connection ends.
+        // A transfer that is completed by an answer may be over, and its number another's, before
+        // the core tells that the request left; if sending the request fails, the connection ends.
         let answered = self.ops[id].answer.is_some();
         let token = if answered { Token::Packet } else { Token::Message(id) };
         link.send(buf, len, token.to_u64()).map_err(|(error, buf)| {
@@ -439,7 +437,7 @@ impl RxmEngineEp {
         let len = message.buf.len();
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
-        // Of no bytes other libraries would fetch none, and never say that they have.
+        // Other libraries do not fetch a message of no bytes, and never say that they have it.
         let announced = message.told && (len > 0 || self.conns[op.conn].ours);
         // A small message is delivered when the peer's core has it: it may be kept there for
         // a receive to come (FI_DELIVERY_COMPLETE, fi_cq(3)).
@@ -460,7 +458,7 @@ impl RxmEngineEp {
             self.announce(id, &message)
         };
         if result.is_err() {
-            // For want of room, or another connection takes it.
+            // The message is sent again when there is room, or another connection takes it.
             self.ops[id].todo = Todo::Send(message);
         }
         result
@@ -485,7 +483,8 @@ impl RxmEngineEp {
         let deliver = message.deliver && self.common.core_delivers;
         let whole = matches!(token, Token::Message(_)) && !deliver;
         if whole && total <= self.common.core_inject {
-            // As those do that need not wait: so none overtakes another.
+            // A message that had to wait goes the same way as one that had not, so that none
+            // overtakes another.
             message.buf.copy_to(from, &mut buf[HEADER_LEN..total]);
             let result = link.inject(&buf[..total]);
             self.release(Some(buf));
@@ -545,7 +544,7 @@ impl RxmEngineEp {
         let common = self.common.clone();
         let mut places = RemoteSegments::EMPTY;
         if message.buf.is_empty() {
-            // There is nothing to fetch.
+            // A message of no bytes has nothing to fetch.
         } else if common.config.rndv_write {
             places.push(RemoteSegment {
                 addr: 0,
@@ -583,15 +582,16 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// The receiver of an announced message has it. False: there is none.
+    /// Handles the notice that the receiver of an announced message has it. False if there is no
+    /// such message.
     pub(super) fn message_fetched(&mut self, conn: u32, msg_id: u64) -> bool {
         let Some(id) = self.announced(conn, msg_id) else { return false };
         self.finish_op(id, Ok(()));
         true
     }
 
-    /// The receiver of an announced message says where to write it. False:
-    /// there is none, or not there.
+    /// Handles a receiver's request to write an announced message there. False if there is no such
+    /// message, or it cannot be written there.
     pub(super) fn deliver_to(&mut self, conn: u32, header: &RxmHeader, to: RemoteSegments) -> bool {
         let Some(id) = self.announced(conn, header.msg_id) else { return false };
         let op = &mut self.ops[id];
@@ -607,7 +607,7 @@ impl RxmEngineEp {
             match self.advance(id) {
                 Ok(()) => return true,
                 Err(Error::AGAIN) => self.stall(conn),
-                // It ends with the connection, of which the core is about to tell.
+                // The message ends with the connection, whose end the core is about to report.
                 Err(Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET) => self.look_now = true,
                 Err(error) => {
                     self.give_up(id, conn, error);
@@ -657,7 +657,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A message is written to its receiver, who is told.
+    /// Tells the receiver that its message is written.
     fn delivered(&mut self, id: u32, to: &RxmHeader) {
         let conn = self.ops[id].conn;
         let mut header = RxmHeader::of(PacketKind::RndvWriteDone, 0);
@@ -693,7 +693,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Sends a packet of ours that has no message of its own order.
+    /// Sends a packet of the provider's own, which is not in the order of messages.
     pub(super) fn send_control(
         &mut self,
         id: u32,
@@ -744,7 +744,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Lets go what waits in a connection, as far as the core has room.
+    /// Sends what waits in a connection, as far as the core has room.
     pub(super) fn flush(&mut self, id: u32) {
         self.grant(id);
         loop {
@@ -769,8 +769,8 @@ impl RxmEngineEp {
                     self.advance_fetch(fetch).map_err(|error| (error, Waiting::Fetch(fetch)))
                 }
                 Waiting::Packet(mut buf, len, token) => {
-                    // It may have been made before the peer had told the name: a
-                    // peer that is connected sends before we have heard that it is.
+                    // The packet may have been made before the peer had named the connection: a
+                    // peer may send before this side knows that the connection is made.
                     wire::name_conn(&mut buf, conn.remote_id);
                     let sent = match &conn.ep {
                         Some(link) => link.send(buf, len, token.to_u64()),
@@ -789,8 +789,8 @@ impl RxmEngineEp {
                     return;
                 }
                 Err((Error::NOTCONN | Error::SHUTDOWN | Error::CONNRESET, waiting)) => {
-                    // The core has parts of it still; when it tells of the end of
-                    // the connection, all that waits ends with it.
+                    // The core still has parts of the transfer; when it reports the end of the
+                    // connection, all that waits there ends.
                     if let Some(conn) = self.conns.get_mut(id) {
                         conn.put_back(waiting, urgent);
                     }
@@ -814,7 +814,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A transfer of the core's is complete.
+    /// Handles a completed transfer of the core's.
     #[inline]
     pub(super) fn completed(&mut self, done: Done) {
         let Some(token) = done.token else {
@@ -860,7 +860,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// The only packet of a transfer left.
+    /// Called when the only packet of a transfer has left.
     #[inline]
     fn sent(&mut self, id: u32) {
         if self.ops.get(id).is_some_and(|op| op.answer.is_none()) {
@@ -868,7 +868,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A segment left, or did not.
+    /// Called when a segment has left, or has failed.
     fn part_sent(&mut self, id: u32, result: Result) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.outstanding -= 1;
@@ -877,7 +877,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// A transfer is over: reports it.
+    /// Ends a transfer, and reports it.
     #[inline]
     pub(super) fn finish_op(&mut self, id: u32, result: Result) {
         let Some(op) = self.drop_op(id) else { return };
@@ -920,18 +920,16 @@ impl RxmEngineEp {
             self.release(Some(buf));
         }
         if op.copy.is_some() {
-            // No longer registered before another transfer has it.
+            // The memory must not be registered any more when another transfer gets this entry.
             op.regions.clear();
             self.release(op.copy.take());
         }
         Some(op)
     }
 
-    /// A connection ended: so did its transfers, in the order they were posted.
+    /// Fails the transfers of a connection that ended, in the order in which they were posted.
     pub(super) fn fail_ops_of(&mut self, conn: u32, error: Error) {
-        let ids: Vec<_> =
-            self.ops.iter().filter(|(_, op)| op.conn == conn).map(|(id, _)| id).collect();
-        for id in ids {
+        for id in self.ops.indices(|op| op.conn == conn) {
             self.finish_op(id, Err(error));
         }
     }

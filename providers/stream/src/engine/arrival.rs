@@ -58,9 +58,9 @@ pub(super) enum StreamUnexpected {
     Whole(Box<[u8]>),
     /// The bytes that have arrived, with room for more.
     Arriving(Box<[u8]>),
-    /// None: the message blocks its connection, and its bytes wait there.
+    /// Nothing of the message: it blocks its connection, and its bytes wait there.
     Blocking,
-    /// None: the message waits at its sender, under this number.
+    /// Nothing of the message: it waits at its sender, under this number.
     AtSender(u8),
     /// The connection ended before the message was complete.
     Lost,
@@ -82,7 +82,7 @@ impl StreamUnexpected {
 #[derive(Debug)]
 pub struct Unreceived {
     pub(super) body: StreamUnexpected,
-    /// What its [`Arrival`] had.
+    /// What the message's [`Arrival`] said.
     pub(super) ack: bool,
     pub(super) number: u64,
     pub(super) conn: u32,

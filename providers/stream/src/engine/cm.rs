@@ -21,6 +21,7 @@ use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryR
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
@@ -100,25 +101,22 @@ impl StreamEngineEp {
         if self.is_buffered() { 0 } else { RDM_VERSION }
     }
 
-    /// The endpoint's answer to an RDM peer that called: the smaller protocol version, and who
-    /// we are.
-    pub(super) fn answer_to(&self, hello: &RdmHello) -> RdmHello {
+    /// What the endpoint says of itself to an RDM peer that it calls, from this process.
+    fn hello(&self, process: u32) -> RdmHello {
         RdmHello {
-            version: hello.version.min(self.rdm_version()) | RDM_ANSWER,
+            version: self.rdm_version(),
             features: self.features(),
             port: self.identity.local.port(),
-            pid: pid(),
+            pid: process,
         }
     }
-}
 
-/// The process by which peers tell an endpoint from its predecessor at the same address.
-fn pid() -> u32 {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(pid) = ofi_simulation::here::pid() {
-        return pid;
+    /// The endpoint's answer to an RDM peer that called this process: the smaller protocol
+    /// version, and who we are.
+    pub(super) fn answer_to(&self, hello: &RdmHello, process: u32) -> RdmHello {
+        let ours = self.hello(process);
+        RdmHello { version: hello.version.min(ours.version) | RDM_ANSWER, ..ours }
     }
-    std::process::id()
 }
 
 impl<N: Net> StreamState<N> {
@@ -150,12 +148,7 @@ impl<N: Net> StreamState<N> {
         if ep.is_out_of_reach(peer) {
             return Err(Error::FIREWALLADDR);
         }
-        let hello = RdmHello {
-            version: ep.rdm_version(),
-            features: ep.features(),
-            port: ep.identity.local.port(),
-            pid: pid(),
-        };
+        let hello = ep.hello(self.net.process());
         let addr = ep.peers[peer].addr.ip()?;
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
         self.attach(id, peer);
@@ -263,7 +256,7 @@ impl<N: Net> StreamState<N> {
                 }
             }
         }
-        // If the listener was deaf for want of descriptors, it is watched by epoll again.
+        // If the listener was deaf for want of descriptors, the poller watches it again.
         if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
             && let Some((listener, _)) = self.listeners.get(&ep_id)
         {
@@ -273,7 +266,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Callers cannot be accepted now and stay in the system's queue. Epoll would report them
+    /// Callers cannot be accepted now and stay in the system's queue. The poller would report them
     /// again and again, so the listener is taken out of it until the timer expires
     /// ([`DEAF_DELAY`]).
     fn be_deaf(&mut self, ep_id: u32) {
@@ -400,9 +393,9 @@ impl<N: Net> StreamState<N> {
                         conn.param = Vec::new();
                         self.watch(id);
                     }
-                    // TCP is still connecting, which is no error: epoll reports the end.
+                    // The link is still being made, which is no error: the poller reports the end.
                     Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
-                    // A fresh socket that takes less than 300 bytes is broken.
+                    // A fresh link that takes less than 300 bytes is broken.
                     Ok(_) => self.fail(id, Error::IO),
                     Err(error) => self.fail(id, error),
                 }
@@ -463,7 +456,7 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Reads from a caller's connection that epoll reported; a complete request is answered.
+    /// Reads from a caller's connection that the poller reported; a complete request is answered.
     pub(super) fn hear_caller(&mut self, id: u32) {
         if self.callers.hear(id) == CallerState::Complete {
             self.called(id);
@@ -471,13 +464,14 @@ impl<N: Net> StreamState<N> {
     }
 
     /// A caller's request is complete: the caller becomes a peer, waits until the address vector
-    /// holds its address (FI_TCP_PEERS=av), or is refused.
+    /// holds its address ([`only_known`](crate::settings::StreamSettings::only_known)), or is
+    /// refused.
     fn called(&mut self, id: u32) {
         let Some((request, from)) = self.callers.request(id) else { return };
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                callers::refuse::<N::Link>(&from, why);
+                callers::refuse::<N::Link>(format_args!("of {from}"), why);
                 self.callers.drop(id);
                 return;
             }
@@ -510,7 +504,8 @@ impl<N: Net> StreamState<N> {
             N::Link::provider(),
             INFO,
             EP_CTRL,
-            "{addr} calls and is not in the address vector; it has to wait (FI_TCP_PEERS)"
+            "{addr} calls and is not in the address vector; it has to wait ({})",
+            N::Link::settings().only_known_by
         );
         self.callers.hold(self.net.poller(), id, addr.clone());
         self.wake_in(HANDSHAKE_TIMEOUT);
@@ -527,15 +522,14 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends the connections of peers that were removed from the address vector, if only peers in
-    /// it may call (FI_TCP_PEERS=av).
+    /// Ends the connections of peers that were removed from the address vector, if only peers in it
+    /// may call ([`only_known`](crate::settings::StreamSettings::only_known)).
     pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
         if !N::Link::settings().only_known {
             return;
         }
         let theirs = |conn: &StreamConn<N>| conn.ep == ep_id && peers.contains(&conn.peer);
-        let conns = self.conns.iter().filter(|(_, conn)| theirs(conn));
-        for id in conns.map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in self.conns.indices(theirs) {
             self.fail(id, Error::CONNABORTED);
         }
     }
@@ -555,14 +549,8 @@ impl<N: Net> StreamState<N> {
     /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
     /// log.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
-        let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
-        ofi_provider::log_sparsely!(
-            N::Link::provider(),
-            WARN,
-            EP_CTRL,
-            "refusing the connection with {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
-        );
+        let peer = peer_text(self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok()));
+        callers::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
 
@@ -623,7 +611,7 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// An RDM peer calls.
+    /// Answers an RDM peer's call.
     fn rdm_request(&mut self, id: u32, message: &CmMessage, hello: &RdmHello, addr: Addr) {
         let ep_id = self.conns[id].ep;
         if !message.contexts.are_first() {
@@ -678,7 +666,7 @@ impl<N: Net> StreamState<N> {
         if self.eps[ep_id].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
             self.conns[id].guest = None;
         }
-        let ours = self.eps[ep_id].answer_to(hello);
+        let ours = self.eps[ep_id].answer_to(hello, self.net.process());
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
@@ -966,7 +954,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// The link of a connected endpoint, for fi_getname and fi_getpeer.
-    pub fn connected_socket(&self, ep_id: u32) -> Option<&N::Link> {
+    pub fn connected_link(&self, ep_id: u32) -> Option<&N::Link> {
         self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How far the making of a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// TCP is connecting.
+    /// The link is being made.
     Connecting,
     /// Our connection request is sent; the peer's answer is awaited.
     AwaitResponse,
@@ -52,12 +52,12 @@ impl NumberSet {
 /// A connection and everything under way on it.
 #[derive(Debug)]
 pub(crate) struct StreamConn<N: Net> {
-    /// The bytes go and come here.
+    /// The link that carries the connection's bytes.
     pub(super) link: N::Link,
     pub(super) stage: Stage,
     /// Tells this connection from others that had or will have its index.
     pub(super) serial: u64,
-    /// The engine's number of its endpoint.
+    /// The engine's number of the connection's endpoint.
     pub(super) ep: u32,
     /// The peer's number in the endpoint's table; `NONE` if it is not known yet, and always on
     /// connected endpoints.
@@ -69,7 +69,7 @@ pub(crate) struct StreamConn<N: Net> {
     /// Plain messages may be parsed by the short way (`plain_message`) even where they were read
     /// by another.
     pub(super) hears_plain: bool,
-    /// What epoll watches the socket for.
+    /// What the poller watches the link for.
     pub(super) interest: Interest,
     /// The poller watches the link, if only for what it tells of whatever a link is watched for.
     pub(super) watched: bool,
@@ -102,7 +102,8 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) first_unacked: u64,
     /// How many messages the peer has sent that it wants acknowledged.
     pub(super) asked: u64,
-    /// Messages sent without being copied (MSG_ZEROCOPY); none if this connection copies all.
+    /// Messages sent without being copied ([`Way::Uncopied`](ofi_provider::buf::Way::Uncopied));
+    /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
     /// Messages of ours that were announced to the peer and wait here until it asks for them, by
     /// number.
@@ -182,8 +183,9 @@ impl<N: Net> StreamConn<N> {
         }
     }
 
-    /// The connection is made: messages may flow. `by_ring`: through an io_uring; `buffers`: the
-    /// endpoint has buffered receives. The peer's byte order is known by now.
+    /// The connection is made: messages may flow. `by_ring`: bytes go through calls for several
+    /// links ([`Net::is_ring`]); `buffers`: the endpoint has buffered receives. The peer's byte
+    /// order is known by now.
     pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
         self.stage = Stage::Connected;
         self.link.made();
@@ -200,7 +202,7 @@ impl<N: Net> StreamConn<N> {
         self.stage == Stage::Connected
     }
 
-    /// Whether something could be sent if the socket took it.
+    /// Whether something could be sent if the link took it.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         !self.batch.is_empty()

@@ -126,7 +126,7 @@ impl<N: Net> StreamState<N> {
             self.drop_conn(id);
             return;
         };
-        let answer = ep.answer_to(hello);
+        let answer = ep.answer_to(hello, self.net.process());
         let peer = self.eps[receiver].peer_at(addr);
         self.conns[id].ep = receiver;
         if self.eps[receiver].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {

@@ -10,9 +10,9 @@ use std::time::Duration;
 /// How long a message is held back at most if the application makes no call.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Sees to it that what is held back leaves although the application, which has
-/// its own work, makes no call. Its thread is started when it is first needed
-/// and sleeps unless messages are held back.
+/// Sends messages that are held back when the application, which has its own work, makes no call.
+/// The courier's thread is started when it is first needed and sleeps unless messages are held
+/// back.
 #[derive(Debug)]
 pub struct Courier {
     shared: Arc<CourierShared>,

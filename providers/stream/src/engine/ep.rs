@@ -100,7 +100,7 @@ impl AsMut<RdmAttr> for StreamIdentity {
 
 /// What is kept of a peer of an RDM endpoint beside what every provider keeps.
 #[derive(Default, Debug)]
-pub(super) struct TcpPeer {
+pub(super) struct StreamPeer {
     /// The peer's process, as its connection message said.
     pub(super) process: ProcessMark,
     /// Transfers that wait for a connection to this peer while there is none.
@@ -109,7 +109,7 @@ pub(super) struct TcpPeer {
     pub(super) retry: CallRetry,
 }
 
-impl PeerExtra for TcpPeer {
+impl PeerExtra for StreamPeer {
     fn is_idle(&self) -> bool {
         self.parked.is_empty()
     }
@@ -129,16 +129,16 @@ pub(crate) struct StreamEngineEp {
     /// Transfers of the application that are not complete; at most tx_attr.size.
     pub(super) tx_pending: usize,
 
-    /// Its receives and unexpected messages, what it knows of their senders, and where receives
-    /// and peers' accesses to our memory are reported.
+    /// The endpoint's receives and unexpected messages, what it knows of their senders, and where
+    /// receives and peers' accesses to our memory are reported.
     pub(super) inbox: Inbox<Unreceived>,
 
-    pub(super) peers: PeerTable<TcpPeer>,
+    pub(super) peers: PeerTable<StreamPeer>,
 
     /// Which of a scalable endpoint's contexts this is.
     pub(super) place: ContextPlace,
 
-    /// MSG: the connection.
+    /// The one connection of a MSG endpoint; `NONE` on other endpoints.
     pub(super) conn: u32,
 
     /// The provider that log lines name.
@@ -157,7 +157,7 @@ impl StreamEngineEp {
         }
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint; with buffered receives it
-            // asks to be told of all.
+            // asks to be told of all senders.
             inbox.trust_all();
         }
         Self {

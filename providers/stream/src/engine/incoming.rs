@@ -39,7 +39,7 @@ pub(super) enum MessageTarget {
     Atomic(Box<AtomicRequest>),
     /// To the buffer of our own read of a peer's memory, or of our atomic operation.
     Answer(RecvBuf, TransferFinish),
-    /// Nowhere: they are read and dropped.
+    /// Nowhere: the bytes are read and dropped.
     Discard,
 }
 
@@ -69,11 +69,11 @@ pub(super) enum Begun {
 
 /// The result of one read.
 pub(super) enum Got {
-    /// The socket had nothing.
+    /// The link had nothing.
     Nothing,
     /// Bytes came, and there may be more.
     More,
-    /// All bytes came that the socket had, or the connection has ended or is blocked.
+    /// All bytes came that the link had, or the connection has ended or is blocked.
     Last,
 }
 

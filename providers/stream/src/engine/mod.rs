@@ -1,20 +1,19 @@
 //! The engine of a domain: all its endpoints and connections, and what makes
 //! them move.
 //!
-//! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual
-//! progress it costs nothing). Sends go out from the caller's thread when the
-//! socket takes them ([`tx`]); messages are matched as bytes arrive ([`rx`])
-//! with the receives that were posted ([`post`]), in an endpoint's
-//! [`Inbox`](ofi_provider::inbox::Inbox);
-//! connections are made and ended in [`cm`], those between contexts of scalable
-//! endpoints with the help of [`contexts`]. Atomic operations are in [`atomic`].
+//! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual progress it costs
+//! nothing). Sends go out from the caller's thread when the link takes them ([`tx`]); messages are
+//! matched as bytes arrive ([`rx`]) with the receives that were posted ([`post`]), in an endpoint's
+//! [`Inbox`](ofi_provider::inbox::Inbox); connections are made and ended in [`cm`], those between
+//! contexts of scalable endpoints with the help of [`contexts`]. Atomic operations are in
+//! [`atomic`].
 //!
-//! A turn that finds nothing is one system call. While one connection alone moves it
-//! is *hot*: it is read directly, and epoll, which tells of all others, is asked less
-//! often the longer it has nothing to tell. When several move, or others want the
-//! processor, epoll is asked each time. Who looks in vain again and again gives way
-//! ([`courtesy`]). Idle connections cost nothing. With an io_uring all is up to epoll,
-//! and many sockets are read and written in one call ([`together`]).
+//! A turn that finds nothing is one system call. While one connection alone moves it is *hot*: it
+//! is read directly, and the poller, which tells of all others, is asked less often the longer it
+//! has nothing to tell. When several move, or others want the processor, the poller is asked each
+//! time. Who looks in vain again and again gives way ([`courtesy`]). Idle connections cost nothing.
+//! Where one call can read or write several links ([`Net::is_ring`]), the poller is asked in every
+//! turn, and those calls are used ([`together`]).
 mod adaptor;
 mod arrival;
 mod atomic;
@@ -61,14 +60,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transfer::CopiedPacket;
 
-/// Most connections on the hot list (`StreamState::hot`). Only a single hot connection is read without
-/// asking epoll; from two on epoll is asked, so a longer list would gain nothing.
+/// Most connections on the hot list (`StreamState::hot`). Only a single hot connection is read
+/// without asking the poller; from two on the poller is asked, so a longer list would gain nothing.
 const MAX_HOT: usize = 2;
 
 /// Reads in a row that find nothing after which a connection leaves the hot list.
 const COLD_AFTER: u32 = 4096;
 
-/// Most turns of progress that may pass before epoll is asked again.
+/// Most turns of progress that may pass before the poller is asked again.
 const MAX_EPOLL_GAP: u32 = 64;
 
 /// Turns without a result, since something moved last, in which the hot connection is read
@@ -85,7 +84,7 @@ pub struct StreamEngine<N: Net> {
     wait_fd: RawFd,
     activity: AtomicU64,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
-    /// sockets and its epoll with the parent ([`StreamEngine::is_copy`]).
+    /// links and its poller with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
 }
 
@@ -180,8 +179,8 @@ impl<N: Net> StreamEngine<N> {
         Ok(engine)
     }
 
-    /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not
-    /// touch what both processes share: the connections, and what epoll watches.
+    /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not touch
+    /// what both processes share: the connections, and what the poller watches.
     pub fn is_copy(&self) -> bool {
         self.pid != std::process::id()
     }
@@ -263,8 +262,8 @@ impl<N: Net> Progress for StreamEngine<N> {
 }
 
 impl<N: Net> StreamState<N> {
-    /// One turn of progress: feeds starved connections, sends held messages, and reads what
-    /// epoll or the hot connection has.
+    /// One turn of progress: feeds starved connections, sends held messages, and reads what the
+    /// poller reports or the hot connection has.
     pub(crate) fn turn(&mut self) {
         self.look_around();
     }
@@ -279,8 +278,8 @@ impl<N: Net> StreamState<N> {
             self.tend();
         }
         self.since_epoll += 1;
-        // A look at the one connection that moves costs what a look at all by epoll
-        // does, and finds what is there with one call less. But others are heard later.
+        // A look at the one connection that moves costs what a look at all by the poller does, and
+        // finds what is there with one call less. But others are heard later.
         if let [only] = self.hot[..]
             && self.since_epoll < self.epoll_gap
             && (self.idle <= FEW || self.looks.are_at_once())
@@ -317,8 +316,8 @@ impl<N: Net> StreamState<N> {
             }
             PlainRead::Moved => true,
             PlainRead::Nothing => false,
-            // Reading the socket again and again would hinder the system in filling it, and take
-            // the large message in small pieces; asking epoll does not.
+            // Reading the link again and again would hinder the system in filling it, and take the
+            // large message in small pieces; asking the poller does not.
             PlainRead::Not if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
                 self.since_epoll = 0;
                 return self.ask_epoll();
@@ -428,9 +427,9 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// Puts a connection that moved on the hot list: it is read in every turn while no other
-    /// moves. With an io_uring no connection is hot: one call asks epoll about all, another
-    /// reads all of them.
+    /// Puts a connection that moved on the hot list: it is read in every turn while no other moves.
+    /// Where one call reads several links no connection is hot: one call asks the poller about all,
+    /// another reads all of them.
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
@@ -467,7 +466,7 @@ impl<N: Net> StreamState<N> {
         self.watch(id);
     }
 
-    /// Makes epoll watch for what the connection waits for.
+    /// Makes the poller watch for what the connection waits for.
     fn watch(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let wanted = Interest {
@@ -494,8 +493,8 @@ impl<N: Net> StreamState<N> {
         };
     }
 
-    /// Called before a thread sleeps on the engine's epoll descriptor: true if every event that
-    /// the engine waits for will make that descriptor readable.
+    /// Called before a thread sleeps on the poller's descriptor: true if every event that the
+    /// engine waits for will make that descriptor readable.
     fn prepare_to_block(&mut self) -> bool {
         if !self.crowded.is_empty() {
             self.keep_crowded();

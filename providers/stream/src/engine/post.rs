@@ -26,7 +26,7 @@ impl<N: Net> PostsReceives for StreamState<N> {
     }
 
     fn look(&mut self) {
-        // What is in a socket already.
+        // Reads what is in a link already.
         self.turn();
     }
 

@@ -5,8 +5,9 @@ use crate::net::{ByteLink, Net, ZerocopyDone};
 use ofi_provider::sys::Interest;
 
 impl<N: Net> StreamState<N> {
-    /// Reads the system's notices on the socket's error queue, and completes the messages it is
-    /// done with. Returns whether there were any.
+    /// Reads the link's notices that bytes are not in use any more
+    /// ([`ByteLink::zerocopy_done`](crate::net::ByteLink::zerocopy_done)), and completes their
+    /// messages. Returns whether there were any.
     #[cold]
     pub(super) fn reclaim(&mut self, id: u32) -> bool {
         let mut moved = false;

@@ -20,12 +20,14 @@ use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{ScatterList, copied};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
+use ofi_provider::log::peer_text;
+use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Bytes from which on reading a message in two calls costs less than copying it.
+/// Bytes of a message from which on reading it in two calls costs less than copying it.
 const LARGE: usize = 16 << 10;
 
 /// Most reads of one connection in one turn, so that others get theirs.
@@ -106,7 +108,7 @@ impl StreamEngineEp {
     }
 
     /// Whether as many unexpected messages of a peer are kept as the user's bound allows
-    /// (FI_TCP_MAX_SAVED), if there is one.
+    /// ([`max_saved`](crate::settings::StreamSettings::max_saved)), if there is one.
     pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
         peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
     }
@@ -196,7 +198,7 @@ impl<N: Net> StreamState<N> {
             (last, rest) = (rest.len() - behind.len(), behind);
         }
         conn.large = last >= LARGE;
-        // The socket is empty if the call brought less than it might have.
+        // The link is empty if the call brought less than it might have.
         let (left, all) = (rest.len(), n < staging.len());
         if left == 0 && all {
             return PlainRead::Done;
@@ -278,8 +280,7 @@ impl<N: Net> StreamState<N> {
         if ahead > 0 && !self.parse(id, &staging[..ahead]) {
             return Got::Last;
         }
-        // The socket is empty if it gave less than was asked for: another read would only say
-        // so.
+        // The link is empty if it gave less than was asked for: another read would only say so.
         if n < wanted { Got::Last } else { Got::More }
     }
 
@@ -473,16 +474,10 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// A peer sent what is not a message: this one connection ends.
+    /// A peer sent bytes that are no message: their connection ends, and no other.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
-        ofi_provider::log_sparsely!(
-            N::Link::provider(),
-            WARN,
-            EP_DATA,
-            "closing the connection to {}: {why}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
-        );
+        malformed::log_closing(N::Link::provider(), peer, why);
         self.fail(id, Error::PROTO);
     }
 
@@ -654,7 +649,7 @@ impl<N: Net> StreamState<N> {
                 WARN,
                 EP_DATA,
                 "{} asked for memory it has no right to ({error}): {places:?}",
-                peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
+                peer_text(peer)
             );
         })
     }
@@ -672,7 +667,7 @@ impl<N: Net> StreamState<N> {
             WARN,
             EP_DATA,
             "{} asked for memory of an endpoint that was opened without {}",
-            peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string()),
+            peer_text(peer),
             if right == FI_REMOTE_READ { "FI_REMOTE_READ" } else { "FI_REMOTE_WRITE" }
         );
         Err(Error::ACCES)

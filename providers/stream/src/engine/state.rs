@@ -14,8 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The upper 32 bits of an epoll token: what the lower 32 bits number, a connection, the
-/// endpoint whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
+/// The upper 32 bits of a poller's token: what the lower 32 bits number, a connection, the endpoint
+/// whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
 /// ([`Callers`]).
 pub(super) const TOKEN_CONN: u64 = 0;
 pub(super) const TOKEN_LISTENER: u64 = 1 << 32;
@@ -31,8 +31,9 @@ pub struct StreamState<N: Net> {
     pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
     /// Connections that moved lately; one alone is looked at in every turn.
     pub(super) hot: Vec<u32>,
-    /// The buffer that sockets are read into, of FI_TCP_PREFETCH_RBUF_SIZE bytes; empty while it
-    /// is lent ([`StreamState::lend_staging`]).
+    /// The buffer that links are read into, of
+    /// [`prefetch`](crate::settings::StreamSettings::prefetch) bytes; empty while it is lent
+    /// ([`StreamState::lend_staging`]).
     pub(super) staging: Box<[u8]>,
     /// The buffer in which a header and a small message are put together that are sent at once.
     pub(super) packet: Box<CopiedPacket>,
@@ -59,13 +60,13 @@ pub struct StreamState<N: Net> {
     pub(super) idle: u32,
     /// How the application polls while nothing moves ([`courtesy`]).
     pub(super) looks: Looks,
-    /// Turns since epoll was asked, and how many may pass before it is asked again (`epoll_gap`,
-    /// 1 to [`MAX_EPOLL_GAP`]).
+    /// Turns since the poller was asked, and how many may pass before it is asked again
+    /// (`epoll_gap`, 1 to [`MAX_EPOLL_GAP`]).
     pub(super) since_epoll: u32,
     pub(super) epoll_gap: u32,
     pub(super) events: Vec<PollEvent>,
-    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out
-    /// of epoll until the timer expires.
+    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out of
+    /// the poller until the timer expires.
     pub(super) deaf: Vec<u32>,
     /// When the timer of `net` expires; none if it is not set. It expires when refused connections
     /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.

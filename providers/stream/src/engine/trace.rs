@@ -1,8 +1,10 @@
 //! What the log tells of each header that leaves or comes, if the user wants that.
 use crate::net::ByteLink;
 use crate::wire::StreamHeader;
+use ofi_provider::log::peer_text;
 
-/// Writes a line to the log about a header, if the user wants that (FI_TCP_TRACE_MSG).
+/// Writes a line to the log about a header, if the user wants that
+/// ([`trace`](crate::settings::StreamSettings::trace)).
 #[inline]
 pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &StreamHeader) {
     if L::settings().trace {
@@ -12,7 +14,6 @@ pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &StreamHeade
 
 #[cold]
 fn tell<L: ByteLink>(direction: &str, link: &L, header: &StreamHeader) {
-    let peer = link.peer_addr().ok();
-    let peer = peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+    let peer = peer_text(link.peer_addr().ok());
     ofi_provider::log!(L::provider(), TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }

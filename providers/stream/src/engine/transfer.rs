@@ -31,14 +31,14 @@ pub(super) struct TransferFinish {
     pub(super) flags: u64,
     /// A successful completion writes an entry (FI_COMPLETION).
     pub(super) report: bool,
-    /// Complete only when the peer acknowledges it.
+    /// The transfer is complete only when the peer acknowledges it.
     pub(super) acked: bool,
     /// The message's size in bytes, for the completion and for counters.
     pub(super) len: usize,
     /// The transfer is the provider's own, such as an acknowledgement: it is neither reported
     /// nor counted as the application's.
     pub(super) internal: bool,
-    /// Injected: its failure is not reported either (fi_msg(3)).
+    /// The operation was injected: its failure is not reported either (fi_msg(3)).
     pub(super) inject: bool,
     /// Acknowledged or not, the system may still be using the bytes of the message with this
     /// number ([`Zerocopy::sent_for_ack`]).
@@ -209,9 +209,9 @@ impl Outgoing {
 /// When a transfer is sent, relative to others on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leaves {
-    /// At once: nothing waits before it, and it does not follow others closely.
+    /// At once: nothing waits before the transfer, and it does not follow others closely.
     First,
-    /// At once: nothing waits before it, though others left just before.
+    /// At once: nothing waits before the transfer, though others left just before.
     Next,
     /// In a batch, with transfers before it or that may follow.
     Together,
@@ -222,9 +222,9 @@ pub(super) enum Leaves {
 /// Where a transfer is queued or sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
-    /// On this connection.
+    /// Sent, or queued, on this connection.
     Conn(u32),
-    /// With what waits for this peer until it is called again.
+    /// Queued with what waits for this peer until the peer is called again.
     Later(u32),
 }
 

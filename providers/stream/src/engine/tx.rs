@@ -1,4 +1,4 @@
-//! Sending: from the application's calls and peers' requests to bytes for a socket.
+//! Sending: from the application's calls and peers' requests to bytes for a link.
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::state::{StreamState, TOKEN_CONN};
@@ -43,7 +43,7 @@ const FAIR_OWED: usize = 512 << 10;
 const MAX_OWED: usize = 128 << 20;
 
 impl Outgoing {
-    /// Whether the message's body is sent without being copied (MSG_ZEROCOPY).
+    /// Whether the message's body is sent without being copied ([`Way::Uncopied`]).
     fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
         let lent = matches!(self.body, SendBody::Lent(_)) && self.header.op != StreamOp::TagRts;
         lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
@@ -131,7 +131,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Queues a transfer and, unless FI_MORE announces others, sends what the socket takes.
+    /// Queues a transfer and, unless FI_MORE announces others, sends what the link takes.
     pub(super) fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
         outgoing.fence = flags & FI_FENCE != 0;
         let more = flags & FI_MORE != 0;
@@ -154,15 +154,16 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends what waits on a connection; what the socket does not take now, epoll will tell of.
+    /// Sends what waits on a connection; what the link does not take now leaves when the poller
+    /// reports that it can.
     fn send_off(&mut self, id: u32) {
         self.flush(id);
         self.heat(id);
         self.watch_unsent(id);
     }
 
-    /// Makes epoll report when what waits on a connection can be sent: another thread may sleep
-    /// on epoll, and this one may not call again.
+    /// Makes the poller report when what waits on a connection can be sent: another thread may
+    /// sleep on the poller's descriptor, and this one may not call again.
     pub(super) fn watch_unsent(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.watch(id);
@@ -396,7 +397,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Answers a peer's read of our memory, whose right is checked already. Few bytes are copied
-    /// into the batch now; more are gathered from the region when the socket takes them.
+    /// into the batch now; more are gathered from the region when the link takes them.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
         let header = StreamHeader { len: len as u64, ..StreamHeader::of(StreamOp::ReadRsp) };
         // A read that names no place needed no key, and does not count as an access.
@@ -558,8 +559,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends a message before which nothing waits, of any size: header and bytes go to the
-    /// socket from here.
+    /// Sends a message before which nothing waits, of any size: header and bytes go to the link
+    /// from here.
     #[inline(always)]
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
@@ -591,8 +592,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Queues the rest of a message that the socket did not take completely, or fails it with
-    /// the connection if the socket has failed.
+    /// Queues the rest of a message that the link did not take completely, or fails it with the
+    /// connection if the link has failed.
     #[cold]
     fn sent_in_part(
         &mut self,
@@ -638,8 +639,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends what waits on a connection, several messages in a call, until the socket takes no
-    /// more. Returns whether anything was sent or the connection ended.
+    /// Sends what waits on a connection, several messages in a call, until the link takes no more.
+    /// Returns whether anything was sent or the connection ended.
     pub(super) fn flush(&mut self, id: u32) -> bool {
         let mut moved = false;
         if N::Link::settings().max_saved_size != usize::MAX {
@@ -835,7 +836,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Makes what the socket did not take leave later.
+    /// Makes what the link did not take leave later.
     fn see_to_rest(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.heat(id);

@@ -1,10 +1,9 @@
-//! Sending large messages from where they are (MSG_ZEROCOPY).
+//! Sending large messages from where they are, without a copy (over sockets: MSG_ZEROCOPY).
 //!
-//! The system sends such bytes without copying them first, so they stay the
-//! application's message until the peer's system has them: the message is
-//! complete when the system says on the socket's error queue that it is done
-//! with every call that had a part of it. Only bytes the application lent go
-//! this way; headers are copied as ever.
+//! The system sends such bytes without copying them first, so they stay the application's message
+//! until the peer's system has them: the message is complete when the system says
+//! ([`ByteLink::zerocopy_done`]) that it is done with every call that had a part of it. Only bytes
+//! the application lent go this way; headers are copied as ever.
 use super::transfer::TransferFinish;
 use crate::net::ByteLink;
 use std::collections::VecDeque;
@@ -45,7 +44,8 @@ pub(super) struct Zerocopy {
 
 impl Zerocopy {
     /// The state for a new connection; none if the user does not want zero-copy
-    /// (FI_TCP_ZEROCOPY_SIZE) or the system does not have it.
+    /// ([`zerocopy_size`](crate::settings::StreamSettings::zerocopy_size)) or the link cannot do
+    /// without copies.
     pub(super) fn new<L: ByteLink>(link: &L) -> Option<Box<Self>> {
         let from = L::settings().zerocopy_size;
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();

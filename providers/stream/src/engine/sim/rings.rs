@@ -377,6 +377,10 @@ impl Net for Rings {
     type Visits = RingVisits;
     type Aside = RingAside;
 
+    fn process(&self) -> u32 {
+        ofi_simulation::here::pid().unwrap_or_else(std::process::id)
+    }
+
     fn poller(&self) -> &Self {
         self
     }
