@@ -148,6 +148,7 @@ impl RxmEngineEp {
     }
 
     /// Reads the core's event queue until it is empty.
+    #[inline(never)]
     pub(super) fn connection_events(&mut self) {
         // Bounded, so that a storm of calls does not keep messages waiting.
         for _ in 0..64 {

@@ -212,6 +212,7 @@ impl RxmEngineEp {
     }
 
     /// Goes on with packets that waited for room.
+    #[cold]
     pub(super) fn unpark(&mut self) {
         while self.may_take()
             && let Some(parked) = self.parked.pop_front()

@@ -134,6 +134,7 @@ impl RxmEngineEp {
     }
 
     /// Adds what the core counted of peers' accesses to the application's counters.
+    #[inline(never)]
     fn pass_counts_on(&mut self) {
         let Some(core) = &self.core else { return };
         for (cntr, flag) in &core.cntrs {

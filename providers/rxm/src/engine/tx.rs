@@ -805,6 +805,7 @@ impl RxmEngineEp {
     }
 
     /// Tries again what the core had no room for.
+    #[cold]
     pub(super) fn retry_stalled(&mut self) {
         for id in std::mem::take(&mut self.stalled) {
             if let Some(conn) = self.conns.get_mut(id) {
@@ -815,7 +816,7 @@ impl RxmEngineEp {
     }
 
     /// Handles a completed transfer of the core's.
-    #[inline]
+    #[inline(never)]
     pub(super) fn completed(&mut self, done: Done) {
         let Some(token) = done.token else {
             if done.error.is_none() {
