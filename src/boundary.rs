@@ -49,7 +49,7 @@ impl CReturn for Result<usize> {
     }
 }
 
-/// What is in C's terms already.
+/// A value that is in C's terms already.
 impl CReturn for ssize_t {
     type C = ssize_t;
     const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
@@ -82,7 +82,7 @@ unsafe extern "C-unwind" {
 pub struct Uncancelled(c_int);
 
 impl Uncancelled {
-    /// From now on.
+    /// Turns cancellation off from now on, until the value is dropped.
     #[inline]
     #[allow(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Self {

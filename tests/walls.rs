@@ -285,11 +285,13 @@ fn item_end(tokens: &[&str], at: usize) -> usize {
     tokens.len()
 }
 
-/// A code without what is built for unit tests only, and the names of the modules of such files.
+/// A code without what is built for tests only (`cfg(test)`, `cfg(any(test, …))`), and the names
+/// of the modules of such files.
 fn product<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut left, mut files, mut at) = (Vec::new(), Vec::new(), 0);
     while at < tokens.len() {
-        if !tokens[at..].starts_with(&["#", "[", "cfg", "(", "test", ")", "]"]) {
+        let rest = tokens[at..].strip_prefix(&["#", "[", "cfg", "("]).unwrap_or(&[]);
+        if !rest.starts_with(&["test", ")"]) && !rest.starts_with(&["any", "(", "test", ","]) {
             left.push(tokens[at]);
             at += 1;
             continue;
@@ -305,8 +307,7 @@ fn product<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
 
 #[test]
 fn what_is_for_unit_tests_is_left_out() {
-    let code =
-        "a; #[cfg(test)] #[path = \"x.rs\"] mod sim; b; #[cfg(test)] mod tests { use c; } d;";
+    let code = "a; #[cfg(any(test, feature = \"x\"))] pub mod sim; b; #[cfg(test)] mod tests { use c; } d;";
     let code = tokens(code);
     assert_eq!(product(&code), (vec!["a", ";", "b", ";", "d", ";"], vec!["sim"]));
 }

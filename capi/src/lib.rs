@@ -105,7 +105,7 @@ core::arch::global_asm!(
     f = sym entry::param_define_text,
 );
 
-/// Runs when the process ends, or nobody uses the library any more.
+/// Runs when the process ends, or when the library is unloaded.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = {

@@ -15,7 +15,7 @@ use ofi::error::{Error, Result, ofi_text};
 use ofi::info::{API_VERSION, Era, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// As [`answer`], for functions that answer with something else than a code.
+/// The same as [`answer`], for functions that return something other than a code.
 fn guard<R>(panicked: R, body: impl FnOnce() -> R) -> R {
     let _uncancelled = Uncancelled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(panicked)

@@ -40,8 +40,8 @@ fn bare() -> MutexGuard<'static, BTreeSet<(usize, usize)>> {
 
 /// Puts a hook around a fabric; one that cannot be installed is left out.
 ///
-/// As ever, a hook provider opens a "fabric" of attributes that hold nothing but
-/// the fabric to go around, and its context is that one's provider.
+/// By convention, a hook provider opens a "fabric" of attributes that hold nothing but the fabric
+/// to go around, and its context is that one's provider.
 ///
 /// # Safety
 /// `fabric` is null or an open fabric of `prov`'s, and nobody else has it yet.

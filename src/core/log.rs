@@ -1,8 +1,7 @@
 //! Logging (fabric(7), `FI_LOG_*`; fi_provider(7), `fi_log`).
 //!
-//! Besides being written, lines at levels warn and info can be captured while a
-//! provider answers a getinfo: they are the reasons for what it leaves out,
-//! whether the provider is ours or anybody's.
+//! Besides being written, lines at levels warn and info can be captured while a provider answers a
+//! getinfo: they are the reasons for what it leaves out, whether the provider is ours or not.
 use crate::params;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int};
@@ -21,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The highest level that anybody wants; decides most calls by itself.
+/// The highest level that the user, a capture or an imported log wants; decides most calls by
+/// itself.
 static LEVEL: AtomicU32 = AtomicU32::new(fi_log_level::FI_LOG_WARN as u32);
 /// A bit for each subsystem to log.
 static SUBSYS: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -43,7 +43,7 @@ pub struct NameFilter {
 }
 
 impl NameFilter {
-    /// Reads such a list.
+    /// Reads a list of names separated by commas.
     pub fn parse(list: &str) -> Self {
         let list = list.trim();
         let (negated, list) = match list.strip_prefix('^') {
@@ -59,7 +59,7 @@ impl NameFilter {
         self.negated
     }
 
-    /// Whether it names nothing, which is no restriction.
+    /// Whether the filter names nothing, which is no restriction.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -402,12 +402,12 @@ pub(super) fn import(log: *mut fid_logging) -> bool {
     IMPORTED.compare_exchange(null, log, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Whether there is one.
+/// Whether a log of the program's is imported.
 pub(super) fn is_imported() -> bool {
     !IMPORTED.load(Ordering::Relaxed).is_null()
 }
 
-/// Ends that.
+/// Ends the import of a log of the program's.
 pub(super) fn unimport(log: *mut fid_logging) {
     let null = core::ptr::null_mut();
     let _ = IMPORTED.compare_exchange(log, null, Ordering::AcqRel, Ordering::Relaxed);

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 struct MonitorState {
     /// The program's monitor, null if there is none.
     imported: *mut fid_mem_monitor,
-    /// What it watches, for all plug-ins together.
+    /// What the program's monitor watches, for all plug-ins together.
     watched: Coverage,
 }
 
@@ -38,7 +38,7 @@ static STATE: Mutex<MonitorState> =
 
 type Notify = unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize);
 
-/// One plug-in.
+/// A plug-in that watches memory.
 #[derive(Clone, Copy)]
 struct MonitorListener {
     monitor: *mut fid_mem_monitor,
@@ -72,7 +72,7 @@ fn set_listeners(mut list: Vec<MonitorListener>) {
 static IMPORT_OPS: fi_ops_mem_notify =
     fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(notify) };
 
-/// Of the program's monitor, from the moment it is imported.
+/// The operations of the program's monitor object, from the moment it is imported.
 static IMPORTED_OPS: fi_ops = ops(close_imported);
 
 /// Makes a program's monitor the one that caches opened from now on use;
@@ -124,7 +124,7 @@ unsafe extern "C" fn notify(_monitor: *mut fid_mem_monitor, addr: *const c_void,
     }));
 }
 
-/// What a plug-in gets.
+/// The object that a plug-in gets in the place of the program's monitor.
 #[repr(C)]
 struct ImportedMonitor(fid_mem_monitor);
 

@@ -24,7 +24,7 @@ unsafe impl Embeds<fid> for OpenPart {}
 
 static LOG_OPS: fi_ops = fi_ops { bind: Some(bind_log), ..ops(close_part) };
 static MR_CACHE_OPS: fi_ops = fi_ops { bind: Some(bind_monitor), ..ops(close_part) };
-/// Of the program's own log, from the moment it is bound.
+/// The operations of the program's own log object, from the moment it is bound.
 static BOUND_LOG_OPS: fi_ops = ops(close_log);
 
 /// `fi_open`: `-FI_ENOSYS` for a name that is not known.

@@ -82,7 +82,8 @@ pub struct LoadedProvider {
     preferred: bool,
     /// Lost against another of its name, or is switched off.
     hidden: bool,
-    /// Of a hook that tells.
+    /// The functions of a hook that knows which objects belong together (`ofi_hook_inner`,
+    /// `ofi_hook_outer`).
     sides: Option<Sides>,
 }
 
@@ -93,8 +94,7 @@ unsafe impl Send for LoadedProvider {}
 unsafe impl Sync for LoadedProvider {}
 
 impl LoadedProvider {
-    /// What a plug-in, or a part of this library, offers; why not, if it cannot
-    /// be used.
+    /// The provider that a plug-in, or a part of this library, has; or why it cannot be used.
     ///
     /// # Safety
     /// `raw` is null or points to a provider that stays for good.
@@ -156,7 +156,7 @@ impl LoadedProvider {
         self.fi_version
     }
 
-    /// What it is for.
+    /// What the provider is for.
     pub fn kind(&self) -> ProviderKind {
         self.kind
     }
@@ -171,7 +171,7 @@ impl LoadedProvider {
         self.kind == ProviderKind::Core && !UNLAYERED.iter().any(|name| self.is(name))
     }
 
-    /// Whether that is its name, in any case.
+    /// Whether this is the provider's name, in any case of letters.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
     }
@@ -524,7 +524,7 @@ struct Search {
     preferred: Vec<PathBuf>,
     /// Directories; none are the default ones.
     dirs: Vec<PathBuf>,
-    /// Who comes first is used, not who is newer: a leading `@`.
+    /// Of two plug-ins of one name the first found is used, not the newer one (a leading `@`).
     first_wins: bool,
 }
 

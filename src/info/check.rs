@@ -1,7 +1,7 @@
 //! What an application asks for against what a provider offers (fi_getinfo(3)).
 //!
-//! [`check`] says why an offer does not do, all reasons at once; [`alter`] makes
-//! of an offer that does the info which the application gets.
+//! [`check`] says for which reasons an offer does not fit, all at once; [`alter`] makes the info
+//! that the application gets from an offer that fits.
 use crate::abi::*;
 use crate::error::Result;
 use crate::info::{InfoBuf, InfoRef, tostr, version};
@@ -77,7 +77,7 @@ pub struct HintsRefusal {
     pub what: &'static str,
     /// What the application asked for.
     pub wanted: String,
-    /// What there is.
+    /// What the provider has.
     pub have: String,
 }
 

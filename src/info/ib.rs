@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 
 /// The family of these addresses, on Linux.
 pub const AF_IB: i32 = 27;
-/// As a structure has it.
+/// The address family as the structure has it.
 const FAMILY: [u8; 2] = (AF_IB as sa_family_t).to_ne_bytes();
 
 /// A service behind a port of an InfiniBand network, as `struct sockaddr_ib` of
@@ -28,7 +28,7 @@ pub struct IbAddr {
 }
 
 impl IbAddr {
-    /// Bytes of one.
+    /// Bytes of an address.
     pub const LEN: usize = 48;
     /// The port space of these addresses (RDMA_PS_IB).
     const SPACE: u64 = 0x13f;
@@ -45,7 +45,7 @@ impl IbAddr {
         Self::new([0; 16], Self::PKEY)
     }
 
-    /// Whether it is no particular port's.
+    /// Whether the address names no particular port.
     pub fn is_any(&self) -> bool {
         self.gid == [0; 16]
     }

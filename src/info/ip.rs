@@ -19,7 +19,7 @@ pub struct IpProvider<'a> {
     /// The provider's name, which is also that of fabric and domain for addresses that
     /// belong to no interface.
     pub name: &'a CStr,
-    /// What it offers, per kind of endpoint, in the order of the answer.
+    /// What the provider offers for each kind of endpoint, in the order of the answer.
     pub offers: &'a [ProviderOffer],
     /// The one interface to use, from `FI_<PROV>_IFACE`.
     pub iface: Option<&'a str>,
@@ -126,7 +126,7 @@ impl IpEnds {
         Ok(ends)
     }
 
-    /// Whether the application named any.
+    /// Whether the application named any address.
     fn named(&self) -> bool {
         self.src.is_some() || self.dest.is_some()
     }

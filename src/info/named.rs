@@ -10,7 +10,7 @@ use core::ffi::CStr;
 pub struct NameProvider<'a> {
     /// The provider's name, which is also that of its one fabric and domain.
     pub name: &'a CStr,
-    /// What it offers, per kind of endpoint, in the order of the answer.
+    /// What the provider offers for each kind of endpoint, in the order of the answer.
     pub offers: &'a [ProviderOffer],
     /// Takes a line for every reason why something is not in the answer.
     pub report: &'a dyn Fn(&str),

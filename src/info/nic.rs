@@ -49,11 +49,11 @@ pub struct Pci {
 pub struct NicLink {
     /// In the words of its kind of network.
     pub address: Option<CString>,
-    /// Bytes.
+    /// The link's MTU in bytes.
     pub mtu: usize,
-    /// Bits per second.
+    /// The link's speed in bits per second.
     pub speed: usize,
-    /// Whether it is up.
+    /// Whether the link is up.
     pub state: fi_link_state,
     /// "Ethernet", "InfiniBand".
     pub network_type: Option<CString>,

@@ -336,7 +336,7 @@ impl InfoBuf {
         ManuallyDrop::new(self).info.as_ptr()
     }
 
-    /// The view that reads it.
+    /// A view that reads the info.
     pub fn as_ref(&self) -> InfoRef<'_> {
         // SAFETY: valid, current, and borrowed from its only owner.
         InfoRef(unsafe { self.info.as_ref() })
@@ -536,7 +536,7 @@ impl fmt::Debug for InfoBuf {
 pub struct InfoChain(Vec<InfoBuf>);
 
 impl InfoChain {
-    /// No info yet.
+    /// A list without infos.
     pub fn new() -> Self {
         Self::default()
     }

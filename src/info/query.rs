@@ -1,4 +1,4 @@
-//! What somebody asks of fi_getinfo(3).
+//! What a caller asks of fi_getinfo(3).
 use crate::info::{InfoBuf, InfoRef};
 use core::ffi::CStr;
 

@@ -14,7 +14,7 @@ macro_rules! ops {
         pub enum HookOp { $($op,)+ }
 
         impl HookOp {
-            /// All of them, in the order of their numbers.
+            /// All calls, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$op),+];
 
             /// The name of the API, without `fi_`.
@@ -85,7 +85,7 @@ ops! {
 /// manual pages say; the accessors of this module follow them.
 #[derive(Clone, Copy)]
 pub struct HookCall {
-    /// Which one.
+    /// Which call it is.
     pub op: HookOp,
     /// The object as the program knows it; after a close only its address counts.
     pub object: *const fid,
@@ -143,17 +143,17 @@ pub struct TransferArgs {
 }
 
 impl TransferArgs {
-    /// Of one local buffer.
+    /// The arguments of a transfer with one local buffer.
     pub(crate) const fn of(buf: *const c_void, len: usize, addr: fi_addr_t) -> Self {
         Self::new(Pieces::One(buf, len), addr)
     }
 
-    /// Of a vector of buffers.
+    /// The arguments of a transfer with a vector of buffers.
     pub(crate) const fn vector(vector: *const iovec, count: usize, addr: fi_addr_t) -> Self {
         Self::new(Pieces::Vector(vector, count), addr)
     }
 
-    /// Of one buffer of datatype elements.
+    /// The arguments of a transfer with one buffer of elements.
     pub(crate) fn array(
         buf: *const c_void,
         count: usize,
@@ -163,7 +163,7 @@ impl TransferArgs {
         Self::of(buf, count.wrapping_mul(size_of_type(datatype)), addr)
     }
 
-    /// Of a vector of buffers of datatype elements.
+    /// The arguments of a transfer with a vector of buffers of elements.
     pub(crate) fn elements(
         vector: *const fi_ioc,
         count: usize,
@@ -227,7 +227,7 @@ impl Pieces {
     }
 }
 
-/// How many bytes an element of a type has, for who adds up lengths; 1 if unknown.
+/// How many bytes an element of a type has, for sums of lengths; 1 if unknown.
 fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
     use fi_datatype::*;
     const SIZES: &[(usize, &[fi_datatype])] = &[
@@ -296,13 +296,13 @@ pub struct OpenArgs {
 pub enum OpenAttr {
     /// No attributes, or such that no hook looks at.
     None,
-    /// Of a completion queue.
+    /// Attributes of a completion queue.
     Cq(*const fi_cq_attr),
-    /// Of a counter.
+    /// Attributes of a counter.
     Cntr(*const fi_cntr_attr),
-    /// Of an address vector.
+    /// Attributes of an address vector.
     Av(*const fi_av_attr),
-    /// Of domains and endpoints.
+    /// The info of a domain or an endpoint.
     Info(*const fi_info),
 }
 
@@ -337,8 +337,8 @@ pub struct HookCompletion {
 }
 
 impl HookCompletion {
-    /// How many bytes it says were received; 0 for anything else, where the length
-    /// means nothing.
+    /// How many bytes were received, as the completion says; 0 for other operations, whose lengths
+    /// mean nothing.
     pub fn received(&self) -> usize {
         let received = self.flags.is_some_and(|flags| flags & FI_RECV != 0);
         self.len.filter(|_| received).unwrap_or(0)

@@ -161,7 +161,7 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Starts connecting; it goes on by itself.
+    /// Starts connecting, which the system goes on with.
     pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
         let raw = addr::to_raw(to);
         let (pointer, len) = addr::as_sockaddr(&raw);
@@ -172,7 +172,7 @@ impl TcpSocket {
         }
     }
 
-    /// The socket's pending error: how connecting went.
+    /// The socket's pending error, which is how connecting ended.
     pub(crate) fn take_error(&self) -> Result {
         let mut code: libc::c_int = 0;
         let mut len = size_of::<libc::c_int>() as libc::socklen_t;

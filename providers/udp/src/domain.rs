@@ -31,9 +31,9 @@ impl Fabric for UdpFabric {
 
 /// A domain: its endpoints' engine.
 ///
-/// Automatic progress needs no thread of ours: datagrams arrive in the system's
-/// buffer by themselves, and whoever waits for one waits on the sockets. Only an
-/// application that sleeps on a condition variable has to be woken.
+/// Automatic progress needs no thread of ours: datagrams arrive in the system's buffer by
+/// themselves, and calls that wait for one wait on the sockets. Only an application that sleeps on
+/// a condition variable has to be woken.
 #[derive(Debug)]
 pub(crate) struct UdpDomain {
     engine: Arc<UdpEngine>,

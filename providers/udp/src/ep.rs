@@ -41,7 +41,8 @@ const IDLE: Interest = Interest { read: false, write: false };
 pub(crate) struct UdpEngine {
     eps: Lock<Slab<Arc<Receiver>>>,
     epoll: Epoll,
-    /// Some socket is not watched: look at all, not only where epoll points.
+    /// Whether some socket is not watched, so that all are looked at and not only those that epoll
+    /// reports.
     starved: AtomicBool,
     activity: AtomicU64,
     level: Level,
@@ -70,7 +71,7 @@ impl Progress for UdpEngine {
             let starved = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
             self.starved.store(starved, Ordering::Relaxed);
         } else {
-            // It fails only for lack of an epoll instance, which there is.
+            // The call fails only without an epoll instance, and there is one.
             let _ = self.epoll.wait(Some(Duration::ZERO), |event| {
                 let id = event.token as u32;
                 eps.get(id).map(|ep| ep.drain(self, id));
@@ -82,7 +83,7 @@ impl Progress for UdpEngine {
         self.epoll.as_raw_fd()
     }
 
-    /// A socket is watched while somebody can use what comes in.
+    /// A socket is watched while there are receives for what comes in.
     fn may_block(&self) -> bool {
         for (id, ep) in self.eps.lock().iter() {
             let mut rx = ep.rx.lock();
@@ -115,7 +116,7 @@ struct UdpRecv {
 #[derive(Debug)]
 struct Rx {
     posted: VecDeque<UdpRecv>,
-    /// The engine's epoll watches the sockets.
+    /// Whether the engine's epoll watches the sockets.
     watched: bool,
 }
 
@@ -123,14 +124,15 @@ struct Rx {
 #[derive(Debug)]
 struct Receiver {
     socket: DgramSocket,
-    /// Receives report who sent the message.
+    /// Whether receives report who sent the message.
     source: bool,
     rx: Lock<Rx>,
-    /// Taken with or without the lock of `rx`, never before it.
+    /// The groups of the endpoint. Their lock is taken with or without that of `rx`, and never
+    /// before it.
     groups: Lock<Groups>,
-    /// Some of them have sockets of their own.
+    /// Whether some groups have sockets of their own.
     group_sockets: AtomicBool,
-    /// What is bound, once the endpoint is enabled.
+    /// The objects bound to the endpoint, once it is enabled.
     bindings: OnceLock<Bindings>,
 }
 
@@ -173,7 +175,7 @@ impl Receiver {
         false
     }
 
-    /// A share of the receives for each group with a socket of its own.
+    /// Takes what has arrived at groups' own sockets, each with a share of the receives.
     #[cold]
     fn drain_groups(&self, bound: &Bindings, rx: &mut Rx) {
         for fd in self.groups.lock().sockets() {

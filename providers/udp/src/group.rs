@@ -24,7 +24,7 @@ struct GroupMember {
 struct Hearing {
     group: SocketAddr,
     count: usize,
-    /// Nothing if it is heard with the endpoint's own.
+    /// The group's own socket; none if the group is heard with the endpoint's.
     socket: Option<DgramSocket>,
 }
 
@@ -39,12 +39,12 @@ pub(crate) struct Groups {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// There is such a socket to be read from now on.
+    /// A socket was opened that is to be read from now on.
     Opened(RawFd),
 }
 
 impl Groups {
-    /// Joins a group: its address for sends.
+    /// Joins a group; returns its address for sends.
     pub(crate) fn join(
         &mut self,
         own: &DgramSocket,

@@ -60,7 +60,8 @@ impl DgramSocket {
         sys::set_option(self.0.as_fd(), level, name, *value)
     }
 
-    /// What it sends to groups leaves by the interface that has this address, its own.
+    /// Has datagrams to groups leave by the interface that has this address, which is the socket's
+    /// own.
     pub(crate) fn send_to_groups_from(&self, local: &SocketAddr) -> Result {
         match local {
             SocketAddr::V4(local) if local.ip().is_unspecified() => Ok(()),
@@ -79,8 +80,8 @@ impl DgramSocket {
         }
     }
 
-    /// What is sent to this group comes to it from now on, by the interface that has
-    /// this address, and nothing of groups that only others on this host are in.
+    /// Has the socket receive what is sent to this group, by the interface that has this address,
+    /// and nothing of groups that only other sockets of this host are in.
     pub(crate) fn hear(&self, group: &SocketAddr, local: &SocketAddr) -> Result {
         match (group, local) {
             (SocketAddr::V4(group), SocketAddr::V4(local)) => {

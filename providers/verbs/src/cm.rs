@@ -28,7 +28,7 @@ pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Result<Vec<u8
     Ok(packed)
 }
 
-/// What the user gets of what came as a request to an address.
+/// The user data in the private data of a request that came to an address.
 pub(crate) fn unpack_request(to: Option<&Addr>, packed: &[u8]) -> Vec<u8> {
     match to.is_some_and(Addr::is_ib) {
         true => unpack(packed.get(HEADER..).unwrap_or_default()),
@@ -46,7 +46,7 @@ pub(crate) fn pack(data: &[u8]) -> Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// What the user gets of what came; a peer may claim more than it sent.
+/// The user data in private data that came; a peer may claim more than it sent.
 pub(crate) fn unpack(packed: &[u8]) -> Vec<u8> {
     match packed.split_first() {
         Some((len, rest)) => rest[..usize::from(*len).min(rest.len())].to_vec(),

@@ -27,7 +27,7 @@ pub(crate) struct VerbsConfig {
     pub(crate) devices: DeviceFilter,
     /// The interfaces whose addresses to use.
     pub(crate) ifaces: DeviceFilter,
-    /// What the devices that are told of first are near to, if the user cares.
+    /// What the devices that are listed first are near to, if the user chose something.
     pub(crate) near: Option<CpuPlace>,
 }
 
@@ -41,7 +41,7 @@ impl DeviceFilter {
         Self(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Whether the user named none.
+    /// Whether the user named no devices, so that all are used.
     pub(crate) fn is_all(&self) -> bool {
         self.0.is_empty()
     }
@@ -52,7 +52,7 @@ impl DeviceFilter {
     }
 }
 
-/// What devices are to be near to; the user hears why his wish has no effect.
+/// What devices are to be near to; the log says why a user's choice has no effect.
 fn near(policy: Option<&str>, device: Option<&str>) -> Option<CpuPlace> {
     let say = |why: &str| {
         ofi_provider::log!(&VERBS, WARN, FABRIC, "the order of devices is the system's: {why}");

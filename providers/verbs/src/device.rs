@@ -237,8 +237,9 @@ fn ask_once<Q: Ord, A: Copy>(
     }
 }
 
-/// How many bytes a device copies from the request itself, up to `most`; none if it
-/// has no such queue pairs. It is found by asking for some, once for each device.
+/// How many bytes a device copies from the request itself, up to `most`; none if it has no such
+/// queue pairs. The number is found by asking the device for such queue pairs, once for each
+/// device.
 fn inline_size(
     device: VerbsDevice,
     most: usize,

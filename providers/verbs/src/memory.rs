@@ -99,7 +99,7 @@ pub(crate) struct OfDevice(Arc<Pd>);
 
 impl Registrar for OfDevice {
     type Region = IbvRegion;
-    /// Rights.
+    /// Access rights, as ibv_reg_mr(3) has them.
     type Kind = u32;
 
     fn register(&self, addr: usize, len: usize, rights: u32) -> Result<IbvRegion> {
@@ -122,7 +122,7 @@ fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<IbvReg
     })
 }
 
-/// These rights, and what the device needs besides.
+/// These rights, and those that the device needs besides for answers.
 fn with_answers(pd: &Pd, rights: u32) -> u32 {
     if pd.1.is_iwarp() && rights & access::LOCAL_WRITE != 0 {
         // The answer to a read is a write of the peer's there.
@@ -164,7 +164,7 @@ enum Own {
 }
 
 impl VerbsMemory {
-    /// The device writes to it.
+    /// The rights of memory that the device writes to.
     pub(crate) const WRITABLE: u32 = access::LOCAL_WRITE;
 
     pub(crate) fn open(pd: &Arc<Pd>, on_demand: Option<OnDemand>, hmem: bool) -> Arc<Self> {
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use raw::ibv_odp_general_caps as general_caps;
 
-    /// What a device says that can do this.
+    /// What a device says that can do this of on-demand paging.
     fn caps(general: u32, rc: odp, ud: odp) -> raw::ibv_odp_caps {
         // SAFETY: numbers only.
         let mut caps: raw::ibv_odp_caps = unsafe { std::mem::zeroed() };

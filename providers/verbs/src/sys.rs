@@ -18,12 +18,12 @@ use std::sync::{Arc, OnceLock};
 /// How long librdmacm looks for an address or a route, in milliseconds.
 const RESOLVE_TIMEOUT: c_int = 2000;
 
-/// What a call answered that returns -1 and sets errno.
+/// The result of a call that returns -1 and sets errno.
 fn check(ret: c_int) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::last_os()) }
 }
 
-/// What a call answered that returns an errno.
+/// The result of a call that returns an errno.
 fn check_code(ret: c_int) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::from_code(ret.abs())) }
 }
@@ -84,7 +84,7 @@ unsafe impl Send for VerbsDevice {}
 unsafe impl Sync for VerbsDevice {}
 
 impl VerbsDevice {
-    /// All devices there are.
+    /// All devices of the machine.
     pub(crate) fn all() -> &'static [Self] {
         static ALL: OnceLock<Vec<VerbsDevice>> = OnceLock::new();
         ALL.get_or_init(|| {
@@ -120,12 +120,12 @@ impl VerbsDevice {
         unsafe { CStr::from_ptr(self.device().ibdev_path.as_ptr()) }
     }
 
-    /// Whether it speaks iWARP, and not InfiniBand or RoCE.
+    /// Whether the device speaks iWARP, and not InfiniBand or RoCE.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.device().transport_type == raw::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
-    /// What it can do (ibv_query_device(3)).
+    /// What the device can do (ibv_query_device(3)).
     pub(crate) fn attr(&self) -> Result<raw::ibv_device_attr> {
         // SAFETY: numbers only, so all zeros is a value; the call fills it.
         unsafe {
@@ -135,8 +135,8 @@ impl VerbsDevice {
         }
     }
 
-    /// What it can do of on-demand paging (ibv_query_device_ex(3)); nothing if it does
-    /// not say. (What rdma-sys has of that name takes every context for an old one.)
+    /// What the device can do of on-demand paging (ibv_query_device_ex(3)); nothing if it does not
+    /// say. (What rdma-sys has of that name takes every context for an old one.)
     pub(crate) fn odp_caps(&self) -> raw::ibv_odp_caps {
         use raw::verbs_context;
         let context = self.0.as_ptr();
@@ -166,8 +166,8 @@ impl VerbsDevice {
         }
     }
 
-    /// Whether it registers memory behind dma-buf files: it says of one that there is
-    /// not that there is none, and not that it knows no such files.
+    /// Whether the device registers memory behind dma-buf files: asked to register a file that does
+    /// not exist, it then says that there is no such file, and not that it knows no dma-bufs.
     pub(crate) fn has_dmabuf(&self) -> Result<bool> {
         let pd = Pd::new(*self)?;
         let answer = IbvRegion::of_dmabuf(&pd, (-1, 0), 0, 4096, 0);
@@ -255,7 +255,7 @@ pub(crate) enum DeviceEvent {
     PairFailed(u32),
     /// Completions were lost.
     QueueFailed,
-    /// Nothing of the device works any more.
+    /// The device does not work any more.
     Failed,
     /// A port works.
     PortUp(i32),
@@ -396,7 +396,7 @@ impl IbvRegion {
         unsafe { self.mr.as_ref().lkey }
     }
 
-    /// What peers name it by.
+    /// The key by which peers name the region.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { self.mr.as_ref().rkey }
@@ -505,7 +505,7 @@ pub(crate) struct WorkDone(raw::ibv_wc);
 unsafe impl Send for WorkDone {}
 
 impl WorkDone {
-    /// One of which nothing is said yet.
+    /// A completion of which nothing is known yet.
     fn empty() -> Self {
         // SAFETY: numbers only, so all zeros is a value. (Of a completion that failed a
         // device writes only some of the fields.)
@@ -522,7 +522,7 @@ impl WorkDone {
         Self::failed(raw::ibv_wc_status::IBV_WC_GENERAL_ERR)
     }
 
-    /// One that says only this status.
+    /// A completion that has only this status.
     pub(crate) fn failed(status: u32) -> Self {
         let mut done = Self::empty();
         done.0.status = status;
@@ -781,7 +781,7 @@ impl WorkRequest {
     }
 }
 
-/// What a queue pair is to be like.
+/// The attributes of a queue pair to make.
 #[derive(Debug)]
 pub(crate) struct QpSpec<'a> {
     pub(crate) cq: &'a HwCq,
@@ -929,7 +929,7 @@ unsafe impl Send for UdQp {}
 unsafe impl Sync for UdQp {}
 
 impl UdQp {
-    /// One that sends and receives at once.
+    /// A queue pair for datagrams, which can send and receive at once.
     pub(crate) fn new(pd: &Arc<Pd>, spec: &QpSpec<'_>, gid_index: u8) -> Result<Self> {
         let mut attr = spec.attr();
         // SAFETY: all is open; the attributes live for the call.
@@ -1029,7 +1029,7 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// One whose events come to `channel` with `token`, for addresses of this kind.
+    /// An identifier whose events come to `channel` with `token`, for addresses of this kind.
     pub(crate) fn new(channel: &Arc<Channel>, token: usize, kind: &Addr) -> Result<Self> {
         let mut id = ptr::null_mut();
         let space = match kind {
@@ -1042,7 +1042,7 @@ impl CmId {
         Ok(Self { id: object(id)?, channel: channel.clone(), pd: None })
     }
 
-    /// From now on events come to `channel` with `token`.
+    /// Has events of the identifier come to `channel` with `token` from now on.
     pub(crate) fn migrate(&mut self, channel: &Arc<Channel>, token: usize) -> Result {
         // SAFETY: both are open; all events were acknowledged when they were read.
         unsafe {
@@ -1205,7 +1205,7 @@ pub(crate) enum CmKind {
     Request,
     Established,
     Rejected,
-    /// The connection could not be made: nobody there, no way, no answer.
+    /// The connection could not be made: no listener, no route, or no answer.
     Failed,
     Disconnected,
     /// The device goes away.
@@ -1217,13 +1217,13 @@ pub(crate) enum CmKind {
 #[derive(Debug)]
 pub(crate) struct CmEvent {
     pub(crate) kind: CmKind,
-    /// Whose it is: that of the listener, for a request.
+    /// The token of the identifier that the event is for; of the listener, for a request.
     pub(crate) token: usize,
     /// The new connection, for a request.
     pub(crate) request: Option<CmId>,
     /// 0, a negative errno, or the reason of a rejection.
     pub(crate) status: c_int,
-    /// What the peer sent along.
+    /// The private data that the peer sent along.
     pub(crate) data: Vec<u8>,
 }
 

@@ -24,7 +24,7 @@ struct Pending {
     owner: usize,
 }
 
-/// The requests nobody has answered. A handle is looked up here before it is
+/// The requests that the application has not answered. A handle is looked up here before it is
 /// believed, so that a stale or invented one is an error and not a crash.
 static PENDING: LazyLock<Mutex<HashMap<usize, Pending>>> = LazyLock::new(Mutex::default);
 

@@ -40,7 +40,7 @@ enum Joined {
     Multicast(fi_addr_t),
     /// A multicast group of the network.
     Network(fi_addr_t),
-    /// None: joining failed.
+    /// There is no group, because joining failed.
     Nothing,
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A connection request that can be answered with a refusal.
 pub trait Reject: Any + Send {
-    /// Refuses, sending `param` along.
+    /// Refuses the request, sending `param` along.
     fn reject(self, param: &[u8]) -> Result;
 }
 
@@ -60,8 +60,8 @@ impl PassiveEp for NoPassiveEp {
     }
 }
 
-/// Whom a passive endpoint tells of connection requests, and with which info: what providers' ones
-/// have in common. There is nobody before fi_listen.
+/// Where a passive endpoint reports connection requests, and with which info: the part that passive
+/// endpoints of all providers have in common. Before fi_listen nothing is reported.
 #[derive(Debug)]
 pub struct Announcer {
     to: Option<(Arc<Eq>, FidPtr)>,
@@ -70,7 +70,7 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// One that tells nobody yet.
+    /// An announcer of an endpoint that does not listen yet.
     pub fn new(info: InfoBuf) -> Self {
         Self { to: None, info }
     }

@@ -22,13 +22,13 @@ pub const MAX_LEN: usize = size_of::<libc::sockaddr_in6>();
 /// makes them one peer is [`Addr::identity`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Addr {
-    /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6.
+    /// An IP address and a port (FI_SOCKADDR_IN, FI_SOCKADDR_IN6).
     Ip(SocketAddr),
-    /// FI_SOCKADDR_IB.
+    /// An InfiniBand address of librdmacm's (FI_SOCKADDR_IB).
     Ib(IbAddr),
-    /// FI_ADDR_IB_UD.
+    /// The address of an unreliable queue pair (FI_ADDR_IB_UD).
     Ud(UdAddr),
-    /// FI_ADDR_STR.
+    /// The name of an endpoint, as text (FI_ADDR_STR).
     Name(EndpointName),
 }
 
@@ -440,7 +440,7 @@ pub struct UdAddr {
 }
 
 impl UdAddr {
-    /// Bytes of such an address.
+    /// Bytes of an FI_ADDR_IB_UD address.
     pub const LEN: usize = 32;
     const QPN: u32 = (1 << 24) - 1;
 

@@ -172,7 +172,7 @@ impl Segments {
         }
     }
 
-    /// Bytes in all.
+    /// Bytes of all segments together.
     #[inline]
     fn len(&self) -> usize {
         self.all.as_ref().map_or(self.first.iov_len, |all| all.len)
@@ -441,7 +441,7 @@ macro_rules! lent {
                 self.0.local()
             }
 
-            /// Bytes in all.
+            /// Bytes of all segments together.
             #[inline]
             pub fn len(&self) -> usize {
                 self.0.len()
@@ -619,7 +619,7 @@ impl<M> IoVecs<M> {
         self.len
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the list has no bytes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

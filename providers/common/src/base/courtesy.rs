@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Most nanoseconds between two looks of a caller that does nothing but look.
 const AT_ONCE: u64 = 3_000;
 
-/// An offer of the processor that returns in fewer nanoseconds was taken by nobody.
+/// An offer of the processor that returns in fewer nanoseconds was taken by no other thread.
 const DECLINED: u64 = 2_000;
 
 /// An offer of the processor that takes more nanoseconds was taken by a thread that computes.
@@ -39,7 +39,7 @@ const FIRST_OFFER: u32 = 16;
 /// then give way by themselves.
 const FEW: u32 = 4;
 
-/// Offers in a row that nobody takes before the processor is thought to be wanted by nobody.
+/// Offers in a row that no thread takes, after which no thread is thought to want the processor.
 const DECLINED_OFTEN: u8 = 2;
 
 /// How long, in nanoseconds, the processor is not offered again after a thread that computes
@@ -72,7 +72,7 @@ enum Others {
 struct Neighbours {
     /// An [`Others`], as a number.
     others: AtomicU8,
-    /// Offers in a row that nobody took.
+    /// Offers in a row that no thread took.
     declined: AtomicU8,
     /// When threads that compute are offered the processor again, in nanoseconds of [`now`], and
     /// how long after the last offer that is.

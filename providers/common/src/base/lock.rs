@@ -193,9 +193,9 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Takes the lock if it is free and nobody asks for it, at the price of a few instructions: a function that does
-    /// nothing else, and neither calls nor panics, needs no frame. The caller releases it: a destructor would have
-    /// to be ready for panics.
+    /// Takes the lock if it is free and no thread asks for it, at the price of a few instructions:
+    /// a function that does nothing else, and neither calls nor panics, needs no frame. The caller
+    /// releases it: a destructor would have to be ready for panics.
     #[inline(always)]
     pub fn lock_if_free(&self) -> Option<Quick<'_, T>> {
         let held = match &self.level {
@@ -378,7 +378,7 @@ gives_the_value!(Within, lock => if let Level::Shared = lock.level {
 gives_the_value!(Serialized, lock => lock.state.store(FREE, Ordering::Relaxed));
 
 impl<T> Quick<'_, T> {
-    /// The value.
+    /// The value behind the lock, which no other thread can use meanwhile.
     #[inline(always)]
     pub fn value(&mut self) -> &mut T {
         // SAFETY: the lock is held until `release`, which takes `self`.

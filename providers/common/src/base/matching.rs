@@ -72,7 +72,7 @@ impl From<Pattern> for Key {
 pub struct TakenRecv<R> {
     /// The receive that was posted.
     pub value: R,
-    /// Age: smaller is older.
+    /// The age: smaller numbers are older.
     seq: u64,
     key: Key,
 }
@@ -436,7 +436,7 @@ struct KeptMessage<U> {
     value: U,
     tag: u64,
     src: u64,
-    /// Age: smaller is older.
+    /// The age: smaller numbers are older.
     seq: u64,
     /// Neighbours in the order of arrival.
     prev: u32,
@@ -581,8 +581,8 @@ impl<U> Unexpected<U> {
         Ok(())
     }
 
-    /// Adds a message behind all others; a number to refer to it by. `src`: who sent it,
-    /// as receives that name a source call him.
+    /// Adds a message behind all others; a number to refer to it by. `src`: the sender, as receives
+    /// that name a source name it.
     pub fn push(&mut self, tag: u64, src: u64, value: U) -> u32 {
         if self.messages.len() >= self.indices[0].buckets.len() * 2 {
             self.grow();
@@ -742,7 +742,7 @@ impl<U> Unexpected<U> {
         self.messages[id].listed = false;
     }
 
-    /// Whether somebody claimed a message.
+    /// Whether a message was claimed (FI_CLAIM).
     pub fn is_claimed(&self, id: u32) -> bool {
         self.messages.get(id).is_some_and(|message| !message.listed)
     }
@@ -757,7 +757,7 @@ impl<U> Unexpected<U> {
         Some(message.value)
     }
 
-    /// The last message is gone: without any the indices cost nothing.
+    /// Empties the indices when the last message is gone, so that they cost nothing.
     #[inline]
     fn shrink(&mut self) {
         if self.indices.len() > 1 || self.indices[0].buckets.len() > FIRST_BUCKETS {

@@ -1,9 +1,9 @@
 //! Making things move: what drives a provider's engine, and when.
 //!
-//! The rule is one for every object: reading a completion queue, a counter or
-//! an event queue (also with room for no entry), and a transfer call that finds
-//! no room, progress everything of the domain. A domain with automatic progress
-//! and an object somebody may block on also has a [`Thread`].
+//! The rule is one for every object: reading a completion queue, a counter or an event queue (also
+//! with room for no entry), and a transfer call that finds no room, progress everything of the
+//! domain. A domain with automatic progress and an object that calls may block on also has a
+//! [`Thread`].
 use crate::error::Result;
 use crate::sys::{Epoll, EventFd, Interest};
 use crate::worker::{Worker, unharmed};

@@ -2,8 +2,8 @@
 use std::io::Write;
 use std::panic::Location;
 
-/// A test that cannot run for want of something of the system's says so: on standard
-/// error, or, for whoever counts, as a line of the file that `OFI_TEST_SKIPS` names.
+/// Notes that a test cannot run for want of something of the system's: on standard error, or, to be
+/// counted, as a line of the file that `OFI_TEST_SKIPS` names.
 #[track_caller]
 pub fn skip(reason: &str) {
     let at = Location::caller();

@@ -136,9 +136,9 @@ impl MutexCond {
     }
 }
 
-/// An entry point in which the thread may be cancelled, as a slot of a table has it.
-/// The C type has no word for that: whoever calls it is a C program, or calls it as what
-/// it is, or keeps the thread from being cancelled meanwhile ([`Uncancelled`]).
+/// An entry point in which the thread may be cancelled, as a slot of a table has it. The C type
+/// cannot say that: the caller is a C program, or calls it as what it is, or keeps the thread from
+/// being cancelled meanwhile ([`Uncancelled`]).
 ///
 /// [`Uncancelled`]: crate::boundary::Uncancelled
 macro_rules! cancellable {
@@ -217,8 +217,8 @@ pub struct Wait {
     epoll: Epoll,
     event: EventFd,
     mutex_cond: Option<Arc<MutexCond>>,
-    /// Who must be woken by an entry: the number of calls that block or are about to, and
-    /// [`APPLICATION`]. With 0 an entry wakes nobody and costs next to nothing.
+    /// What an entry must wake: the number of calls that block or are about to, and
+    /// [`APPLICATION`]. With 0 an entry wakes nothing and costs next to nothing.
     armed: AtomicUsize,
     /// Of several calls that block, one waits on epoll and wakes the others.
     gate: Mutex<SleepGate>,
@@ -285,7 +285,7 @@ impl Wait {
         self.epoll.as_raw_fd()
     }
 
-    /// Wakes who waits, after an entry was written. Cheap when nobody blocks.
+    /// Wakes the threads that wait, after an entry was written. Cheap when no thread blocks.
     #[inline]
     pub fn entry_written(&self) {
         if self.armed.load(Ordering::SeqCst) != 0 {
@@ -431,8 +431,8 @@ impl Drop for Wait {
     }
 }
 
-/// The wait object of a queue or counter, to which sources are added when somebody first blocks
-/// on it: most are never blocked on, and the kernel limits how many epoll instances nest.
+/// The wait object of a queue or counter, to which sources are added when a call first blocks on
+/// it: most are never blocked on, and the kernel limits how many epoll instances nest.
 #[derive(Debug)]
 pub struct Lazy {
     kind: WaitKind,
@@ -453,7 +453,7 @@ impl Lazy {
         Ok(Self { kind, wait, ready: AtomicBool::new(false) })
     }
 
-    /// A wait object that nobody can block on.
+    /// A wait object that no call can block on.
     pub fn none() -> Self {
         Self { kind: WaitKind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
     }
@@ -491,7 +491,7 @@ impl Lazy {
         Ok(Some(wait))
     }
 
-    /// Wakes who waits, after an entry was written. Cheap when nobody blocks.
+    /// Wakes the threads that wait, after an entry was written. Cheap when no thread blocks.
     #[inline]
     pub fn entry_written(&self) {
         if let Some(wait) = self.wait.get() {

@@ -22,14 +22,14 @@ pub enum CoreEvent {
     Request {
         /// For the endpoint, or for the refusal.
         info: InfoBuf,
-        /// What the peer sent along.
+        /// The user data that the peer sent along.
         data: Vec<u8>,
     },
     /// An endpoint is connected.
     Connected {
         /// The endpoint's token.
         token: u64,
-        /// What the peer sent along.
+        /// The user data that the peer sent along.
         data: Vec<u8>,
     },
     /// An endpoint's connection ended.
@@ -41,9 +41,9 @@ pub enum CoreEvent {
     Failed {
         /// The endpoint's token.
         token: u64,
-        /// Why.
+        /// The error that ended the connection, or kept it from being made.
         error: Error,
-        /// What the peer sent along, if it refused.
+        /// The user data that the peer sent along, if it refused.
         data: Vec<u8>,
     },
     /// Something that means nothing to us, or of an endpoint closed meanwhile.
@@ -56,7 +56,7 @@ pub struct CoreEq {
     raw: NonNull<fid_eq>,
     /// Endpoints by their address as events name them.
     tokens: Mutex<HashMap<usize, u64>>,
-    /// Not to be closed before it.
+    /// The wait set of the queue, which must not be closed before it.
     _set: Option<Arc<CoreWaitSet>>,
     _fabric: Arc<CoreFabric>,
 }
@@ -111,7 +111,7 @@ impl CoreEq {
         self.tokens().insert(fid as usize, token);
     }
 
-    /// The object is closed.
+    /// Forgets an object that is closed: events name it no more.
     pub(super) fn forget(&self, fid: *mut fid) {
         self.tokens().remove(&(fid as usize));
     }
@@ -231,7 +231,7 @@ impl Passive {
         self.raw.as_ptr().cast()
     }
 
-    /// Its own address.
+    /// The passive endpoint's own address.
     pub fn name(&self) -> Result<Vec<u8>> {
         let mut name = vec![0; 256];
         let mut len = name.len();

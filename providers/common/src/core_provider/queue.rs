@@ -242,7 +242,8 @@ impl std::fmt::Debug for CoreEntry<'_> {
 #[derive(Debug)]
 pub struct CoreCq {
     raw: NonNull<fid_cq>,
-    /// Whoever stands on the queue serializes what it does with it: the level of its lock.
+    /// The transfers under way. The lock has the level of the user's own, which may serialize its
+    /// calls.
     flights: Lock<Flights>,
     /// The core agreed that reading the queue is no cancellation point ([`SPARES_CALLERS`]).
     spares_callers: bool,

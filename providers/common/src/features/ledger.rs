@@ -348,7 +348,7 @@ impl RxLedger {
         [self.peers_reads.is_some(), self.peers_writes.is_some()]
     }
 
-    /// The endpoint closes: what is over from now on is told to nobody.
+    /// Called when the endpoint closes: operations that are over from now on are not reported.
     pub fn mute(&mut self) {
         let (aside, tally) = (self.aside.take(), std::mem::take(&mut self.tally));
         *self = Self { aside, tally, ..Self::default() };

@@ -27,8 +27,8 @@ pub fn is_strangers(tag: u64, len: usize, kept: u32) -> bool {
 pub(crate) trait Port: Send + Sync {
     /// Sends a message, which completes at `context` aside.
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
-    /// Posts a receive of a message from `from`, or from anybody if that is FI_ADDR_UNSPEC,
-    /// which completes at `context` aside.
+    /// Posts a receive of a message from `from`, or from any peer if that is FI_ADDR_UNSPEC, which
+    /// completes at `context` aside.
     fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result;
     /// Takes a receive back.
     fn cancel(&self, context: Context);

@@ -479,7 +479,7 @@ mod tests {
     use crate::mem_monitor::{MemoryEvents, MemoryWatch};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// Counts what is registered.
+    /// A registrar that counts what is registered.
     #[derive(Default)]
     struct Counting {
         live: Arc<AtomicUsize>,
@@ -516,7 +516,7 @@ mod tests {
         }
     }
 
-    /// Watches nothing by itself.
+    /// A monitor that watches nothing by itself.
     #[derive(Default)]
     struct LoggedStats {
         watched: Arc<Mutex<Vec<Range<usize>>>>,

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 pub trait AvListener: Send + Sync {
     /// `addr` is now known by `index`.
     fn inserted(&self, index: fi_addr_t, addr: &Addr);
-    /// `index`, which named `addr`, names nobody any more.
+    /// `index`, which named `addr`, was removed and names no peer any more.
     fn removed(&self, index: fi_addr_t, addr: &Addr);
     /// Completions are to report `id` for what `index` names (FI_AV_USER_ID).
     fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}

@@ -161,7 +161,7 @@ impl Cntr {
         self.next.store(next, Ordering::SeqCst);
     }
 
-    /// Something that waits may go.
+    /// Whether something that waits for the counter may begin.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.sum() >= self.next.load(Ordering::SeqCst)

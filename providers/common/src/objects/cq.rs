@@ -1091,7 +1091,7 @@ pub(crate) mod testing {
     use super::*;
     use std::os::fd::RawFd;
 
-    /// Nothing ever happens by itself.
+    /// Progress of a test in which nothing happens by itself.
     struct IdleProgress;
 
     impl Progress for IdleProgress {

@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Users(AtomicUsize);
 
 impl Users {
-    /// Counts one user more.
+    /// Adds a user, which keeps the object from being closed.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one user less.
+    /// Takes a user away.
     pub fn remove(&self) {
         let before = self.0.fetch_sub(1, Ordering::Release);
         debug_assert_ne!(before, 0, "an object has fewer than no users");

@@ -13,7 +13,7 @@ pub struct SendOp {
     pub buf: SendBuf,
     /// The peer the message is for; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
@@ -53,9 +53,9 @@ pub struct RecvOp {
     pub tag: u64,
     /// Bits of the tag that do not matter.
     pub ignore: u64,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
-    /// FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
+    /// Flags of the call: FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
     pub flags: u64,
 }
 
@@ -119,7 +119,7 @@ pub struct WriteOp {
     pub remote: RemoteSegments,
     /// The peer whose memory it is; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
@@ -136,14 +136,15 @@ pub struct ReadOp {
     pub remote: RemoteSegments,
     /// The peer whose memory it is; ignored on connected endpoints.
     pub src: fi_addr_t,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
     /// FI_COMPLETION when a success is to be reported.
     pub flags: u64,
 }
 
-/// One atomic operation on a peer's memory. Operands and results that the operation has are as
-/// long as all its places together, at most [`max_bytes`](crate::api::Atomic::max_bytes); the others are empty.
+/// One atomic operation on a peer's memory. The operands and the results that the operation has are
+/// as long as all its places together, at most [`max_bytes`](crate::api::Atomic::max_bytes); the
+/// others are empty.
 #[derive(Clone, Debug)]
 pub struct AtomicOp {
     /// The operation: its kind, datatype and op.
@@ -158,7 +159,7 @@ pub struct AtomicOp {
     pub remote: RemoteSegments,
     /// The peer whose memory it is; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// Comes back with the completion.
+    /// The application's pointer that comes back with the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,

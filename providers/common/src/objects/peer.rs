@@ -238,8 +238,8 @@ impl EqOwner {
         }
     }
 
-    /// Hands an event over, or gives it back: failures cannot be written to a
-    /// queue of somebody else's, and a queue may not take what can be.
+    /// Hands an event over, or gives it back: failures cannot be written to another provider's
+    /// queue, and the queue may refuse what can be written.
     pub(crate) fn write(&self, event: EqEvent) -> std::result::Result<(), EqEvent> {
         let done = match &event {
             EqEvent::Error(_) => return Err(event),

@@ -210,7 +210,7 @@ impl WaitSet {
         self.wait.add_source(source)
     }
 
-    /// A member is being closed.
+    /// Takes out a member that is being closed.
     pub fn remove(&self, fid: *const fid) {
         self.members().retain(|member| !member.is(fid));
     }

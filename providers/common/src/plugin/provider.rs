@@ -105,7 +105,7 @@ impl Provider {
         self.as_ptr()
     }
 
-    /// The same, with the entry points of a provider that has only a name so far.
+    /// Hands out a provider that has only a name so far, with these entry points.
     pub fn hand_out_with(
         &'static self,
         name: Option<CString>,

@@ -68,7 +68,7 @@ const MAX_HOT: usize = 2;
 const COLD_AFTER: u32 = 4096;
 
 /// Most turns of progress that may pass before the poller is asked again.
-const MAX_EPOLL_GAP: u32 = 64;
+const MAX_POLL_GAP: u32 = 64;
 
 /// Turns without a result, since something moved last, in which the hot connection is read
 /// directly even if the application does not poll in quick succession (`Looks::are_at_once`).
@@ -147,8 +147,8 @@ impl<N: Net> StreamEngine<N> {
             batches: 0,
             idle: 0,
             looks: Looks::default(),
-            since_epoll: 0,
-            epoll_gap: 1,
+            since_poll: 0,
+            poll_gap: 1,
             events: Vec::with_capacity(64),
             deaf: Vec::new(),
             wakes: None,
@@ -277,18 +277,18 @@ impl<N: Net> StreamState<N> {
         if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
             self.tend();
         }
-        self.since_epoll += 1;
+        self.since_poll += 1;
         // A look at the one connection that moves costs what a look at all by the poller does, and
         // finds what is there with one call less. But others are heard later.
         if let [only] = self.hot[..]
-            && self.since_epoll < self.epoll_gap
+            && self.since_poll < self.poll_gap
             && (self.idle <= FEW || self.looks.are_at_once())
             && !courtesy::is_shared()
         {
             self.look_at(only);
         } else {
-            self.since_epoll = 0;
-            self.ask_epoll();
+            self.since_poll = 0;
+            self.ask_poller();
         }
     }
 
@@ -319,8 +319,8 @@ impl<N: Net> StreamState<N> {
             // Reading the link again and again would hinder the system in filling it, and take the
             // large message in small pieces; asking the poller does not.
             PlainRead::Not if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
-                self.since_epoll = 0;
-                return self.ask_epoll();
+                self.since_poll = 0;
+                return self.ask_poller();
             }
             PlainRead::Not => self.service_any(id),
         };
@@ -339,7 +339,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    fn ask_epoll(&mut self) {
+    fn ask_poller(&mut self) {
         for index in 0..self.hot.len() {
             self.watch(self.hot[index]);
         }
@@ -383,7 +383,7 @@ impl<N: Net> StreamState<N> {
         if news || moved {
             self.idle = 0;
         }
-        self.epoll_gap = if news { 1 } else { (self.epoll_gap * 2).min(MAX_EPOLL_GAP) };
+        self.poll_gap = if news { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
     }
 
     /// Gives one connection a turn: goes on connecting, sends what waits, reads. Returns whether

@@ -61,9 +61,9 @@ pub struct StreamState<N: Net> {
     /// How the application polls while nothing moves ([`courtesy`]).
     pub(super) looks: Looks,
     /// Turns since the poller was asked, and how many may pass before it is asked again
-    /// (`epoll_gap`, 1 to [`MAX_EPOLL_GAP`]).
-    pub(super) since_epoll: u32,
-    pub(super) epoll_gap: u32,
+    /// (`poll_gap`, 1 to [`MAX_POLL_GAP`]).
+    pub(super) since_poll: u32,
+    pub(super) poll_gap: u32,
     pub(super) events: Vec<PollEvent>,
     /// Endpoints whose listener could not accept for want of descriptors or memory, and is out of
     /// the poller until the timer expires.

@@ -35,7 +35,7 @@ pub(super) struct DeviceQueue {
 /// pairs.
 pub(super) type Sharers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
 
-/// A hash of numbers that the device gives, which nobody chooses to collide.
+/// A hash of numbers that the device gives, so that no peer can choose them to collide.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
 

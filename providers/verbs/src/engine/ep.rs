@@ -20,7 +20,7 @@ pub(crate) struct VerbsEpLimits {
     pub(crate) rx_iov: usize,
     pub(crate) inject: usize,
     pub(crate) atomics: bool,
-    /// The endpoint sends datagrams (FI_EP_DGRAM).
+    /// Whether the endpoint sends datagrams (FI_EP_DGRAM).
     pub(crate) datagrams: bool,
     /// The endpoint's buffers may be where the processor must not look (FI_HMEM).
     pub(crate) hmem: bool,
@@ -82,7 +82,7 @@ pub(super) struct VerbsEndpoint {
     pub(super) sent: Fifo<VerbsTransfer>,
     /// The receives under way.
     pub(super) posted: Fifo<PostedRecv>,
-    /// The peer has sent something.
+    /// Whether the peer has sent something.
     pub(super) heard: bool,
     /// The receives under way of a shared context, in any order.
     pub(super) shared: Slab<PostedRecv>,

@@ -56,7 +56,7 @@ pub(crate) struct VerbsEngine {
     comp: Arc<CompChannel>,
     epoll: Epoll,
     state: Lock<VerbsState>,
-    /// How often somebody made progress.
+    /// How often a call made progress.
     activity: AtomicU64,
     /// A thread may be asleep until the device reports a completion.
     armed: AtomicBool,

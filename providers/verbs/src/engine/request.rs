@@ -1,8 +1,8 @@
 //! Requests: what is asked of the engine, and what it keeps of each while the device has it.
 //!
-//! The requests of a queue pair wait in a [`Fifo`], in the order of their posting, and the
-//! number that the device knows a request by is its place there. The device does not report
-//! a success that nobody asked for: such a request is complete when one behind it is.
+//! The requests of a queue pair wait in a [`Fifo`], in the order of their posting, and the number
+//! that the device knows a request by is its place there. The device does not report the success of
+//! a request that has no completion entry: such a request is complete when one behind it is.
 use crate::memory::OfDevice;
 use crate::sys::{IbvRegion, Pd, Sge, Verb, access};
 use ofi_provider::abi::fi_addr_t;
@@ -34,7 +34,7 @@ pub(crate) struct WorkSpec<'a> {
     pub(crate) flags: u64,
     pub(crate) data: u64,
     pub(crate) context: Context,
-    /// Who gets it, when it is a datagram.
+    /// The receiver of a datagram.
     pub(crate) dest: fi_addr_t,
     /// Where an atomic operation's former value goes.
     pub(crate) fetch: Option<RecvBuf>,
@@ -54,7 +54,7 @@ pub(super) struct VerbsTransfer {
     pub(super) report: bool,
     /// The operation's failure gets an error entry.
     pub(super) report_error: bool,
-    /// What few operations have.
+    /// What only few operations need.
     pub(super) rare: Option<Box<Rare>>,
 }
 

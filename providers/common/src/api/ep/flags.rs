@@ -83,11 +83,10 @@ impl<E: Endpoint> EpFid<E> {
         self.rx_flags.load(Ordering::Relaxed)
     }
 
-    /// The flags of a call without any that injects: never a success entry, and
-    /// no context that could name a counter. If none is bound either for its kind,
-    /// FI_SEND or FI_WRITE, it is complete as soon as the buffer is the application's
-    /// again, whatever the endpoint's other transfers wait for: an answer from the peer
-    /// would be news to nobody.
+    /// The flags of a call without any that injects: never a success entry, and no context that
+    /// could name a counter. If none is bound either for its kind, FI_SEND or FI_WRITE, it is
+    /// complete as soon as the buffer is the application's again, whatever the endpoint's other
+    /// transfers wait for: nothing would report an answer from the peer.
     #[inline]
     pub(in crate::api) fn inject_flags(&self, kind: u64) -> u64 {
         const NEVER: u64 = abi::FI_COMPLETION | abi::FI_TRIGGER;

@@ -244,8 +244,8 @@ pub(crate) struct CollGroup {
 struct GroupState {
     next: u64,
     broken: Option<Error>,
-    /// Members whose connection ended, and why. Whoever is at their address since
-    /// is no member.
+    /// Members whose connection ended, and why. A process that has taken their address since is no
+    /// member.
     lost: HashMap<fi_addr_t, Error>,
 }
 
@@ -541,8 +541,8 @@ impl Collectives {
         }
     }
 
-    /// A member of a group asks whether we are of that group too. Whoever began anew at a member's
-    /// address is not.
+    /// Answers a member of a group that asks whether this endpoint is a member, too. A process that
+    /// began anew at a member's address is none.
     fn is_asked_for(self: &Arc<Self>, from: fi_addr_t, group: u32) {
         let state = lock(&self.state);
         let is_of = state.groups.contains_key(&group) || state.reserved.contains(&group);
@@ -648,7 +648,7 @@ impl Collectives {
         self.notify(to, &notice);
     }
 
-    /// A member told its turn.
+    /// Takes the turn that a member has told.
     fn told(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64, unasked: bool) {
         let mut state = lock(&self.state);
         let runs: Vec<_> =
@@ -804,9 +804,9 @@ fn joining_tag(signature: u32, turn: u64) -> u64 {
     OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | turn << RANK_BITS
 }
 
-/// What a member says of a number that was proposed: whether it has a group of that number
-/// already, the number, and its complement. Of all votes the highest of each byte counts: it is
-/// everybody's own if, and only if, they all have the same number.
+/// What a member says of a number that was proposed: whether it has a group of that number already,
+/// the number, and its complement. Of all votes the highest of each byte counts: it is each
+/// member's own if, and only if, they all have the same number.
 fn ballot(taken: bool, number: u32) -> [u8; BALLOT] {
     let mut vote = [u8::from(taken); BALLOT];
     vote[1..5].copy_from_slice(&number.to_be_bytes());
@@ -816,8 +816,8 @@ fn ballot(taken: bool, number: u32) -> [u8; BALLOT] {
 
 const BALLOT: usize = 9;
 
-/// A group being made: rank 0 proposes a number, and all say which one they heard and whether
-/// they have a group of that number already. Nobody is through before everybody has come.
+/// A group being made: rank 0 proposes a number, and all say which one they heard and whether they
+/// have a group of that number already. No member goes on before all have come.
 struct Join {
     room: Arc<Collectives>,
     members: Arc<[fi_addr_t]>,

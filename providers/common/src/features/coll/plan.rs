@@ -328,8 +328,8 @@ impl RankOf {
         CollPlan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
     }
 
-    /// How many blocks the tree below `place` has, itself included, when its
-    /// parent, or what would be one, is `distance` away.
+    /// How many blocks the tree that begins at `place` has, if its parent, or the place where a
+    /// parent would be, is `distance` away.
     fn below(self, place: usize, distance: usize) -> usize {
         distance.min(self.of - place)
     }
