@@ -104,7 +104,7 @@ pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
         ..request
     };
     if request.flags & INTERNAL != 0 {
-        // What providers log goes to whoever asked the application's question.
+        // What providers log is captured by the caller that asks the application's question.
         let mut chain = ask_all(&registry, request, &mut Vec::new())?;
         hooks::outside(&registry, &mut chain);
         return some(chain);

@@ -128,7 +128,7 @@ fn open_output(location: &str, mode: u32) -> std::io::Result<Output> {
     if Path::new(location).is_dir() {
         path.push(format!("ofi_{}.log", std::process::id()));
     }
-    // Never an existing file: it may be a link that somebody else put there.
+    // An existing file is never opened: it may be a link that another user put there.
     OpenOptions::new().append(true).create_new(true).mode(mode).open(path).map(Output::File)
 }
 
@@ -280,7 +280,7 @@ fn write_line(
     )
     .into_bytes();
     whole.extend_from_slice(text.to_bytes());
-    // Nobody can be told that a log cannot be written.
+    // There is nowhere to report that a log cannot be written.
     let _ = match OUTPUT.get() {
         None | Some(Output::Stderr) => std::io::stderr().write_all(&whole),
         Some(Output::Stdout) => {

@@ -114,7 +114,7 @@ unsafe extern "C" fn close_imported(monitor: *mut fid) -> c_int {
 
 /// The program says that this memory is not what it was.
 unsafe extern "C" fn notify(_monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize) {
-    // Nobody to tell of a panic: there is nothing in here that could.
+    // A panic could be reported nowhere; nothing in here can panic.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         for listener in &*LISTENERS.read().unwrap_or_else(PoisonError::into_inner) {
             // SAFETY: a plug-in's function, for the object that it opened and
@@ -275,7 +275,7 @@ unsafe extern "C" fn valid(
     addr: *const c_void,
     len: usize,
 ) -> bool {
-    // Whether it is, is not known if there is nobody to ask: then it is not.
+    // Without an imported monitor nothing is known of the region, so it counts as not valid.
     catch_unwind(AssertUnwindSafe(|| {
         let imported = state().imported().ok()?;
         let Some(valid) = imported.ops.valid else { return Some(true) };

@@ -242,7 +242,7 @@ pub(super) fn load() {
 pub fn cleanup() {
     let registry = match REGISTRY.try_write() {
         Ok(mut registry) => registry.take(),
-        // Somebody is starting the library while the process ends.
+        // Another thread is starting the library while the process ends.
         Err(_) => None,
     };
     for prov in registry.iter().flat_map(|registry| &registry.providers) {
@@ -340,7 +340,8 @@ impl Registry {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|file| file.as_os_str().as_bytes().ends_with(FI_LIB_SUFFIX.to_bytes()))
             .collect();
-        // From the last name to the first, as ever; it decides between equals.
+        // From the last name to the first: the order decides between plug-ins of one name and
+        // version.
         files.sort();
         for file in files.iter().rev() {
             self.load_file(file, false, first_wins);

@@ -142,7 +142,7 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'
     }
     no.at_least("ep_attr->max_msg_size", want.max_msg_size, have.max_msg_size);
     if have.msg_prefix_size != 0 {
-        // Who does not know the prefix did not set FI_MSG_PREFIX either.
+        // A program that does not know the prefix did not set FI_MSG_PREFIX either.
         no.at_least("ep_attr->msg_prefix_size", want.msg_prefix_size, have.msg_prefix_size);
     }
     // The sizes bound an ordering; without the ordering they say nothing.
@@ -430,7 +430,7 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
     let all = offer.most.caps();
     info.tx_mut().size = offer.tx_size;
     info.rx_mut().size = offer.rx_size;
-    // Everything the offer takes by default is far from what anybody wants.
+    // By default an endpoint has none of the flags that the offer allows.
     info.tx_mut().op_flags = 0;
     info.rx_mut().op_flags = 0;
 
@@ -449,7 +449,7 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
     let needs = mr_mode_needed(hints.caps(), all, offer.most.domain().mr_mode);
     info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, want_mr, needs));
     if hints.domain().is_none() && needs & !FI_MR_LOCAL != 0 && hints.caps() == 0 {
-        // It never said it could meet the needs of a target.
+        // The application never said that it could meet the needs of a target.
         caps &= !(FI_REMOTE_READ | FI_REMOTE_WRITE);
     }
     info.set_caps(caps);

@@ -10,7 +10,7 @@ pub(crate) struct Admission {
     networks: Vec<IpNet>,
     /// Only peers that the endpoint's address vector holds may call (`av`).
     only_known: bool,
-    /// The part of the user's text that cannot be parsed: then nobody may call, and no domain is
+    /// The part of the user's text that cannot be parsed: then no peer may call, and no domain is
     /// opened.
     wrong: Option<String>,
 }

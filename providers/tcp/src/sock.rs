@@ -113,8 +113,9 @@ impl TcpSocket {
         }
     }
 
-    /// Asks the peer's system at once whether it knows the connection, if nothing came for
-    /// a second: if not, the connection ends. Waiting for an answer takes as long as ever.
+    /// Asks the peer's system at once whether it knows the connection, if nothing came for a
+    /// second: if not, the connection ends. Waiting for the answer takes as long as it does for any
+    /// data.
     pub(crate) fn probe(&self) {
         let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
         let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);

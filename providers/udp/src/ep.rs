@@ -368,7 +368,7 @@ impl Msg for UdpEp {
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
         let mut sent = op.buf.send_to(fd, &to);
         if sent == Err(Error::CONNREFUSED) {
-            // That was about an earlier datagram, and kept this one from leaving.
+            // The error was about an earlier datagram, and kept this one from leaving.
             sent = op.buf.send_to(fd, &to);
         }
         match sent {
@@ -396,8 +396,8 @@ impl Msg for UdpEp {
             return Err(Error::AGAIN);
         }
         rx.posted.push_back(UdpRecv { buf: op.buf, context: op.context, report });
-        // Somebody may be asleep since there was nothing to receive for. From
-        // now on the socket stays watched until somebody sleeps again.
+        // A thread may have gone to sleep when no receive was posted. From now on the socket stays
+        // watched until a thread goes to sleep again.
         self.receiver.watch(&self.engine, &mut rx, self.id, true);
         Ok(())
     }

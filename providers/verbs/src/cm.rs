@@ -20,7 +20,7 @@ const HEADER: usize = 36;
 /// What goes over the wire as a request from an address to another.
 pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Result<Vec<u8>> {
     let (Addr::Ib(from), Addr::Ib(to)) = (from, to) else { return pack(data) };
-    // Its version, and that of IP that addresses of 16 bytes look like.
+    // The header's version, and the version of IP that addresses of 16 bytes look like.
     let mut packed = vec![0, 6 << 4];
     packed.extend(from.port().to_be_bytes());
     packed.extend(from.gid.iter().chain(&to.gid));

@@ -317,7 +317,7 @@ fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {
     most.set_mode(FI_MSG_PREFIX);
     let tx = most.tx_mut();
     tx.caps &= !OTHERS;
-    // Nobody tells what became of a datagram.
+    // There is no report of what became of a datagram.
     tx.op_flags &= !FI_DELIVERY_COMPLETE;
     tx.inject_size = inline;
     let rx = most.rx_mut();
@@ -447,7 +447,7 @@ fn locals() -> Vec<LocalDevice> {
         }
     }
     if ifaces.is_all() {
-        // They belong to no interface.
+        // InfiniBand addresses belong to no interface.
         found.extend(VerbsDevice::all().iter().flat_map(|device| ib_locals(*device)));
     }
     found

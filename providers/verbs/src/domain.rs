@@ -138,7 +138,7 @@ impl Domain for VerbsDomain {
         let id = (|| match caller {
             Some(VerbsCaller { mut id }) => {
                 if id.device() != Some(engine.device) {
-                    // It came to another device: the peer sees a rejection.
+                    // The request came to another device: the peer sees a rejection.
                     return Err(Error::DOMAIN);
                 }
                 id.migrate(&engine.channel, at as usize)?;

@@ -116,7 +116,7 @@ fn cu_get_handle() -> Result<CuGetHandle> {
 
 fn cuda(addr: usize, len: usize) -> Result<Exported> {
     let get_handle = cu_get_handle()?;
-    // It hands out whole pages.
+    // The accelerator's library hands out whole pages.
     let (start, bytes) = pages(addr, len, page_size()?)?;
     let mut fd = -1;
     // SAFETY: writes to the file descriptor; an address that is no device's is an error.

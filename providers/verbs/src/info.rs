@@ -30,7 +30,7 @@ impl VerbsEnds {
         };
         let mut src = read(hints.and_then(InfoRef::src_addr))?;
         let mut dest = read(hints.and_then(InfoRef::dest_addr))?;
-        // A port of nobody says nothing of the way.
+        // A port without a host says nothing of the route.
         if node.is_some() || (service.is_some() && flags & FI_SOURCE != 0) {
             let found = Addr::resolve(node, service, flags, format).map_err(|why| {
                 report(&format!("refused: {why}"));

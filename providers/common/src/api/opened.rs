@@ -142,7 +142,7 @@ mod tests {
         add_fabric(c"other", fabric(3));
         assert_eq!(told(Some(&hints)), [(2, 8)]);
         remove_fabric(fabric(3));
-        // One that was closed asks for nothing.
+        // A fabric that was closed is asked for no more.
         hints.set_fabric(fabric(2));
         remove_domain(domain(8));
         remove_fabric(fabric(2));

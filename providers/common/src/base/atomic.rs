@@ -206,10 +206,9 @@ impl Operation {
         read | if self.has_source() { FI_REMOTE_WRITE } else { 0 }
     }
 
-    /// Changes the elements in `len` bytes at `target`, one after the other.
-    /// The operands have as many bytes, if the operation has them at all;
-    /// `fetched` is empty or gets the former values. What is missing at the end
-    /// of one of them is not done.
+    /// Changes the elements in `len` bytes at `target`, one after the other. The operands have as
+    /// many bytes, if the operation has them at all; `fetched` is empty or gets the former values.
+    /// If one of them is too short, the elements without an operand are left alone.
     ///
     /// # Safety
     /// `len` bytes at `target` can be read and written, for operations that

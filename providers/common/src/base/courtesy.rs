@@ -1,10 +1,10 @@
 //! Giving way to others: what a thread does that polls and finds nothing.
 //!
-//! Many programs poll without a pause, and some run more threads than there are
-//! processors: then each of them keeps its processor until the kernel takes it away,
-//! and the one that has something to do waits for milliseconds. So whoever looks in
-//! vain offers its processor. Whether anybody takes it is seen from how long it was
-//! gone: if nobody does, offers become rare and cost nothing that can be measured.
+//! Many programs poll without a pause, and some run more threads than there are processors: then
+//! each of them keeps its processor until the kernel takes it away, and the one that has something
+//! to do waits for milliseconds. So a thread that polls in vain offers its processor. Whether
+//! another thread takes it is seen from how long it was gone: if nobody does, offers become rare
+//! and cost nothing that can be measured.
 //!
 //! | the offer took | others are there | from then on |
 //! |---|---|---|

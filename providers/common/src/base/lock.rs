@@ -14,13 +14,12 @@ const CONTENDED: u32 = 2;
 
 /// A mutex that costs what the application's promises leave to do.
 ///
-/// Without a promise it is a futex lock: one compare-and-swap when nobody
-/// competes, a short spin and then sleep when somebody does. With the promise to
-/// serialize all calls (FI_THREAD_DOMAIN, fi_domain(3)) taking it is a plain load
-/// and store. Those stay because they turn a broken promise into a panic, which
-/// the C boundary answers as an error, instead of silent corruption (as far as
-/// the race lets them see it). With the promise and a thread of ours beside the
-/// application it has a [`Gate`].
+/// Without a promise it is a futex lock: one compare-and-swap when no thread competes, a short spin
+/// and then sleep when one does. With the promise to serialize all calls (FI_THREAD_DOMAIN,
+/// fi_domain(3)) taking it is a plain load and store. Those stay because they turn a broken promise
+/// into a panic, which the C boundary answers as an error, instead of silent corruption (as far as
+/// the race lets them see it). With the promise and a thread of ours beside the application it has
+/// a [`Gate`].
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,

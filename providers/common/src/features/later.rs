@@ -539,7 +539,7 @@ mod tests {
         later.unexpect(first);
         let second = later.expect(1, |_| ());
         assert_ne!(first, second);
-        // Who still knows the first one forgets or ends nothing by it.
+        // A caller that still knows the first request forgets or ends nothing by its name.
         later.unexpect(first);
         later.done(Ok(Completion::of(first, 0, 0)));
         assert!(lock(&later.under_way).remove(second).is_some());

@@ -572,7 +572,7 @@ mod tests {
             assert_eq!(s.cache.get(addr, len, kind).unwrap().place, (addr, len));
         }
         assert_eq!((s.cache.stats().hits, s.cache.stats().registered), (1, 4));
-        // One that holds all of that takes their places, when they are free.
+        // A region that covers all of these replaces them, when they are free.
         drop(s.cache.get(0xf000, 0x6000, 7).unwrap());
         assert_eq!((s.cache.stats().count, live(&s)), (1, 2));
         drop((whole, part));
@@ -624,7 +624,7 @@ mod tests {
         drop(old);
         assert_eq!(live(&s), 2);
         drop(new);
-        // More changes than are kept: nothing is believed any more.
+        // There were more changes than are kept: no cached region is used any more.
         (0..100).for_each(|at| s.notices.report(|tell| tell(at..at + 1)));
         assert_eq!((s.cache.stats().count, live(&s)), (0, 0));
     }

@@ -113,7 +113,7 @@ fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &MemoryEvents) {
             return;
         }
         if events {
-            // Who unmaps goes on when we have read, so look-ups are kept
+            // The thread that unmaps goes on as soon as the report is read, so look-ups are kept
             // waiting from before that.
             notices.report(|tell| {
                 while let Some(range) = read_event(fd) {

@@ -222,7 +222,7 @@ pub struct RdmEndpoint<E: RdmEngine> {
     pub id: u32,
     /// What the provider keeps of the endpoint.
     pub aside: E::Aside,
-    /// A shared receive context: an inbox, which reaches nobody itself.
+    /// Whether this is a shared receive context: an inbox without connections.
     is_srx: bool,
     /// Hears of changes of the address vector.
     names: OnceLock<Arc<NameListener<E>>>,

@@ -68,8 +68,8 @@ pub trait UnexpectedBody {
     fn bytes(&self) -> Option<&[u8]>;
     /// Bytes of memory that the waiting message, of `len` bytes, takes.
     fn cost(&self, len: usize) -> usize;
-    /// Whoever uses an inbox that shares queues holds the one lock of an engine. If not, the short
-    /// ways do without shared queues.
+    /// Whether all uses of inboxes that share queues happen under the one lock of an engine. If
+    /// not, the short ways are not used with shared queues.
     const ONE_LOCK: bool;
 }
 
@@ -110,8 +110,8 @@ pub struct Meeting {
     pub recv: Option<Recv>,
     /// The endpoint the message came to, whose inbox reports it.
     pub owner: u32,
-    /// What a multi-receive buffer matches, which may take further messages: whoever gives this
-    /// one to it then calls [`Inbox::fill`].
+    /// What a multi-receive buffer matches, which may take further messages: after this one was
+    /// given to it, [`Inbox::fill`] is called.
     pub fills: Option<Pattern>,
 }
 
@@ -418,8 +418,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.collective = true;
     }
 
-    /// Treats peers without a name as if they had one: whoever they are, the application chose to
-    /// hear them.
+    /// Treats peers without a name as if they had one, on endpoints whose application chose to hear
+    /// all peers.
     pub fn trust_all(&mut self) {
         self.strangers = false;
     }
@@ -511,8 +511,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.known(peer).id
     }
 
-    /// Whether a peer counts as a stranger: it has no name, and the endpoint does not hear
-    /// whoever comes.
+    /// Whether a peer counts as a stranger: it has no name, and the endpoint does not trust all
+    /// peers ([`trust_all`](Self::trust_all)).
     #[inline]
     pub fn is_stranger(&self, peer: u32) -> bool {
         self.strangers && self.name_of(peer) == FI_ADDR_NOTAVAIL
@@ -1090,8 +1090,8 @@ impl<B: UnexpectedBody> Inbox<B> {
     }
 
     /// Gives a multi-receive buffer that was just posted the next of the waiting messages that it
-    /// matches. Without room in the completion queue as well: nobody would look again, and the
-    /// messages that wait must not be overtaken. Their number is bounded.
+    /// matches. This happens even without room in the completion queue, because no later call would
+    /// do it, and the messages that wait must not be overtaken. Their number is bounded.
     pub fn fill(&mut self, queue: usize, pattern: Pattern) -> Option<Meeting> {
         let meeting = self.with(queue, |queues| {
             if queues.posted[queue].is_empty() {
@@ -1376,7 +1376,7 @@ mod tests {
         }
     }
 
-    /// A receive of this tag from anybody; what it is for, its flags say.
+    /// A receive of this tag from any peer, with these flags.
     fn receive(buf: RecvBuf, number: usize, tag: u64, flags: u64) -> RecvOp {
         let src = FI_ADDR_UNSPEC;
         RecvOp { buf, src, tag, ignore: 0, context: context(number), flags: flags | FI_COMPLETION }
@@ -1545,7 +1545,7 @@ mod tests {
         bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
         assert_eq!(bound.reported(), [(1, Err(Error::NOMSG)), (2, Ok(4)), (3, Ok(4))]);
         assert_eq!(memory.0[..3], [7, 7, 0]);
-        // The claimed message is nobody else's, and one context claims one message.
+        // No other receive finds the claimed message, and one context claims one message.
         let again = bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true);
         assert_eq!(again, Err(Error::INVAL));
         bound.post(nowhere(4, 5, FI_PEEK | FI_DISCARD), true).unwrap();
@@ -1608,7 +1608,7 @@ mod tests {
         bound.post(of(10, 2), true).unwrap();
         let Some(Ok(entry)) = bound.cq.take() else { panic!("no entry") };
         assert_eq!((entry.context, entry.len, entry.src), (context(2), 2, 11));
-        // Nobody is called 20 any more.
+        // No peer has the name 20 any more.
         assert!(bound.cq.take().is_none());
         assert_eq!(bound.inbox.kept_count(0), 1);
     }
@@ -1740,7 +1740,7 @@ mod tests {
         assert_eq!(fill(&mut inbox, 2).len(), 5_000);
         assert!(inbox.look(0, |queues| queues.of_strangers) <= MOST);
         assert_eq!(inbox.kept_from(101).len(), two.len());
-        // What has a name now is no stranger's, and what is taken is nobody's.
+        // Messages of a peer that has a name now are no stranger's, and taken ones are not counted.
         inbox.set_name(100, 200, 200);
         assert_eq!(inbox.look(0, |queues| queues.of_strangers), inbox.known(101).bytes);
         for message in two {

@@ -1,8 +1,8 @@
 //! The peers of a reliable datagram endpoint: who they are, what the address vector calls them,
 //! and which connection leads to them (fi_av(3)).
 //!
-//! A [`PeerTable`] is generic over what a provider keeps of each peer beside that. Whoever has to
-//! know of peers' names, which is the endpoint's inbox, hears of each change ([`HearsPeers`]).
+//! A [`PeerTable`] is generic over what a provider keeps of each peer beside that. The endpoint's
+//! inbox, which has to know of peers' names, hears of each change ([`HearsPeers`]).
 use super::inbox::{Inbox, UnexpectedBody};
 use super::names::{Dest, Names};
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};

@@ -1,9 +1,9 @@
 //! Receiving: from the core's completed receives to messages in the
 //! application's buffers.
 //!
-//! A packet's payload is copied once, from the core's receive buffer to where
-//! it belongs. A message nobody waits for keeps the buffer it came in, or a
-//! copy if it is small; a message that was announced waits at its sender.
+//! A packet's payload is copied once, from the core's receive buffer to where it belongs. A message
+//! that no receive waits for keeps the buffer it came in, or a copy if it is small; a message that
+//! was announced waits at its sender.
 use super::conn::{Link, Partial, RxmConn, SegmentTarget, Token, Waiting, came_on, names};
 use super::ep::RxmEngineEp;
 use super::pending::{Bare, Early, Fetch, MAX_KEPT, Parked, RxmPacket, RxmUnexpected, only_tag};

@@ -474,7 +474,7 @@ impl<N: Net> StreamState<N> {
             write: conn.is_connecting() || (conn.is_connected() && conn.has_unsent()),
         };
         // A link that waits for nothing is taken out: the poller would go on to report its end,
-        // which nobody looks at before it is read again. But zero-copy notices are reported
+        // which has no effect before the link is read again. But zero-copy notices are reported
         // whatever the link is watched for, as long as it is watched at all.
         let watched = wanted != Interest::NONE || conn.is_lending();
         let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);

@@ -1,10 +1,9 @@
 //! Receiving: from bytes to messages to the application's buffers.
 //!
-//! Small messages are read many at a time into the engine's staging room and
-//! copied from there. Of a large one the rest is read straight to where it
-//! belongs. A message nobody waits for is kept, up to a bound; beyond it the
-//! connection is not read until a receive takes what blocks it or others, so that
-//! the rest waits at its sender.
+//! Small messages are read many at a time into the engine's staging room and copied from there. Of
+//! a large one the rest is read straight to where it belongs. A message that no receive waits for
+//! is kept, up to a bound; beyond it the connection is not read until a receive takes what blocks
+//! it or others, so that the rest waits at its sender.
 use super::arrival::{Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack};
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;

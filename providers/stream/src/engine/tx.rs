@@ -215,8 +215,8 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else {
             return Plainly::Not;
         };
-        // True if no message left in this turn before, nobody would see to a held one, or the
-        // application has read already that those before have left.
+        // True if no message left in this turn before, if nothing would send a held one soon, or if
+        // the application has read already that those before have left.
         let alone = conn.sent_in != *turns || nobody_looks || (report && ep.ledger.all_is_read());
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
             return Plainly::Not;

@@ -76,7 +76,7 @@ impl Progress for VerbsEngine {
         let mut state = self.lock();
         self.armed.store(true, Ordering::Relaxed);
         let armed = state.queues.iter().all(|queue| queue.cq.arm().is_ok());
-        // The device wakes nobody for what completed before the queues were armed.
+        // The device wakes no thread for completions from before the queues were armed.
         armed && !state.poll()
     }
 

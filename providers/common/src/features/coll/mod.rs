@@ -220,7 +220,8 @@ impl Set {
         if is_after(turn, self.turn) {
             self.turn = turn;
         }
-        // Who is in the turn that was the last one here may be through with it soon as well.
+        // A member that is in the turn which was the last one here may be through with it soon,
+        // too.
         let through = !self.joining && self.agreed;
         let least = if through { (self.turn + TURNS - 1) % TURNS } else { self.turn };
         let behind = self.known.iter().filter(|(_, of)| is_after(least, **of));
@@ -528,8 +529,8 @@ impl Collectives {
         drop(state);
         for group in groups.iter().filter(|group| self.is_among(from, &group.members)) {
             if self.broken(group, error) {
-                // Who told us may end before it has told all: the news goes on to the members that
-                // this one exchanges messages with in barriers.
+                // The member that told us may end before it has told all: the news goes on to the
+                // members that this one exchanges messages with in barriers.
                 let notice = CollNotice { group: group.number, error: error.code(), joining: 0 };
                 for rank in group.member.neighbours() {
                     self.notify(group.members[rank], &notice);
@@ -1122,7 +1123,7 @@ impl CollRun {
                 Ok(())
             });
         } else if lock(&self.room.state).reached.insert(peer) {
-            // The notice makes a connection; if it fails, `lost` is called. If somebody else has
+            // The notice makes a connection; if it fails, `lost` is called. If another process has
             // the member's address by now, the answer says so.
             self.room.notify(peer, &CollNotice { group: self.group, ..CollNotice::default() });
         }

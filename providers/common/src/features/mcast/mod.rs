@@ -2,11 +2,11 @@
 //! message to a group goes to each of its members, as one like any other.
 //!
 //! A [`MulticastGroups`] is an endpoint's side of it all. There is no directory: who is a member is
-//! known from [`GroupNotice`]s among the endpoints that have each other in their address
-//! vectors. Whoever joins to send asks them all, and keeps who says so; whoever joins to
-//! receive tells them all, and those that send there keep it. Nothing else is kept of
-//! what peers say, so that they cannot make us hold much. Joining is complete when all
-//! have answered, or cannot be reached:
+//! known from [`GroupNotice`]s among the endpoints that have each other in their address vectors.
+//! An endpoint that joins to send asks them all, and keeps a list of those that say they are
+//! members; whoever joins to receive tells them all, and those that send there keep it. Nothing
+//! else is kept of what peers say, so that they cannot make us hold much. Joining is complete when
+//! all have answered, or cannot be reached:
 //!
 //! | notice | is answered by |
 //! |---|---|
