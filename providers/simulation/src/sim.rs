@@ -306,7 +306,7 @@ impl<W: SimWorld> Sim<W> {
         let life = self.lives;
         let mut memory = vec![0; self.plan.nodes * (WINDOW + 8)];
         let place = NodePlace { node, life, memory: &mut memory, key: KEY };
-        let (engine, beneath) = self.world.engine(&self.plan, place);
+        let (engine, beneath) = here::with_memory(|| self.world.engine(&self.plan, place));
         // SAFETY: all zeros are the defaults of an attribute structure.
         let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
         attr.rx_ctx_bits = if self.plan.shape == Shape::Scalable { CONTEXT_BITS as _ } else { 0 };
@@ -323,7 +323,7 @@ impl<W: SimWorld> Sim<W> {
         let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
         bindings.ledger.tx.report_to(queues[0].clone());
         bindings.ledger.rx.report_to(queues[1].clone());
-        let (all, tx, rx) = self.open(&engine, node, &bindings);
+        let (all, tx, rx) = here::with_memory(|| self.open(&engine, node, &bindings));
         for part in rx.iter().copied().collect::<std::collections::BTreeSet<_>>() {
             all[part].setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
         }
