@@ -132,7 +132,7 @@ impl SimWorld for OverWires {
             acknowledges: random.one_in(3),
             strict: false,
         };
-        plan.met = true;
+        (plan.met, plan.hostile) = (true, false);
         Self { world: RxmWorld::new(own, wires), core, config, wires }
     }
 
