@@ -34,6 +34,7 @@ std::thread_local! {
     static NANOS: Cell<u64> = const { Cell::new(0) };
     static SHORTAGE: RefCell<Option<(SimRandom, usize)>> = const { RefCell::new(None) };
     static REFUSED: Cell<u32> = const { Cell::new(0) };
+    static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Plants a fault, or takes it out.
@@ -79,8 +80,19 @@ pub fn have_shortage(one_in: usize, random: SimRandom) {
     SHORTAGE.set((one_in > 0).then_some((random, one_in)));
 }
 
+/// There is memory for what `open` does.
+pub(crate) fn with_memory<R>(open: impl FnOnce() -> R) -> R {
+    OPENING.set(true);
+    let result = open();
+    OPENING.set(false);
+    result
+}
+
 /// Whether there is memory for what a peer sends: -FI_ENOMEM if not.
 pub fn memory() -> Result {
+    if OPENING.get() {
+        return Ok(());
+    }
     SHORTAGE.with_borrow_mut(|shortage| {
         let refuses = shortage.as_mut().is_some_and(|(random, one_in)| random.one_in(*one_in));
         REFUSED.set(REFUSED.get() + u32::from(refuses));
@@ -98,5 +110,6 @@ pub(crate) fn clear() {
     PID.set(None);
     NANOS.set(0);
     SHORTAGE.set(None);
+    OPENING.set(false);
     REFUSED.set(0);
 }

@@ -11,6 +11,7 @@
 //!
 //! It is a part of tests. No crate that is installed depends on it.
 #![warn(missing_docs)]
+mod connected;
 pub mod here;
 mod oracle;
 mod queues;
@@ -18,6 +19,7 @@ pub mod random;
 pub mod seeds;
 mod sim;
 
+pub use connected::{ConnectedSim, ConnectedWorld};
 pub use here::{PlantedFault, planted};
 pub use random::SimRandom;
 pub use sim::{EndpointRole, NodePlace, Shape, Sim, SimPlan, SimWorld, address};

@@ -17,6 +17,9 @@ use std::sync::LazyLock;
 /// An operation's number; its context is one more.
 pub(crate) type OpId = usize;
 
+/// A message that no node sent.
+const FORGED: OpId = usize::MAX;
+
 /// The part of a node that sends, and the part of the other that the message is for.
 pub(crate) type MessageLane = (usize, usize);
 
@@ -189,6 +192,9 @@ pub(crate) struct Oracle {
     claimed: Vec<OpId>,
     /// Parts of a node have names of their own.
     pub(crate) named_parts: bool,
+    /// Somebody is there who is no node, and whose messages are of no use. All nodes know each
+    /// other, so that messages without a source are his.
+    pub(crate) hostile: bool,
     /// Completions so far.
     pub(crate) completions: usize,
 }
@@ -204,6 +210,7 @@ impl Oracle {
             matches: HashMap::new(),
             claimed: Vec::new(),
             named_parts: false,
+            hostile: false,
             completions: 0,
         }
     }
@@ -231,6 +238,25 @@ impl Oracle {
     /// The link between two nodes was cut.
     pub(crate) fn hurt(&mut self, one: usize, other: usize) {
         (self.hurt[one][other], self.hurt[other][one]) = (true, true);
+    }
+
+    /// A connection between two nodes is over, for which there must be a cause.
+    pub(crate) fn may_end(&self, one: usize, other: usize) {
+        assert!(self.is_hurt(one, other), "the connection of {one} with {other} ends");
+    }
+
+    /// A connected endpoint of a node is closed: what went to this node from this part of its own,
+    /// and the receives that were posted there, are not promised any more.
+    pub(crate) fn end_closes(
+        &mut self,
+        node: usize,
+        (other, part): (usize, usize),
+        is_posted: impl Fn(OpId) -> bool,
+    ) {
+        for (id, op) in self.ops.iter_mut().enumerate().filter(|(_, op)| op.node == node) {
+            let goes = op.goes_to().is_some_and(|(to, lane)| (to, lane.0) == (other, part));
+            op.over |= goes || is_posted(id);
+        }
     }
 
     fn is_hurt(&self, one: usize, other: usize) -> bool {
@@ -321,11 +347,19 @@ impl Oracle {
         std::mem::replace(counter, counter.wrapping_add(what))
     }
 
+    /// Whether an entry is of a message that no node sent.
+    fn is_forged(&self, entry: &ReportedEntry) -> bool {
+        self.hostile && entry.src == FI_ADDR_NOTAVAIL
+    }
+
     /// A completion queue of a node gave an entry.
     pub(crate) fn told(&mut self, node: usize, entry: &ReportedEntry) {
         self.completions += 1;
         if entry.context == 0 && entry.flags & FI_REMOTE_WRITE != 0 {
             assert!(entry.error.is_none() && entry.flags & FI_REMOTE_CQ_DATA != 0, "{entry:?}");
+            if self.is_forged(entry) {
+                return;
+            }
             let data = &mut self.places[node].data;
             let at = data.iter().position(|(_, data)| *data == entry.data);
             let at = at.unwrap_or_else(|| panic!("data that nobody wrote, or twice: {entry:?}"));
@@ -407,6 +441,10 @@ impl Oracle {
         assert!(entry.flags & FI_RECV != 0, "{entry:?}");
         let gives_back = !multi || entry.flags & FI_MULTI_RECV != 0;
         if let Some((Error::CANCELED, _)) = entry.error {
+            self.ops[id].over = gives_back;
+            return;
+        }
+        if self.is_forged(entry) {
             self.ops[id].over = gives_back;
             return;
         }
@@ -496,6 +534,14 @@ impl Oracle {
             self.ops[id].over = true;
             return;
         }
+        if self.is_forged(entry) {
+            self.ops[id].over = !claims;
+            if claims {
+                self.ops[id].deed = Deed::Claim { at, message: FORGED, discards: false };
+                self.claimed.push(id);
+            }
+            return;
+        }
         let message = (entry.tag >> NUMBER) as usize;
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
         let Deed::Send { to, lane, tagged, tag: of_tag, len, taken, .. } = of.deed else {
@@ -552,6 +598,10 @@ impl Oracle {
     fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let Deed::Claim { message, discards, .. } = op.deed else { return };
+        if message == FORGED {
+            self.ops[id].over = true;
+            return;
+        }
         let of = &self.ops[message];
         let Deed::Send { len, tag, .. } = of.deed else { return };
         let room = op.buf.len();
@@ -639,6 +689,9 @@ impl Oracle {
     /// An engine keeps so many messages of peers for a node, which take so much memory; each costs
     /// `cost` beside its bytes.
     pub(crate) fn check_kept(&self, node: usize, kept: (usize, usize), cost: usize) {
+        if self.hostile {
+            return;
+        }
         let (count, bytes) = self.places[node].coming;
         assert!(kept.0 <= count, "{node} keeps {} messages, of {count} it has not got", kept.0);
         let most = bytes + count * cost;

@@ -1,9 +1,11 @@
 //! Completion queues, as programs open and read them.
 use crate::oracle::ReportedEntry;
 use ofi_provider::abi::{
-    fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fid_cq,
+    fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fi_eq_cm_entry,
+    fi_eq_err_entry, fid_cq, fid_eq,
 };
 use ofi_provider::cq::{Cq, OnDomain};
+use ofi_provider::eq::Eq;
 use ofi_provider::error::Error;
 use ofi_provider::fid::Embeds;
 use ofi_provider::lock::Level;
@@ -49,6 +51,27 @@ pub(crate) fn queue(size: usize) -> Arc<Cq> {
     (attr.size, attr.format) = (size, fi_cq_format::FI_CQ_FORMAT_TAGGED.into());
     // SAFETY: neither a peer nor a wait set.
     unsafe { Cq::open(domain, Some(&attr), std::ptr::null_mut()) }.unwrap()
+}
+
+/// The next event of a queue, none of those for a failure, and the number of the endpoint that it
+/// is of.
+pub(crate) fn next_event(eq: &Arc<Eq>) -> Option<(Option<u32>, usize)> {
+    let c: *mut fid_eq = eq.as_c();
+    // SAFETY: an open queue and its table; the buffers have room for what is read.
+    unsafe {
+        let ops = &*(*c).ops;
+        let (mut event, mut room) = (0, [0_u64; 64]);
+        let n = ops.read.unwrap()(c, &raw mut event, room.as_mut_ptr().cast(), 512, 0);
+        if n >= 0 {
+            return Some((Some(event), (*room.as_ptr().cast::<fi_eq_cm_entry>()).fid as usize));
+        }
+        if n != -Error::AVAIL.code() as isize {
+            return None;
+        }
+        let mut entry = std::mem::zeroed::<fi_eq_err_entry>();
+        assert!(ops.readerr.unwrap()(c, &raw mut entry, 0) > 0);
+        Some((None, entry.fid as usize))
+    }
 }
 
 /// The next entry of a queue, by the calls that programs make.

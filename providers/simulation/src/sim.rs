@@ -75,6 +75,8 @@ pub struct SimPlan {
     pub parts: usize,
     /// Memory for what peers send is refused one in so many times; 0: never.
     pub shortage: usize,
+    /// Somebody is there who is no node and keeps to no protocol, where the world has one.
+    pub hostile: bool,
     /// Messages are sent with FI_MATCH_COMPLETE as well.
     pub met: bool,
     /// Who hears that a message was met hears that it was received.
@@ -84,7 +86,7 @@ pub struct SimPlan {
 }
 
 impl SimPlan {
-    fn of(random: &mut SimRandom) -> Self {
+    pub(crate) fn of(random: &mut SimRandom) -> Self {
         let calm = random.below(2) == 0;
         let rare = |random: &mut SimRandom, of: &[usize]| if calm { 0 } else { random.pick(of) };
         let shape = match random.below(8) {
@@ -111,6 +113,7 @@ impl SimPlan {
             shape,
             parts,
             shortage: if calm { 0 } else { random.pick(&[0, 0, 0, 30, 200]) },
+            hostile: random.one_in(6),
             met: false,
             met_is_received: false,
             delivered_is_received: true,
@@ -125,6 +128,8 @@ pub enum EndpointRole {
     Rdm,
     /// A shared receive context.
     SharedRx,
+    /// A connected endpoint.
+    Connected,
 }
 
 /// Where an engine is to be: its node, a number that no other engine has, and the memory that
@@ -183,6 +188,8 @@ pub trait SimWorld: Sized {
     fn something_happens(&mut self, all: bool) -> bool;
     /// Cuts what links two nodes, if anything does.
     fn cut(&mut self, one: usize, other: usize) -> bool;
+    /// Somebody who is no node says something at this address.
+    fn hear(&mut self, _random: &mut SimRandom, _at: SocketAddr) {}
     /// A step of time.
     fn pass(&mut self, nanos: u64);
     /// Time passes until something is due.
@@ -225,7 +232,8 @@ impl<W: SimWorld> SimNode<W> {
     }
 }
 
-const KEY: u64 = 5;
+/// The key of nodes' memory, which nobody guesses.
+const KEY: u64 = 0x15_93e7_5ab1_c0d3;
 
 /// The address of a part of a node.
 pub fn address(node: usize, part: usize) -> SocketAddr {
@@ -244,17 +252,17 @@ pub struct Sim<W: SimWorld> {
     oracle: Oracle,
 }
 
-fn context(id: OpId) -> Context {
+pub(crate) fn context(id: OpId) -> Context {
     Context((id + 1) as *mut _)
 }
 
-fn bytes_to_send(bytes: &[u8]) -> SendBuf {
+pub(crate) fn bytes_to_send(bytes: &[u8]) -> SendBuf {
     // SAFETY: the oracle keeps the bytes of all operations; a vector that is moved does not move
     // its bytes.
     unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }.unwrap()
 }
 
-fn room_to_receive(bytes: &mut [u8]) -> RecvBuf {
+pub(crate) fn room_to_receive(bytes: &mut [u8]) -> RecvBuf {
     // SAFETY: as for bytes to send.
     unsafe { RecvBuf::new(bytes.as_mut_ptr().cast(), bytes.len()) }.unwrap()
 }
@@ -282,9 +290,13 @@ impl<W: SimWorld> Sim<W> {
         change(&mut plan, &mut world);
         world.begin(&mut plan);
         here::have_shortage(plan.shortage, SimRandom::new(random.next()));
+        if plan.hostile {
+            (plan.strangers, plan.renames) = (0, 0);
+        }
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let mut oracle = Oracle::new(plan.nodes);
         oracle.named_parts = plan.shape == Shape::Shared;
+        oracle.hostile = plan.hostile;
         let mut sim = Self { world, plan, random, lives: 0, nodes, oracle };
         (0..sim.plan.nodes).for_each(|node| sim.begin(node));
         sim
@@ -306,7 +318,7 @@ impl<W: SimWorld> Sim<W> {
         let life = self.lives;
         let mut memory = vec![0; self.plan.nodes * (WINDOW + 8)];
         let place = NodePlace { node, life, memory: &mut memory, key: KEY };
-        let (engine, beneath) = self.world.engine(&self.plan, place);
+        let (engine, beneath) = here::with_memory(|| self.world.engine(&self.plan, place));
         // SAFETY: all zeros are the defaults of an attribute structure.
         let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
         attr.rx_ctx_bits = if self.plan.shape == Shape::Scalable { CONTEXT_BITS as _ } else { 0 };
@@ -323,7 +335,7 @@ impl<W: SimWorld> Sim<W> {
         let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
         bindings.ledger.tx.report_to(queues[0].clone());
         bindings.ledger.rx.report_to(queues[1].clone());
-        let (all, tx, rx) = self.open(&engine, node, &bindings);
+        let (all, tx, rx) = here::with_memory(|| self.open(&engine, node, &bindings));
         for part in rx.iter().copied().collect::<std::collections::BTreeSet<_>>() {
             all[part].setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
         }
@@ -553,6 +565,10 @@ impl<W: SimWorld> Sim<W> {
             35..60 => self.turn(node),
             60..98 => self.act(node),
             _ => self.world.wait(),
+        }
+        if self.plan.hostile && self.random.one_in(4) {
+            let part = self.random.below(self.names());
+            self.world.hear(&mut self.random, address(node, part));
         }
         let other = self.someone();
         if self.random.one_in(self.plan.cuts) && node != other && self.world.cut(node, other) {
@@ -938,20 +954,15 @@ impl<W: SimWorld> Sim<W> {
             }
             self.step();
         }
-        // What waits for a receive gets one.
-        for node in 0..self.plan.nodes {
-            for part in 0..self.plan.parts {
-                let at = (self.plan.shape != Shape::Shared).then_some(part);
-                for tagged in [false, true] {
-                    let (count, bytes) = self.oracle.waiting(node, at, tagged);
-                    if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0) {
-                        let room = (bytes + 512 + 1024, true);
-                        self.post((node, at), tagged, None, (0, u64::MAX >> 1), room);
-                    }
-                }
-            }
-        }
+        self.receive_all();
         self.settle();
+        // What nobody sent may have taken the receives.
+        for _ in 0..20 {
+            if !self.plan.hostile || !self.receive_all() {
+                break;
+            }
+            self.settle();
+        }
         self.oracle.check_end();
         for node in 0..self.plan.nodes {
             self.enter(node);
@@ -964,11 +975,33 @@ impl<W: SimWorld> Sim<W> {
             if let Some(of) = &self.nodes[node] {
                 let (memory, counters) = of.memory.split_at(self.plan.nodes * WINDOW);
                 self.oracle.check_memory(node, memory, counters);
-                self.world.check_idle(&of.engine);
+                // A stranger's message may block its connection for ever.
+                if !self.plan.hostile {
+                    self.world.check_idle(&of.engine);
+                }
             }
         }
         self.end_all();
         self.plan.steps
+    }
+
+    /// What waits for a receive gets one; false if nothing does.
+    fn receive_all(&mut self) -> bool {
+        let mut any = false;
+        for node in 0..self.plan.nodes {
+            for part in 0..self.plan.parts {
+                let at = (self.plan.shape != Shape::Shared).then_some(part);
+                for tagged in [false, true] {
+                    let (count, bytes) = self.oracle.waiting(node, at, tagged);
+                    if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0) {
+                        let room = (bytes + 512 + 1024, true);
+                        self.post((node, at), tagged, None, (0, u64::MAX >> 1), room);
+                        any = true;
+                    }
+                }
+            }
+        }
+        any
     }
 
     /// Closes all nodes' endpoints, and checks that nothing is left.

@@ -136,6 +136,12 @@ impl<L: ByteLink> Callers<L> {
         }
     }
 
+    /// The numbers of all callers.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        self.waiting.iter().map(|(id, _)| id).collect()
+    }
+
     /// The complete request of a caller, and the address it comes from.
     pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, SocketAddr)> {
         let caller = self.waiting.get(id)?;

@@ -461,6 +461,10 @@ impl RxmEngineEp {
                     }
                 });
                 if !fits {
+                    // What came behind it is still taken before the connection ends, and must not
+                    // make the message whole.
+                    partial.target = SegmentTarget::Nowhere;
+                    self.lose_kept(queue, message, Error::NOMEM);
                     return Err(Malformed("more than there is memory for"));
                 }
             }

@@ -132,7 +132,7 @@ impl SimWorld for OverWires {
             acknowledges: random.one_in(3),
             strict: false,
         };
-        plan.met = true;
+        (plan.met, plan.hostile) = (true, false);
         Self { world: RxmWorld::new(own, wires), core, config, wires }
     }
 
@@ -359,6 +359,29 @@ fn a_call_that_finds_no_memory_is_answered_and_comes_again() {
         here::have_shortage(0, SimRandom::new(seed));
         sim.settle();
         assert!(sim.is_over(message) && sim.holds(receive, message, 2000), "seed {seed}");
+        sim.end_all();
+    }
+}
+
+#[test]
+fn a_message_of_which_a_part_found_no_memory_is_not_received() {
+    for seed in 0..40 {
+        let mut sim = WireSim::with(seed, |plan, world| {
+            two(plan, Shape::Single);
+            (world.config.eager_limit, world.config.sar_limit) = (256, 5000);
+        });
+        let message = sim.send_now(0, (1, 0), 5000, FI_COMPLETION);
+        here::have_shortage(6, SimRandom::new(seed));
+        for _ in 0..60 {
+            // Several parts are there when one of them finds no memory.
+            (0..20).for_each(|_| _ = sim.world.something_happens(false));
+            sim.rounds(1);
+        }
+        here::have_shortage(0, SimRandom::new(seed));
+        // Its bytes are compared if it comes at all.
+        sim.receive_now((1, 0), 5000);
+        sim.settle();
+        assert!(sim.is_over(message), "seed {seed}");
         sim.end_all();
     }
 }

@@ -6,23 +6,49 @@ pub mod rings;
 
 use super::arrival::Unreceived;
 use super::ep::{StreamEpKind, StreamIdentity, TargetOf};
-use super::{StreamEngine, StreamState};
+use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
 use crate::settings::StreamSettings;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
 };
-use ofi_provider::api::RecvOp;
+use ofi_provider::api::{RecvOp, Reject};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 pub use ofi_simulation::SimRandom;
-use ofi_simulation::{EndpointRole, NodePlace, Sim, SimPlan, SimWorld, address};
+use ofi_simulation::{ConnectedWorld, EndpointRole, NodePlace, Sim, SimPlan, SimWorld, address};
 pub use rings::{Rings, StreamWorld};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
+
+impl ConnectedWorld for OverRings {
+    type Request = StreamRequest<rings::RingEnd>;
+
+    fn listen(&mut self, node: usize) {
+        let passive = rings::RingPassive::new(&self.world, address(node, 0)).unwrap();
+        self.passive.push(passive);
+    }
+
+    fn request(&mut self, node: usize) -> Option<(Vec<u8>, Self::Request)> {
+        self.passive[node].request()
+    }
+
+    fn reject(&mut self, request: Self::Request) {
+        // The caller may have hung up.
+        let _ = request.reject(&[]);
+    }
+
+    fn aside(&self, request: Option<Self::Request>) -> rings::RingAside {
+        rings::RingAside(Mutex::new(request))
+    }
+
+    fn stop_listening(&mut self) {
+        self.passive.clear();
+    }
+}
 
 /// Bytes of kept messages that every peer with a name may have, and those of a message that blocks
 /// its connection, which there is one of.
@@ -38,6 +64,8 @@ pub struct OverRings {
     courier: bool,
     /// Many links are sent to and received from together.
     together: bool,
+    /// Passive endpoints of nodes whose endpoints are connected.
+    passive: Vec<rings::RingPassive>,
 }
 
 /// What is beneath one engine.
@@ -51,6 +79,23 @@ pub struct BeneathStream {
 
 /// A simulation of engines over rings.
 pub type RingSim = Sim<OverRings>;
+
+/// Most steps of a simulation that follows a script.
+const SCRIPTED_STEPS: usize = 300;
+
+/// Runs a simulation in which a script says what happens: two thirds of it what endpoints do, the
+/// rest what becomes of bytes on links. It has somebody in it who keeps to no protocol. Panics
+/// where something is wrong.
+pub fn follow(script: &[u8]) {
+    let (deeds, links) = script.split_at(script.len() / 3 * 2);
+    let draws = [deeds, links].map(|script| SimRandom::scripted(script.to_vec()));
+    let change = |plan: &mut SimPlan, _: &mut OverRings| {
+        (plan.steps, plan.hostile) = (SCRIPTED_STEPS, true);
+        // More of both takes time rather than other ways.
+        (plan.nodes, plan.largest) = (plan.nodes.min(4), plan.largest.min(6000));
+    };
+    RingSim::drawn(draws, change).run();
+}
 
 impl OverRings {
     fn world(&self) -> MutexGuard<'_, StreamWorld> {
@@ -81,6 +126,7 @@ impl SimWorld for OverRings {
             settings: &choices()[random.below(choices().len())],
             courier: random.below(4) > 0,
             together: random.below(5) == 0,
+            passive: Vec::new(),
         }
     }
 
@@ -106,6 +152,7 @@ impl SimWorld for OverRings {
         let kind = match role {
             EndpointRole::Rdm => StreamEpKind::Rdm,
             EndpointRole::SharedRx => StreamEpKind::Srx,
+            EndpointRole::Connected => StreamEpKind::Msg,
         };
         let target = TargetOf::new(FI_RMA | FI_ATOMIC);
         StreamIdentity { kind, firewalled: false, local, keep_port: false, attr, target }
@@ -148,6 +195,10 @@ impl SimWorld for OverRings {
         self.world().cut(address(one, 0), address(other, 0))
     }
 
+    fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {
+        self.world().hear(random, at);
+    }
+
     fn pass(&mut self, nanos: u64) {
         self.world().nanos += nanos;
     }
@@ -157,7 +208,9 @@ impl SimWorld for OverRings {
     }
 
     fn be_prompt(&mut self) {
-        self.world().prompt = true;
+        let mut world = self.world();
+        world.prompt = true;
+        world.strangers_leave();
     }
 
     fn goes_on(&mut self, still: usize) -> bool {
@@ -314,10 +367,14 @@ pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Optio
 mod tests {
     use super::*;
     use ofi_provider::abi::FI_COMPLETION;
-    use ofi_simulation::{PlantedFault, Shape, here, seeds};
+    use ofi_simulation::{ConnectedSim, PlantedFault, Shape, here, seeds};
 
     fn run(seed: u64) -> usize {
         RingSim::new(seed).run()
+    }
+
+    fn connect(seed: u64) -> usize {
+        ConnectedSim::<OverRings>::new(seed).run()
     }
 
     #[test]
@@ -330,6 +387,18 @@ mod tests {
             (PlantedFault::WrongByte, &["the bytes of message"]),
         ] {
             seeds::finds(fault, says, run);
+        }
+    }
+
+    #[test]
+    fn faults_planted_in_connections_are_found() {
+        for (fault, says) in [
+            (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
+            (PlantedFault::SecondCompletion, &["completes twice"]),
+            (PlantedFault::SwappedMatch, &["got message", "passed over"]),
+            (PlantedFault::WrongByte, &["the bytes of message"]),
+        ] {
+            seeds::finds(fault, says, connect);
         }
     }
 
@@ -367,6 +436,21 @@ mod tests {
             sim.settle();
             sim.end_all();
         }
+    }
+
+    #[test]
+    fn a_script_is_followed_and_its_end_ends_the_steps() {
+        follow(&[]);
+        let mut random = SimRandom::new(5);
+        for len in [10, 300, 3000] {
+            follow(&random.bytes(len));
+        }
+    }
+
+    /// Connected endpoints call, accept, reject, shut down and close.
+    #[test]
+    fn whatever_happens_to_connections_each_operation_completes_once_and_nothing_is_left() {
+        seeds::run_all(200, connect);
     }
 
     #[test]

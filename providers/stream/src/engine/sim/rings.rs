@@ -6,14 +6,19 @@
 //! one may overtake what is sent on another, but never what is sent on the same. Links are cut
 //! where the test wants that.
 use super::SimRandom;
+use crate::callers::{CallerState, Callers};
 use crate::engine::StreamEngine;
+use crate::engine::StreamRequest;
 use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
     ZerocopyDone,
 };
 use crate::settings::StreamSettings;
+use crate::wire::{ByteOrder, CmMessage, CmType, Knows, RdmHello, StreamHeader, StreamOp};
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
-use ofi_provider::endpoint::EndpointAside;
+use ofi_provider::contexts::Contexts;
+use ofi_provider::endpoint::{EndpointAside, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
@@ -97,6 +102,94 @@ struct Pipe {
     calls: [u32; 2],
 }
 
+impl Pipe {
+    fn dialing(addrs: [SocketAddr; 2], room: usize) -> Self {
+        Self {
+            making: Making::Dialing,
+            addrs,
+            lanes: Default::default(),
+            open: [true, false],
+            room,
+            lent: Default::default(),
+            done: Default::default(),
+            calls: [0; 2],
+        }
+    }
+}
+
+/// Most links of those who are no nodes.
+const MOST_STRANGERS: usize = 6;
+
+/// What somebody says first who keeps to no protocol, or not for long.
+fn said_first(random: &mut SimRandom) -> Vec<u8> {
+    let kinds = [CmType::Request, CmType::ContextRequest, CmType::Response, CmType::Nack];
+    let kind = match random.below(8) {
+        0 => {
+            let len = random.below(48);
+            return random.bytes(len);
+        }
+        1..6 => CmType::Request,
+        _ => random.pick(&kinds),
+    };
+    let bit = |random: &mut SimRandom| random.one_in(2);
+    let knows = Knows { atomics: bit(random), multicast: bit(random), acks: bit(random) };
+    let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
+    let hello = RdmHello {
+        version: random.pick(&[0, 1, 1, 1, 2, 129]),
+        features: random.below(4) as u8,
+        port: random.below(4) as u16,
+        pid: random.below(4) as u32,
+    };
+    let mut said = CmMessage::encode_for(kind, knows, contexts, &hello.encode());
+    if random.one_in(8) {
+        said.truncate(random.below(said.len()));
+    }
+    said
+}
+
+/// What he says later: a header and some of what it announces, or anything.
+fn said_later(random: &mut SimRandom) -> Vec<u8> {
+    let len = random.below(200);
+    if random.one_in(8) {
+        return random.bytes(len);
+    }
+    let ops = [
+        StreamOp::Msg,
+        StreamOp::Tag,
+        StreamOp::Tag,
+        StreamOp::ReadReq,
+        StreamOp::ReadRsp,
+        StreamOp::Write,
+        StreamOp::TagRts,
+        StreamOp::Cts,
+        StreamOp::Data,
+        StreamOp::Atomic,
+        StreamOp::AtomicRsp,
+        StreamOp::TaggedMsg,
+    ];
+    let op = random.pick(&ops);
+    let announced = match random.below(8) {
+        0 => random.next(),
+        1 => 1 << random.below(34),
+        _ => len as u64,
+    };
+    let header = StreamHeader {
+        op,
+        flags: random.pick(&[0, 0, 0, 1, 4, 5, 8]),
+        op_data: random.pick(&[0, 0, 1, 2, 3, 255]),
+        segments: random.pick(&[0, 0, 1, 2]),
+        cq_data: random.below(256) as u64,
+        tag: random.below(1024) as u64,
+        len: announced,
+        ..StreamHeader::of(op)
+    };
+    let mut head = [0; 40];
+    let written = header.write(ByteOrder::Native, &mut head);
+    let mut said = head[..written].to_vec();
+    said.extend(random.bytes(len));
+    said
+}
+
 /// Memory that an application lent: where it is, and what was in it when it was sent.
 #[derive(Debug)]
 struct Lent(*const u8, Vec<u8>);
@@ -139,6 +232,8 @@ pub struct StreamWorld {
     doors: Vec<Option<Doorway>>,
     watches: Vec<EngineWatch>,
     port: u16,
+    /// Links whose first end is that of somebody who is no node.
+    strangers: Vec<usize>,
 }
 
 impl StreamWorld {
@@ -154,6 +249,7 @@ impl StreamWorld {
             doors,
             watches,
             port: 1000,
+            strangers: Vec::new(),
         }))
     }
 
@@ -222,6 +318,59 @@ impl StreamWorld {
         false
     }
 
+    fn place(&mut self, pipe: Pipe) -> usize {
+        match self.pipes.iter().position(Option::is_none) {
+            Some(id) => {
+                self.pipes[id] = Some(pipe);
+                id
+            }
+            None => {
+                self.pipes.push(Some(pipe));
+                self.pipes.len() - 1
+            }
+        }
+    }
+
+    /// Somebody who is no node calls at an address, says more where he called before, or hangs up.
+    pub(super) fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {
+        let known = self.strangers.len();
+        if known == 0 || (known < MOST_STRANGERS && random.one_in(4)) {
+            self.port += 1;
+            let from = ([10, 9, 0, 1 + random.below(2) as u8], self.port).into();
+            let mut pipe = Pipe::dialing([from, at], 2048);
+            pipe.lanes[0].bytes.extend(said_first(random));
+            let id = self.place(pipe);
+            self.strangers.push(id);
+            return;
+        }
+        let id = self.strangers[random.below(known)];
+        let Some(pipe) = &mut self.pipes[id] else { return };
+        if random.one_in(2) {
+            // What he was told he does not always read.
+            let told = &mut pipe.lanes[1];
+            told.bytes.drain(..std::mem::take(&mut told.arrived));
+        }
+        if random.one_in(12) {
+            pipe.lanes[0].end(random.pick(&[Close::Fin, Close::Reset]));
+        } else if pipe.lanes[0].close.is_none() && pipe.making != Making::Refused {
+            let said = said_later(random);
+            pipe.lanes[0].bytes.extend(said);
+        }
+    }
+
+    /// Those who are no nodes hang up.
+    pub(super) fn strangers_leave(&mut self) {
+        for id in std::mem::take(&mut self.strangers) {
+            let Some(pipe) = &mut self.pipes[id] else { continue };
+            pipe.lanes[0].end(Close::Fin);
+            pipe.open[0] = false;
+            let waits = pipe.making == Making::Dialing || !pipe.open[1];
+            if waits {
+                self.pipes[id] = None;
+            }
+        }
+    }
+
     /// Cuts a link between two addresses, if there is one: from each direction a part of what is
     /// under way gets lost, and all behind it. Returns whether there was one.
     pub(super) fn cut(&mut self, one: SocketAddr, other: SocketAddr) -> bool {
@@ -281,11 +430,54 @@ impl StreamWorld {
     }
 }
 
-/// Nothing is kept of an endpoint beside the engine.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct RingAside;
+/// The request that a connected endpoint was opened for.
+#[derive(Default, Debug)]
+pub struct RingAside(pub(super) Mutex<Option<StreamRequest<RingEnd>>>);
 
-impl EndpointAside<StreamEngine<Rings>> for RingAside {}
+impl EndpointAside<StreamEngine<Rings>> for RingAside {
+    fn connect(ep: &RdmEndpoint<StreamEngine<Rings>>, to: Option<&[u8]>, param: &[u8]) -> Result {
+        let to = Addr::from_bytes(to.ok_or(Error::INVAL)?)?.ip()?;
+        ep.engine.lock().connect(ep.id, &to, param)
+    }
+
+    fn accept(ep: &RdmEndpoint<StreamEngine<Rings>>, param: &[u8]) -> Result {
+        let request = ep.aside.0.lock().map_err(|_| Error::OTHER)?.take();
+        ep.engine.lock().accept(ep.id, request.ok_or(Error::INVAL)?, param)
+    }
+
+    fn shutdown(ep: &RdmEndpoint<StreamEngine<Rings>>) -> Result {
+        ep.engine.lock().shutdown(ep.id)
+    }
+}
+
+/// A passive endpoint.
+#[derive(Debug)]
+pub(super) struct RingPassive {
+    net: Rings,
+    door: RingDoor,
+    callers: Callers<RingEnd>,
+}
+
+impl RingPassive {
+    pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
+        let net = Rings::new(world, false);
+        let (door, _) = net.listen(&at)?;
+        Ok(Self { net, door, callers: Callers::new(0, 64) })
+    }
+
+    /// A request that is complete, with the caller's data.
+    pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<RingEnd>)> {
+        while let Ok((link, from)) = self.door.accept() {
+            let now = self.net.now();
+            self.callers.admit(self.net.poller(), link, from, 0, now);
+        }
+        let ids = self.callers.ids();
+        let id = ids.into_iter().find(|id| self.callers.hear(*id) == CallerState::Complete)?;
+        let (caller, message) = self.callers.take(self.net.poller(), id)?;
+        let request = StreamRequest::new(caller, &message, Arc::new(()));
+        Some((message.data, request))
+    }
+}
 
 /// What an engine stands on here.
 #[derive(Clone, Debug)]
@@ -431,27 +623,8 @@ impl Net for Rings {
         let mut world = self.world();
         world.port += 1;
         let from = SocketAddr::new(local.ip(), world.port);
-        let room = 1024 << world.random.below(7);
-        let pipe = Pipe {
-            making: Making::Dialing,
-            addrs: [from, *to],
-            lanes: Default::default(),
-            open: [true, false],
-            room,
-            lent: Default::default(),
-            done: Default::default(),
-            calls: [0; 2],
-        };
-        let id = match world.pipes.iter().position(Option::is_none) {
-            Some(id) => {
-                world.pipes[id] = Some(pipe);
-                id
-            }
-            None => {
-                world.pipes.push(Some(pipe));
-                world.pipes.len() - 1
-            }
-        };
+        let pipe = Pipe::dialing([from, *to], 1024 << world.random.below(7));
+        let id = world.place(pipe);
         Ok(RingEnd { net: self.clone(), pipe: id, side: 0 })
     }
 
