@@ -316,3 +316,16 @@ impl ByteLink for TcpSocket {
         Self::zerocopy_done(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn sockets_are_what_the_engine_relies_on() {
+        let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
+        let [server, client] = [(); 2].map(|()| Sockets::open().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
+    }
+}
