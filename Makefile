@@ -21,7 +21,8 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # The verbs plug-in needs rdma-core's headers and libclang: without them it is left out.
 WITHOUT      = $(shell providers/verbs/available >/dev/null || echo --exclude verbs-fi)
-PLUGINS      = $(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so)))
+# providers/example is there to be copied, not to be used.
+PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
 LOCAL       := $(CURDIR)/out/prefix
 
 .PHONY: help build install uninstall local demo check check-long check-verbs bench features fmt lint headers clean
@@ -31,7 +32,7 @@ help: ## this list
 
 build: ## the library, its providers and the tools, optimised
 	@providers/verbs/available || true
-	$(CARGO) build --release --workspace $(WITHOUT)
+	$(CARGO) build --release --workspace $(WITHOUT) --exclude example-fi
 
 # Everything that is installed goes through here, so that uninstall knows it.
 install: build ## into PREFIX (default /usr/local), under DESTDIR if given

@@ -113,25 +113,29 @@ fn no_module_of_the_common_crate_imports_from_a_shelf_above_its_own() {
     assert!(back.is_empty(), "imports from a shelf above: {back:?}");
 }
 
-/// The crates and the folders of their sources, their roots first.
-const CRATES: [(&str, &str); 16] = [
-    ("ofi", "src/lib.rs"),
-    ("ofi-core", "src/core/lib.rs"),
-    ("ofi-capi", "capi/src/lib.rs"),
-    ("ofi-provider", "providers/common/src/lib.rs"),
-    ("ofi-stream", "providers/stream/src/lib.rs"),
-    ("tcp-fi", "providers/tcp/src/lib.rs"),
-    ("udp-fi", "providers/udp/src/lib.rs"),
-    ("rxm-fi", "providers/rxm/src/lib.rs"),
-    ("verbs-fi", "providers/verbs/src/lib.rs"),
-    ("ofi-hook", "providers/hook/src/lib.rs"),
-    ("hook_noop-fi", "providers/hook/noop/src/lib.rs"),
-    ("hook_perf-fi", "providers/hook/perf/src/lib.rs"),
-    ("hook_profile-fi", "providers/hook/profile/src/lib.rs"),
-    ("hook_trace-fi", "providers/hook/trace/src/lib.rs"),
-    ("hook_debug-fi", "providers/hook/debug/src/lib.rs"),
-    ("ofi-docs", "docs/src/manpages.rs"),
-];
+/// The crates of the workspace and the roots of their sources, but for the tools, which call the
+/// API as C programs do, and what is in tests alone.
+fn crates() -> Vec<(String, String)> {
+    let manifest = read("Cargo.toml");
+    let members = manifest.split("members = [").nth(1).unwrap().split(']').next().unwrap();
+    let members = members
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|member| !["tools", "providers/simulation"].contains(member));
+    let named = |folder: &str| {
+        let manifest = read(Path::new(folder).join("Cargo.toml"));
+        let name = manifest.split("\nname = \"").nth(1).unwrap().split('"').next().unwrap();
+        let roots = ["src/lib.rs", "lib.rs", "src/manpages.rs"].map(|root| {
+            Path::new(folder).join(root).to_str().unwrap().trim_start_matches("./").to_string()
+        });
+        let root = roots
+            .into_iter()
+            .find(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root).exists());
+        (name.to_string(), root.unwrap_or_else(|| panic!("{folder} has no root")))
+    };
+    std::iter::once(".").chain(members).map(named).collect()
+}
 
 /// Where a crate's own attributes say that `unsafe` may be: nowhere, everywhere, or in modules.
 /// The compiler holds it to them.
@@ -164,15 +168,15 @@ fn unsafe_of(root: &str) -> String {
 
 #[test]
 fn unsafe_is_where_the_architecture_says_and_nowhere_else() {
-    let text = read("ARCHITECTURE.md");
+    let (text, crates) = (read("ARCHITECTURE.md"), crates());
     let said = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(2, "` | ");
-        let name = CRATES.iter().find(|(name, _)| Some(*name) == cells.clone().next());
-        Some((name?.0, cells.nth(1)?))
+        let name = crates.iter().find(|(name, _)| Some(&**name) == cells.clone().next());
+        Some((&*name?.0, cells.nth(1)?))
     });
     let said = said.collect::<BTreeMap<_, _>>();
-    for (name, root) in CRATES {
-        assert_eq!(said.get(name).copied(), Some(&*unsafe_of(root)), "unsafe code of {name}");
+    for (name, root) in &crates {
+        assert_eq!(said.get(&**name).copied(), Some(&*unsafe_of(root)), "unsafe code of {name}");
     }
 }
 
@@ -189,6 +193,62 @@ fn files_that_the_architecture_names_are_there() {
         let end = format!("/{name}");
         let there = files.iter().any(|path| path.to_str().is_some_and(|path| path.ends_with(&end)));
         assert!(there, "ARCHITECTURE.md names {name}");
+    }
+}
+
+/// What stands between backquotes in a text, but for its blocks of code.
+fn quoted(text: &str) -> Vec<&str> {
+    let outside = text.split("```").step_by(2);
+    outside.flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
+}
+
+#[test]
+fn what_the_guide_to_a_new_provider_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = read("docs/new-provider.md");
+    let mut rust = String::new();
+    for folder in ["src", "providers"] {
+        let files = all_files(&root.join(folder)).into_iter();
+        let files = files.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+        files.for_each(|path| rust.push_str(&fs::read_to_string(path).unwrap()));
+    }
+    // The name of a thing ends where its declaration goes on.
+    let declares = |kinds: &[&str], name: &str| {
+        kinds.iter().any(|kind| {
+            let start = format!("{kind} {name}");
+            rust.match_indices(&start).any(|(at, _)| !rust[at + start.len()..].starts_with(is_word))
+        })
+    };
+    let parts = ["fn", "const", "type"];
+    for name in quoted(&guide) {
+        let text = name.trim_start_matches("./");
+        let folders = ["providers/", "ctest/", "docs/", "src/", "fuzz/", "tests/", "benches/"];
+        if folders.iter().any(|folder| text.starts_with(folder)) {
+            let path = text.split([' ', ':']).next().unwrap();
+            // `foo` is the reader's.
+            let is_there = path.starts_with("providers/foo") || root.join(path).exists();
+            assert!(is_there, "the guide names {name}");
+        } else if let Some((owner, part)) = name.trim_end_matches("()").split_once("::")
+            && owner.starts_with(char::is_uppercase)
+            && part.chars().all(is_word)
+        {
+            let is_type = part.starts_with(char::is_uppercase);
+            assert!(
+                declares(&["trait", "struct", "enum", "type"], owner),
+                "the guide names {owner}"
+            );
+            assert!(is_type || declares(&parts, part), "the guide names {name}");
+        }
+    }
+    // Each piece of a block of Rust is in the example, line for line; a line of dots is what was
+    // left out.
+    let example = all_files(&root.join("providers/example"));
+    let example = example.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
+    let blocks = guide.split("```rust\n").skip(1);
+    for block in blocks.map(|block| block.split("```").next().unwrap()) {
+        for piece in block.split("…\n").map(str::trim).filter(|piece| !piece.is_empty()) {
+            assert!(example.contains(piece), "not in providers/example:\n{piece}");
+        }
     }
 }
 

@@ -330,6 +330,7 @@ static void names(int rank)
 	char b[128];
 	size_t n = 2;
 
+	ct_ip_only();
 	ct_open(&c, NULL);
 	l = ct_getname(&c.ep->fid);
 	p.n = sizeof p.b;
@@ -366,6 +367,7 @@ static void pep_name(int rank)
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 
 	(void)rank;
+	ct_ip_only();
 	memset(&c, 0, sizeof c);
 	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
 	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
@@ -387,6 +389,7 @@ static void from_pep(int rank)
 	struct ct_name to, mine, ep;
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 
+	ct_ip_only();
 	memset(&c, 0, sizeof c);
 	inet_pton(AF_INET, ct_node(&c.o), &a.sin_addr);
 	if (rank == 0) {

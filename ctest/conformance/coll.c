@@ -644,6 +644,7 @@ static void restart(struct party *p, int e)
 	struct ct_name name = ct_getname(&p->c[e].ep->fid);
 	char service[8];
 
+	ct_ip_only();
 	snprintf(service, sizeof service, "%d", ntohs(((struct sockaddr_in *)name.b)->sin_port));
 	OK(fi_close(&p->c[e].ep->fid));
 	p->c[e].ep = NULL;
@@ -758,6 +759,7 @@ static void killed_at_random(int rank)
 	pid_t pid[N];
 
 	(void)rank;
+	ct_ip_only();
 	CHECK(through != MAP_FAILED);
 	open_party(&p, N, 0, NULL);
 	for (int i = 0; i < N; i++) {
@@ -914,6 +916,7 @@ static void forged_data(int rank, int known)
 		vote[1 + i] = number[i];
 		vote[5 + i] = ~number[i];
 	}
+	ct_ip_only();
 	open_party(&p, 3, 0, NULL);
 	open_one(&other, &p.c[0], &o);
 	name = ct_getname(&other.ep->fid);

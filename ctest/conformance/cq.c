@@ -256,7 +256,7 @@ static void room_is_used(int rank)
 	char *b, go;
 
 	/* a thread of the provider would hide it */
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 4096);
 	if (rank == 0) {

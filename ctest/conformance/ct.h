@@ -17,6 +17,7 @@
 #endif
 #include <arpa/inet.h>
 #include <assert.h>
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -274,6 +275,23 @@ static inline int ct_is_ip(void)
 			fi_freeinfo(i);
 	}
 	return known;
+}
+/* Sets a parameter of the provider under test, or of its core: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm. */
+static inline void ct_param(const char *name, const char *value)
+{
+	char var[128];
+	int n = snprintf(var, sizeof var, "FI_%.*s_%s", (int)strcspn(ct_prov, ";"), ct_prov, name);
+
+	CHECK(n < (int)sizeof var);
+	for (char *c = var; *c; c++)
+		*c = (char)toupper(*c);
+	setenv(var, value, 1);
+}
+/* For tests that take the provider's addresses apart, or call them by sockets of their own. */
+static inline void ct_ip_only(void)
+{
+	if (!ct_is_ip())
+		SKIP("its addresses are no IP addresses");
 }
 static inline const char *ct_node(const struct ct_opt *o)
 {

@@ -1085,6 +1085,7 @@ static void v6(int rank)
 	struct ct c;
 	char *b;
 
+	ct_ip_only();
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 4096);
 	EQ(c.info->addr_format, FI_SOCKADDR_IN6);

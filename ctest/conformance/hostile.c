@@ -242,6 +242,7 @@ static void hostile(int rank, uint64_t caps)
 	static char b[2 * SMALL];
 	int kept[KEPT], own, port;
 
+	ct_ip_only();
 	seed = state = getenv("CT_SEED") ? strtoull(getenv("CT_SEED"), NULL, 0) : (uint64_t)ct_ms() << 8 | 1;
 	ct_open(&c, &o);
 	mine = ct_getname(rank == 0 && c.pep ? &c.pep->fid : &c.ep->fid);

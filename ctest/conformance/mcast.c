@@ -700,6 +700,7 @@ static void again_and_again(int rank)
 			_exit(3);
 		if (i == 0)
 			ct_send_oob(&mine, sizeof mine);
+		ct_ip_only();
 		snprintf(service, sizeof service, "%d", ntohs(((struct sockaddr_in *)mine.b)->sin_port));
 		if (read(told[0], &in, 1) != 1)
 			_exit(3);

@@ -15,6 +15,7 @@ static int tcp_to(int port)
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int s = socket(AF_INET, SOCK_STREAM, 0);
 
+	ct_ip_only();
 	CHECK(s >= 0);
 	CHECK(!connect(s, (void *)&a, sizeof a));
 	return s;
@@ -521,7 +522,7 @@ static void crowded(int rank)
 	struct ct c;
 	char b[8] = "";
 
-	setenv("FI_TCP_MAX_SAVED", "1", 1);
+	ct_param("MAX_SAVED", "1");
 	ct_open(&c, &o);
 	if (rank == 1)
 		for (int i = 0; i < 4; i++) {
@@ -634,7 +635,7 @@ static void *reads_for_ever(void *cq)
 static void ends_while_reading(int rank)
 {
 	(void)rank;
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	for (int i = 0; i < 10; i++) {
 		int said[2], st;
 		char b[200];
@@ -680,8 +681,8 @@ static void crowded_and_gone(int rank)
 	char b[8] = "", x = 0;
 	int64_t before;
 
-	setenv("FI_TCP_MAX_SAVED", "1", 1);
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("MAX_SAVED", "1");
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&c, &o);
 	if (rank == 1)
 		for (int i = 0; i < 3; i++) {
@@ -842,8 +843,8 @@ static void busy_peer(int rank)
 	struct ct c;
 	char *b, x = 0;
 
-	setenv("FI_TCP_PEER_TIMEOUT", "2", 1);
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("PEER_TIMEOUT", "2");
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, LEN);
 	if (rank == 0) {
@@ -899,7 +900,7 @@ static void silent_peer(int rank)
 	(void)rank;
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("has no FI_TCP_PEER_TIMEOUT");
-	setenv("FI_TCP_PEER_TIMEOUT", "2", 1);
+	ct_param("PEER_TIMEOUT", "2");
 	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
 		SKIP_HERE("no private network: %s", strerror(errno));
 	set_lo(1);
@@ -1088,7 +1089,7 @@ static void ended_with_messages_unread(int rank)
 	struct ct c;
 	char *b, x;
 
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&c, &(struct ct_opt){ .threading = FI_THREAD_DOMAIN });
 	b = ct_alloc(&c, LEN * COUNT);
 	if (rank == 0)
@@ -1135,8 +1136,8 @@ static void ended_with_messages_blocked(int rank)
 	struct ct c;
 	char *b, x;
 
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
-	setenv("FI_TCP_MAX_SAVED", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
+	ct_param("MAX_SAVED", "1");
 	ct_open(&c, &o);
 	b = ct_alloc(&c, LEN * COUNT);
 	/* the first makes the connection */

@@ -48,6 +48,7 @@ static int connection(const struct ct_name *to)
 	struct sockaddr_in a = at(to);
 	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
+	ct_ip_only();
 	CHECK(s >= 0);
 	CHECK(!connect(s, (void *)&a, sizeof a));
 	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -795,6 +796,7 @@ static void hasty(int rank)
 	struct ct c;
 	int over = 0;
 
+	ct_ip_only();
 	(void)rank;
 	setenv("FI_TCP_ZEROCOPY_SIZE", "2000", 1);
 	open_door(&c, FI_MSG, NULL, NULL);
@@ -1083,6 +1085,7 @@ static void whom(int rank)
 	if (ct_is_rxm())
 		SKIP("a parameter of tcp's");
 	setenv("FI_TCP_PEERS", "av,localhost", 1);
+	ct_ip_only();
 	i = ct_getinfo(&o, NULL, NULL, 0);
 	OK(fi_fabric(i->fabric_attr, &f, NULL));
 	EQ(fi_domain(f, i, &d, NULL), -FI_EINVAL);

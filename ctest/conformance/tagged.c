@@ -508,8 +508,8 @@ static void peek_buffer_empty(int rank) { peek_buffer(rank, 0); }
 static void peek_buffer_large(int rank) { peek_buffer(rank, 32 << 20); }
 static void peek_buffer_waiting(int rank)
 {
-	setenv("FI_TCP_MAX_SAVED_SIZE", "0", 1);
-	setenv("FI_TCP_MAX_RX_SIZE", "0", 1);
+	ct_param("MAX_SAVED_SIZE", "0");
+	ct_param("MAX_RX_SIZE", "0");
 	peek_buffer(rank, 1000);
 }
 
@@ -547,8 +547,8 @@ static void fence_behind_waiting(int rank)
 	struct ct c;
 	char *b;
 
-	setenv("FI_TCP_MAX_SAVED_SIZE", "1024", 1);
-	setenv("FI_TCP_MAX_RX_SIZE", "1024", 1);
+	ct_param("MAX_SAVED_SIZE", "1024");
+	ct_param("MAX_RX_SIZE", "1024");
 	ct_open(&c, &o);
 	b = ct_alloc(&c, LEN + 64);
 	/* only to a peer that is known to ask for them messages are announced */

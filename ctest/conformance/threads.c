@@ -256,7 +256,7 @@ static void left_to_a_sleeper(int rank)
 	pthread_t t;
 	char *b;
 
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&C, &o);
 	b = ct_alloc(&C, BIG);
 	if (rank == 0) {
@@ -297,7 +297,7 @@ static void events_beside_domain(int rank)
 	pthread_t t;
 	char b[8] = "";
 
-	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	ct_open(&C, &o);
 	EQ(pthread_create(&t, NULL, wait_for_event, NULL), 0);
 	for (int i = 0; i < 5000; i++) {

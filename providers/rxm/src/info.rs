@@ -332,7 +332,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let cores = find_cores(&asked, core_hints(hints)?)?;
     let mut chain = InfoChain::new();
     for core in cores.iter() {
-        if core.addr_format() == FI_SOCKADDR_IB as u32 {
+        if [FI_SOCKADDR_IB, FI_ADDR_STR].iter().any(|not| *not as u32 == core.addr_format()) {
             report("a core left out: only those with IP addresses");
             continue;
         }

@@ -12,7 +12,6 @@ use ofi_provider::error::Error;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Interest, max_descriptors};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long a caller may take to send its connection request.
@@ -24,7 +23,7 @@ pub struct Caller<L> {
     /// The caller's link.
     pub link: L,
     /// The address the call comes from.
-    pub from: SocketAddr,
+    pub from: Addr,
     /// Counts the caller among strangers.
     pub guest: Guest,
     /// The endpoint's number that was called, of those that share the list.
@@ -87,7 +86,7 @@ impl<L: ByteLink> Callers<L> {
         &mut self,
         poller: &impl LinkPoller<L::Id>,
         link: L,
-        from: SocketAddr,
+        from: Addr,
         called: u32,
         now: Instant,
     ) -> (u32, CallerState) {
@@ -97,8 +96,8 @@ impl<L: ByteLink> Callers<L> {
         let (serial, watched) = (self.came, link.id());
         let id = self.waiting.insert(Caller {
             link,
+            guest: Guest::new(&from),
             from,
-            guest: Guest::new(from.ip()),
             called,
             bytes: Vec::new(),
             request: None,
@@ -143,9 +142,9 @@ impl<L: ByteLink> Callers<L> {
     }
 
     /// The complete request of a caller, and the address it comes from.
-    pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, SocketAddr)> {
+    pub(crate) fn request(&self, id: u32) -> Option<(&CmMessage, &Addr)> {
         let caller = self.waiting.get(id)?;
-        Some((caller.request.as_ref()?, caller.from))
+        Some((caller.request.as_ref()?, &caller.from))
     }
 
     /// The number of the endpoint that a caller called.
@@ -363,7 +362,11 @@ mod tests {
             unimplemented!()
         }
 
-        fn peer_addr(&self) -> Result<SocketAddr> {
+        fn local_addr(&self) -> Result<Addr> {
+            unimplemented!()
+        }
+
+        fn peer_addr(&self) -> Result<Addr> {
             unimplemented!()
         }
 
@@ -393,7 +396,7 @@ mod tests {
             let (accepted, from) = self.listener.accept().unwrap();
             accepted.set_nonblocking(true).unwrap();
             let link = ReceivingLink(accepted);
-            let (id, call) = self.callers.admit(&self.epoll, link, from, 3, Instant::now());
+            let (id, call) = self.callers.admit(&self.epoll, link, from.into(), 3, Instant::now());
             (stream, id, call)
         }
 

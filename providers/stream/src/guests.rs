@@ -4,9 +4,9 @@
 //! All strangers' connections together leave the program a part of its descriptors: they are
 //! counted for the whole process, over all listeners and sources. Which connections end when there
 //! are too many is decided by the listeners that have them.
+use ofi_provider::addr::Addr;
 use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 struct Book {
     total: usize,
-    by_source: HashMap<IpAddr, usize>,
+    by_source: HashMap<Addr, usize>,
     /// Listeners of the provider in this process.
     doors: usize,
 }
@@ -41,23 +41,25 @@ const STAY: Duration = Duration::from_secs(1);
 /// Counts a stranger's connection as long as this value lives.
 #[derive(Debug)]
 pub struct Guest {
-    source: IpAddr,
+    /// The host that the connection comes from ([`Addr::host`]).
+    source: Addr,
     /// When the connection was made; none while it is being made.
     connected: Option<Instant>,
 }
 
 impl Guest {
     /// Counts a connection that came from this address.
-    pub(crate) fn new(source: IpAddr) -> Self {
+    pub(crate) fn new(from: &Addr) -> Self {
+        let source = from.host();
         let mut book = book();
         book.total += 1;
-        *book.by_source.entry(source).or_default() += 1;
+        *book.by_source.entry(source.clone()).or_default() += 1;
         Self { source, connected: None }
     }
 
-    /// The address the connection came from.
-    pub(crate) fn source(&self) -> IpAddr {
-        self.source
+    /// The host that the connection comes from.
+    pub(crate) fn source(&self) -> &Addr {
+        &self.source
     }
 
     /// Notes that the connection is made, so that messages may come.
@@ -125,8 +127,8 @@ pub(crate) fn many() -> usize {
 }
 
 /// How many strangers' connections are from one source.
-pub(crate) fn count_from(source: IpAddr) -> usize {
-    book().by_source.get(&source).copied().unwrap_or(0)
+pub(crate) fn count_from(source: &Addr) -> usize {
+    book().by_source.get(source).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -135,9 +137,11 @@ mod tests {
 
     #[test]
     fn guests_are_counted_by_source_as_long_as_they_stay() {
-        let (one, two): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
-        let crowd: Vec<_> = (0..9).map(|_| Guest::new(one)).collect();
-        let single = Guest::new(two);
+        let addr = |text: &str| Addr::Ip(text.parse().unwrap());
+        let crowd: Vec<_> =
+            (1..10).map(|port| Guest::new(&addr("192.0.2.1:0").at_port(port))).collect();
+        let single = Guest::new(&addr("192.0.2.2:1"));
+        let (one, two) = (&addr("192.0.2.1:0"), &addr("192.0.2.2:0"));
         assert_eq!((count_from(one), count_from(two)), (9, 1));
         assert!(count_from(one) > many() && count_from(two) <= many());
         drop((crowd, single));
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_guest_stays_for_a_while_once_it_is_connected() {
-        let mut guest = Guest::new([192, 0, 2, 3].into());
+        let mut guest = Guest::new(&Addr::Ip("192.0.2.3:1".parse().unwrap()));
         assert!(guest.may_go(Instant::now()));
         guest.connected(Instant::now());
         let at = guest.connected.unwrap();

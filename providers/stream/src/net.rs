@@ -5,18 +5,21 @@
 //! same code, built for that type.
 use crate::settings::StreamSettings;
 use core::time::Duration;
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Epoll, Interest, PollEvent};
+use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
 use std::fmt::Debug;
-use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
 use std::time::Instant;
 
 /// Most connections that [`Net::send_each`] and [`Net::receive_each`] take at a time.
 pub const MAX_EACH: usize = 16;
+
+/// Bytes that are copied at a time where a link takes no lists.
+const PIECE: usize = 8192;
 
 /// The token of the engine's timer in what [`Net::poll`] reports.
 pub const TIMER_TOKEN: u64 = 2 << 32;
@@ -54,19 +57,67 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sends as many of these bytes as the link takes now; -FI_EAGAIN if it takes none.
     fn send(&self, bytes: &[u8]) -> Result<usize>;
 
-    /// [`ByteLink::recv`] to all the room in a list.
-    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize>;
+    /// [`ByteLink::recv`] to all the room in a list. By default the bytes are copied once more.
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        let (mut room, mut done) = ([0; PIECE], 0);
+        while done < list.len() {
+            let most = room.len().min(list.len() - done);
+            match self.recv(&mut room[..most]) {
+                Ok(n) => {
+                    done += list.copy_from(done, &room[..n]);
+                    if n < most {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                // What has come is told of first; the error comes again.
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
 
-    /// [`ByteLink::send`] of all the bytes in a list, in this way.
+    /// [`ByteLink::send`] of all the bytes in a list, in this way. By default the bytes are copied
+    /// once more, whatever the way.
     /// With [`Way::Uncopied`] the link may read the memory until [`ByteLink::zerocopy_done`] says
     /// that it is done: what is written there meanwhile may be what the other end gets.
-    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize>;
+    fn send_list(&self, list: &mut GatherList<'_>, _way: Way) -> Result<usize> {
+        let (mut room, mut done) = ([0; PIECE], 0);
+        while done < list.len() {
+            let n = list.copy_to(done, &mut room);
+            match self.send(&room[..n]) {
+                Ok(sent) => {
+                    done += sent;
+                    if sent < n {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
 
-    /// The error with which making the link ended, if it did; an error ends the link.
+    /// The error with which making the link ended, if it did; an error ends the link. It is asked
+    /// for until the first bytes are sent.
     fn take_error(&self) -> Result;
 
+    /// The address of this end: the endpoint's, or one by which the link alone is known.
+    fn local_addr(&self) -> Result<Addr>;
+
     /// The address of the other end.
-    fn peer_addr(&self) -> Result<SocketAddr>;
+    fn peer_addr(&self) -> Result<Addr>;
+
+    /// The link's descriptor, for the application to look at (FI_GETFD); -FI_ENOSYS if it has
+    /// none.
+    fn fd(&self) -> Result<RawFd> {
+        Err(Error::NOSYS)
+    }
+
+    /// A caller at a passive endpoint has this link: it may wait long, for the application's
+    /// answer.
+    fn waits(&self) {}
 
     /// Both ends have agreed to exchange messages: the link is set up for that.
     fn made(&self) {}
@@ -92,6 +143,11 @@ pub trait ByteLink: Debug + Send + 'static {
     }
 }
 
+/// Who is at the other end of a link, for the log.
+pub(crate) fn peer_of<L: ByteLink>(link: &L) -> Option<String> {
+    link.peer_addr().ok().map(|addr| addr.for_people())
+}
+
 /// A place where others can begin links.
 pub trait LinkListener: Debug + Send + 'static {
     /// The links that are begun here.
@@ -100,13 +156,13 @@ pub trait LinkListener: Debug + Send + 'static {
     /// What pollers know the listener by.
     fn id(&self) -> <Self::Link as ByteLink>::Id;
 
-    /// Accepts a link that waits, with the address it comes from; -FI_EAGAIN if none does.
-    fn accept(&self) -> Result<(Self::Link, SocketAddr)>;
+    /// Takes links from now on, of which so many may wait to be accepted; or changes that number.
+    fn listen(&self, backlog: i32) -> Result;
 
-    /// Whether links from this address are taken at all; if not, the log has a line.
-    fn admits(&self, _from: &SocketAddr) -> bool {
-        true
-    }
+    /// Accepts a link that waits, with the address it comes from: that of the endpoint that began
+    /// it, but for the port, which the endpoint names itself. -FI_EAGAIN if none waits,
+    /// -FI_ECONNABORTED for one that is not taken, whatever the reason: there may be another.
+    fn accept(&self) -> Result<(Self::Link, Addr)>;
 }
 
 /// Tells which links can be read or written, and which listeners have callers.
@@ -139,10 +195,56 @@ impl LinkPoller<RawFd> for Epoll {
     }
 }
 
+/// What tells of links that have descriptors, and of the engine's timer: one epoll instance.
+#[derive(Debug)]
+pub struct Watch {
+    epoll: Epoll,
+    timer: Timer,
+}
+
+impl Watch {
+    /// A new one, which watches the timer alone.
+    pub fn new() -> Result<Self> {
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(timer.as_raw_fd(), TIMER_TOKEN, Interest::READ)?;
+        Ok(Self { epoll, timer })
+    }
+
+    /// [`Net::poller`].
+    #[inline(always)]
+    pub fn poller(&self) -> &Epoll {
+        &self.epoll
+    }
+
+    /// [`Net::poll`].
+    #[inline(always)]
+    pub fn poll(&self, events: &mut Vec<PollEvent>) {
+        let _ = self.epoll.wait(Some(Duration::ZERO), |event| events.push(event));
+    }
+
+    /// [`Net::wait_fd`].
+    pub fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// [`Net::set_timer`].
+    pub fn set_timer(&self, delay: Duration) {
+        self.timer.set(delay);
+    }
+
+    /// [`Net::clear_timer`].
+    pub fn clear_timer(&self) {
+        self.timer.set(Duration::ZERO);
+    }
+}
+
 /// A clock that only goes forward.
 pub trait LinkClock {
     /// The time now.
-    fn now(&self) -> Instant;
+    #[inline(always)]
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 /// Sends what is held back when the application makes no call: visits the engine later.
@@ -172,8 +274,6 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
     /// What visits the engine when the application makes no call.
     type Visits: LateVisits;
-    /// What is kept of an endpoint of the application's beside the engine.
-    type Aside;
 
     /// What watches the engine's links and listeners.
     fn poller(&self) -> &Self::Poller;
@@ -195,11 +295,14 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits>;
 
     /// Begins a link to an address, from `local` if that names an address of its kind; with
-    /// `keep_port` from that port as well. The link is made in the background.
-    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<Self::Link>;
+    /// `keep_port` from that port as well. The link is made in the background. An error of the call
+    /// fails what is sent at once; [`ByteLink::take_error`] tells of those that come later.
+    fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link>;
 
-    /// Listens at an address, whose port may be open. Returns the address with the port as well.
-    fn listen(&self, at: &SocketAddr) -> Result<(Self::Listener, SocketAddr)>;
+    /// Makes a listener of an address that nobody else listens at; what the address leaves open, a
+    /// port or the name, is chosen. Returns the address as peers call it. Nobody can call before
+    /// [`LinkListener::listen`].
+    fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)>;
 
     /// The number by which peers tell this process from another one at the same address.
     fn process(&self) -> u32 {

@@ -1,4 +1,13 @@
 //! What a provider lets its users choose of the engine.
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+
+/// Smallest FI_*_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied message.
+const MIN_PREFETCH: usize = 2048;
+
+/// Smallest FI_*_MAX_UNEXPECTED, in bytes: less would not hold some messages of each of a few
+/// peers.
+const MIN_UNEXPECTED: usize = 1 << 20;
 
 /// Most bytes that unexpected messages of an endpoint, or of those that share receives, take by
 /// default.
@@ -26,6 +35,86 @@ pub struct StreamSettings {
     pub only_known: bool,
     /// The name of the parameter by which users set `only_known`, for the log.
     pub only_known_by: &'static str,
+    /// Whether the provider starts threads of its own: for automatic progress, and to send what is
+    /// held back.
+    pub threads: bool,
+    /// Whether peers cannot begin links to this host, which begins them itself
+    /// (FI_OPT_FIREWALL_ADDR).
+    pub firewalled: bool,
+}
+
+impl StreamSettings {
+    /// What the user chose by parameters of this provider, FI_TCP_MAX_UNEXPECTED and so on, which
+    /// are declared to the core by this call.
+    pub fn of_params(prov: &'static Provider) -> Self {
+        let count = |name, default, help| {
+            param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)
+        };
+        let usual = Self::default();
+        Self {
+            max_saved: param::int(
+                prov,
+                c"max_saved",
+                c"unexpected messages kept per peer before reading from it stops; \
+                  by default the memory they take is bounded instead",
+            )
+            .and_then(|max| usize::try_from(max).ok()),
+            max_unexpected: param::size(
+                prov,
+                c"max_unexpected",
+                usual.max_unexpected,
+                c"bytes of memory for messages that nobody has a receive for, of an endpoint or \
+                  of those that share receives; peers that are in no address vector get at \
+                  most a quarter of it in sum, and each a 256th (268435456)",
+            )
+            .max(MIN_UNEXPECTED),
+            max_saved_size: param::size(
+                prov,
+                c"max_saved_size",
+                usize::MAX,
+                c"tagged messages larger than this, and than max_rx_size, wait at the sender \
+                  until a receive is posted for them; default: none does",
+            )
+            .max(param::size(
+                prov,
+                c"max_rx_size",
+                16384,
+                c"messages up to this size never wait at the sender (16384)",
+            )),
+            batch: count(
+                c"staging_sbuf_size",
+                usual.batch,
+                c"bytes of small messages that are collected to leave with one call; \
+                  0: each leaves by itself (9000)",
+            ),
+            prefetch: count(
+                c"prefetch_rbuf_size",
+                usual.prefetch,
+                c"bytes read ahead of what is known to be there (65536)",
+            )
+            .clamp(MIN_PREFETCH, 16 << 20),
+            zerocopy_size: param::size(
+                prov,
+                c"zerocopy_size",
+                usize::MAX,
+                c"messages from this size on are sent without being copied, where the system \
+                  can (MSG_ZEROCOPY); default: none",
+            ),
+            trace: param::boolean(
+                prov,
+                c"trace_msg",
+                c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
+            )
+            .unwrap_or(false),
+            threads: !param::boolean(
+                prov,
+                c"disable_auto_progress",
+                c"never start a progress thread; the application drives progress",
+            )
+            .unwrap_or(false),
+            ..usual
+        }
+    }
 }
 
 impl Default for StreamSettings {
@@ -40,6 +129,8 @@ impl Default for StreamSettings {
             trace: false,
             only_known: false,
             only_known_by: "",
+            threads: true,
+            firewalled: false,
         }
     }
 }

@@ -1,48 +1,36 @@
 //! What the engine stands on in this provider: TCP sockets, epoll, and an io_uring if the user
 //! wants that (FI_TCP_IO_URING) and the system lets us.
-use crate::aside::TcpAside;
 use crate::config::config;
+use crate::info;
 use crate::provider::TCP;
 use crate::ring::{Ring, RingOp};
 use crate::sock::TcpSocket;
 use core::time::Duration;
+use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{InfoChain, InfoQuery};
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
-use ofi_stream::engine::{self, BACKLOG, CONNECT_TIMEOUT};
+use ofi_provider::sys::{Epoll, PollEvent};
+use ofi_stream::engine::{CONNECT_TIMEOUT, Courier};
 use ofi_stream::net::{
-    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, TIMER_TOKEN, Visited,
+    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, Visited, Watch,
     ZerocopyDone,
 };
+use ofi_stream::objects::LinkProvider;
 use ofi_stream::settings::StreamSettings;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Once, Weak};
-use std::time::Instant;
-
-/// The provider's engine.
-pub(crate) type TcpEngine = engine::StreamEngine<Sockets>;
-
-/// A connection request that came to a passive endpoint.
-pub(crate) type TcpRequest = engine::StreamRequest<TcpSocket>;
 
 /// Sockets, and what tells when they can be read or written.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    epoll: Epoll,
-    timer: Timer,
+    watch: Watch,
     /// Takes many operations with one system call; without it there is a call for each.
     ring: Option<Box<Ring>>,
 }
 
 impl Sockets {
-    pub(crate) fn new() -> Result<Self> {
-        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
-        epoll.add(timer.as_raw_fd(), TIMER_TOKEN, Interest::READ)?;
-        Ok(Self { epoll, timer, ring: ring() })
-    }
-
     /// Runs operations on the ring. If the ring fails, it is dropped and system calls are used
     /// from then on.
     fn run(&mut self, ops: &mut [RingOp<'_>]) {
@@ -85,47 +73,57 @@ fn ring() -> Option<Box<Ring>> {
     ring.ok().map(Box::new)
 }
 
-impl LinkClock for Sockets {
-    #[inline(always)]
-    fn now(&self) -> Instant {
-        Instant::now()
+impl LinkProvider for Sockets {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
+    }
+
+    fn open() -> Result<Self> {
+        Ok(Self { ring: ring(), ..Self::open_passive()? })
+    }
+
+    fn open_passive() -> Result<Self> {
+        config().peers.check()?;
+        Ok(Self { watch: Watch::new()?, ring: None })
     }
 }
+
+impl LinkClock for Sockets {}
 
 impl Net for Sockets {
     type Link = TcpSocket;
     type Listener = TcpSocket;
     type Poller = Epoll;
-    type Visits = engine::Courier;
-    type Aside = TcpAside;
+    type Visits = Courier;
 
     #[inline(always)]
     fn poller(&self) -> &Epoll {
-        &self.epoll
+        self.watch.poller()
     }
 
     #[inline(always)]
     fn poll(&self, events: &mut Vec<PollEvent>) {
-        let _ = self.epoll.wait(Some(Duration::ZERO), |event| events.push(event));
+        self.watch.poll(events);
     }
 
     fn wait_fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        self.watch.wait_fd()
     }
 
     fn set_timer(&self, delay: Duration) {
-        self.timer.set(delay);
+        self.watch.set_timer(delay);
     }
 
     fn clear_timer(&self) {
-        self.timer.set(Duration::ZERO);
+        self.watch.clear_timer();
     }
 
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits> {
-        engine::Courier::new(engine, "ofi-tcp-late")
+        Courier::new(engine, &TCP)
     }
 
-    fn dial(&self, local: &SocketAddr, keep_port: bool, to: &SocketAddr) -> Result<TcpSocket> {
+    fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<TcpSocket> {
+        let (local, to) = (&local.ip()?, &to.ip()?);
         let socket = TcpSocket::new(to)?;
         if config().nodelay {
             socket.set_nodelay();
@@ -143,12 +141,12 @@ impl Net for Sockets {
         Ok(socket)
     }
 
-    fn listen(&self, at: &SocketAddr) -> Result<(TcpSocket, SocketAddr)> {
-        let socket = TcpSocket::new(at)?;
-        socket.bind_listener(at, config().ports)?;
-        socket.listen(BACKLOG)?;
+    fn bind(&self, at: &Addr) -> Result<(TcpSocket, Addr)> {
+        let at = at.ip()?;
+        let socket = TcpSocket::new(&at)?;
+        socket.bind_listener(&at, config().ports)?;
         let local = socket.local_addr()?;
-        Ok((socket, local))
+        Ok((socket, local.into()))
     }
 
     #[inline(always)]
@@ -161,7 +159,7 @@ impl Net for Sockets {
         if self.is_ring() {
             return self.run_one(RingOp::receive(socket, room));
         }
-        socket.recv(room)
+        socket.0.recv(room)
     }
 
     fn receive_list(&mut self, socket: &TcpSocket, list: &mut ScatterList<'_>) -> Result<usize> {
@@ -220,16 +218,19 @@ impl LinkListener for TcpSocket {
         self.fd()
     }
 
-    fn accept(&self) -> Result<(Self, SocketAddr)> {
+    fn listen(&self, backlog: i32) -> Result {
+        self.0.listen(backlog)
+    }
+
+    fn accept(&self) -> Result<(Self, Addr)> {
         let (socket, from) = Self::accept(self)?;
+        if !config().peers.admits(from.ip()) {
+            return Err(Error::CONNABORTED);
+        }
         if config().nodelay {
             socket.set_nodelay();
         }
-        Ok((socket, from))
-    }
-
-    fn admits(&self, from: &SocketAddr) -> bool {
-        config().peers.admits(from.ip())
+        Ok((socket, from.into()))
     }
 }
 
@@ -252,12 +253,12 @@ impl ByteLink for TcpSocket {
 
     #[inline(always)]
     fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        Self::recv(self, room)
+        self.0.recv(room)
     }
 
     #[inline(always)]
     fn send(&self, bytes: &[u8]) -> Result<usize> {
-        Self::send(self, bytes)
+        self.0.send(bytes)
     }
 
     #[inline(always)]
@@ -271,11 +272,23 @@ impl ByteLink for TcpSocket {
     }
 
     fn take_error(&self) -> Result {
-        Self::take_error(self)
+        self.0.take_error()
     }
 
-    fn peer_addr(&self) -> Result<SocketAddr> {
-        Self::peer_addr(self)
+    fn local_addr(&self) -> Result<Addr> {
+        Self::local_addr(self).map(Addr::Ip)
+    }
+
+    fn peer_addr(&self) -> Result<Addr> {
+        Self::peer_addr(self).map(Addr::Ip)
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        Ok(self.0.fd())
+    }
+
+    fn waits(&self) {
+        self.set_connect_timeout(CONNECT_TIMEOUT);
     }
 
     fn made(&self) {
@@ -288,11 +301,11 @@ impl ByteLink for TcpSocket {
     }
 
     fn shutdown(&self) {
-        Self::shutdown(self);
+        self.0.shutdown();
     }
 
     fn reset_when_closed(&self) {
-        Self::reset_when_closed(self);
+        self.0.reset_when_closed();
     }
 
     fn set_zerocopy(&self) -> Result {
@@ -301,5 +314,18 @@ impl ByteLink for TcpSocket {
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Self::zerocopy_done(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn sockets_are_what_the_engine_relies_on() {
+        let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
+        let [server, client] = [(); 2].map(|()| Sockets::open().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
     }
 }

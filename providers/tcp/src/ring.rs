@@ -177,13 +177,13 @@ mod tests {
     fn pair() -> (TcpSocket, TcpSocket) {
         let listener = TcpSocket::new(&([127, 0, 0, 1], 0).into()).unwrap();
         listener.bind(&([127, 0, 0, 1], 0).into()).unwrap();
-        listener.listen(1).unwrap();
+        listener.0.listen(1).unwrap();
         let to = listener.local_addr().unwrap();
         let caller = TcpSocket::new(&to).unwrap();
         caller.connect(&to).unwrap();
         loop {
             if let Ok((called, _)) = listener.accept() {
-                caller.take_error().unwrap();
+                caller.0.take_error().unwrap();
                 return (caller, called);
             }
         }
@@ -219,8 +219,8 @@ mod tests {
     fn what_would_wait_is_refused_and_what_failed_says_why() {
         let Some(mut ring) = ring() else { return ofi_provider::testing::skip("no io_uring") };
         let [(a, b), (c, d), (e, f)] = std::array::from_fn(|_| pair());
-        d.shutdown();
-        f.reset_when_closed();
+        d.0.shutdown();
+        f.0.reset_when_closed();
         drop(f);
         let (full, mut room) = (vec![0; 64 << 20], [[0; 8]; 3]);
         let [one, two, three] = &mut room;
@@ -256,6 +256,6 @@ mod tests {
         let mut ops = [RingOp::send(&a, b"x")];
         ring.run(&mut ops).unwrap();
         assert_eq!(ops[0].result, Err(Error::AGAIN));
-        assert_eq!(b.recv(&mut [0; 8]), Err(Error::AGAIN));
+        assert_eq!(b.0.recv(&mut [0; 8]), Err(Error::AGAIN));
     }
 }

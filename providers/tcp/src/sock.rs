@@ -1,14 +1,10 @@
 //! Non-blocking TCP sockets.
-use ofi_provider::addr::{self, RawAddr};
+use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::sock::StreamSocket;
 use ofi_stream::net::ZerocopyDone;
-use rustix::net::{RecvFlags, SendFlags};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-
-fn check(ret: libc::c_int) -> Result<libc::c_int> {
-    if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
-}
+use std::os::fd::RawFd;
 
 fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
@@ -21,38 +17,23 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 /// A TCP socket, bound or connected or neither.
 #[derive(Debug)]
-pub(crate) struct TcpSocket(OwnedFd);
+pub(crate) struct TcpSocket(pub(crate) StreamSocket);
 
 impl TcpSocket {
     /// A new socket for addresses like `like`.
     pub(crate) fn new(like: &SocketAddr) -> Result<Self> {
         let family = if like.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?))) }
+        StreamSocket::new(family).map(Self)
     }
 
+    #[inline(always)]
     pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result {
-        // SAFETY: four bytes are read from `value`, which outlives the call.
-        check(unsafe {
-            libc::setsockopt(
-                self.fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        })?;
-        Ok(())
+        self.0.fd()
     }
 
     /// Makes small segments leave at once (TCP_NODELAY).
     pub(crate) fn set_nodelay(&self) {
-        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
 
     /// Lets a connection between two sockets of this host send as fast as its peer reads.
@@ -64,23 +45,13 @@ impl TcpSocket {
         if local.ip() != peer.ip() {
             return;
         }
-        let name = b"reno";
-        // SAFETY: the kernel reads the name's bytes, which are static. Nothing is lost if it
-        // refuses.
-        unsafe {
-            libc::setsockopt(
-                self.fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_CONGESTION,
-                name.as_ptr().cast(),
-                name.len() as libc::socklen_t,
-            )
-        };
+        // Nothing is lost if the system refuses.
+        let _ = self.0.set_text(libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
     }
 
     /// Ends connecting if the other side's system answers nothing for so many seconds.
     pub(crate) fn set_connect_timeout(&self, seconds: u32) {
-        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(seconds));
+        let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(seconds));
         self.set_keepalive(seconds);
     }
 
@@ -92,24 +63,24 @@ impl TcpSocket {
     /// connections whose peer answers that it has no room for more just now.
     pub(crate) fn set_peer_timeout(&self, seconds: u32) {
         const TCP_RTO_MAX_MS: libc::c_int = 44;
-        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
+        let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
         self.set_keepalive(seconds);
         if seconds > 0 {
             // TCP sends again 15 times, most of them after this time.
             let again = (millis(seconds) / 11).clamp(1000, 120_000);
-            let _ = self.set(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, again);
+            let _ = self.0.set(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, again);
         }
     }
 
     fn set_keepalive(&self, seconds: u32) {
-        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
+        let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, (seconds > 0).into());
         if seconds > 0 {
             // The peer's system is asked three times before: after a third of the time, and then
             // twice more.
             let third = (seconds / 3).clamp(1, 32_767) as libc::c_int;
-            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
-            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
-            let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
+            let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, third);
+            let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, third);
+            let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2);
         }
     }
 
@@ -117,16 +88,12 @@ impl TcpSocket {
     /// second: if not, the connection ends. Waiting for the answer takes as long as it does for any
     /// data.
     pub(crate) fn probe(&self) {
-        let _ = self.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-        let _ = self.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);
+        let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+        let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);
     }
 
     pub(crate) fn bind(&self, to: &SocketAddr) -> Result {
-        let raw = addr::to_raw(to);
-        let (pointer, len) = addr::as_sockaddr(&raw);
-        // SAFETY: `raw` holds `len` bytes of address and outlives the call.
-        check(unsafe { libc::bind(self.fd(), pointer, len) })?;
-        Ok(())
+        self.0.bind(addr::to_raw(to).as_bytes())
     }
 
     /// Binds to call from an address; the port is found when it calls. It may then be
@@ -134,7 +101,7 @@ impl TcpSocket {
     /// used up by so many peers, and the search for a free one stays short.
     pub(crate) fn bind_source(&self, mut addr: SocketAddr) -> Result {
         // Without this option (Linux before 4.2) the port is taken now.
-        let _ = self.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        let _ = self.0.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         addr.set_port(0);
         self.bind(&addr)
     }
@@ -142,7 +109,7 @@ impl TcpSocket {
     /// Binds to listen: the address may still be in use by connections of a
     /// predecessor. With a `ports` range, the first free port of it.
     pub(crate) fn bind_listener(&self, to: &SocketAddr, ports: Option<(u16, u16)>) -> Result {
-        self.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        self.0.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         let (Some((low, high)), 0) = (ports, to.port()) else { return self.bind(to) };
         let mut last = Err(Error::ADDRINUSE);
         for port in low..=high {
@@ -156,94 +123,28 @@ impl TcpSocket {
         last
     }
 
-    pub(crate) fn listen(&self, backlog: libc::c_int) -> Result {
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::listen(self.fd(), backlog) })?;
-        Ok(())
-    }
-
     /// Starts connecting, which the system goes on with.
     pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
-        let raw = addr::to_raw(to);
-        let (pointer, len) = addr::as_sockaddr(&raw);
-        // SAFETY: `raw` holds `len` bytes of address and outlives the call.
-        match check(unsafe { libc::connect(self.fd(), pointer, len) }) {
-            Ok(_) | Err(Error::INPROGRESS) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The socket's pending error, which is how connecting ended.
-    pub(crate) fn take_error(&self) -> Result {
-        let mut code: libc::c_int = 0;
-        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `code`.
-        check(unsafe {
-            libc::getsockopt(
-                self.fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ERROR,
-                (&raw mut code).cast(),
-                &raw mut len,
-            )
-        })?;
-        if code == 0 { Ok(()) } else { Err(Error::from_code(code)) }
+        self.0.connect(addr::to_raw(to).as_bytes())
     }
 
     /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does.
     pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
-        let mut raw = [0u8; addr::MAX_LEN];
-        let mut len = raw.len() as libc::socklen_t;
-        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: the kernel writes at most `len` bytes to `raw`; the result is
-        // checked, then owned once.
-        let socket = unsafe {
-            let fd = libc::accept4(self.fd(), raw.as_mut_ptr().cast(), &raw mut len, flags);
-            Self(OwnedFd::from_raw_fd(check(fd)?))
-        };
-        let peer = addr::from_bytes(&raw[..(len as usize).min(raw.len())])?;
-        Ok((socket, peer))
-    }
-
-    fn name(
-        &self,
-        get: unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
-    ) -> Result<SocketAddr> {
-        let mut raw = [0u8; addr::MAX_LEN];
-        let mut len = raw.len() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `raw`.
-        check(unsafe { get(self.fd(), raw.as_mut_ptr().cast(), &raw mut len) })?;
-        addr::from_bytes(&raw[..(len as usize).min(raw.len())])
+        let (socket, from) = self.0.accept()?;
+        Ok((Self(socket), addr::from_bytes(&from)?))
     }
 
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
-        self.name(libc::getsockname)
+        addr::from_bytes(&self.0.local_addr()?)
     }
 
     pub(crate) fn peer_addr(&self) -> Result<SocketAddr> {
-        self.name(libc::getpeername)
-    }
-
-    /// Receives without blocking; 0 is the end of the stream. No thread is cancelled in here (pthread_cancel(3)), as
-    /// it could be in recv(3), which is also dearer for that.
-    #[inline(always)]
-    pub(crate) fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        rustix::net::recv(&self.0, room, RecvFlags::DONTWAIT)
-            .map(|(n, _)| n)
-            .map_err(|errno| Error::from_code(errno.raw_os_error()))
-    }
-
-    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took. Not send(3), as in
-    /// [`recv`](Self::recv).
-    #[inline(always)]
-    pub(crate) fn send(&self, bytes: &[u8]) -> Result<usize> {
-        rustix::net::send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            .map_err(|errno| Error::from_code(errno.raw_os_error()))
+        addr::from_bytes(&self.0.peer_addr()?)
     }
 
     /// Lets calls send bytes without copying them (MSG_ZEROCOPY).
     pub(crate) fn set_zerocopy(&self) -> Result {
-        self.set(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
+        self.0.set(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
     }
 
     /// The next zero-copy notice on the socket's error queue; -FI_EAGAIN if there is none.
@@ -256,7 +157,9 @@ impl TcpSocket {
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         // SAFETY: the kernel writes control data within `room`, which is aligned
         // for it, and says in `message` how much.
-        check(unsafe { libc::recvmsg(self.fd(), &raw mut message, flags) } as libc::c_int)?;
+        if unsafe { libc::recvmsg(self.fd(), &raw mut message, flags) } < 0 {
+            return Err(Error::last_os());
+        }
         // SAFETY: `message` describes the control data that the kernel just wrote.
         let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
         while !header.is_null() {
@@ -283,33 +186,6 @@ impl TcpSocket {
         }
         Err(Error::AGAIN)
     }
-
-    /// Makes closing reset the connection: what the system has not sent by then never leaves.
-    pub(crate) fn reset_when_closed(&self) {
-        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-        // SAFETY: the kernel reads `linger`, which outlives the call.
-        unsafe {
-            libc::setsockopt(
-                self.fd(),
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                (&raw const linger).cast(),
-                size_of::<libc::linger>() as libc::socklen_t,
-            )
-        };
-    }
-
-    /// Ends both directions; the peer sees the end of the stream.
-    pub(crate) fn shutdown(&self) {
-        // SAFETY: no memory is involved. The call fails only when there is nothing to end.
-        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
-    }
-}
-
-/// An address as bytes of a `sockaddr`, as applications pass it around.
-pub(crate) fn to_bytes(addr: &SocketAddr) -> Vec<u8> {
-    let raw: RawAddr = addr::to_raw(addr);
-    raw.as_bytes().to_vec()
 }
 
 #[cfg(test)]
@@ -339,7 +215,7 @@ mod tests {
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = TcpSocket::new(&any).unwrap();
         listener.bind_listener(&any, None).unwrap();
-        listener.listen(1).unwrap();
+        listener.0.listen(1).unwrap();
         let caller = TcpSocket::new(&any).unwrap();
         let before = congestion_control(&caller);
         // A socket that is not connected: nothing is known of its network yet.

@@ -288,6 +288,17 @@ impl Addr {
         }
     }
 
+    /// The address of another port of the same host, which sees only what it needs of the
+    /// address; the same one, if it is of a kind that has no ports.
+    pub fn at_port(&self, port: u16) -> Self {
+        let mut other = match self {
+            Self::Ip(_) => self.host(),
+            other => other.clone(),
+        };
+        other.set_port(port);
+        other
+    }
+
     /// Text for people: as programs write addresses, without the scheme of [`Addr`]'s own text.
     pub fn for_people(&self) -> String {
         self.ip().map_or_else(|_| self.to_string(), |addr| addr.to_string())
@@ -570,6 +581,10 @@ mod tests {
         let one = EndpointName::new(c"one").map(Addr::Name).unwrap();
         assert!(any.is_any() && !any.is_reachable() && any.format() == FI_ADDR_STR as u32);
         assert!(!one.is_any() && one.is_reachable());
+        assert_eq!(
+            (one.at_port(9), ip("192.0.2.1:5").at_port(9)),
+            (one.clone(), ip("192.0.2.1:9"))
+        );
         assert_eq!(one.host(), EndpointName::new(c"two").map(Addr::Name).unwrap().host());
         assert_eq!(one.for_people(), "one");
         assert_eq!(Addr::told(FI_ADDR_STR as u32, b"x://one\0"), Ok(one));

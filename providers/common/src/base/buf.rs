@@ -624,6 +624,20 @@ impl<M> IoVecs<M> {
         self.count == 0
     }
 
+    /// The elements of which parts are among the `len` bytes from byte `from` on: each part's place
+    /// and length.
+    fn parts(&self, mut from: usize, mut len: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        self.iov[..self.count].iter().filter_map(move |one| {
+            // SAFETY: the first `count` elements are written.
+            let one = unsafe { one.assume_init() };
+            let skipped = from.min(one.iov_len);
+            from -= skipped;
+            let part = len.min(one.iov_len - skipped);
+            len -= part;
+            (part > 0).then(|| (one.iov_base.cast::<u8>().wrapping_add(skipped), part))
+        })
+    }
+
     /// The list as system calls want it (struct msghdr), which points into `self`.
     pub fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
@@ -638,6 +652,18 @@ impl<'a> GatherList<'a> {
     /// Appends bytes of ours; false when the list is full.
     pub fn push_bytes(&mut self, bytes: &'a [u8]) -> bool {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// Copies bytes of the list from byte `from` on: how many there were room for.
+    pub fn copy_to(&self, from: usize, room: &mut [u8]) -> usize {
+        let mut done = 0;
+        for (at, len) in self.parts(from, room.len()) {
+            // SAFETY: the list borrows this memory, or what lends it does (`SendBuf`, `Opened`);
+            // nothing else of ours writes to it, and `room` is as long.
+            unsafe { at.copy_to_nonoverlapping(room[done..done + len].as_mut_ptr(), len) };
+            done += len;
+        }
+        done
     }
 
     /// Sends the list on a socket without blocking or SIGPIPE, in this way; returns the bytes
@@ -667,6 +693,18 @@ impl<'a> ScatterList<'a> {
     /// Appends room of ours; false when the list is full.
     pub fn push_room(&mut self, room: &'a mut [u8]) -> bool {
         room.is_empty() || self.push(room.as_mut_ptr(), room.len())
+    }
+
+    /// Copies bytes to the list's room from byte `from` on: how many there was room for.
+    pub fn copy_from(&mut self, from: usize, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        for (at, len) in self.parts(from, bytes.len()) {
+            // SAFETY: the list borrows this memory to be written to, or what lends it does
+            // (`RecvBuf`, `Opened`); `bytes` is as long.
+            unsafe { at.copy_from_nonoverlapping(bytes[done..done + len].as_ptr(), len) };
+            done += len;
+        }
+        done
     }
 
     /// Receives into the list without blocking; 0 is the end of the stream.
@@ -700,6 +738,27 @@ mod tests {
         assert_eq!(&*buf.to_boxed(), b"abcdefgh");
         let mut list = GatherList::default();
         assert_eq!(buf.gather(4, &mut list), 4);
+    }
+
+    #[test]
+    fn lists_are_copied_from_any_place_in_them_to_any_other() {
+        let mut list = GatherList::default();
+        assert!(list.push_bytes(b"abc") && list.push_bytes(b"") && list.push_bytes(b"defgh"));
+        for from in 0..10 {
+            for len in 0..10 {
+                let mut room = vec![b'.'; len];
+                let n = list.copy_to(from, &mut room);
+                let want = b"abcdefgh".get(from..).unwrap_or_default();
+                assert_eq!(room[..n], want[..want.len().min(len)]);
+                let (mut one, mut two) = (*b"...", *b".....");
+                let mut rooms = ScatterList::default();
+                assert!(rooms.push_room(&mut one) && rooms.push_room(&mut two));
+                assert_eq!(rooms.copy_from(from, &room[..n]), n);
+                let both = [&one[..], &two].concat();
+                assert_eq!(both.get(from..from + n).unwrap_or_default(), &room[..n]);
+                assert_eq!(both.iter().filter(|byte| **byte != b'.').count(), n);
+            }
+        }
     }
 
     #[test]

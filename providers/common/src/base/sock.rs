@@ -3,6 +3,7 @@
 //! Addresses are the bytes of a `sockaddr` of the socket's family, as the system has them.
 use crate::error::{Error, Result};
 use crate::sys::{check, set_option};
+use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Bytes of the longest address that a socket of this kind has (`struct sockaddr_storage`).
@@ -131,37 +132,21 @@ impl StreamSocket {
         self.name(libc::getpeername)
     }
 
-    /// Receives without blocking; 0 is the end of the stream.
+    /// Receives without blocking; 0 is the end of the stream. No thread is cancelled in here
+    /// (pthread_cancel(3)), as it could be in recv(3), which is also dearer for that.
     #[inline(always)]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        let (at, nobody) = (room.as_mut_ptr(), std::ptr::null_mut::<libc::sockaddr>());
-        // SAFETY: the kernel writes at most `room.len()` bytes to `room`, and no
-        // sender's name. Not recv(3): it would let a thread be cancelled in here
-        // (pthread_cancel(3)), and be dearer for that.
-        let n = unsafe {
-            libc::syscall(
-                libc::SYS_recvfrom,
-                self.fd(),
-                at,
-                room.len(),
-                libc::MSG_DONTWAIT,
-                nobody,
-                nobody,
-            )
-        };
-        usize::try_from(n).map_err(|_| Error::last_os())
+        rustix::net::recv(&self.0, room, RecvFlags::DONTWAIT)
+            .map(|(n, _)| n)
+            .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
-    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took.
+    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took. Not send(3), as in
+    /// [`recv`](Self::recv).
     #[inline(always)]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let (at, nobody) = (bytes.as_ptr(), std::ptr::null::<libc::sockaddr>());
-        // SAFETY: the kernel only reads `bytes`. Not send(3), as in `recv`.
-        let n = unsafe {
-            libc::syscall(libc::SYS_sendto, self.fd(), at, bytes.len(), flags, nobody, 0)
-        };
-        usize::try_from(n).map_err(|_| Error::last_os())
+        rustix::net::send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
     /// Makes closing reset the connection: what the system has not sent by then never leaves.

@@ -121,6 +121,13 @@ impl Provider {
         self.hand_out(name)
     }
 
+    /// The provider's name.
+    pub fn name(&self) -> &CStr {
+        // SAFETY: the name is a C string that stays; it is changed before the core, and so any
+        // application, knows the provider.
+        unsafe { CStr::from_ptr((*self.c.get()).name) }
+    }
+
     /// Adds what is to be done when the program ends (fi_provider(7)): the core calls it once,
     /// from its destructor, when other threads may still run.
     #[must_use]
@@ -181,6 +188,7 @@ mod tests {
         assert_eq!(name(PROV.as_ptr()), c"zed");
         assert_eq!(name(PROV.hand_out(Some(c"other".into()))), c"other");
         assert_eq!(name(PROV.hand_out(Some(c"third".into()))), c"other");
+        assert_eq!(PROV.name(), c"other");
     }
 
     #[test]

@@ -3,13 +3,14 @@ use super::StreamEngine;
 use super::ep::{StreamEpKind, StreamIdentity};
 use super::state::StreamState;
 use crate::net::Net;
+use crate::objects::StreamAside;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::fi_addr_t;
-use ofi_provider::addr::{self, Addr};
+use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::{ContextPlace, Half};
-use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, RdmEngine};
+use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::Guard;
@@ -30,12 +31,9 @@ impl<N: Net> HearsNames for StreamEngine<N> {
     }
 }
 
-impl<N: Net> RdmEngine for StreamEngine<N>
-where
-    N::Aside: EndpointAside<Self> + Default,
-{
+impl<N: Net> RdmEngine for StreamEngine<N> {
     type Identity = StreamIdentity;
-    type Aside = N::Aside;
+    type Aside = StreamAside<N::Link>;
     type State = StreamState<N>;
 
     #[inline(always)]
@@ -138,12 +136,13 @@ where
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(Addr::Ip(self.lock().ep(ep).local()).to_bytes())
+        Ok(self.lock().ep(ep).local().to_bytes())
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
-        let addr = addr::from_bytes(name)?;
-        self.lock().ep(ep).set_local(addr);
+        let mut state = self.lock();
+        let addr = Addr::told(state.ep(ep).local().format(), name)?;
+        state.ep(ep).set_local(addr);
         Ok(())
     }
 }

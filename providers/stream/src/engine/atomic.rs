@@ -8,7 +8,7 @@ use super::arrival::{Arrival, may_allocate};
 use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::transfer::{Outgoing, Route, SendBody, TransferFinish, level};
-use crate::net::{ByteLink, Net};
+use crate::net::{ByteLink, Net, peer_of};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Knows, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
@@ -18,6 +18,7 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
+use ofi_provider::log::peer_text;
 use ofi_provider::reserved::ASIDE;
 
 /// Most bytes of fetched values in answers that wait for a peer, beyond which its connection
@@ -198,12 +199,12 @@ impl<N: Net> StreamState<N> {
             Err(error) => {
                 fetched.clear();
                 header.op_data = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
-                let peer = conn.link.peer_addr();
+                let peer = peer_text(peer_of(&conn.link));
                 ofi_provider::log!(
                     N::Link::provider(),
                     INFO,
                     EP_DATA,
-                    "refusing an atomic operation ({error}) of {peer:?}: {places:?}"
+                    "refusing an atomic operation ({error}) of {peer}: {places:?}"
                 );
             }
         }

@@ -10,7 +10,7 @@ use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
 use super::transfer::Outgoing;
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
-use crate::net::{ByteLink, LinkListener, LinkPoller, Net};
+use crate::net::{ByteLink, LinkListener, LinkPoller, Net, peer_of};
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
@@ -25,7 +25,6 @@ use ofi_provider::log::peer_text;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,7 +132,7 @@ impl<N: Net> StreamState<N> {
 
     /// Begins a link from an endpoint to an address; `param` is the data of the
     /// connection request. Returns the connection's number.
-    fn dial(&mut self, ep_id: u32, to: &SocketAddr, param: Vec<u8>) -> Result<u32> {
+    fn dial(&mut self, ep_id: u32, to: &Addr, param: Vec<u8>) -> Result<u32> {
         let identity = &self.eps[ep_id].identity;
         let link = self.net.dial(&identity.local, identity.keep_port, to)?;
         let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
@@ -149,7 +148,7 @@ impl<N: Net> StreamState<N> {
             return Err(Error::FIREWALLADDR);
         }
         let hello = ep.hello(self.net.process());
-        let addr = ep.peers[peer].addr.ip()?;
+        let addr = ep.peers[peer].addr.clone();
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
@@ -161,7 +160,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// fi_connect of a MSG endpoint.
-    pub fn connect(&mut self, ep_id: u32, to: &SocketAddr, param: &[u8]) -> Result {
+    pub fn connect(&mut self, ep_id: u32, to: &Addr, param: &[u8]) -> Result {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
@@ -216,7 +215,8 @@ impl<N: Net> StreamState<N> {
 
     /// Starts listening for RDM peers.
     pub(crate) fn listen(&mut self, ep_id: u32) -> Result {
-        let (listener, local) = self.net.listen(&self.eps[ep_id].identity.local)?;
+        let (listener, local) = self.net.bind(&self.eps[ep_id].identity.local)?;
+        listener.listen(BACKLOG)?;
         let token = TOKEN_LISTENER | u64::from(ep_id);
         self.net.poller().add(listener.id(), token, Interest::READ)?;
         self.eps[ep_id].identity.local = local;
@@ -233,7 +233,6 @@ impl<N: Net> StreamState<N> {
             }
             let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
             match listener.accept() {
-                Ok((_, from)) if !listener.admits(&from) => {}
                 Ok((link, from)) => {
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ep_id, now) {
@@ -471,12 +470,12 @@ impl<N: Net> StreamState<N> {
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                callers::refuse::<N::Link>(format_args!("of {from}"), why);
+                callers::refuse::<N::Link>(format_args!("of {}", from.for_people()), why);
                 self.callers.drop(id);
                 return;
             }
         };
-        let addr = Addr::Ip(SocketAddr::new(from.ip(), hello.port)).identity();
+        let addr = from.at_port(hello.port).identity();
         if self.holds(id, &addr) {
             return;
         }
@@ -549,7 +548,7 @@ impl<N: Net> StreamState<N> {
     /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
     /// log.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
-        let peer = peer_text(self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok()));
+        let peer = peer_text(self.conns.get(id).and_then(|conn| peer_of(&conn.link)));
         callers::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
@@ -619,7 +618,7 @@ impl<N: Net> StreamState<N> {
             return;
         }
         let ep = &mut self.eps[ep_id];
-        let local = Addr::Ip(ep.identity.local);
+        let local = ep.identity.local.clone();
         let peer = ep.peer_at(addr.clone());
         let firewalled = hello.features & BEHIND_FIREWALL != 0;
         let process = ProcessMark { pid: hello.pid, instance: message.instance };
@@ -954,7 +953,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// The link of a connected endpoint, for fi_getname and fi_getpeer.
-    pub fn connected_link(&self, ep_id: u32) -> Option<&N::Link> {
+    pub(crate) fn connected_link(&self, ep_id: u32) -> Option<&N::Link> {
         self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)
     }
 }

@@ -60,10 +60,10 @@ impl<N: Net> StreamState<N> {
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
-        let StreamIdentity { local, firewalled, .. } = self.eps[ids[0]].identity;
+        let StreamIdentity { local, firewalled, .. } = self.eps[ids[0]].identity.clone();
         for id in ids {
             let identity = &mut self.eps[*id].identity;
-            (identity.local, identity.firewalled) = (local, firewalled);
+            (identity.local, identity.firewalled) = (local.clone(), firewalled);
         }
         Ok(())
     }

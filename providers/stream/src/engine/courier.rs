@@ -1,6 +1,7 @@
 //! The thread that sends what is held back when the application makes no call.
 use crate::net::{LateVisits, Visited};
 use ofi_provider::error::Result;
+use ofi_provider::provider::Provider;
 use ofi_provider::sys::Timer;
 use ofi_provider::worker::{Worker, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ pub struct Courier {
     shared: Arc<CourierShared>,
     engine: Weak<dyn Visited>,
     /// The name of the thread.
-    thread: &'static str,
+    thread: String,
     worker: Option<Worker>,
     /// The application's count of progress and batches when the next visit was ordered.
     seen: u64,
@@ -32,8 +33,9 @@ struct CourierShared {
 }
 
 impl Courier {
-    /// A courier for an engine, whose thread gets this name.
-    pub fn new(engine: Weak<dyn Visited>, thread: &'static str) -> Result<Self> {
+    /// A courier for an engine of this provider.
+    pub fn new(engine: Weak<dyn Visited>, provider: &Provider) -> Result<Self> {
+        let thread = format!("ofi-{}-late", provider.name().to_string_lossy());
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(CourierShared { timer: Timer::new()?, ordered, stop });
         Ok(Self { shared, engine, thread, worker: None, seen: 0 })
@@ -45,7 +47,7 @@ impl LateVisits for Courier {
     fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());
-            self.worker = Worker::start(self.thread, move || shared.run(&engine)).ok();
+            self.worker = Worker::start(&self.thread, move || shared.run(&engine)).ok();
         }
         if self.shared.order() {
             self.seen = done;

@@ -8,8 +8,13 @@ use ofi_provider::slab::NONE;
 
 impl<N: Net> StreamState<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
-    pub fn firewalled(&mut self, ep: u32) -> &mut bool {
+    pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled
+    }
+
+    /// The endpoint's own address.
+    pub(crate) fn local(&self, ep: u32) -> &Addr {
+        self.eps[ep].local()
     }
 
     /// Adds an endpoint.
@@ -20,7 +25,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).
-    pub fn set_source(&mut self, ep: u32, source: fi_addr_t) {
+    pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
         let ep = &mut self.eps[ep];
         ep.has_source = true;
         ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);

@@ -20,7 +20,6 @@ use ofi_provider::peers::{PeerExtra, PeerTable};
 use ofi_provider::provider::Provider;
 use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is given back when less than this is
@@ -81,8 +80,8 @@ pub struct StreamIdentity {
     pub kind: StreamEpKind,
     /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
-    /// The endpoint's own address; the port is 0 until it listens.
-    pub local: SocketAddr,
+    /// The endpoint's own address; the port, or the name, may be open until it listens.
+    pub local: Addr,
     /// The endpoint connects from the port in `local`, which is that of the passive endpoint it
     /// was opened with.
     pub keep_port: bool,
@@ -263,12 +262,12 @@ impl StreamEngineEp {
     }
 
     /// The endpoint's own address.
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.identity.local
+    pub(crate) fn local(&self) -> &Addr {
+        &self.identity.local
     }
 
     /// Sets the endpoint's own address, before it listens.
-    pub(crate) fn set_local(&mut self, local: SocketAddr) {
+    pub(crate) fn set_local(&mut self, local: Addr) {
         self.identity.local = local;
     }
 

@@ -110,7 +110,7 @@ fn live() -> MutexGuard<'static, Vec<Weak<dyn Live>>> {
 }
 
 /// Sends what is held back in any domain of this process, as far as links take it now.
-pub fn flush_all() {
+pub(crate) fn flush_all() {
     // In a forked child the lock of the list may be held for ever, by a thread that only the
     // parent has.
     let Ok(live) = LIVE.try_lock() else { return };

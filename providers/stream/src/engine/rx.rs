@@ -10,7 +10,7 @@ use super::ep::StreamEngineEp;
 use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::trace::trace;
-use crate::net::{ByteLink, Net};
+use crate::net::{ByteLink, Net, peer_of};
 use crate::wire::{
     COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp, StreamPlain,
 };
@@ -475,7 +475,7 @@ impl<N: Net> StreamState<N> {
 
     /// A peer sent bytes that are no message: their connection ends, and no other.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
-        let peer = self.conns.get(id).and_then(|conn| conn.link.peer_addr().ok());
+        let peer = self.conns.get(id).and_then(|conn| peer_of(&conn.link));
         malformed::log_closing(N::Link::provider(), peer, why);
         self.fail(id, Error::PROTO);
     }
@@ -642,7 +642,7 @@ impl<N: Net> StreamState<N> {
         });
         drop(opened);
         written.inspect_err(|error| {
-            let peer = self.conns[id].link.peer_addr().ok();
+            let peer = peer_of(&self.conns[id].link);
             ofi_provider::log_sparsely!(
                 N::Link::provider(),
                 WARN,
@@ -660,7 +660,7 @@ impl<N: Net> StreamState<N> {
         if self.eps[conn.ep].identity.target.rma & right != 0 {
             return Ok(());
         }
-        let peer = conn.link.peer_addr().ok();
+        let peer = peer_of(&conn.link);
         ofi_provider::log_sparsely!(
             N::Link::provider(),
             WARN,

@@ -1,5 +1,5 @@
 //! What the log tells of each header that leaves or comes, if the user wants that.
-use crate::net::ByteLink;
+use crate::net::{ByteLink, peer_of};
 use crate::wire::StreamHeader;
 use ofi_provider::log::peer_text;
 
@@ -14,6 +14,6 @@ pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &StreamHeade
 
 #[cold]
 fn tell<L: ByteLink>(direction: &str, link: &L, header: &StreamHeader) {
-    let peer = peer_text(link.peer_addr().ok());
+    let peer = peer_text(peer_of(link));
     ofi_provider::log!(L::provider(), TRACE, EP_DATA, "{direction} {peer}: {header:?}");
 }

@@ -8,6 +8,7 @@ use super::arrival::Unreceived;
 use super::ep::{StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
+use crate::objects::StreamAside;
 use crate::settings::StreamSettings;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
@@ -41,8 +42,8 @@ impl ConnectedWorld for OverRings {
         let _ = request.reject(&[]);
     }
 
-    fn aside(&self, request: Option<Self::Request>) -> rings::RingAside {
-        rings::RingAside(Mutex::new(request))
+    fn aside(&self, request: Option<Self::Request>) -> StreamAside<rings::RingEnd> {
+        StreamAside::new(StreamEpKind::Msg, None, request)
     }
 
     fn stop_listening(&mut self) {
@@ -154,7 +155,7 @@ impl SimWorld for OverRings {
             EndpointRole::SharedRx => StreamEpKind::Srx,
             EndpointRole::Connected => StreamEpKind::Msg,
         };
-        let target = TargetOf::new(FI_RMA | FI_ATOMIC);
+        let (local, target) = (local.into(), TargetOf::new(FI_RMA | FI_ATOMIC));
         StreamIdentity { kind, firewalled: false, local, keep_port: false, attr, target }
     }
 
@@ -192,7 +193,7 @@ impl SimWorld for OverRings {
     }
 
     fn cut(&mut self, one: usize, other: usize) -> bool {
-        self.world().cut(address(one, 0), address(other, 0))
+        self.world().cut(&address(one, 0).into(), &address(other, 0).into())
     }
 
     fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {

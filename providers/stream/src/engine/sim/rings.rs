@@ -7,7 +7,6 @@
 //! where the test wants that.
 use super::SimRandom;
 use crate::callers::{CallerState, Callers};
-use crate::engine::StreamEngine;
 use crate::engine::StreamRequest;
 use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
@@ -18,7 +17,6 @@ use crate::wire::{ByteOrder, CmMessage, CmType, Knows, RdmHello, StreamHeader, S
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::contexts::Contexts;
-use ofi_provider::endpoint::{EndpointAside, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
@@ -26,7 +24,7 @@ use ofi_provider::sys::{Interest, PollEvent};
 use ofi_simulation::{PlantedFault, here, planted};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -88,7 +86,7 @@ enum Making {
 #[derive(Debug)]
 struct Pipe {
     making: Making,
-    addrs: [SocketAddr; 2],
+    addrs: [Addr; 2],
     /// What each end sends.
     lanes: [Lane; 2],
     /// The ends that are not closed.
@@ -103,7 +101,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn dialing(addrs: [SocketAddr; 2], room: usize) -> Self {
+    fn dialing(addrs: [Addr; 2], room: usize) -> Self {
         Self {
             making: Making::Dialing,
             addrs,
@@ -208,7 +206,7 @@ impl Lent {
 
 #[derive(Debug)]
 struct Doorway {
-    at: SocketAddr,
+    at: Addr,
     waiting: VecDeque<usize>,
 }
 
@@ -271,7 +269,7 @@ impl StreamWorld {
             let (id, side) = ((first + index) % (count * 2) / 2, (first + index) % 2);
             let Some(pipe) = &mut self.pipes[id] else { continue };
             if pipe.making == Making::Dialing {
-                let to = pipe.addrs[1];
+                let to = pipe.addrs[1].clone();
                 let is_open = pipe.open[0];
                 let door = self.doors.iter_mut().flatten().find(|door| door.at == to);
                 match door.filter(|_| is_open) {
@@ -336,8 +334,9 @@ impl StreamWorld {
         let known = self.strangers.len();
         if known == 0 || (known < MOST_STRANGERS && random.one_in(4)) {
             self.port += 1;
-            let from = ([10, 9, 0, 1 + random.below(2) as u8], self.port).into();
-            let mut pipe = Pipe::dialing([from, at], 2048);
+            let host = IpAddr::from([10, 9, 0, 1 + random.below(2) as u8]);
+            let from = Addr::Ip(SocketAddr::new(host, self.port));
+            let mut pipe = Pipe::dialing([from, at.into()], 2048);
             pipe.lanes[0].bytes.extend(said_first(random));
             let id = self.place(pipe);
             self.strangers.push(id);
@@ -373,9 +372,9 @@ impl StreamWorld {
 
     /// Cuts a link between two addresses, if there is one: from each direction a part of what is
     /// under way gets lost, and all behind it. Returns whether there was one.
-    pub(super) fn cut(&mut self, one: SocketAddr, other: SocketAddr) -> bool {
+    pub(super) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
         let between = |pipe: &Pipe| {
-            let [from, to] = pipe.addrs;
+            let [from, to] = &pipe.addrs;
             (from.ip() == one.ip() && to.ip() == other.ip())
                 || (from.ip() == other.ip() && to.ip() == one.ip())
         };
@@ -430,26 +429,6 @@ impl StreamWorld {
     }
 }
 
-/// The request that a connected endpoint was opened for.
-#[derive(Default, Debug)]
-pub struct RingAside(pub(super) Mutex<Option<StreamRequest<RingEnd>>>);
-
-impl EndpointAside<StreamEngine<Rings>> for RingAside {
-    fn connect(ep: &RdmEndpoint<StreamEngine<Rings>>, to: Option<&[u8]>, param: &[u8]) -> Result {
-        let to = Addr::from_bytes(to.ok_or(Error::INVAL)?)?.ip()?;
-        ep.engine.lock().connect(ep.id, &to, param)
-    }
-
-    fn accept(ep: &RdmEndpoint<StreamEngine<Rings>>, param: &[u8]) -> Result {
-        let request = ep.aside.0.lock().map_err(|_| Error::OTHER)?.take();
-        ep.engine.lock().accept(ep.id, request.ok_or(Error::INVAL)?, param)
-    }
-
-    fn shutdown(ep: &RdmEndpoint<StreamEngine<Rings>>) -> Result {
-        ep.engine.lock().shutdown(ep.id)
-    }
-}
-
 /// A passive endpoint.
 #[derive(Debug)]
 pub(super) struct RingPassive {
@@ -461,7 +440,7 @@ pub(super) struct RingPassive {
 impl RingPassive {
     pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
         let net = Rings::new(world, false);
-        let (door, _) = net.listen(&at)?;
+        let (door, _) = net.bind(&at.into())?;
         Ok(Self { net, door, callers: Callers::new(0, 64) })
     }
 
@@ -567,7 +546,6 @@ impl Net for Rings {
     type Listener = RingDoor;
     type Poller = Self;
     type Visits = RingVisits;
-    type Aside = RingAside;
 
     fn process(&self) -> u32 {
         ofi_simulation::here::pid().unwrap_or_else(std::process::id)
@@ -618,19 +596,19 @@ impl Net for Rings {
         Ok(RingVisits { net: self.clone(), seen: 0 })
     }
 
-    fn dial(&self, local: &SocketAddr, _keep_port: bool, to: &SocketAddr) -> Result<RingEnd> {
+    fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<RingEnd> {
         here::memory()?;
         let mut world = self.world();
         world.port += 1;
-        let from = SocketAddr::new(local.ip(), world.port);
-        let pipe = Pipe::dialing([from, *to], 1024 << world.random.below(7));
+        let from = local.at_port(world.port);
+        let pipe = Pipe::dialing([from, to.clone()], 1024 << world.random.below(7));
         let id = world.place(pipe);
         Ok(RingEnd { net: self.clone(), pipe: id, side: 0 })
     }
 
-    fn listen(&self, at: &SocketAddr) -> Result<(RingDoor, SocketAddr)> {
+    fn bind(&self, at: &Addr) -> Result<(RingDoor, Addr)> {
         let mut world = self.world();
-        let mut at = *at;
+        let mut at = at.clone();
         if at.port() == 0 {
             world.port += 1;
             at.set_port(world.port);
@@ -638,7 +616,7 @@ impl Net for Rings {
         if world.doors.iter().flatten().any(|door| door.at == at) {
             return Err(Error::ADDRINUSE);
         }
-        world.doors.push(Some(Doorway { at, waiting: VecDeque::new() }));
+        world.doors.push(Some(Doorway { at: at.clone(), waiting: VecDeque::new() }));
         let id = world.doors.len() - 1;
         Ok((RingDoor { net: self.clone(), id }, at))
     }
@@ -658,14 +636,19 @@ impl LinkListener for RingDoor {
         RingId::Door(self.id)
     }
 
-    fn accept(&self) -> Result<(RingEnd, SocketAddr)> {
+    fn listen(&self, _backlog: i32) -> Result {
+        Ok(())
+    }
+
+    fn accept(&self) -> Result<(RingEnd, Addr)> {
         let mut world = self.net.world();
         let door = world.doors[self.id].as_mut().expect("a door is open as long as this value");
         if !door.waiting.is_empty() {
             here::memory()?;
         }
         let pipe = door.waiting.pop_front().ok_or(Error::AGAIN)?;
-        let from = world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0]).ok_or(Error::AGAIN)?;
+        let from =
+            world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0].clone()).ok_or(Error::AGAIN)?;
         Ok((RingEnd { net: self.net.clone(), pipe, side: 1 }, from))
     }
 }
@@ -859,8 +842,12 @@ impl ByteLink for RingEnd {
         })
     }
 
-    fn peer_addr(&self) -> Result<SocketAddr> {
-        Ok(self.with(|pipe, _| pipe.addrs[1 - self.side]))
+    fn local_addr(&self) -> Result<Addr> {
+        Ok(self.with(|pipe, _| pipe.addrs[self.side].clone()))
+    }
+
+    fn peer_addr(&self) -> Result<Addr> {
+        Ok(self.with(|pipe, _| pipe.addrs[1 - self.side].clone()))
     }
 
     fn set_zerocopy(&self) -> Result {

@@ -1,33 +1,26 @@
 //! Passive endpoints: listening for MSG connections.
-use crate::config::config;
-use crate::net::TcpRequest;
-use crate::provider::TCP;
-use crate::sock::{TcpSocket, to_bytes};
+use crate::callers::{self, Caller, CallerState, Callers, HANDSHAKE_TIMEOUT};
+use crate::engine::{ACCEPTS, BACKLOG, DEAF_DELAY, StreamRequest, is_shortage};
+use crate::guests::{self, Door};
+use crate::net::{ByteLink, LinkListener, LinkPoller, Net, TIMER_TOKEN};
+use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
-use ofi_provider::addr;
+use ofi_provider::addr::Addr;
 use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::Progress;
-use ofi_provider::sys::{Epoll, Interest, Timer};
-use ofi_stream::callers::{self, Caller, CallerState, Callers, HANDSHAKE_TIMEOUT};
-use ofi_stream::engine::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, is_shortage};
-use ofi_stream::guests::{self, Door};
-use ofi_stream::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
+use ofi_provider::sys::{Interest, PollEvent};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Epoll token of the listening socket; a caller's token is its index.
+/// What the poller knows the listener by; a caller's token is its index.
 const LISTENER: u64 = u64::MAX;
-
-/// Epoll token of the timer.
-const TIMER: u64 = u64::MAX - 1;
 
 /// The number that all callers of a passive endpoint call: there is only one endpoint.
 const ALL: u32 = 0;
@@ -44,19 +37,19 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
 #[derive(Debug)]
-pub(crate) struct TcpPep {
-    shared: Arc<TcpPepShared>,
+pub struct StreamPep<N: Net> {
+    shared: Arc<StreamPepShared<N>>,
 }
 
-struct TcpPepShared {
-    epoll: Epoll,
-    state: Lock<TcpPepState>,
+struct StreamPepShared<N: Net> {
+    state: Lock<StreamPepState<N>>,
+    wait_fd: RawFd,
     activity: AtomicU64,
 }
 
-impl std::fmt::Debug for TcpPepShared {
+impl<N: Net> std::fmt::Debug for StreamPepShared<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TcpPepShared")
+        f.write_str("StreamPepShared")
     }
 }
 
@@ -68,69 +61,62 @@ struct Unanswered {
     since: Instant,
 }
 
-struct TcpPepState {
-    local: SocketAddr,
+struct StreamPepState<N: Net> {
+    net: N,
+    local: Addr,
     backlog: c_int,
-    /// The socket bound by fi_setname, until the endpoint listens.
-    bound: Option<TcpSocket>,
-    socket: Option<(TcpSocket, Door)>,
+    /// The listener that fi_setname made, until the endpoint listens.
+    bound: Option<N::Listener>,
+    listener: Option<(N::Listener, Door)>,
     /// Requests that the application knows of, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
     /// Accepted connections whose request is not complete.
-    callers: Callers<TcpSocket>,
+    callers: Callers<N::Link>,
     announcer: Announcer,
-    /// The listener is out of epoll, because callers cannot be accepted now and epoll would
+    /// The listener is not watched, because callers cannot be accepted now and the poller would
     /// report them again and again; the timer makes it try again.
     deaf: bool,
-    timer: Timer,
 }
 
-impl TcpPep {
-    /// A passive endpoint for the address in `info`.
-    pub(crate) fn new(info: InfoBuf, local: SocketAddr) -> Result<Self> {
-        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
-        epoll.add(timer.as_raw_fd(), TIMER, Interest::READ)?;
+impl<N: Net> StreamPep<N> {
+    /// A passive endpoint on `net`, for the address in `info`.
+    pub(super) fn new(net: N, info: InfoBuf, local: Addr) -> Result<Self> {
+        let wait_fd = net.wait_fd();
+        let state = StreamPepState {
+            net,
+            local,
+            backlog: BACKLOG,
+            bound: None,
+            listener: None,
+            unanswered: VecDeque::new(),
+            callers: Callers::new(0, MAX_SILENT),
+            announcer: Announcer::new(info),
+            deaf: false,
+        };
+        let activity = AtomicU64::new(0);
         Ok(Self {
-            shared: Arc::new(TcpPepShared {
-                epoll,
-                state: Lock::new(TcpPepState {
-                    local,
-                    backlog: BACKLOG,
-                    bound: None,
-                    socket: None,
-                    unanswered: VecDeque::new(),
-                    callers: Callers::new(0, MAX_SILENT),
-                    announcer: Announcer::new(info),
-                    deaf: false,
-                    timer,
-                }),
-                activity: AtomicU64::new(0),
-            }),
+            shared: Arc::new(StreamPepShared { state: Lock::new(state), wait_fd, activity }),
         })
     }
 }
 
-/// A socket bound to this address, to any free port if the address leaves the port open.
-fn bound(addr: &SocketAddr) -> Result<TcpSocket> {
-    let socket = TcpSocket::new(addr)?;
-    socket.bind_listener(addr, config().ports)?;
-    Ok(socket)
-}
-
-impl PassiveEp for TcpPep {
-    type Request = TcpRequest;
+impl<N: Net> PassiveEp for StreamPep<N> {
+    type Request = StreamRequest<N::Link>;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
-        let mut state = self.shared.state.lock();
+        let state = &mut *self.shared.state.lock();
         state.announcer.check_silent()?;
-        let socket = match state.bound.take() {
-            Some(socket) => socket,
-            None => bound(&state.local)?,
+        let listener = match state.bound.take() {
+            Some(listener) => listener,
+            None => {
+                let (listener, local) = state.net.bind(&state.local)?;
+                state.local = local;
+                listener
+            }
         };
-        socket.listen(state.backlog)?;
-        state.local = socket.local_addr()?;
-        self.shared.epoll.add(socket.fd(), LISTENER, Interest::READ)?;
-        state.socket = Some((socket, Door::open()));
+        listener.listen(state.backlog)?;
+        state.net.poller().add(listener.id(), LISTENER, Interest::READ)?;
+        state.listener = Some((listener, Door::open()));
         state.announcer.listen(eq, fid);
         Ok(())
     }
@@ -140,27 +126,27 @@ impl PassiveEp for TcpPep {
     }
 
     fn getname(&self) -> Result<Vec<u8>> {
-        Ok(to_bytes(&self.shared.state.lock().local))
+        Ok(self.shared.state.lock().local.to_bytes())
     }
 
     fn setname(&self, name: &[u8]) -> Result {
-        let addr = addr::from_bytes(name)?;
-        let mut state = self.shared.state.lock();
+        let state = &mut *self.shared.state.lock();
         state.announcer.check_silent()?;
+        let addr = Addr::told(state.local.format(), name)?;
         // The port is fixed from now on: an active endpoint may be opened with
         // this address (fi_endpoint(3)) instead of listening.
         state.bound = None;
-        let socket = bound(&addr)?;
-        state.local = socket.local_addr()?;
-        state.bound = Some(socket);
+        let (listener, local) = state.net.bind(&addr)?;
+        state.local = local;
+        state.bound = Some(listener);
         Ok(())
     }
 
     fn set_backlog(&self, backlog: c_int) -> Result {
         let mut state = self.shared.state.lock();
         state.backlog = backlog;
-        match &state.socket {
-            Some((socket, _)) => socket.listen(backlog),
+        match &state.listener {
+            Some((listener, _)) => listener.listen(backlog),
             None => Ok(()),
         }
     }
@@ -172,33 +158,29 @@ impl PassiveEp for TcpPep {
     fn close(&self) {
         let mut state = self.shared.state.lock();
         state.bound = None;
-        state.socket = None;
+        state.listener = None;
         state.callers.drop_all_of(ALL);
         state.unanswered.clear();
         state.announcer.close();
     }
 }
 
-impl Progress for TcpPepShared {
+impl<N: Net> Progress for StreamPepShared<N> {
     fn progress(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
-        let mut tokens = Vec::new();
-        let _ = self.epoll.wait(Some(Duration::ZERO), |event| tokens.push(event.token));
-        if tokens.is_empty() {
-            return;
-        }
+        let mut events: Vec<PollEvent> = Vec::new();
         let mut state = self.state.lock();
-        for token in tokens {
-            if token == LISTENER || token == TIMER {
-                state.accept_all(&self.epoll);
-            } else {
-                state.hear(token as u32, &self.epoll);
+        state.net.poll(&mut events);
+        for event in events {
+            match event.token {
+                LISTENER | TIMER_TOKEN => state.accept_all(),
+                caller => state.hear(caller as u32),
             }
         }
     }
 
     fn wait_fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+        self.wait_fd
     }
 
     fn activity(&self) -> u64 {
@@ -206,24 +188,21 @@ impl Progress for TcpPepShared {
     }
 }
 
-impl TcpPepState {
-    fn accept_all(&mut self, epoll: &Epoll) {
-        self.timer.set(Duration::ZERO);
-        let patience = self.end_silence(epoll);
+impl<N: Net> StreamPepState<N> {
+    fn accept_all(&mut self) {
+        self.net.clear_timer();
+        let patience = self.end_silence();
         for _ in 0..ACCEPTS {
             if !self.makes_room() {
-                return self.wait(epoll, ROOM_DELAY);
+                return self.wait(ROOM_DELAY);
             }
-            let Some((listener, _)) = &self.socket else { return };
+            let Some((listener, _)) = &self.listener else { return };
             match listener.accept() {
-                Ok((_, peer)) if !config().peers.admits(peer.ip()) => {}
-                Ok((socket, peer)) => {
-                    if config().nodelay {
-                        socket.set_nodelay();
-                    }
-                    socket.set_connect_timeout(CONNECT_TIMEOUT);
-                    match self.callers.admit(epoll, socket, peer, ALL, Instant::now()) {
-                        (id, CallerState::Complete) => self.called(id, epoll),
+                Ok((link, from)) => {
+                    link.waits();
+                    let now = self.net.now();
+                    match self.callers.admit(self.net.poller(), link, from, ALL, now) {
+                        (id, CallerState::Complete) => self.called(id),
                         (_, CallerState::Incomplete | CallerState::Over) => {}
                     }
                 }
@@ -231,13 +210,13 @@ impl TcpPepState {
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {
                     if !self.deaf {
                         ofi_provider::log_sparsely!(
-                            &TCP,
+                            N::Link::provider(),
                             WARN,
                             EP_CTRL,
                             "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
                         );
                     }
-                    return self.wait(epoll, DEAF_DELAY);
+                    return self.wait(DEAF_DELAY);
                 }
                 Err(error) if is_shortage(error) => {
                     self.callers.drop_oldest();
@@ -246,31 +225,31 @@ impl TcpPepState {
             }
         }
         if std::mem::take(&mut self.deaf)
-            && let Some((listener, _)) = &self.socket
+            && let Some((listener, _)) = &self.listener
         {
-            let _ = epoll.add(listener.fd(), LISTENER, Interest::READ);
+            let _ = self.net.poller().add(listener.id(), LISTENER, Interest::READ);
         }
         if !self.callers.is_empty() {
-            let next = patience.map(|at| at.saturating_duration_since(Instant::now()));
-            self.timer.set(next.unwrap_or(HANDSHAKE_TIMEOUT).max(ROOM_DELAY));
+            let next = patience.map(|at| at.saturating_duration_since(self.net.now()));
+            self.net.set_timer(next.unwrap_or(HANDSHAKE_TIMEOUT).max(ROOM_DELAY));
         }
     }
 
-    /// Leaves callers in the system's queue for `delay`: takes the listener out of epoll, which
-    /// would report them again and again, and sets the timer.
-    fn wait(&mut self, epoll: &Epoll, delay: Duration) {
-        if let Some((listener, _)) = self.socket.as_ref().filter(|_| !self.deaf) {
+    /// Leaves callers in the system's queue for `delay`: does not watch the listener, which the poller
+    /// would report again and again, and sets the timer.
+    fn wait(&mut self, delay: Duration) {
+        if let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
             self.deaf = true;
-            epoll.remove(listener.fd());
+            self.net.poller().remove(listener.id());
         }
-        self.timer.set(delay);
+        self.net.set_timer(delay);
     }
 
     /// Ends connections whose request was not complete in time ([`HANDSHAKE_TIMEOUT`]). Returns
     /// when to look at the next one.
-    fn end_silence(&mut self, epoll: &Epoll) -> Option<Instant> {
-        let (complete, next) = self.callers.end_silence(Instant::now());
-        complete.into_iter().for_each(|id| self.called(id, epoll));
+    fn end_silence(&mut self) -> Option<Instant> {
+        let (complete, next) = self.callers.end_silence(self.net.now());
+        complete.into_iter().for_each(|id| self.called(id));
         next
     }
 
@@ -291,6 +270,7 @@ impl TcpPepState {
     /// keeps the callers. Silent callers, and requests unanswered for [`ANSWER_TIME`], are
     /// dropped to make room.
     fn makes_room(&mut self) -> bool {
+        let now = self.net.now();
         loop {
             if self.has_room() {
                 return true;
@@ -303,51 +283,54 @@ impl TcpPepState {
             if !self.is_full() && self.callers.drop_oldest() {
                 continue;
             }
-            let late = |request: &mut Unanswered| request.since.elapsed() >= ANSWER_TIME;
+            let late = |request: &mut Unanswered| {
+                now.saturating_duration_since(request.since) >= ANSWER_TIME
+            };
             let Some(late) = self.unanswered.pop_front_if(late) else { return false };
             if late.request.strong_count() > 0
-                && let Ok(request) = take_request::<TcpRequest>(late.handle as *const _)
+                && let Ok(request) = take_request::<StreamRequest<N::Link>>(late.handle as *const _)
             {
                 let _ = request.reject(&[]);
             }
         }
     }
 
-    fn hear(&mut self, id: u32, epoll: &Epoll) {
+    fn hear(&mut self, id: u32) {
         if self.callers.hear(id) == CallerState::Complete {
-            self.called(id, epoll);
+            self.called(id);
         }
     }
 
     /// A caller's request is complete: reports FI_CONNREQ to the application.
-    fn called(&mut self, id: u32, epoll: &Epoll) {
+    fn called(&mut self, id: u32) {
         // What comes on the connection from now on is for an endpoint, and must not wake the
         // event queue.
-        let Some((caller, request)) = self.callers.take(epoll, id) else { return };
-        let from = caller.from;
+        let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
+        let from = caller.from.clone();
         if request.kind != CmType::Request {
-            callers::refuse::<TcpSocket>(
-                format_args!("of {from}"),
+            callers::refuse::<N::Link>(
+                format_args!("of {}", from.for_people()),
                 Malformed("connection message out of turn"),
             );
         } else if let Err(error) = self.announce(caller, request) {
             ofi_provider::log_sparsely!(
-                &TCP,
+                N::Link::provider(),
                 WARN,
                 EP_CTRL,
-                "dropping the connection request of {from}: {error}"
+                "dropping the connection request of {}: {error}",
+                from.for_people()
             );
         }
     }
 
-    fn announce(&mut self, caller: Caller<TcpSocket>, message: CmMessage) -> Result {
-        let ends = [to_bytes(&caller.link.local_addr()?), to_bytes(&caller.from)];
+    fn announce(&mut self, caller: Caller<N::Link>, message: CmMessage) -> Result {
+        let ends = [caller.link.local_addr()?.to_bytes(), caller.from.to_bytes()];
         let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
-        let request = TcpRequest::new(caller, &message, pending);
+        let request = StreamRequest::new(caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
         let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
-        let (handle, since) = (handle as usize, Instant::now());
+        let (handle, since) = (handle as usize, self.net.now());
         self.unanswered.push_back(Unanswered { handle, request: unanswered, since });
         Ok(())
     }

@@ -1,0 +1,56 @@
+//! An example of a provider, to copy: FI_EP_RDM and FI_EP_MSG endpoints of this host, over sockets of
+//! the family AF_UNIX.
+//!
+//! docs/new-provider.md walks through it. This file is what the core and programs are told of the
+//! provider; [`link`] gives the engine of `ofi_stream`, which does the work, its links.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+mod link;
+
+use link::HostLinks;
+use ofi_provider::abi::FI_PROV_SPECIFIC;
+use ofi_provider::error::Result;
+use ofi_provider::info::{
+    API_VERSION, InfoChain, InfoQuery, NameProvider, PROV_VERSION, name_getinfo,
+};
+use ofi_provider::provider::Provider;
+use ofi_stream::objects::{LinkProvider, hand_out};
+use ofi_stream::offer::{OfferLimits, offers};
+use ofi_stream::settings::StreamSettings;
+use std::sync::LazyLock;
+
+/// The provider, which log lines and parameters name as theirs.
+static EXAMPLE: Provider =
+    Provider::named(c"example", PROV_VERSION, API_VERSION).with_cleanup(ofi_stream::cleanup);
+
+/// What users choose of the engine: the parameters FI_EXAMPLE_MAX_UNEXPECTED and so on.
+static SETTINGS: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings::of_params(&EXAMPLE));
+
+/// What users choose of the infos: FI_EXAMPLE_TX_SIZE and so on.
+static LIMITS: LazyLock<OfferLimits> =
+    LazyLock::new(|| OfferLimits::of_params(&EXAMPLE, PROTOCOLS));
+
+/// The protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`). The messages are those of tcp, but
+/// no endpoint of tcp can be reached: numbers that no other provider has.
+const PROTOCOLS: [u32; 2] = [FI_PROV_SPECIFIC | 0xe0, FI_PROV_SPECIFIC | 0xe1];
+
+ofi_provider::plug_in!({
+    // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
+    LazyLock::force(&SETTINGS);
+    LazyLock::force(&LIMITS);
+    hand_out::<HostLinks>(None)
+});
+
+impl LinkProvider for HostLinks {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        let offers = offers(&LIMITS, query.version, query.hints)?;
+        let report = |line: &str| ofi_provider::log!(&EXAMPLE, INFO, FABRIC, "{line}");
+        name_getinfo(
+            &NameProvider { name: EXAMPLE.name(), offers: &offers, report: &report },
+            query,
+        )
+    }
+
+    fn open() -> Result<Self> {
+        Self::new()
+    }
+}

@@ -1,0 +1,349 @@
+//! What the engine can do, whatever its links: what its providers offer (fi_getinfo(3)).
+use ofi_provider::abi::*;
+use ofi_provider::buffered::{self, VARIABLE_MSG};
+use ofi_provider::contexts::MAX_CONTEXTS;
+use ofi_provider::error::Result;
+use ofi_provider::info::{InfoBuf, InfoRef, ProviderOffer, usual_domain};
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+
+/// What every endpoint of the engine's can do: the one place to add a capability to.
+const MSG_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_SEND
+    | FI_RECV
+    | FI_MULTI_RECV
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_READ
+    | FI_WRITE
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_TRIGGER;
+/// Capabilities that FI_EP_RDM endpoints have beside [`MSG_CAPS`].
+const RDM_CAPS: u64 =
+    FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE | FI_MULTICAST;
+/// Which peers endpoints reach; loopback addresses lose FI_REMOTE_COMM.
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// Capabilities of a transmit context; the others are the receiver's.
+const TX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_RMA_PMEM
+    | FI_FENCE
+    | FI_NAMED_RX_CTX
+    | FI_TRIGGER
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
+/// Capabilities of a receive context.
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_SOURCE_ERR
+    | FI_RMA_EVENT
+    | FI_RMA_PMEM
+    | VARIABLE_MSG
+    | FI_TRIGGER
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
+/// Everything on a connection is done in the order of its posting, but for the
+/// answers to reads, of memory and by atomic operations.
+const MSG_ORDER: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_RAS
+    | FI_ORDER_WAW
+    | FI_ORDER_WAS
+    | FI_ORDER_SAW
+    | FI_ORDER_SAS
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAW;
+const TX_OP_FLAGS: u64 =
+    FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
+
+const IOV_LIMIT: usize = 4;
+/// Every field of the tag is matched on its own.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// What a provider says of its offers, and its users choose of them.
+#[derive(Clone, Debug)]
+pub struct OfferLimits {
+    /// Operations under way at a time, if the application asks for no number.
+    pub tx_size: usize,
+    /// Receives posted at a time, if the application asks for no number.
+    pub rx_size: usize,
+    /// Most bytes of an injected message.
+    pub max_inject: usize,
+    /// The protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`): equal ones can talk with each
+    /// other.
+    pub protocols: [u32; 2],
+}
+
+impl OfferLimits {
+    /// The usual ones, for these protocols.
+    pub fn usual(protocols: [u32; 2]) -> Self {
+        Self { tx_size: 256, rx_size: 256, max_inject: 128, protocols }
+    }
+
+    /// What the user chose by parameters of this provider, FI_TCP_TX_SIZE and so on, which are
+    /// declared to the core by this call.
+    pub fn of_params(prov: &'static Provider, protocols: [u32; 2]) -> Self {
+        let usual = Self::usual(protocols);
+        let size = |name, default, help| param::size(prov, name, default, help);
+        Self {
+            tx_size: size(
+                c"tx_size",
+                usual.tx_size,
+                c"transmit queue size when the application names none (256)",
+            ),
+            rx_size: size(
+                c"rx_size",
+                usual.rx_size,
+                c"receive queue size when the application names none (256)",
+            ),
+            max_inject: size(
+                c"max_inject",
+                usual.max_inject,
+                c"largest message of an inject call, in bytes (128)",
+            ),
+            ..usual
+        }
+    }
+}
+
+/// The offers for an application with these hints, in the order of the answer.
+///
+/// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
+/// are offered only to applications that ask for them.
+pub fn offers(
+    limits: &OfferLimits,
+    version: u32,
+    hints: Option<InfoRef<'_>>,
+) -> Result<Vec<ProviderOffer>> {
+    let asked = hints.and_then(|hints| hints.ep());
+    let counts = asked.map_or([0; 2], |ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]);
+    let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
+    let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
+    let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
+    let (contexts, named) = match several || named {
+        true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
+        false => (1, 0),
+    };
+    // Buffered receives (FI_BUFFERED_RECV) are not offered with shared receive contexts.
+    let (buffers, variable) = if shared[1] { (0, 0) } else { buffered::bits(version) };
+    let caps = hints.map_or(0, InfoRef::caps) & variable;
+    // An application that can do with every mode asks for none. The prefix of FI_MSG_PREFIX has
+    // no bytes.
+    let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
+    let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
+    // Triggered operations and collectives take ordinary receives; collectives also take an
+    // endpoint that both sends and receives, with contexts of its own.
+    let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
+        false => FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST,
+        true if contexts > 1 || shared[1] => FI_COLLECTIVE | FI_MULTICAST,
+        true => 0,
+    };
+    let rdm = OfferedEndpoint {
+        ep_type: fi_ep_type::FI_EP_RDM,
+        caps: ((MSG_CAPS | RDM_CAPS) & !without) | named | caps,
+        mode,
+        protocol: limits.protocols[0],
+        protocol_version: 1,
+        max_tx_size: 65536,
+        max_rx_size: 65536,
+        shared,
+        contexts,
+        ep_cnt: 256,
+        max_ep_srx_ctx: if shared[1] { 256 } else { 0 },
+    };
+    let msg = OfferedEndpoint {
+        ep_type: fi_ep_type::FI_EP_MSG,
+        caps: (MSG_CAPS & !without) | caps,
+        mode,
+        protocol: limits.protocols[1],
+        protocol_version: 0,
+        max_tx_size: 1024,
+        max_rx_size: if shared[1] { 65536 } else { 1024 },
+        shared,
+        contexts: 1,
+        ep_cnt: 8192,
+        max_ep_srx_ctx: 8192,
+    };
+    [rdm, msg].iter().map(|kind| kind.offer(limits)).collect()
+}
+
+/// What differs between the kinds of endpoints.
+struct OfferedEndpoint {
+    ep_type: fi_ep_type,
+    caps: u64,
+    mode: u64,
+    protocol: u32,
+    protocol_version: u32,
+    /// Largest transmit and receive queues (tx_attr.size, rx_attr.size).
+    max_tx_size: usize,
+    max_rx_size: usize,
+    /// Whether the transmit and the receive contexts are shared ones.
+    shared: [bool; 2],
+    /// Most contexts of a scalable endpoint, of either kind.
+    contexts: usize,
+    ep_cnt: usize,
+    /// Most shared receive contexts of a domain.
+    max_ep_srx_ctx: usize,
+}
+
+impl OfferedEndpoint {
+    fn offer(&self, limits: &OfferLimits) -> Result<ProviderOffer> {
+        let caps = self.caps | DOMAIN_CAPS;
+        let mut most = InfoBuf::new()?;
+        most.set_caps(caps);
+        most.set_mode(self.mode);
+
+        let tx = most.tx_mut();
+        tx.caps = caps & TX_CAPS;
+        tx.mode = self.mode & FI_MSG_PREFIX;
+        tx.op_flags = TX_OP_FLAGS;
+        tx.msg_order = MSG_ORDER;
+        tx.inject_size = limits.max_inject;
+        tx.size = self.max_tx_size.max(limits.tx_size);
+        tx.iov_limit = IOV_LIMIT;
+        tx.rma_iov_limit = IOV_LIMIT;
+
+        let rx = most.rx_mut();
+        rx.caps = caps & RX_CAPS;
+        rx.mode = self.mode & FI_MSG_PREFIX;
+        rx.op_flags = RX_OP_FLAGS;
+        rx.msg_order = MSG_ORDER;
+        rx.size = self.max_rx_size.max(limits.rx_size);
+        rx.iov_limit = IOV_LIMIT;
+
+        most.edit_ep(|ep| {
+            ep.r#type = self.ep_type.into();
+            ep.protocol = self.protocol;
+            ep.protocol_version = self.protocol_version;
+            ep.max_msg_size = usize::MAX;
+            ep.max_order_raw_size = usize::MAX;
+            ep.max_order_waw_size = usize::MAX;
+            ep.mem_tag_format = TAG_FORMAT;
+            [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
+                self.shared.map(|shared| if shared { FI_SHARED_CONTEXT } else { 1 });
+        });
+        most.edit_domain(|domain| {
+            usual_domain(domain, self.ep_cnt);
+            domain.mr_key_size = size_of::<u64>();
+            domain.cq_data_size = size_of::<u64>();
+            domain.cq_cnt = 256;
+            domain.max_ep_tx_ctx = self.contexts;
+            domain.max_ep_rx_ctx = self.contexts;
+            domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
+            domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
+            domain.mr_iov_limit = 1;
+            domain.caps = DOMAIN_CAPS;
+        });
+        Ok(ProviderOffer { most, tx_size: limits.tx_size, rx_size: limits.rx_size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::info::API_VERSION;
+    use ofi_provider::info::{alter, check, version};
+
+    fn offered(hints: Option<InfoRef<'_>>) -> Vec<ProviderOffer> {
+        offers(&OfferLimits::usual([0; 2]), API_VERSION, hints).unwrap()
+    }
+
+    #[test]
+    fn an_application_that_names_nothing_gets_the_defaults() {
+        for offer in offered(None) {
+            let info = alter(API_VERSION, &offer, None).unwrap();
+            assert_eq!((info.tx().size, info.rx().size, info.tx().inject_size), (256, 256, 128));
+            assert_eq!(info.tx().op_flags | info.rx().op_flags, 0);
+            assert_eq!(info.tx().caps & FI_RECV, 0);
+            let (ep, domain) = (info.ep(), info.domain());
+            assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (1, 1));
+            assert_eq!((domain.max_ep_tx_ctx, domain.max_ep_rx_ctx), (1, 1));
+            assert_eq!(info.caps() & FI_NAMED_RX_CTX, 0);
+        }
+    }
+
+    #[test]
+    fn hints_raise_sizes_up_to_the_largest_queue() {
+        let mut hints = InfoBuf::new().unwrap();
+        for (shared, size, offers_that_do) in
+            [(false, 1024, 2), (false, 65536, 1), (true, 65536, 2), (false, 65537, 0)]
+        {
+            hints.rx_mut().size = size;
+            hints.edit_ep(|ep| ep.rx_ctx_cnt = if shared { FI_SHARED_CONTEXT } else { 0 });
+            let accepted =
+                |offer: &&ProviderOffer| check(API_VERSION, offer, hints.as_ref()).is_empty();
+            let offers = offered(Some(hints.as_ref()));
+            assert_eq!(offers.iter().filter(accepted).count(), offers_that_do, "{size}");
+        }
+    }
+
+    #[test]
+    fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
+        let offers = offered(None);
+        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
+        assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
+        assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+    }
+
+    #[test]
+    fn modes_are_for_those_who_ask_for_them_and_know_them() {
+        let mut hints = InfoBuf::new().unwrap();
+        let (all, buffers) = (u64::MAX, FI_BUFFERED_RECV);
+        for (mode, api, answer) in [
+            (FI_CONTEXT | buffers, version(1, 22), buffers),
+            (FI_CONTEXT | buffers, version(2, 0), 0),
+            (FI_CONTEXT | FI_MSG_PREFIX, version(2, 0), FI_MSG_PREFIX),
+            (all, version(1, 17), 0),
+        ] {
+            hints.set_mode(mode);
+            for offer in offers(&OfferLimits::usual([0; 2]), api, Some(hints.as_ref())).unwrap() {
+                let info = alter(api, &offer, Some(hints.as_ref())).unwrap();
+                assert_eq!(info.mode(), answer);
+                assert_eq!(info.rx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.tx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!(info.ep().msg_prefix_size, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn contexts_of_scalable_endpoints_are_for_those_who_ask_for_several() {
+        let mut hints = InfoBuf::new().unwrap();
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS);
+        let offers = offered(Some(hints.as_ref()));
+        let refused = |offer: &ProviderOffer| !check(API_VERSION, offer, hints.as_ref()).is_empty();
+        assert_eq!(offers.iter().map(refused).collect::<Vec<_>>(), [false, true]);
+        let info = alter(API_VERSION, &offers[0], Some(hints.as_ref())).unwrap();
+        assert_eq!(info.domain().max_ep_rx_ctx, MAX_CONTEXTS);
+        assert_eq!(info.ep().tx_ctx_cnt, MAX_CONTEXTS);
+        hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS + 1);
+        assert!(
+            offered(Some(hints.as_ref()))
+                .iter()
+                .all(|offer| { !check(API_VERSION, offer, hints.as_ref()).is_empty() })
+        );
+    }
+}
