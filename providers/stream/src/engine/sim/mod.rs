@@ -389,6 +389,7 @@ mod tests {
             (PlantedFault::SecondCompletion, &["completes twice"]),
             (PlantedFault::SwappedMatch, &["got message", "passed over"]),
             (PlantedFault::LeakedPeer, &["leaks"]),
+            (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
         ] {
             seeds::finds(fault, says, run);
