@@ -76,6 +76,11 @@ pub(crate) enum Deed {
         multi: bool,
         filled: Vec<Range<usize>>,
     },
+    /// A tag whose next message is to be reported (buffered receives).
+    PostedTag {
+        tag: u64,
+        ignore: u64,
+    },
     Write {
         to: usize,
     },
@@ -133,7 +138,10 @@ impl TakenOperation {
         match self.deed {
             Deed::Send { to, lane, .. } => Some((to, lane)),
             Deed::Write { to } | Deed::Read { to, .. } | Deed::Add { to, .. } => Some((to, (0, 0))),
-            Deed::Receive { .. } | Deed::Peek { .. } | Deed::Claim { .. } => None,
+            Deed::Receive { .. }
+            | Deed::PostedTag { .. }
+            | Deed::Peek { .. }
+            | Deed::Claim { .. } => None,
         }
     }
 }
@@ -188,6 +196,8 @@ pub(crate) struct Oracle {
     windows: HashMap<(usize, usize), OracleWindow>,
     /// Receives and the messages they got, by receiver, sender, kind and lane.
     matches: HashMap<(usize, usize, bool, MessageLane), Vec<(OpId, OpId)>>,
+    /// Messages that nodes with buffered receives were told of, by receiver, sender and kind.
+    told: HashMap<(usize, usize, bool), Vec<OpId>>,
     /// Looks that have claimed a message since they were asked for last.
     claimed: Vec<OpId>,
     /// Parts of a node have names of their own.
@@ -208,6 +218,7 @@ impl Oracle {
             hurt: vec![vec![false; nodes]; nodes],
             windows: HashMap::new(),
             matches: HashMap::new(),
+            told: HashMap::new(),
             claimed: Vec::new(),
             named_parts: false,
             hostile: false,
@@ -375,6 +386,7 @@ impl Oracle {
             Deed::Receive { .. } => self.received(id, entry),
             Deed::Peek { .. } => self.looked(id, entry),
             Deed::Claim { .. } => self.claim_is_over(id, entry),
+            Deed::PostedTag { .. } => self.tag_fails(id, entry),
             _ => self.done(id, entry),
         }
     }
@@ -595,6 +607,62 @@ impl Oracle {
         }
     }
 
+    /// A tag that was posted fails: it was cancelled, or the message that it met is lost.
+    fn tag_fails(&mut self, id: OpId, entry: &ReportedEntry) {
+        let op = &self.ops[id];
+        let any = (0..self.hurt.len()).any(|other| self.is_hurt(op.node, other));
+        match entry.error {
+            Some((Error::CANCELED, _)) => {}
+            Some(_) if any => {}
+            _ => panic!("tag {id} fails without a cause: {entry:?}"),
+        }
+        self.ops[id].over = true;
+    }
+
+    /// A node with buffered receives was told of a message, which met a tag that it had posted or
+    /// waited for none. Returns the message.
+    pub(crate) fn announced(
+        &mut self,
+        node: usize,
+        entry: &ReportedEntry,
+        posted: Option<OpId>,
+    ) -> OpId {
+        self.completions += 1;
+        let tagged = entry.flags & FI_TAGGED != 0;
+        let message = if tagged { entry.tag >> NUMBER } else { entry.data } as usize;
+        let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
+        let Deed::Send { to, tagged: of_tagged, tag, len, taken, .. } = of.deed else {
+            panic!("{node} is told of operation {message}, which is no message: {entry:?}");
+        };
+        assert_eq!((to, of_tagged, taken), (node, tagged, false), "{node} is told of {of:?}");
+        assert_eq!((entry.len, entry.error), (len, None), "{entry:?} of {of:?}");
+        let sender = of.node;
+        if !self.places[node].renamed && !self.is_hurt(node, sender) {
+            let name = self.places[node].names[sender][0].unwrap_or(FI_ADDR_NOTAVAIL);
+            assert_eq!(entry.src, name, "message {message} of {sender} to {node}");
+        }
+        let told = self.told.entry((node, sender, tagged)).or_default();
+        assert!(!told.contains(&message), "{node} is told twice of {message}");
+        let younger = posted.is_none() && told.iter().any(|other| *other > message);
+        told.push(message);
+        assert!(!younger || self.is_hurt(node, sender), "{node} is told of {message} late");
+        if let Some(id) = posted {
+            let op = &mut self.ops[id];
+            let Deed::PostedTag { tag: wanted, ignore } = op.deed else {
+                panic!("operation {id}, {op:?}, met {message}");
+            };
+            assert!(!op.over && op.node == node && tagged, "tag {id}, {op:?}, met {message}");
+            assert_eq!((tag ^ wanted) & !ignore, 0, "tag {id}, {op:?}, met {message}");
+            op.over = true;
+        }
+        message
+    }
+
+    /// A message that a node was told of is dropped.
+    pub(crate) fn dropped(&mut self, message: OpId) {
+        self.take(message);
+    }
+
     fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let Deed::Claim { message, discards, .. } = op.deed else { return };
@@ -716,6 +784,7 @@ impl Oracle {
                         assert!(younger.is_none(), "receive {id} was passed over: {younger:?}");
                     }
                 }
+                Deed::PostedTag { .. } => {}
                 Deed::Send { to, taken, .. } => {
                     assert!(op.over || !op.reports, "send {id} never completes: {op:?}");
                     assert!(
@@ -752,7 +821,7 @@ impl Oracle {
             op.node == node
                 && op.life == life
                 && !op.over
-                && matches!(op.deed, Deed::Receive { .. })
+                && matches!(op.deed, Deed::Receive { .. } | Deed::PostedTag { .. })
         };
         (0..self.ops.len()).filter(|id| of(&self.ops[*id])).collect()
     }

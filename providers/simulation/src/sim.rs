@@ -1,12 +1,13 @@
 //! Endpoints that do what a seed says, in a world of a provider's.
 use crate::here;
-use crate::oracle::{CLASSES, Deed, OpId, Oracle, PARTS, WINDOW, payload, tag_of};
+use crate::oracle::{CLASSES, Deed, OpId, Oracle, PARTS, ReportedEntry, WINDOW, payload, tag_of};
 use crate::queues::{parent, queue, read_queue};
 use crate::random::SimRandom;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT,
-    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA,
-    FI_SOCKADDR_IN, fi_addr_t, fi_av_attr, fi_datatype, fi_op, fid_av,
+    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
+    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_SOCKADDR_IN, FI_TAGGED, fi_addr_t,
+    fi_av_attr, fi_datatype, fi_op, fi_recv_context, fid_av,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
@@ -21,6 +22,7 @@ use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::fid::Embeds;
 use ofi_provider::info::InfoBuf;
+use ofi_provider::reserved::ONLY_TAG;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ pub enum Shape {
     Single,
     /// Several, with an address each, that share a receive context.
     Shared,
+    /// One with buffered receives.
+    Buffered,
     /// One scalable one with several transmit and receive contexts.
     Scalable,
 }
@@ -77,6 +81,8 @@ pub struct SimPlan {
     pub shortage: usize,
     /// Somebody is there who is no node and keeps to no protocol, where the world has one.
     pub hostile: bool,
+    /// Nodes with buffered receives post tags.
+    pub tags: bool,
     /// Messages are sent with FI_MATCH_COMPLETE as well.
     pub met: bool,
     /// Who hears that a message was met hears that it was received.
@@ -92,9 +98,14 @@ impl SimPlan {
         let shape = match random.below(8) {
             0 => Shape::Shared,
             1 => Shape::Scalable,
+            2 => Shape::Buffered,
             _ => Shape::Single,
         };
-        let parts = if shape == Shape::Single { 1 } else { 1 + random.below(PARTS) };
+        let parts = if matches!(shape, Shape::Shared | Shape::Scalable) {
+            1 + random.below(PARTS)
+        } else {
+            1
+        };
         Self {
             nodes: 2 + random.pick(&[0, 0, 0, 1, 1, 2, 3, 6]),
             steps: random.pick(&[150, 300, 300, 600]),
@@ -113,7 +124,8 @@ impl SimPlan {
             shape,
             parts,
             shortage: if calm { 0 } else { random.pick(&[0, 0, 0, 30, 200]) },
-            hostile: random.one_in(6),
+            hostile: random.one_in(6) && shape != Shape::Buffered,
+            tags: random.one_in(2),
             met: false,
             met_is_received: false,
             delivered_is_received: true,
@@ -232,6 +244,9 @@ impl<W: SimWorld> SimNode<W> {
     }
 }
 
+/// No operation has so large a number, and no structure so small an address.
+const LEAST_POINTER: usize = 1 << 24;
+
 /// The key of nodes' memory, which nobody guesses.
 const KEY: u64 = 0x15_93e7_5ab1_c0d3;
 
@@ -250,6 +265,9 @@ pub struct Sim<W: SimWorld> {
     lives: u32,
     nodes: Vec<Option<SimNode<W>>>,
     oracle: Oracle,
+    /// Messages that nodes with buffered receives were told of and have not claimed: the node,
+    /// the message, by which context it was reported, and whether it has a tag.
+    told: Vec<(usize, OpId, usize, bool)>,
 }
 
 pub(crate) fn context(id: OpId) -> Context {
@@ -297,7 +315,7 @@ impl<W: SimWorld> Sim<W> {
         let mut oracle = Oracle::new(plan.nodes);
         oracle.named_parts = plan.shape == Shape::Shared;
         oracle.hostile = plan.hostile;
-        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle };
+        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle, told: Vec::new() };
         (0..sim.plan.nodes).for_each(|node| sim.begin(node));
         sim
     }
@@ -336,6 +354,15 @@ impl<W: SimWorld> Sim<W> {
         bindings.ledger.tx.report_to(queues[0].clone());
         bindings.ledger.rx.report_to(queues[1].clone());
         let (all, tx, rx) = here::with_memory(|| self.open(&engine, node, &bindings));
+        if self.plan.shape == Shape::Buffered {
+            for (option, of) in
+                [(FI_OPT_BUFFERED_LIMIT, [64, 1500, 16384]), (FI_OPT_BUFFERED_MIN, [0, 0, 60])]
+            {
+                let value: usize = self.random.pick(&of);
+                all[0].setopt(option, &value.to_ne_bytes()).unwrap();
+            }
+            all[0].enable(&bindings, None).unwrap();
+        }
         for part in rx.iter().copied().collect::<std::collections::BTreeSet<_>>() {
             all[part].setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
         }
@@ -359,7 +386,8 @@ impl<W: SimWorld> Sim<W> {
         bindings: &Bindings,
     ) -> (Vec<RdmEndpoint<W::Engine>>, Vec<usize>, Vec<usize>) {
         let SimPlan { directed, tx_size, inject_size, parts, .. } = self.plan;
-        let attr = RdmAttr { directed, tx_size, inject_size, ..RdmAttr::default() };
+        let buffered = self.plan.shape == Shape::Buffered;
+        let attr = RdmAttr { directed, buffered, tx_size, inject_size, ..RdmAttr::default() };
         let identity = |part, role| self.world.identity(role, address(node, part), attr.clone());
         let each: Vec<_> = (0..parts).collect();
         let open = |part| {
@@ -372,6 +400,8 @@ impl<W: SimWorld> Sim<W> {
                 one.enable(bindings, None).unwrap();
                 (vec![one], vec![0], vec![0])
             }
+            // It is enabled when its options are set.
+            Shape::Buffered => (vec![open(0)], vec![0], vec![0]),
             Shape::Shared => {
                 let of_all = identity(0, EndpointRole::SharedRx);
                 let srx = RdmEndpoint::shared_rx(engine.clone(), of_all, Default::default());
@@ -432,6 +462,7 @@ impl<W: SimWorld> Sim<W> {
             return;
         };
         self.oracle.ends(node);
+        self.told.retain(|(of, ..)| *of != node);
         all.iter().for_each(Endpoint::close);
         drop((all, av));
         assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
@@ -448,7 +479,11 @@ impl<W: SimWorld> Sim<W> {
             while left > 0
                 && let Some(entry) = read_queue(&cq)
             {
-                self.oracle.told(node, &entry);
+                if self.plan.shape == Shape::Buffered && entry.context >= LEAST_POINTER {
+                    self.is_told(node, &entry);
+                } else {
+                    self.oracle.told(node, &entry);
+                }
                 left -= 1;
             }
         }
@@ -458,6 +493,68 @@ impl<W: SimWorld> Sim<W> {
         for id in self.oracle.claims(node) {
             self.claim(node, id);
         }
+    }
+
+    /// A node with buffered receives is told of a message.
+    fn is_told(&mut self, node: usize, entry: &ReportedEntry) {
+        let told = entry.context as *mut fi_recv_context;
+        // SAFETY: the structure is there until the message is claimed or dropped.
+        let posted = unsafe { (*told).context } as usize;
+        let message = self.oracle.announced(node, entry, posted.checked_sub(1));
+        let tagged = entry.flags & FI_TAGGED != 0;
+        if entry.flags & FI_MORE == 0 && entry.len > 0 {
+            // SAFETY: an entry of a whole message points to its bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(entry.buf as *const u8, entry.len) };
+            assert!(bytes == &payload(message, entry.len)[..], "the bytes of message {message}");
+        }
+        self.told.push((node, message, entry.context, tagged));
+    }
+
+    /// A node claims or drops a message that it was told of.
+    fn settle_told(&mut self, at: usize) {
+        let (node, message, told, tagged) = self.told.swap_remove(at);
+        let Some(of) = &self.nodes[node] else { return };
+        let discards = self.random.one_in(6);
+        let (ep, context) = (of.rx(None), Context(told as *mut _));
+        let (mut buf, mut flags) = (RecvBuf::none(), FI_DISCARD);
+        let id = self.oracle.next();
+        if discards {
+            self.oracle.dropped(message);
+        } else {
+            let room = self.random.pick(&[64, 2000, self.plan.largest, self.plan.largest]);
+            let mut bytes = vec![0xbb; room];
+            (buf, flags) = (room_to_receive(&mut bytes), FI_CLAIM | FI_COMPLETION);
+            let deed = Deed::Claim { at: Some(0), message, discards };
+            self.oracle.took(node, deed, bytes, Box::default(), true, false);
+            // SAFETY: as above.
+            unsafe { (*(told as *mut fi_recv_context)).context = (id + 1) as *mut _ };
+        }
+        let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag: 0, ignore: 0, context, flags };
+        if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
+        self.note_shortage(node);
+    }
+
+    /// A node with buffered receives posts a tag, or settles a message that it was told of.
+    fn receive_buffered(&mut self, node: usize) {
+        let its: Vec<_> = (0..self.told.len()).filter(|at| self.told[*at].0 == node).collect();
+        if !its.is_empty() && self.random.one_in(2) {
+            let one = self.random.pick(&its);
+            self.settle_told(one);
+        } else if self.plan.tags {
+            let pattern = self.pattern();
+            self.post_tag(node, pattern);
+        }
+    }
+
+    fn post_tag(&mut self, node: usize, (tag, ignore): (u64, u64)) {
+        let Some(of) = &self.nodes[node] else { return };
+        let id = self.oracle.next();
+        let deed = Deed::PostedTag { tag, ignore };
+        self.oracle.took(node, deed, Vec::new(), Box::default(), true, false);
+        let (buf, src, flags) = (RecvBuf::none(), FI_ADDR_UNSPEC, FI_COMPLETION | ONLY_TAG);
+        let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
+        of.rx(None).trecv(op).unwrap();
+        self.note_shortage(node);
     }
 
     /// Receives or drops a message that was claimed.
@@ -599,6 +696,7 @@ impl<W: SimWorld> Sim<W> {
         let accesses = self.plan.accesses;
         match self.random.below(86 + accesses) {
             0..40 => self.send_something(node),
+            40..80 if self.plan.shape == Shape::Buffered => self.receive_buffered(node),
             40..76 => self.receive(node),
             76..80 => self.peek(node),
             80..86 => self.cancel(node),
@@ -655,7 +753,9 @@ impl<W: SimWorld> Sim<W> {
         let (mut flags, reports) = self.op_flags();
         let tagged = self.random.below(3) > 0;
         let class = self.random.below(CLASSES as usize + 1) as u64;
-        if !tagged && len < 8 || self.random.one_in(8) {
+        // Of a message that is reported by its start only that tells which it is.
+        let told = self.plan.shape == Shape::Buffered;
+        if !tagged && (len < 8 || told) || self.random.one_in(8) {
             flags |= FI_REMOTE_CQ_DATA;
         }
         let met = self.plan.met && self.random.one_in(8);
@@ -935,6 +1035,7 @@ impl<W: SimWorld> Sim<W> {
             for node in 0..self.plan.nodes {
                 (0..W::TURNS).for_each(|_| self.turn(node));
                 self.read(node, usize::MAX);
+                (0..self.told.len()).rev().for_each(|at| self.settle_told(at));
             }
             moved |= self.world.something_happens(true) || self.oracle.completions > before;
             still = if moved { 0 } else { still + 1 };
@@ -993,7 +1094,11 @@ impl<W: SimWorld> Sim<W> {
                 let at = (self.plan.shape != Shape::Shared).then_some(part);
                 for tagged in [false, true] {
                     let (count, bytes) = self.oracle.waiting(node, at, tagged);
-                    if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0) {
+                    if self.plan.shape == Shape::Buffered {
+                        let tags = if tagged && self.plan.tags { count } else { 0 };
+                        (0..tags).for_each(|_| self.post_tag(node, (0, u64::MAX >> 1)));
+                    } else if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0)
+                    {
                         let room = (bytes + 512 + 1024, true);
                         self.post((node, at), tagged, None, (0, u64::MAX >> 1), room);
                         any = true;

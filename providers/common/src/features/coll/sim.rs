@@ -9,6 +9,7 @@ use super::*;
 use crate::buf::RecvBuf;
 use crate::cq::{Completion, CompletionError};
 use crate::notices::Port;
+use ofi_simulation::{SimRandom, seeds};
 use std::fmt::Debug;
 
 /// Lanes of endpoints: each has a [`Later`] of its own, so one number does.
@@ -19,26 +20,6 @@ const OPERATIONS: usize = 3;
 
 /// How often all members are sent to join again before they must have found together.
 const ROUNDS: usize = 6;
-
-/// Numbers that look random and are those of a seed (xorshift64*).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 33) as usize % end
-    }
-
-    fn one_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
-    }
-}
 
 /// What is on the way from one endpoint to another.
 enum Parcel {
@@ -73,7 +54,7 @@ struct CollSimAddress {
 
 /// Links between all endpoints, in order each.
 struct Network {
-    dice: Dice,
+    dice: SimRandom,
     stops: Vec<CollSimAddress>,
     links: BTreeMap<(usize, usize), VecDeque<Parcel>>,
     /// A fault planted in the simulator, for its own tests.
@@ -278,7 +259,7 @@ struct Deal {
 
 impl Deal {
     fn new(group: u32, index: usize, of: usize) -> Self {
-        let mut dice = Dice(u64::from(group) << 8 | index as u64 | 1);
+        let mut dice = SimRandom::new(u64::from(group) << 8 | index as u64);
         let len = [0, 8, 64, 24 << 10][dice.below(4)];
         Self { kind: dice.below(9), root: dice.below(of), len }
     }
@@ -371,7 +352,7 @@ struct CollNode {
 }
 
 struct CollWorld {
-    dice: Dice,
+    dice: SimRandom,
     network: SharedNetwork,
     board: SharedBoard,
     nodes: Vec<CollNode>,
@@ -385,10 +366,10 @@ fn addr_of(node: usize) -> Addr {
 
 impl CollWorld {
     fn new(seed: u64, fault: Option<Fault>) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut dice = SimRandom::new(seed);
         let count = 2 + dice.below(7);
         let network = Arc::new(Mutex::new(Network {
-            dice: Dice(seed << 1 | 1),
+            dice: SimRandom::new(!seed),
             stops: Vec::new(),
             links: BTreeMap::new(),
             fault,
@@ -645,31 +626,23 @@ impl CollWorld {
     }
 }
 
-/// Runs the worlds of these seeds; names the one that fails.
-fn simulate(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> std::result::Result<(), u64> {
-    for seed in seeds {
-        let run = || CollWorld::new(seed, fault).run();
-        if std::panic::catch_unwind(run).is_err() {
-            return Err(seed);
-        }
-    }
-    Ok(())
+/// Runs the world of a seed; returns how many members it had.
+fn run(seed: u64, fault: Option<Fault>) -> usize {
+    let world = CollWorld::new(seed, fault);
+    let members = lock(&world.board).members.len();
+    world.run();
+    members
 }
 
 #[test]
 fn members_that_come_go_and_begin_anew_find_together_and_get_right_results() {
-    let chosen = std::env::var("OFI_SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    let count = std::env::var("OFI_SIM_SEEDS").ok().and_then(|count| count.parse().ok());
-    let seeds = chosen.map_or(0..count.unwrap_or(300), |seed: u64| seed..seed + 1);
-    if let Err(seed) = simulate(seeds, None) {
-        panic!("seed {seed} fails: OFI_SIM_SEED={seed} repeats it");
-    }
+    seeds::run_all(300, |seed| run(seed, None));
 }
 
 #[test]
 fn the_simulator_finds_faults_that_are_planted() {
     for fault in [Fault::LostMessage, Fault::WrongByte, Fault::SilentEnd] {
-        let found = simulate(0..200, Some(fault));
-        assert!(found.is_err(), "{fault:?} is not found");
+        let found = seeds::found(200, |seed| run(seed, Some(fault)));
+        assert!(found.is_some(), "{fault:?} is not found");
     }
 }

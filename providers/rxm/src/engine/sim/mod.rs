@@ -141,7 +141,8 @@ impl SimWorld for OverWires {
         self.wires.strict = self.core.counted && self.config.use_srx != Some(true);
         plan.inject_size = plan.inject_size.min(self.config.eager_limit);
         // Written to its receiver, a message has met a receive, which is over a moment later.
-        plan.met_is_received = !self.config.rndv_write;
+        // Where receives are buffered it has met one when it is reported.
+        plan.met_is_received = !self.config.rndv_write && plan.shape != Shape::Buffered;
         plan.delivered_is_received = false;
         self.world().plan = self.wires;
         HERE.set(Some(self.world.clone()));

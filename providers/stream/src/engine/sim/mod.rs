@@ -5,7 +5,7 @@
 pub mod rings;
 
 use super::arrival::Unreceived;
-use super::ep::{StreamEpKind, StreamIdentity, TargetOf};
+use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
 use crate::objects::StreamAside;
@@ -294,7 +294,12 @@ impl StreamState<Rings> {
     fn kept(&self) -> (usize, usize) {
         // Endpoints with a shared receive context have one sum, which is the context's.
         let is_shared = self.eps.iter().any(|(_, ep)| ep.identity.kind == StreamEpKind::Srx);
-        let peers: usize = self.eps.iter().map(|(_, ep)| ep.peers.iter().count()).sum();
+        // A connected endpoint has one peer, which has no number.
+        let peers = |ep: &StreamEngineEp| match ep.identity.kind {
+            StreamEpKind::Msg => 1,
+            _ => ep.peers.iter().count(),
+        };
+        let peers: usize = self.eps.iter().map(|(_, ep)| peers(ep)).sum();
         let beside = peers * SURE + self.conns.len() * COST_OF_BLOCKED;
         let bound = rings::RingEnd::settings().max_unexpected + beside;
         let mut kept = (0, 0);
@@ -385,6 +390,7 @@ mod tests {
             (PlantedFault::SecondCompletion, &["completes twice"]),
             (PlantedFault::SwappedMatch, &["got message", "passed over"]),
             (PlantedFault::LeakedPeer, &["leaks"]),
+            (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
         ] {
             seeds::finds(fault, says, run);
