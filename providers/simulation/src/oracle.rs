@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 pub(crate) type OpId = usize;
 
 /// A message that no node sent.
-const FORGED: OpId = usize::MAX;
+pub(crate) const FORGED: OpId = usize::MAX;
 
 /// The part of a node that sends, and the part of the other that the message is for.
 pub(crate) type MessageLane = (usize, usize);
@@ -629,6 +629,12 @@ impl Oracle {
     ) -> OpId {
         self.completions += 1;
         let tagged = entry.flags & FI_TAGGED != 0;
+        if self.is_forged(entry) {
+            if let Some(id) = posted {
+                self.ops[id].over = true;
+            }
+            return FORGED;
+        }
         let message = if tagged { entry.tag >> NUMBER } else { entry.data } as usize;
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
         let Deed::Send { to, tagged: of_tagged, tag, len, taken, .. } = of.deed else {
@@ -660,7 +666,9 @@ impl Oracle {
 
     /// A message that a node was told of is dropped.
     pub(crate) fn dropped(&mut self, message: OpId) {
-        self.take(message);
+        if message != FORGED {
+            self.take(message);
+        }
     }
 
     fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {

@@ -1,6 +1,8 @@
 //! Endpoints that do what a seed says, in a world of a provider's.
 use crate::here;
-use crate::oracle::{CLASSES, Deed, OpId, Oracle, PARTS, ReportedEntry, WINDOW, payload, tag_of};
+use crate::oracle::{
+    CLASSES, Deed, FORGED, OpId, Oracle, PARTS, ReportedEntry, WINDOW, payload, tag_of,
+};
 use crate::queues::{parent, queue, read_queue};
 use crate::random::SimRandom;
 use ofi_provider::abi::{
@@ -502,7 +504,7 @@ impl<W: SimWorld> Sim<W> {
         let posted = unsafe { (*told).context } as usize;
         let message = self.oracle.announced(node, entry, posted.checked_sub(1));
         let tagged = entry.flags & FI_TAGGED != 0;
-        if entry.flags & FI_MORE == 0 && entry.len > 0 {
+        if message != FORGED && entry.flags & FI_MORE == 0 && entry.len > 0 {
             // SAFETY: an entry of a whole message points to its bytes.
             let bytes = unsafe { std::slice::from_raw_parts(entry.buf as *const u8, entry.len) };
             assert!(bytes == &payload(message, entry.len)[..], "the bytes of message {message}");

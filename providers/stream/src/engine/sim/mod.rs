@@ -211,6 +211,8 @@ impl SimWorld for OverRings {
     fn be_prompt(&mut self) {
         let mut world = self.world();
         world.prompt = true;
+        // A script may have said that each call gets one byte, which would go on for long.
+        world.random = SimRandom::new(1);
         world.strangers_leave();
     }
 
@@ -451,6 +453,10 @@ mod tests {
         let mut random = SimRandom::new(5);
         for len in [10, 300, 3000] {
             follow(&random.bytes(len));
+        }
+        // Deeds at random over links that give one byte at a time.
+        for _ in 0..20 {
+            follow(&[random.bytes(600), vec![0; 300]].concat());
         }
     }
 
