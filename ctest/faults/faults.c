@@ -98,7 +98,7 @@ static void talk(int id, const struct ct_name *to, int port)
 		struct ct_name mine;
 
 		snprintf(svc, sizeof svc, "%d", port);
-		c.info = ct_getinfo(&c.o, node, svc, FI_SOURCE);
+		c.info = ct_getinfo(&c.o, node, port ? svc : ct_lasting_port(), FI_SOURCE);
 		ct_open_in(&c, NULL);
 		ct_open_ep(&c, c.info);
 		if (out_of_reach)	/* the environment was read before the fork */
