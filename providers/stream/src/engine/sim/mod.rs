@@ -492,6 +492,24 @@ mod tests {
     }
 
     #[test]
+    fn a_cut_between_two_nodes_ends_their_link_with_what_is_under_way() {
+        let mut sim = RingSim::with(1, |plan, _| two(plan));
+        sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+        sim.rounds(40);
+        let (engine, acked) = (sim.engine(0).unwrap(), FI_COMPLETION | FI_DELIVERY_COMPLETE);
+        let message = sim.send_now(0, (1, 0), 100, acked);
+        sim.rounds(40);
+        assert!(!sim.is_over(message) && engine.lock().conns.len() == 1);
+        sim.cut(0, 1);
+        sim.rounds(40);
+        sim.read(0, usize::MAX);
+        assert!(sim.is_over(message) && engine.lock().conns.is_empty());
+        drop(engine);
+        sim.settle();
+        sim.end_all();
+    }
+
+    #[test]
     fn a_script_is_followed_and_its_end_ends_the_steps() {
         follow(&[]);
         let mut random = SimRandom::new(5);
