@@ -29,7 +29,11 @@ pub(super) struct Batch {
     /// Requests to read the peer's memory among them, which are the last in
     /// [`StreamConn::reads`](super::conn::StreamConn::reads).
     reads: usize,
-    /// What to complete, or to wait for the acknowledgement of, when the batch has left.
+    /// Transfers among them that the peer is to acknowledge, which are the last in
+    /// [`StreamConn::unacked`](super::conn::StreamConn::unacked): a peer that has all of such a
+    /// transfer acknowledges it, even if the rest of the batch has not left yet.
+    acked: usize,
+    /// What to complete when the batch has left.
     finishes: Vec<TransferFinish>,
     /// The batch is held because the application announced more messages (FI_MORE).
     pub(super) more: bool,
@@ -88,6 +92,13 @@ impl Batch {
         self.append(header, len)
     }
 
+    /// Adds a transfer of `len` bytes that is complete only when it is acknowledged; returns the
+    /// room for these bytes.
+    pub(super) fn push_acked(&mut self, header: &[u8], len: usize) -> &mut [u8] {
+        self.acked += 1;
+        self.append(header, len)
+    }
+
     fn append(&mut self, header: &[u8], len: usize) -> &mut [u8] {
         self.count += 1;
         self.bytes.extend_from_slice(header);
@@ -111,7 +122,7 @@ impl Batch {
             return false;
         }
         self.bytes.clear();
-        (self.sent, self.count, self.reads, self.more) = (0, 0, 0, false);
+        (self.sent, self.count, self.reads, self.acked, self.more) = (0, 0, 0, 0, false);
         true
     }
 
@@ -126,9 +137,10 @@ impl Batch {
         &self.finishes
     }
 
-    /// The finishes of a batch that will never leave, and how many requests to read it has.
-    pub(super) fn into_finishes(self) -> (Vec<TransferFinish>, usize) {
-        (self.finishes, self.reads)
+    /// The finishes of a batch that will never leave, how many requests to read it has, and how
+    /// many transfers that are to be acknowledged.
+    pub(super) fn into_finishes(self) -> (Vec<TransferFinish>, usize, usize) {
+        (self.finishes, self.reads, self.acked)
     }
 }
 
@@ -159,8 +171,13 @@ mod tests {
         assert_eq!((sent, rest), (0, 3));
         assert_eq!(batch.finished().count(), MAX_MESSAGES / 2);
         assert!(batch.is_empty() && !batch.is_full(9000));
-        // A batch that will never leave tells how many requests in it were never sent.
+        // A batch that will never leave tells how many of its transfers wait for the peer.
+        batch.push_acked(b"gone", 0);
+        let mut all = batch.unsent().len();
+        assert!(batch.account(&mut all));
         batch.push_read(b"asks", 0);
-        assert_eq!(batch.into_finishes().1, 1);
+        (0..2).for_each(|_| assert!(batch.push_acked(b"told", 0).is_empty()));
+        let (finishes, reads, acked) = batch.into_finishes();
+        assert_eq!((finishes.len(), reads, acked), (0, 1, 2));
     }
 }

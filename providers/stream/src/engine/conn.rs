@@ -96,8 +96,9 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) fenced: bool,
     /// The number of the next header to send (`StreamHeader::id`).
     pub(super) tx_id: u8,
-    /// Messages sent that are complete when the peer says so, in order; none where the peer has
-    /// said so of a later one only. The first has the number `first_unacked` among all of them.
+    /// Messages sent, or in the batch, that are complete when the peer says so, in order; none
+    /// where the peer has said so of a later one only. The first has the number `first_unacked`
+    /// among all of them.
     pub(super) unacked: VecDeque<Option<TransferFinish>>,
     pub(super) first_unacked: u64,
     /// How many messages the peer has sent that it wants acknowledged.
@@ -256,9 +257,11 @@ impl<N: Net> StreamConn<N> {
 
     /// Takes out all transfers that are not sent completely, in order.
     pub(super) fn unsent(&mut self) -> impl Iterator<Item = TransferFinish> {
-        let (batch, reads) = std::mem::take(&mut self.batch).into_finishes();
+        let (batch, reads, acked) = std::mem::take(&mut self.batch).into_finishes();
         let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
-        let batch = batch.into_iter().chain(reads.into_iter().map(|(_, finish)| finish));
+        let acked = self.unacked.split_off(self.unacked.len().saturating_sub(acked));
+        let batch = batch.into_iter().chain(acked.into_iter().flatten());
+        let batch = batch.chain(reads.into_iter().map(|(_, finish)| finish));
         batch.chain(self.tx.drain(..).map(|outgoing| outgoing.finish))
     }
 

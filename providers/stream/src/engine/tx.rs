@@ -499,8 +499,8 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Adds a transfer to a connection's batch and returns the room for its `len` bytes. With
-    /// `finish` it is complete when the batch has left (or is acknowledged), without when it is
-    /// answered.
+    /// `finish` it is complete when the batch has left, or when it is acknowledged; without when
+    /// it is answered.
     #[inline]
     fn join(
         &mut self,
@@ -516,6 +516,12 @@ impl<N: Net> StreamState<N> {
         let (order, places) = (conn.order, places.as_slice());
         let before = SEGMENT_LEN * places.len();
         let room = match finish {
+            // The acknowledgement may come as soon as these bytes have left, with a part of the
+            // batch still here.
+            Some(finish) if finish.acked => {
+                conn.unacked.push_back(Some(finish));
+                conn.batch.push_acked(&wire[..wire_len], before + len)
+            }
             Some(finish) => conn.batch.push(&wire[..wire_len], before + len, finish),
             None => conn.batch.push_read(&wire[..wire_len], before + len),
         };
@@ -733,7 +739,8 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Takes `sent` bytes off the batch and the queue, and completes the transfers whose last
-    /// byte was among them, or has them wait for their acknowledgement or answer.
+    /// byte was among them, or has them wait for their acknowledgement or answer. What the peer
+    /// answers or acknowledges of the batch waits for that already.
     pub(super) fn account(&mut self, id: u32, sent: &mut usize) {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -741,11 +748,7 @@ impl<N: Net> StreamState<N> {
             return;
         }
         for finish in conn.batch.finished() {
-            if finish.acked {
-                conn.unacked.push_back(Some(finish));
-            } else {
-                ep.finish_tx(&finish, Ok(()));
-            }
+            ep.finish_tx(&finish, Ok(()));
         }
         while let Some(outgoing) = conn.tx.front_mut() {
             if outgoing.wire_len == 0 {

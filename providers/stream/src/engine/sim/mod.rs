@@ -374,7 +374,8 @@ pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::abi::FI_COMPLETION;
+    use ofi_provider::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE};
+    use ofi_provider::error::Error;
     use ofi_simulation::{ConnectedSim, PlantedFault, Shape, here, seeds};
 
     fn run(seed: u64) -> usize {
@@ -445,6 +446,67 @@ mod tests {
             sim.settle();
             sim.end_all();
         }
+    }
+
+    /// The link has room for a part of the batch only, or for all of it, as the seed says.
+    #[test]
+    fn a_message_is_acknowledged_before_the_rest_of_its_batch_has_left() {
+        let mut early = 0;
+        for seed in 0..60 {
+            let mut sim = RingSim::with(seed, |plan, world| {
+                two(plan);
+                plan.cq_size = 64;
+                (world.settings, world.together, world.courier) = (&choices()[0], false, true);
+            });
+            (0..6).for_each(|_| _ = sim.receive_now((1, 0), 1000));
+            sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+            sim.rounds(40);
+            let acked = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+            let first = sim.send_now(0, (1, 0), 900, acked | FI_MORE);
+            for flags in [FI_COMPLETION | FI_MORE, acked | FI_MORE, FI_COMPLETION | FI_MORE, acked]
+            {
+                sim.send_now(0, (1, 0), 900, flags);
+            }
+            let engine = sim.engine(0).unwrap();
+            for _ in 0..12 {
+                sim.rounds(1);
+                sim.read(0, usize::MAX);
+                let mut state = engine.lock();
+                let held = state.conns.iter().find(|(_, conn)| !conn.batch.is_empty());
+                let Some(id) = held.map(|(id, _)| id).filter(|_| sim.is_over(first)) else {
+                    continue;
+                };
+                early += 1;
+                if seed % 2 == 0 {
+                    // All that is not complete fails, once.
+                    sim.excuse(0, 1);
+                    state.fail(id, Error::CONNRESET);
+                }
+                break;
+            }
+            drop(engine);
+            sim.settle();
+            sim.end_all();
+        }
+        assert!(early > 1, "{early}");
+    }
+
+    #[test]
+    fn a_cut_between_two_nodes_ends_their_link_with_what_is_under_way() {
+        let mut sim = RingSim::with(1, |plan, _| two(plan));
+        sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+        sim.rounds(40);
+        let (engine, acked) = (sim.engine(0).unwrap(), FI_COMPLETION | FI_DELIVERY_COMPLETE);
+        let message = sim.send_now(0, (1, 0), 100, acked);
+        sim.rounds(40);
+        assert!(!sim.is_over(message) && engine.lock().conns.len() == 1);
+        sim.cut(0, 1);
+        sim.rounds(40);
+        sim.read(0, usize::MAX);
+        assert!(sim.is_over(message) && engine.lock().conns.is_empty());
+        drop(engine);
+        sim.settle();
+        sim.end_all();
     }
 
     #[test]

@@ -373,10 +373,12 @@ impl StreamWorld {
     /// Cuts a link between two addresses, if there is one: from each direction a part of what is
     /// under way gets lost, and all behind it. Returns whether there was one.
     pub(super) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
+        // A link's end that called has a port of its own.
+        let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
+        let ends = [host(one), host(other)];
         let between = |pipe: &Pipe| {
-            let [from, to] = &pipe.addrs;
-            (from.ip() == one.ip() && to.ip() == other.ip())
-                || (from.ip() == other.ip() && to.ip() == one.ip())
+            let [from, to] = pipe.addrs.each_ref().map(host);
+            [from, to] == ends || [to, from] == ends
         };
         let mut any = false;
         for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
