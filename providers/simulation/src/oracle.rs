@@ -121,6 +121,8 @@ pub(crate) struct TakenOperation {
     fenced: bool,
     /// The application has its completion, or needs none.
     pub(crate) over: bool,
+    /// The error of a transfer that failed.
+    pub(crate) failure: Option<Error>,
     pub(crate) buf: Vec<u8>,
     /// The former value that an atomic operation fetches.
     pub(crate) fetched: Box<u64>,
@@ -318,6 +320,7 @@ impl Oracle {
             reports,
             fenced,
             over: false,
+            failure: None,
             buf,
             fetched,
         });
@@ -401,7 +404,7 @@ impl Oracle {
                 self.is_hurt(node, to),
                 "operation {id} failed without a cause ({error}): {op:?}"
             );
-            self.ops[id].over = true;
+            (self.ops[id].over, self.ops[id].failure) = (true, Some(error));
             return;
         }
         assert!(op.reports, "a success that nobody asked for: {op:?}");

@@ -5,6 +5,7 @@ use crate::oracle::{
 };
 use crate::queues::{parent, queue, read_queue};
 use crate::random::SimRandom;
+use libc::iovec;
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT,
     FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
@@ -85,6 +86,8 @@ pub struct SimPlan {
     pub hostile: bool,
     /// Nodes with buffered receives post tags.
     pub tags: bool,
+    /// The memory of a receive is in two parts.
+    pub split: bool,
     /// Messages are sent with FI_MATCH_COMPLETE as well.
     pub met: bool,
     /// Who hears that a message was met hears that it was received.
@@ -128,6 +131,7 @@ impl SimPlan {
             shortage: if calm { 0 } else { random.pick(&[0, 0, 0, 30, 200]) },
             hostile: random.one_in(6) && shape != Shape::Buffered,
             tags: random.one_in(2),
+            split: false,
             met: false,
             met_is_received: false,
             delivered_is_received: true,
@@ -285,6 +289,14 @@ pub(crate) fn bytes_to_send(bytes: &[u8]) -> SendBuf {
 pub(crate) fn room_to_receive(bytes: &mut [u8]) -> RecvBuf {
     // SAFETY: as for bytes to send.
     unsafe { RecvBuf::new(bytes.as_mut_ptr().cast(), bytes.len()) }.unwrap()
+}
+
+fn room_in_two(bytes: &mut [u8]) -> RecvBuf {
+    let parts = bytes.split_at_mut(bytes.len() / 2);
+    let iov = [parts.0, parts.1]
+        .map(|part| iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    // SAFETY: as for bytes to send; the vector of parts is copied.
+    unsafe { RecvBuf::from_iov(iov.as_ptr(), iov.len()) }.unwrap()
 }
 
 impl<W: SimWorld> Sim<W> {
@@ -873,6 +885,11 @@ impl<W: SimWorld> Sim<W> {
         self.oracle.ops[id].over
     }
 
+    /// The error with which a transfer has ended; none if it has not failed.
+    pub fn failure(&self, id: usize) -> Option<Error> {
+        self.oracle.ops[id].failure
+    }
+
     /// Whether the buffer of a receive holds this message.
     pub fn holds(&self, receive: usize, message: usize, len: usize) -> bool {
         self.oracle.ops[receive].buf[..len] == payload(message, len)[..]
@@ -910,7 +927,10 @@ impl<W: SimWorld> Sim<W> {
         let id = self.oracle.next();
         let (tag, ignore) = if tagged { (tag, ignore) } else { (0, 0) };
         let mut bytes = vec![0xdd; room];
-        let buf = room_to_receive(&mut bytes);
+        let buf = match self.plan.split && !multi {
+            true => room_in_two(&mut bytes),
+            false => room_to_receive(&mut bytes),
+        };
         let flags = FI_COMPLETION | if multi { FI_MULTI_RECV } else { 0 };
         let (src, from) = source.map_or((FI_ADDR_UNSPEC, None), |(src, from)| (src, Some(from)));
         let deed = Deed::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };

@@ -54,6 +54,10 @@ impl RxmEngineEp {
         // From now on no receive and no other tag finds the message.
         self.inbox.hide(queue, message);
         self.fetch_early(about, message);
+        if self.inbox.kept_about(queue, message).is_none() {
+            // The message cannot be fetched and is lost: the next one may get its number.
+            return;
+        }
         if !self.reports.contains_key(&about.peer) && self.report_kept(queue, message) {
             return;
         }

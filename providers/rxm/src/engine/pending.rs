@@ -227,6 +227,9 @@ impl RxmMessage {
 pub(super) enum Todo {
     /// Nothing is left but to wait for its completion.
     Wait,
+    /// A part of it has failed: nothing more is sent of it, and it ends with this error when the
+    /// core is done with the parts that it has.
+    Failed(Error),
     /// To send a message.
     Send(RxmMessage),
     /// To send a packet that is ready but for the connection's number.

@@ -372,8 +372,8 @@ impl RxmEngineEp {
             Todo::Wait => Ok(()),
             Todo::Packet(buf, len) => self.advance_packet(id, buf, len),
             Todo::Send(message) => self.advance_message(id, message),
-            Todo::Announced(message) => {
-                op.todo = Todo::Announced(message);
+            todo @ (Todo::Announced(_) | Todo::Failed(_)) => {
+                op.todo = todo;
                 Ok(())
             }
             todo @ Todo::Deliver { .. } => {
@@ -839,23 +839,9 @@ impl RxmEngineEp {
                 self.finish_op(id, result);
             }
             Token::Packet => self.release(done.buf),
-            Token::Segment(id) => {
+            Token::Segment(id) | Token::Deliver(id) => {
                 self.release(done.buf);
-                self.part_sent(id, result);
-            }
-            Token::Deliver(id) => {
-                let Some(op) = self.ops.get_mut(id) else { return };
-                op.outstanding -= 1;
-                match (&op.todo, result) {
-                    (_, Err(error)) if op.outstanding == 0 => self.finish_op(id, Err(error)),
-                    (Todo::Deliver { to, next, header, .. }, Ok(()))
-                        if op.outstanding == 0 && *next == to.as_slice().len() =>
-                    {
-                        let header = *header;
-                        self.delivered(id, &header);
-                    }
-                    _ => {}
-                }
+                self.part_done(id, result);
             }
             Token::Fetch(id) => self.fetch_part_done(id, done.buf, done.error),
         }
@@ -869,12 +855,45 @@ impl RxmEngineEp {
         }
     }
 
-    /// Called when a segment has left, or has failed.
-    fn part_sent(&mut self, id: u32, result: Result) {
+    /// Called when a segment of a message has left, or one of its writes is done, or when that has
+    /// failed. The message ends when all its parts have, and fails if one of them did.
+    fn part_done(&mut self, id: u32, result: Result) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.outstanding -= 1;
-        if op.outstanding == 0 && (result.is_err() || matches!(op.todo, Todo::Wait)) {
-            self.finish_op(id, result);
+        if let Err(error) = result {
+            self.part_failed(id, error);
+        }
+        let Some(op) = self.ops.get(id).filter(|op| op.outstanding == 0) else { return };
+        match &op.todo {
+            Todo::Wait => self.finish_op(id, Ok(())),
+            Todo::Failed(error) => {
+                let (conn, error) = (op.conn, *error);
+                self.finish_op(id, Err(error));
+                // The receiver has a message that will never be complete, and hears of that by
+                // the connection's end.
+                self.ended(conn, error);
+            }
+            Todo::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {
+                let header = *header;
+                self.delivered(id, &header);
+            }
+            _ => {}
+        }
+    }
+
+    /// Has a transfer of which a part has failed send no more: it waits in its connection no
+    /// longer. The first error of its parts is the one that is reported.
+    #[cold]
+    fn part_failed(&mut self, id: u32, error: Error) {
+        let op = &mut self.ops[id];
+        if matches!(op.todo, Todo::Failed(_)) {
+            return;
+        }
+        op.todo = Todo::Failed(error);
+        if let Some(conn) = self.conns.get_mut(op.conn) {
+            let is_other = |of: &Waiting| !matches!(of, Waiting::Op(of) if *of == id);
+            conn.waiting.retain(is_other);
+            conn.urgent.retain(is_other);
         }
     }
 

@@ -206,6 +206,8 @@ pub(super) struct RxmWorld {
     pub(super) plan: WirePlan,
     /// Nothing is refused any more.
     pub(super) prompt: bool,
+    /// The next completion of this kind tells of a failure (FI_SEND or FI_WRITE); 0: none does.
+    pub(super) spoils: u64,
     ports: Vec<Option<WirePort>>,
     pools: Vec<Option<VecDeque<RecvOp>>>,
     doors: Vec<WireDoor>,
@@ -245,6 +247,7 @@ impl RxmWorld {
             random,
             plan,
             prompt: false,
+            spoils: 0,
             ports: Vec::new(),
             pools: Vec::new(),
             doors: Vec::new(),
@@ -442,7 +445,10 @@ impl RxmWorld {
     /// A transfer's completion is reported.
     fn told(&mut self, wire: usize, side: usize) {
         let Some(wire) = &mut self.wires[wire] else { return };
-        let Some(done) = wire.lanes[side].done.pop_front() else { return };
+        let Some(mut done) = wire.lanes[side].done.pop_front() else { return };
+        if done.kind & self.spoils != 0 {
+            (done.result, self.spoils) = (Err(Error::ACCES), 0);
+        }
         let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_ref()) else {
             return;
         };
