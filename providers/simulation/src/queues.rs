@@ -10,28 +10,8 @@ use ofi_provider::error::Error;
 use ofi_provider::fid::Embeds;
 use ofi_provider::lock::Level;
 use ofi_provider::object::Parent;
-use ofi_provider::progress::Progress;
-use std::os::fd::RawFd;
+use ofi_provider::testing::IdleProgress;
 use std::sync::Arc;
-
-/// Nothing happens by itself: the simulator drives the engines.
-struct SimProgress;
-
-impl Progress for SimProgress {
-    fn progress(&self) {}
-    fn wait_fd(&self) -> RawFd {
-        -1
-    }
-    fn may_block(&self) -> bool {
-        true
-    }
-    fn is_serialized(&self) -> bool {
-        true
-    }
-    fn activity(&self) -> u64 {
-        0
-    }
-}
 
 pub(crate) fn parent() -> Parent {
     Parent::new(Arc::new(()), Arc::default())
@@ -40,7 +20,8 @@ pub(crate) fn parent() -> Parent {
 pub(crate) fn queue(size: usize) -> Arc<Cq> {
     let domain = OnDomain {
         parent: parent(),
-        progress: Arc::new(SimProgress),
+        // Nothing happens by itself: the simulator drives the engines.
+        progress: Arc::new(IdleProgress),
         api_version: ofi_provider::info::API_VERSION,
         level: Level::Serialized,
         on_blocking: Box::new(|_| Ok(())),

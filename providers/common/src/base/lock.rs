@@ -418,6 +418,38 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_a_free_lock_quickly_keeps_others_out_and_wakes_those_who_sleep() {
+        let lock = Lock::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..20_000).for_each(|_| *lock.lock() += 1));
+                scope.spawn(|| {
+                    let mut times = 0;
+                    while times < 20_000 {
+                        let Some(mut quick) = lock.lock_if_free() else { continue };
+                        *quick.value() += 1;
+                        times += 1;
+                        if quick.release() {
+                            lock.wake_sleeper();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 80_000);
+        for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
+            let lock = Lock::with_level((), level);
+            let guard = lock.lock();
+            assert!(lock.lock_if_free().is_none());
+            drop(guard);
+            let quick = lock.lock_if_free().expect("the lock is free");
+            assert!(lock.lock_if_free().is_none());
+            assert!(!quick.release());
+            drop(lock.lock());
+        }
+    }
+
+    #[test]
     fn what_can_be_left_to_others_stands_back_for_those_who_wait() {
         let lock = Lock::new(0);
         let guard = lock.lock();

@@ -1,6 +1,28 @@
 //! For unit tests of this crate and of providers.
+use crate::progress::Progress;
 use std::io::Write;
+use std::os::fd::RawFd;
 use std::panic::Location;
+
+/// Progress of a test in which nothing happens by itself.
+#[derive(Debug)]
+pub struct IdleProgress;
+
+impl Progress for IdleProgress {
+    fn progress(&self) {}
+    fn wait_fd(&self) -> RawFd {
+        -1
+    }
+    fn may_block(&self) -> bool {
+        true
+    }
+    fn is_serialized(&self) -> bool {
+        true
+    }
+    fn activity(&self) -> u64 {
+        0
+    }
+}
 
 /// Notes that a test cannot run for want of something of the system's: on standard error, or, to be
 /// counted, as a line of the file that `OFI_TEST_SKIPS` names.

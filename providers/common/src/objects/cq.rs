@@ -1089,26 +1089,7 @@ pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *c
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
-    use std::os::fd::RawFd;
-
-    /// Progress of a test in which nothing happens by itself.
-    struct IdleProgress;
-
-    impl Progress for IdleProgress {
-        fn progress(&self) {}
-        fn wait_fd(&self) -> RawFd {
-            -1
-        }
-        fn may_block(&self) -> bool {
-            true
-        }
-        fn is_serialized(&self) -> bool {
-            true
-        }
-        fn activity(&self) -> u64 {
-            0
-        }
-    }
+    use crate::testing::IdleProgress;
 
     /// What objects need of a domain on which nothing happens.
     pub(crate) fn domain() -> OnDomain {
