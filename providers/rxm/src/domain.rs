@@ -14,12 +14,8 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
-use ofi_provider::wait::WaitKind;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Weak};
-
-/// The name of a domain's progress thread.
-const THREAD: &str = "ofi-rxm";
+use std::sync::Arc;
 
 /// A fabric. The core's fabric is opened with a domain, whose info says which core it is.
 #[derive(Debug)]
@@ -88,12 +84,6 @@ pub(crate) struct RxmDomain {
 }
 
 impl RxmDomain {
-    /// The progress thread, for a domain that promises automatic progress.
-    fn start_thread(&self) -> Result {
-        let engine: Weak<RxmEngine> = Arc::downgrade(&self.engine);
-        self.settings.start_thread(THREAD, engine)
-    }
-
     /// The identity of an endpoint that is opened with this info.
     fn identity(&self, info: InfoRef<'_>) -> Result<RxmIdentity> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
@@ -118,12 +108,8 @@ impl Domain for RxmDomain {
         &self.settings
     }
 
-    fn blocking_opened(&self, kind: WaitKind) -> Result {
-        let engine: Weak<RxmEngine> = Arc::downgrade(&self.engine);
-        match kind {
-            WaitKind::MutexCond => self.settings.need_thread(THREAD, engine),
-            _ => self.start_thread(),
-        }
+    fn thread_name(&self) -> String {
+        "ofi-rxm".to_owned()
     }
 
     /// Shared transmit contexts cost nothing: each connection sends by itself, and there is nothing

@@ -5,7 +5,7 @@ use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
-use ofi_provider::contexts::{ContextPlace, Half};
+use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
@@ -105,8 +105,12 @@ impl RdmEngine for RxmEngine {
         self.close_ep(ep);
     }
 
-    fn close_half(&self, ep: u32, half: Half) {
-        self.lock().ep(ep).close_half(half);
+    fn close_tx(&self, ep: u32) {
+        self.lock().ep(ep).close_tx();
+    }
+
+    fn close_rx(&self, ep: u32) {
+        self.lock().ep(ep).close_rx();
     }
 
     fn tx_left(&self, ep: u32) -> usize {

@@ -8,7 +8,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::WaitKind;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// A fabric: a network that some interface is on. It has no state.
 #[derive(Debug)]
@@ -52,11 +52,11 @@ impl Domain for UdpDomain {
     }
 
     fn blocking_opened(&self, kind: WaitKind) -> Result {
-        if kind != WaitKind::MutexCond {
-            return Ok(());
-        }
-        let engine: Weak<UdpEngine> = Arc::downgrade(&self.engine);
-        self.settings.start_thread("ofi-udp", engine)
+        if kind == WaitKind::MutexCond { self.start_thread() } else { Ok(()) }
+    }
+
+    fn thread_name(&self) -> String {
+        "ofi-udp".to_owned()
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<UdpEp> {

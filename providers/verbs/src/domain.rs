@@ -66,7 +66,8 @@ pub(crate) struct VerbsDomain {
 }
 
 impl VerbsDomain {
-    fn start_thread(&self) -> Result {
+    /// Starts the thread that looks after connections, once.
+    fn look_after(&self) -> Result {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let connections: Weak<Connections> = Arc::downgrade(&self.connections);
@@ -95,11 +96,11 @@ impl Domain for VerbsDomain {
 
     fn blocking_opened(&self, kind: WaitKind) -> Result {
         // The device works by itself and wakes who sleeps on a descriptor.
-        if kind != WaitKind::MutexCond {
-            return Ok(());
-        }
-        let engine: Weak<VerbsEngine> = Arc::downgrade(&self.engine);
-        self.settings.need_thread("ofi-verbs", engine)
+        if kind == WaitKind::MutexCond { self.need_thread() } else { Ok(()) }
+    }
+
+    fn thread_name(&self) -> String {
+        "ofi-verbs".to_owned()
     }
 
     fn has_atomics(&self) -> bool {
@@ -132,7 +133,7 @@ impl Domain for VerbsDomain {
             true => None,
             false => Some(take_request::<VerbsCaller>(handle)?),
         };
-        self.start_thread()?;
+        self.look_after()?;
         let engine = &self.engine;
         let at = engine.add(limits);
         let id = (|| match caller {

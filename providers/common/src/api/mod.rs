@@ -91,7 +91,25 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// progress needs a thread if the domain promised it. With
     /// [`WaitKind::MutexCond`] the application may sleep where no descriptor of the
     /// domain wakes it.
-    fn blocking_opened(&self, kind: WaitKind) -> Result;
+    fn blocking_opened(&self, kind: WaitKind) -> Result {
+        match kind {
+            WaitKind::MutexCond => self.need_thread(),
+            _ => self.start_thread(),
+        }
+    }
+    /// Starts the domain's progress thread, once, although progress may be manual
+    /// ([`DomainSettings::need_thread`]).
+    fn need_thread(&self) -> Result {
+        let source = Arc::downgrade(&self.progress_source());
+        self.settings().need_thread(&self.thread_name(), source)
+    }
+    /// Starts the domain's progress thread, once, if the domain promised automatic progress.
+    fn start_thread(&self) -> Result {
+        let source = Arc::downgrade(&self.progress_source());
+        self.settings().start_thread(&self.thread_name(), source)
+    }
+    /// What the domain's progress thread is called.
+    fn thread_name(&self) -> String;
     /// Whether this domain has the atomic operations that its endpoints may have.
     fn has_atomics(&self) -> bool {
         true

@@ -143,8 +143,10 @@ pub trait RdmEngine: HearsNames + Sized {
     fn become_context(&self, ep: u32, attr: &ContextAttr);
     /// Closes an endpoint: ends its connections and cancels its operations.
     fn close(&self, ep: u32);
-    /// Closes a transmit or receive context: drops its operations without reporting them.
-    fn close_half(&self, ep: u32, half: Half);
+    /// Closes a transmit context: drops its transfers without reporting them.
+    fn close_tx(&self, ep: u32);
+    /// Closes a receive context: drops its receives without reporting them.
+    fn close_rx(&self, ep: u32);
     /// Whether the engine is a forked child's copy of its parent's, which closing must not touch.
     fn is_copy(&self) -> bool {
         false
@@ -419,7 +421,10 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 group.ids().iter().for_each(|id| self.engine.close(*id))
             }
             ContextPart::Context(group, half, index) => {
-                group.give_back(*half, *index, |id| self.engine.close_half(id, *half));
+                group.give_back(*half, *index, |id| match half {
+                    Half::Transmit => self.engine.close_tx(id),
+                    Half::Receive => self.engine.close_rx(id),
+                });
             }
         }
         self.aside.closed();
@@ -620,8 +625,11 @@ mod tests {
         fn close(&self, ep: u32) {
             self.note(format!("close {ep}"));
         }
-        fn close_half(&self, ep: u32, half: Half) {
-            self.note(format!("close {ep} {half:?}"));
+        fn close_tx(&self, ep: u32) {
+            self.note(format!("close {ep} Transmit"));
+        }
+        fn close_rx(&self, ep: u32) {
+            self.note(format!("close {ep} Receive"));
         }
         fn is_copy(&self) -> bool {
             self.copy

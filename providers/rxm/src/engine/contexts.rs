@@ -12,7 +12,7 @@ use super::pending::Handed;
 use crate::wire::{Refusal, RxmCall};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
-use ofi_provider::contexts::{Contexts, Half};
+use ofi_provider::contexts::Contexts;
 use ofi_provider::error::Error;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
@@ -52,16 +52,8 @@ impl RxmEngineEp {
         own.become_context(attr, self.common.config.eager_limit, inbox, &self.peers);
     }
 
-    /// Closes a transmit or receive context: drops its operations without reporting them.
-    pub(crate) fn close_half(&mut self, half: Half) {
-        match half {
-            Half::Transmit => self.close_tx(),
-            Half::Receive => self.close_rx(),
-        }
-    }
-
     /// Closes a transmit context: its transfers are dropped without being reported.
-    fn close_tx(&mut self) {
+    pub(crate) fn close_tx(&mut self) {
         self.ledger.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
@@ -78,7 +70,7 @@ impl RxmEngineEp {
 
     /// Closes a receive context: its receives are dropped without being reported, and the
     /// connections end on which some of them are being filled.
-    fn close_rx(&mut self) {
+    pub(crate) fn close_rx(&mut self) {
         self.inbox.ledger.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {

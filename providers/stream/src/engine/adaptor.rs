@@ -9,7 +9,7 @@ use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
-use ofi_provider::contexts::{ContextPlace, Half};
+use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -98,8 +98,12 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         self.lock().close_ep(ep);
     }
 
-    fn close_half(&self, ep: u32, half: Half) {
-        self.lock().close_half(ep, half);
+    fn close_tx(&self, ep: u32) {
+        self.lock().close_tx(ep);
+    }
+
+    fn close_rx(&self, ep: u32) {
+        self.lock().close_rx(ep);
     }
 
     fn is_copy(&self) -> bool {

@@ -790,6 +790,37 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// Fails the transfers of an endpoint that wait for connections to their peers.
+    pub(super) fn fail_parked(&mut self, ep_id: u32) {
+        let peers = self.eps[ep_id].peers.iter_mut();
+        let parked: Vec<_> =
+            peers.map(|(_, peer)| std::mem::take(&mut peer.extra.parked)).collect();
+        for waiting in parked {
+            self.fail_all(ep_id, waiting, Error::CANCELED);
+        }
+    }
+
+    /// Sends what waits on an endpoint's connections, as far as links take it: injected messages
+    /// are complete for the application, so they must leave.
+    pub(super) fn flush_ep(&mut self, ep_id: u32) {
+        let ids = self.conns_of(ep_id);
+        self.flush_conns(&ids);
+    }
+
+    fn flush_conns(&mut self, ids: &[u32]) {
+        for &id in ids {
+            if self.conns.get(id).is_some_and(StreamConn::is_connected) {
+                self.flush(id);
+            }
+        }
+    }
+
+    /// The connections of an endpoint.
+    pub(super) fn conns_of(&self, ep_id: u32) -> Vec<u32> {
+        let is_its = |(id, conn): (u32, &StreamConn<N>)| (conn.ep == ep_id).then_some(id);
+        self.conns.iter().filter_map(is_its).collect()
+    }
+
     /// Makes a connection the peer's.
     pub(super) fn attach(&mut self, id: u32, peer: u32) {
         let conn = &mut self.conns[id];
@@ -911,34 +942,23 @@ impl<N: Net> StreamState<N> {
     /// callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ep = &self.eps[ep_id];
-        let is_its = |(id, conn): (u32, &StreamConn<N>)| (conn.ep == ep_id).then_some(id);
-        let ids: Vec<u32> = match ep.identity.kind {
+        let ids = match ep.identity.kind {
             // A MSG endpoint's only connection is not searched for: there may be as many
             // endpoints as connections.
             StreamEpKind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
-            _ => self.conns.iter().filter_map(is_its).collect(),
+            _ => self.conns_of(ep_id),
         };
         // The event queue hears nothing of an endpoint that is being closed.
         self.eps[ep_id].eq = None;
+        self.flush_conns(&ids);
         for id in ids {
-            if self.conns.get(id).is_some_and(StreamConn::is_connected) {
-                // Injected messages are complete for the application, so they must leave.
-                self.flush(id);
-            }
             if let Some(mut conn) = self.drop_conn(id) {
                 self.end_transfers(&mut conn, Error::CANCELED);
             }
         }
         self.eps[ep_id].inbox.leave();
         self.cancel_all(ep_id);
-        let parked: Vec<_> = self.eps[ep_id]
-            .peers
-            .iter_mut()
-            .map(|(_, peer)| std::mem::take(&mut peer.extra.parked))
-            .collect();
-        for waiting in parked {
-            self.fail_all(ep_id, waiting, Error::CANCELED);
-        }
+        self.fail_parked(ep_id);
         if let Some((listener, _)) = self.listeners.remove(&ep_id) {
             self.net.poller().remove(listener.id());
         }

@@ -15,7 +15,7 @@ use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHell
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
-use ofi_provider::contexts::{Contexts, Half};
+use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
 
 /// The data of a refusal that is final, because the called endpoint has no such receive context.
@@ -68,44 +68,31 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Closes a transmit or receive context: drops its operations without reporting them, and
-    /// ends the connections on which some of them are under way.
-    pub(crate) fn close_half(&mut self, ep_id: u32, half: Half) {
-        let ep = &mut self.eps[ep_id];
-        match half {
-            Half::Transmit => ep.ledger.mute(),
-            Half::Receive => ep.inbox.ledger.mute(),
-        }
-        let ids: Vec<u32> =
-            self.conns.iter().filter(|(_, conn)| conn.ep == ep_id).map(|(id, _)| id).collect();
-        for id in ids {
-            if half == Half::Transmit && self.conns.get(id).is_some_and(StreamConn::is_connected) {
-                // Injected messages are complete for the application, so they must leave.
-                self.flush(id);
-            }
-            let concerned = self.conns.get(id).is_some_and(|conn| match half {
-                Half::Transmit => conn.is_sending(),
-                Half::Receive => conn.is_filling(),
-            });
-            if concerned {
+    /// Closes a transmit context: drops its transfers without reporting them, and ends the
+    /// connections on which some of them are under way.
+    pub(crate) fn close_tx(&mut self, ep_id: u32) {
+        self.eps[ep_id].ledger.mute();
+        self.flush_ep(ep_id);
+        self.end_conns(ep_id, StreamConn::is_sending);
+        self.fail_parked(ep_id);
+        self.eps[ep_id].ledger.close();
+    }
+
+    /// Closes a receive context: drops its receives without reporting them, and ends the
+    /// connections on which some of them are being filled.
+    pub(crate) fn close_rx(&mut self, ep_id: u32) {
+        self.eps[ep_id].inbox.ledger.mute();
+        self.end_conns(ep_id, StreamConn::is_filling);
+        self.empty_inbox(ep_id);
+        self.eps[ep_id].inbox.ledger.close();
+    }
+
+    /// Ends the connections of an endpoint on which something is under way.
+    fn end_conns(&mut self, ep_id: u32, is_concerned: fn(&StreamConn<N>) -> bool) {
+        for id in self.conns_of(ep_id) {
+            if self.conns.get(id).is_some_and(is_concerned) {
                 self.fail(id, Error::CANCELED);
             }
-        }
-        match half {
-            Half::Transmit => {
-                let peers = self.eps[ep_id].peers.iter_mut();
-                let parked: Vec<_> =
-                    peers.map(|(_, peer)| std::mem::take(&mut peer.extra.parked)).collect();
-                for waiting in parked {
-                    self.fail_all(ep_id, waiting, Error::CANCELED);
-                }
-            }
-            Half::Receive => self.empty_inbox(ep_id),
-        }
-        let ep = &self.eps[ep_id];
-        match half {
-            Half::Transmit => ep.ledger.close(),
-            Half::Receive => ep.inbox.ledger.close(),
         }
     }
 

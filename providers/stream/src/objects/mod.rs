@@ -22,7 +22,7 @@ use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// What a provider says and opens beside its links.
 pub trait LinkProvider: Net {
@@ -93,13 +93,6 @@ pub struct StreamDomain<N: Net> {
 }
 
 impl<N: LinkProvider> StreamDomain<N> {
-    /// Starts the progress thread of a domain that promises automatic progress.
-    fn start_thread(&self) -> Result {
-        let engine: Weak<StreamEngine<N>> = Arc::downgrade(&self.engine);
-        let name = N::Link::provider().name().to_string_lossy();
-        self.settings.start_thread(&format!("ofi-{name}"), engine)
-    }
-
     /// The identity of an endpoint to open with `info`; `passive` is the address of the passive
     /// endpoint that it takes over, if any.
     fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<StreamIdentity> {
@@ -137,6 +130,10 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
 
     fn blocking_opened(&self, _kind: WaitKind) -> Result {
         self.start_thread()
+    }
+
+    fn thread_name(&self) -> String {
+        format!("ofi-{}", N::Link::provider().name().to_string_lossy())
     }
 
     const SHARED_TX: bool = true;

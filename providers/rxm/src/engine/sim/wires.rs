@@ -709,6 +709,10 @@ impl Domain for WireDomain {
         Ok(())
     }
 
+    fn thread_name(&self) -> String {
+        String::new()
+    }
+
     fn endpoint(&self, info: InfoRef<'_>) -> Result<WireEp> {
         // Without memory for an endpoint its request waits on, to be rejected.
         ofi_simulation::here::memory()?;
