@@ -3,7 +3,9 @@
 pub(crate) use std::hint::spin_loop;
 /// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
 pub(crate) use std::sync::atomic::compiler_fence;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread::yield_now;
 

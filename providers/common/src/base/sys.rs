@@ -224,6 +224,11 @@ impl EventFd {
         }
     }
 
+    /// What another process made.
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
     /// Makes the descriptor readable, if it is not already.
     pub fn signal(&self) {
         let one = 1u64;
@@ -236,6 +241,12 @@ impl EventFd {
         let mut count = 0u64;
         // SAFETY: eight bytes are written to `count`, which outlives the call.
         let _ = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
