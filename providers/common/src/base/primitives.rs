@@ -23,6 +23,18 @@ pub(crate) fn barrier_in_all_threads() -> bool {
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }
 
+/// Says that the process takes part in [`barrier_in_all_processes`]; false where the kernel has
+/// no such barrier.
+pub(crate) fn register_global_barriers() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+}
+
+/// Makes all running threads of the processes that take part pass a memory barrier
+/// (membarrier(2)).
+pub(crate) fn barrier_in_all_processes() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: no memory of ours is passed.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }

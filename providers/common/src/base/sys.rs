@@ -209,6 +209,14 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
+/// Whether one of these events (POLLIN …) is there for a descriptor.
+pub(crate) fn poll_now(fd: RawFd, events: libc::c_short) -> bool {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents & events != 0
+}
+
 /// A descriptor that becomes readable when it is signalled and stays so until
 /// it is drained.
 #[derive(Debug)]

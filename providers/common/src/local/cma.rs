@@ -116,6 +116,7 @@ impl PeerMemory {
         match usize::try_from(n) {
             Err(_) => Err(match Error::last_os() {
                 Error::FAULT => Error::PROTO,
+                gone if gone.code() == libc::ESRCH => Error::CONNRESET,
                 error => error,
             }),
             Ok(n) if n == len + own && word == self.value => Ok(len),

@@ -2,7 +2,7 @@
 //! in memory, and a bell for an engine that sleeps.
 use crate::error::Result;
 use crate::segment::SharedDoor;
-use crate::sys::EventFd;
+use crate::sys::{EventFd, poll_now};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An engine's own door. Its peers set bits in it, one for each connection: indexes
@@ -55,21 +55,19 @@ impl LocalDoor {
     /// Says that the engine is about to sleep, so that the next peer that rings writes to the
     /// bell; false, and not asleep, if one has rung.
     ///
-    /// Pipes that were polled must not be any more ([`crate::ring::LocalPipe::set_polled`]), and are looked at
-    /// once more after this; if there is something, [`LocalDoor::wake`] and stay.
+    /// Pipes that were polled must not be any more ([`crate::ring::LocalPipe::set_polled`]), and are
+    /// looked at once more ([`crate::ring::LocalPipe::has_data`]) before the engine sleeps.
     pub fn fall_asleep(&self) -> bool {
         self.door.words().fall_asleep()
-    }
-
-    /// Comes after pipes are not polled any more, before they are looked at once more.
-    pub fn settle(&self) {
-        self.door.words().settle();
     }
 
     /// Says that the engine is awake, and stops the bell.
     pub fn wake(&self) {
         self.door.words().wake();
-        self.bell.drain();
+        // Another process may have made its descriptor, which is the same, one that blocks.
+        if poll_now(self.bell.as_raw_fd(), libc::POLLIN) {
+            self.bell.drain();
+        }
     }
 }
 
@@ -88,7 +86,8 @@ impl PeerDoor {
 
     /// Asks the peer to look at the connection that it calls by this number.
     pub fn ring(&self, index: u32) {
-        if self.door.words().ring(index) {
+        // A bell that takes no more rings already, or is none: that must not block.
+        if self.door.words().ring(index) && poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
             self.bell.signal();
         }
     }

@@ -1,4 +1,5 @@
 //! Peers of one host: bytes through memory that both processes have mapped.
+pub(crate) mod barriers;
 #[allow(unsafe_code)]
 pub mod cma;
 pub mod door;

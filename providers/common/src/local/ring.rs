@@ -3,6 +3,7 @@
 //!
 //! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
+use crate::barriers;
 use crate::buf::{GatherList, ScatterList, Way};
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
@@ -53,6 +54,10 @@ pub struct LocalPipe {
     inward_bytes: NonNull<u8>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
+    /// This process takes part in barriers of all processes.
+    barriers: bool,
+    /// After which barrier of this process's polling has ended, if that is to be waited for.
+    cooled: Cell<Option<u64>>,
     /// The number of the next call with [`Way::Uncopied`] that takes bytes.
     next_call: Cell<u32>,
     lending: RefCell<VecDeque<LendingCalls>>,
@@ -87,6 +92,8 @@ impl LocalPipe {
             inward_bytes: segment.inward_bytes(),
             door: OnceCell::new(),
             memory: OnceCell::new(),
+            barriers: barriers::are_there(),
+            cooled: Cell::new(None),
             next_call: Cell::new(0),
             lending: RefCell::default(),
             segment,
@@ -113,7 +120,7 @@ impl LocalPipe {
     /// Tells the other end's engine that there is something for it, unless it looks by itself.
     #[inline(always)]
     fn notify(&self) {
-        if self.out().must_tell_reader() {
+        if self.out().must_tell_reader(self.barriers) {
             self.ring();
         }
     }
@@ -130,11 +137,33 @@ impl LocalPipe {
     /// ([`LocalPipe::has_room`]).
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        if bytes.is_empty() {
-            return Ok(0);
+        let n = bytes.len();
+        let to_end = self.size() - self.at(self.writer.head());
+        if n > to_end.min(self.writer.known_room() as usize).min(CHUNK) {
+            return self.send_in_parts(bytes);
         }
+        self.put(bytes.as_ptr(), n);
+        self.writer.publish(self.out(), n as u64);
+        self.notify();
+        Ok(n)
+    }
+
+    #[inline(never)]
+    fn send_in_parts(&self, bytes: &[u8]) -> Result<usize> {
         let sent = self.put_all(bytes.as_ptr(), bytes.len())?;
         if sent > 0 { Ok(sent) } else { Err(Error::AGAIN) }
+    }
+
+    /// Bytes of each ring.
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.writer.size() as usize
+    }
+
+    /// Where in a ring the byte of this number is.
+    #[inline(always)]
+    fn at(&self, index: u64) -> usize {
+        index as usize & (self.size() - 1)
     }
 
     /// Copies as many of these bytes to the ring as there is room for, and shows them.
@@ -168,9 +197,8 @@ impl LocalPipe {
     /// Copies bytes to the ring, where there is room for so many.
     #[inline(always)]
     fn put(&self, from: *const u8, n: usize) {
-        let size = self.writer.size() as usize;
-        let at = self.writer.head() as usize & (size - 1);
-        let first = n.min(size - at);
+        let at = self.at(self.writer.head());
+        let first = n.min(self.size() - at);
         // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's bytes
         // are readable, and no memory of a segment.
         unsafe {
@@ -185,9 +213,8 @@ impl LocalPipe {
     /// Copies the next bytes out of the ring, where there are so many.
     #[inline(always)]
     fn get(&self, to: *mut u8, n: usize) {
-        let size = self.writer.size() as usize;
-        let at = self.reader.tail() as usize & (size - 1);
-        let first = n.min(size - at);
+        let at = self.at(self.reader.tail());
+        let first = n.min(self.size() - at);
         // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's room is
         // writable, and no memory of a segment.
         unsafe {
@@ -223,7 +250,7 @@ impl LocalPipe {
         if done == 0 && !list.is_empty() {
             return Err(Error::AGAIN);
         }
-        if way == Way::Uncopied {
+        if way == Way::Uncopied && done > 0 {
             self.note_call();
         }
         Ok(done)
@@ -287,6 +314,25 @@ impl LocalPipe {
     /// its own, so that its reader, who has seen the header then, can ask for it where it belongs.
     #[inline]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        let Some(there) = self.reader.plain(self.inward()) else {
+            return self.recv_in_parts(room);
+        };
+        let n = room.len().min(there as usize);
+        if n == 0 {
+            return if room.is_empty() { Ok(0) } else { Err(Error::AGAIN) };
+        }
+        if n > CHUNK.min(self.size() - self.at(self.reader.tail())) {
+            return self.recv_in_parts(room);
+        }
+        self.get(room.as_mut_ptr(), n);
+        if self.reader.consume(self.inward(), n as u64) {
+            self.notify();
+        }
+        Ok(n)
+    }
+
+    #[inline(never)]
+    fn recv_in_parts(&self, room: &mut [u8]) -> Result<usize> {
         let (base, total) = (room.as_mut_ptr(), room.len());
         self.fill(total, |from, len| std::iter::once((base.wrapping_add(from), len)))
     }
@@ -388,9 +434,10 @@ impl LocalPipe {
     /// [`LocalPipe::recv`] will tell.
     #[inline]
     pub fn has_data(&self) -> bool {
-        self.reader.known() > 0
-            || self.reader.piece().is_some()
-            || self.reader.look(self.inward()) != Ok(false)
+        if let Some(before) = self.cooled.take() {
+            barriers::pass_one_after(before, self.barriers);
+        }
+        self.reader.plain(self.inward()) != Some(0)
     }
 
     /// Whether it is worth while to send again: no call took fewer bytes than it was given, or there is
@@ -413,14 +460,18 @@ impl LocalPipe {
         self.inward().switched_at()
     }
 
-    /// Says whether this end looks at the pipe in each turn: what is there ([`LocalPipe::has_data`]),
-    /// what was fetched ([`LocalPipe::uncopied_done`]), and room if it waits for that. If not, as in the beginning,
-    /// the other end rings the door ([`LocalPipe::attach_peer`]) for each.
+    /// Says whether this end looks at the pipe in each turn: what is there
+    /// ([`LocalPipe::has_data`]), what was fetched ([`LocalPipe::uncopied_done`]), and room if it
+    /// waits for that ([`LocalPipe::has_room`]). If not, as in the beginning, the other end rings the
+    /// door ([`LocalPipe::attach_peer`]) for each.
     ///
-    /// After it is turned off, [`crate::door::LocalDoor::settle`] or [`crate::door::LocalDoor::fall_asleep`] follows, and
-    /// then one more look: what came before is not rung for.
+    /// After it is turned off the pipe is looked at once more, [`LocalPipe::has_data`] first:
+    /// what came before is not rung for. That costs a system call which interrupts running threads of all
+    /// processes with pipes; one for all pipes, if it is turned off for all before the first is
+    /// looked at.
     pub fn set_polled(&self, polled: bool) {
-        self.inward().set_polled(polled);
+        self.inward().set_polled(polled, self.barriers);
+        self.cooled.set((!polled).then(barriers::begun));
     }
 
     /// Whose door is rung for the other end, and what it calls this connection.

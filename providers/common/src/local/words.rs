@@ -5,11 +5,19 @@
 //! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every order of
 //! the two sides.
 use crate::error::{Error, Result};
-use crate::primitives::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::primitives::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use core::cell::Cell;
 
 /// Most lent pieces that the reader of a ring has not fetched.
 pub(crate) const MAX_LENT: usize = 64;
+
+/// The reader looks at a pipe when it is told to.
+const COLD: u32 = 0;
+/// The reader looks at a pipe each turn.
+const POLLED: u32 = 1;
+/// The reader looks at a pipe each turn; before it stops to, it makes all processes that take part pass
+/// a barrier. A writer whose process does need no fence of its own.
+const POLLED_WITH_BARRIERS: u32 = 2;
 
 /// What the writer of a ring says.
 #[derive(Debug)]
@@ -35,7 +43,8 @@ pub(crate) struct ReaderLine {
     tail: AtomicU64,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
-    /// The reader looks at this pipe each turn: it need not be told of anything.
+    /// Whether the reader looks at this pipe each turn, so that it need not be told of anything:
+    /// [`COLD`], [`POLLED`] or [`POLLED_WITH_BARRIERS`].
     polled: AtomicU32,
     /// The reader can read the writer's memory.
     can_fetch: AtomicU32,
@@ -167,14 +176,14 @@ impl RingWriter {
         Ok(self.look(words)? > had || self.look_fetched(words)? < pieces)
     }
 
-    /// Whether a send may go on: none found too little room, or half of the ring is free since.
+    /// Whether a send may go on: none found too little room, or a quarter of the ring is free since.
     pub(crate) fn has_room(&self, words: &RingWords) -> Result<bool> {
-        if self.short.get() && self.known_room() < self.size / 2 {
-            let free = self.look(words)? >= self.size / 2;
-            let slots = self.look_fetched(words)? as usize <= MAX_LENT / 2;
-            return Ok(free && slots);
+        if !self.short.get() {
+            return Ok(true);
         }
-        Ok(true)
+        let few = self.lent_out() as usize <= MAX_LENT / 2
+            || self.look_fetched(words)? as usize <= MAX_LENT / 2;
+        Ok(few && self.room(words, self.size / 4)? >= self.size / 4)
     }
 
     /// A send has taken all that it was given.
@@ -277,8 +286,29 @@ impl RingReader {
         }
     }
 
-    /// Looks at the writer's line; false if nothing has come since.
+    /// Bytes that can be read as they are, after a look at the writer's line if none are known; none
+    /// where more than that is to be looked at.
     #[inline(always)]
+    pub(crate) fn plain(&self, words: &RingWords) -> Option<u64> {
+        if self.lent.get() != self.fetched.get() {
+            return None;
+        }
+        let known = self.known();
+        if known != 0 {
+            return Some(known);
+        }
+        let head = words.writer.head.load(Ordering::Acquire);
+        // After the head: what was lent before bytes that are seen is seen as well.
+        let lent = words.writer.lent.load(Ordering::Acquire);
+        let new = head.wrapping_sub(self.tail.get());
+        if lent != self.lent.get() || new > self.size {
+            return None;
+        }
+        self.head.set(head);
+        (new != 0 || words.writer.wants_room.load(Ordering::Relaxed) == 0).then_some(new)
+    }
+
+    /// Looks at the writer's line; false if nothing has come since.
     pub(crate) fn look(&self, words: &RingWords) -> Result<bool> {
         let head = words.writer.head.load(Ordering::Acquire);
         // After the head: what was lent before bytes that are seen is seen as well.
@@ -289,7 +319,6 @@ impl RingReader {
         self.take(words, head, lent)
     }
 
-    #[inline(always)]
     fn take(&self, words: &RingWords, head: u64, lent: u32) -> Result<bool> {
         // Neither more than fits nor less than before.
         if head.wrapping_sub(self.head.get()) > self.size - self.known() {
@@ -342,6 +371,7 @@ impl RingReader {
 
     /// Tells the writer how far the reader is; true if the writer wants to know of room, and half of the ring
     /// is free.
+    #[cold]
     pub(crate) fn tell(&self, words: &RingWords) -> bool {
         self.told.set(self.tail.get());
         words.reader.tail.store(self.tail.get(), Ordering::Release);
@@ -367,7 +397,6 @@ impl RingReader {
     }
 
     /// Nothing is there to be read; true if the writer waits for room all the same.
-    #[inline(always)]
     pub(crate) fn found_nothing(&self, words: &RingWords) -> bool {
         words.writer.wants_room.load(Ordering::Relaxed) != 0 && self.tell(words)
     }
@@ -383,16 +412,33 @@ impl RingReader {
 }
 
 impl RingWords {
-    /// Whether the ring's reader has to be told of what was written before.
+    /// Whether the ring's reader has to be told of what was written before. `barriers`: this process
+    /// takes part in barriers of all processes.
     #[inline(always)]
-    pub(crate) fn must_tell_reader(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.reader.polled.load(Ordering::Relaxed) == 0
+    pub(crate) fn must_tell_reader(&self, barriers: bool) -> bool {
+        // The processor may swap what was written and this; the reader's barrier makes that harmless.
+        compiler_fence(Ordering::SeqCst);
+        if barriers && self.reader.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS {
+            return false;
+        }
+        self.must_tell_after_fence()
     }
 
-    /// The reader looks at this pipe each turn, or does not.
-    pub(crate) fn set_polled(&self, polled: bool) {
-        self.reader.polled.store(polled.into(), Ordering::Relaxed);
+    #[inline(never)]
+    fn must_tell_after_fence(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.reader.polled.load(Ordering::Relaxed) == COLD
+    }
+
+    /// The reader looks at this pipe each turn, or does not any more: then it has to pass a barrier of
+    /// all processes, if `barriers` were promised, or a fence, and to look once more.
+    pub(crate) fn set_polled(&self, polled: bool, barriers: bool) {
+        let polled = match (polled, barriers) {
+            (false, _) => COLD,
+            (true, false) => POLLED,
+            (true, true) => POLLED_WITH_BARRIERS,
+        };
+        self.reader.polled.store(polled, Ordering::Relaxed);
     }
 
     pub(crate) fn set_can_fetch(&self) {
@@ -489,11 +535,6 @@ impl DoorWords {
             return false;
         }
         true
-    }
-
-    /// Rings that are not polled any more are looked at after this.
-    pub(crate) fn settle(&self) {
-        fence(Ordering::SeqCst);
     }
 
     /// The owner is awake.
