@@ -1,4 +1,4 @@
-//! What locks and wait objects are built on. The programs of `model/` put another version
+//! What locks, wait objects and rings are built on. The programs of `model/` put another version
 //! of this in its place, under which they try the orders in which threads may run.
 pub(crate) use std::hint::spin_loop;
 /// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
@@ -11,6 +11,12 @@ pub(crate) use std::thread::yield_now;
 
 /// How often a thread looks at a lock that is held before it sleeps.
 pub(crate) const SPINS: u32 = 100;
+
+/// Most lent pieces that the reader of a ring has not fetched.
+pub(crate) const MAX_LENT: usize = 64;
+
+/// Words of a door, each with a bit for 64 connections.
+pub(crate) const DOOR_WORDS: usize = 16;
 
 /// Says that the process is going to use [`barrier_in_all_threads`]; false where the kernel
 /// has no such barrier.

@@ -5,11 +5,10 @@
 //! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every order of
 //! the two sides.
 use crate::error::{Error, Result};
-use crate::primitives::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use crate::primitives::{
+    AtomicU32, AtomicU64, DOOR_WORDS, MAX_LENT, Ordering, compiler_fence, fence,
+};
 use core::cell::Cell;
-
-/// Most lent pieces that the reader of a ring has not fetched.
-pub(crate) const MAX_LENT: usize = 64;
 
 /// The reader looks at a pipe when it is told to.
 const COLD: u32 = 0;
@@ -481,10 +480,10 @@ pub(crate) struct DoorWords {
 /// A bit for each connection.
 #[derive(Debug)]
 #[repr(C, align(128))]
-struct DoorBits([AtomicU64; 16]);
+struct DoorBits([AtomicU64; DOOR_WORDS]);
 
 /// Bits in a door: indexes of connections count modulo this.
-pub(crate) const DOOR_BITS: u32 = 1024;
+const DOOR_BITS: u32 = 64 * DOOR_WORDS as u32;
 
 impl DoorWords {
     /// A door that nobody has come to, in memory of one's own.
@@ -528,7 +527,7 @@ impl DoorWords {
 
     /// The owner is about to sleep; false if somebody has come.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.asleep.store(1, Ordering::Relaxed);
+        self.asleep.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.is_ready() {
             self.wake();
@@ -539,6 +538,6 @@ impl DoorWords {
 
     /// The owner is awake.
     pub(crate) fn wake(&self) {
-        self.asleep.store(0, Ordering::Relaxed);
+        self.asleep.store(0, Ordering::SeqCst);
     }
 }
