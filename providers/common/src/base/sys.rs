@@ -209,6 +209,14 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
+/// Whether one of these events (POLLIN …) is there for a descriptor.
+pub(crate) fn poll_now(fd: RawFd, events: libc::c_short) -> bool {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents & events != 0
+}
+
 /// A descriptor that becomes readable when it is signalled and stays so until
 /// it is drained.
 #[derive(Debug)]
@@ -224,6 +232,11 @@ impl EventFd {
         }
     }
 
+    /// What another process made.
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
     /// Makes the descriptor readable, if it is not already.
     pub fn signal(&self) {
         let one = 1u64;
@@ -236,6 +249,12 @@ impl EventFd {
         let mut count = 0u64;
         // SAFETY: eight bytes are written to `count`, which outlives the call.
         let _ = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
