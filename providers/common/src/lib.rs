@@ -43,7 +43,7 @@ use base::{fixed_queue, lent, primitives};
 use features::{coll, mcast, notices, variable};
 pub use features::{later, ledger};
 use local::{barriers, segment, words};
-pub use local::{cma, door, ring};
+pub use local::{cma, door, meet, ring};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;

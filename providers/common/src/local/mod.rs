@@ -4,6 +4,8 @@ pub(crate) mod barriers;
 pub mod cma;
 pub mod door;
 #[allow(unsafe_code)]
+pub mod meet;
+#[allow(unsafe_code)]
 pub mod ring;
 #[allow(unsafe_code)]
 pub(crate) mod segment;
