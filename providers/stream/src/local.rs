@@ -670,7 +670,7 @@ struct LocalEntry {
     /// since.
     fresh: bool,
     filled: bool,
-    /// The link is in [`Neighbours::signs`].
+    /// The link is in [`HostPeers::signs`].
     listed: bool,
 }
 
@@ -694,7 +694,7 @@ impl LocalEntry {
 
 /// What a net has that met others on this host, or tried.
 #[derive(Debug)]
-struct Neighbours {
+struct HostPeers {
     host: RefCell<MeetingHost>,
     links: RefCell<Slab<LocalEntry>>,
     by_token: RefCell<HashMap<u64, u32>>,
@@ -713,13 +713,13 @@ struct Neighbours {
 #[derive(Debug)]
 pub struct WithLocal<N: Net> {
     net: N,
-    neighbours: OnceCell<Box<Neighbours>>,
+    neighbours: OnceCell<Box<HostPeers>>,
 }
 
 /// What all links through memory are made over.
 type Watcher = Epoll;
 
-impl Neighbours {
+impl HostPeers {
     fn new(settings: &StreamSettings, watcher: &Watcher) -> Result<Self> {
         count_forks();
         let local = &settings.local;
@@ -1002,19 +1002,19 @@ where
     }
 
     /// What is needed to meet others, made at the first use.
-    fn neighbours(&self) -> Result<&Neighbours> {
+    fn neighbours(&self) -> Result<&HostPeers> {
         if self.neighbours.get().is_some() {
             return self.known().ok_or(Error::OTHER);
         }
-        let new = Neighbours::new(N::Link::settings(), self.net.poller())?;
+        let new = HostPeers::new(N::Link::settings(), self.net.poller())?;
         Ok(self.neighbours.get_or_init(|| Box::new(new)))
     }
 
     /// Those who were met, or tried; none in a forked child, which has not got the memory.
     #[inline(always)]
-    fn known(&self) -> Option<&Neighbours> {
+    fn known(&self) -> Option<&HostPeers> {
         let known = self.neighbours.get().map(Box::as_ref);
-        known.filter(|known: &&Neighbours| known.generation == generation())
+        known.filter(|known: &&HostPeers| known.generation == generation())
     }
 
     fn is_wanted() -> bool {

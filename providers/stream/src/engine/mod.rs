@@ -31,6 +31,7 @@ mod nearby;
 mod post;
 mod reclaim;
 mod rx;
+mod sleepers;
 mod state;
 mod together;
 mod trace;
@@ -47,7 +48,6 @@ use crate::callers::Callers;
 use crate::net::{ByteLink, LateVisits, LinkPoller, Net, Visited};
 use batch::Burst;
 use conn::StreamConn;
-use nearby::Sleepers;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -56,6 +56,7 @@ use ofi_provider::progress::Progress;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
 use rx::PlainRead;
+use sleepers::Sleepers;
 use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -141,6 +142,7 @@ impl<N: Net> StreamEngine<N> {
             hot: Vec::with_capacity(MAX_HOT),
             local: Vec::new(),
             sleepers: Sleepers::default(),
+            awake: 0,
             staging: vec![0; N::Link::settings().prefetch].into_boxed_slice(),
             packet: Box::new([0; size_of::<CopiedPacket>()]),
             starved: Vec::new(),

@@ -3,13 +3,7 @@
 //! A look at such a connection is no system call. Those that moved lately are looked at in every
 //! turn, without the poller, which is asked rarely then: it still has to tell of the others, of
 //! listeners and of ends. The peer of a connection that is looked at writes and does nothing more;
-//! to others, and while a thread sleeps, it gives a sign ([`Net::is_rung`]).
-//!
-//! A thread that sleeps on the poller's descriptor must be woken whatever other threads do
-//! meanwhile. So who prepares to sleep leaves a mark, and peers give signs until the marks are gone:
-//! each thread takes its own away when it makes its next turn. A mark that stays, of a thread that
-//! never comes back or does something else, costs peers a call for each message, so after many turns
-//! of others all sleepers are woken and the marks are forgotten.
+//! to others, and while a thread sleeps and shortly after, it gives a sign ([`Net::is_rung`]).
 use super::conn::StreamConn;
 use super::state::StreamState;
 use super::{COLD_AFTER, LEFT_BEHIND};
@@ -18,54 +12,21 @@ use crate::net::{ByteLink, Net};
 /// Most connections that are looked at in every turn because bytes come through memory.
 const MAX_LOCAL: usize = 16;
 
-/// Turns of other threads after which a sleeper is woken, and after as many more forgotten.
-const STALE: u32 = 1 << 14;
-
-/// Marks of the threads that prepared to sleep.
-#[derive(Debug, Default)]
-pub(super) struct Sleepers {
-    marks: Vec<usize>,
-    /// Turns of other threads since a thread prepared to sleep last.
-    turns: u32,
-}
-
-/// What tells the calling thread from all others that live.
-fn mark() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
-impl Sleepers {
-    fn is_empty(&self) -> bool {
-        self.marks.is_empty()
-    }
-
-    /// The calling thread prepares to sleep.
-    fn add(&mut self) {
-        self.turns = 0;
-        if !self.marks.contains(&mark()) {
-            self.marks.push(mark());
-        }
-    }
-
-    /// The calling thread makes a turn. Returns whether nobody sleeps now, and whether all who do
-    /// are to be woken.
-    fn turn(&mut self) -> (bool, bool) {
-        let own = mark();
-        self.marks.retain(|mark| *mark != own);
-        self.turns = self.turns.saturating_add(1);
-        if self.turns > 2 * STALE {
-            self.marks.clear();
-        }
-        (self.is_empty(), self.turns == STALE)
-    }
-}
+/// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
+/// the next sleep, costs more than the signs of a few messages.
+const AWAKE_AFTER: u32 = 64;
 
 impl<N: Net> StreamState<N> {
     /// Looks at the connections whose bytes come through memory and that moved lately. Returns
     /// whether nothing else is to be looked at in this turn.
     pub(super) fn look_nearby(&mut self) -> bool {
         self.wake_up();
+        if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
+            self.awake += 1;
+            if self.is_awake() {
+                self.set_polled(true);
+            }
+        }
         let (mut moved, mut index) = (false, 0);
         while let Some(&id) = self.local.get(index) {
             let found = self.service(id);
@@ -108,9 +69,10 @@ impl<N: Net> StreamState<N> {
                 return self.watch(id);
             }
         }
+        let awake = self.is_awake();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.goes_local();
-            conn.link.set_polled(self.sleepers.is_empty());
+            conn.link.set_polled(awake);
             self.local.push(id);
         }
     }
@@ -118,16 +80,29 @@ impl<N: Net> StreamState<N> {
     /// Takes a connection off the list of those that are looked at in every turn, unless something
     /// has come on it.
     fn cool_nearby(&mut self, id: u32) -> bool {
+        let awake = self.is_awake();
         let conn = &mut self.conns[id];
         conn.misses = 0;
-        conn.link.set_polled(false);
+        if awake {
+            conn.link.set_polled(false);
+        }
         if conn.has_come() {
-            conn.link.set_polled(self.sleepers.is_empty());
+            conn.link.set_polled(awake);
             return false;
         }
         self.local.retain(|local| *local != id);
         self.watch(id);
         true
+    }
+
+    /// Whether the peers of connections that are looked at give no signs.
+    fn is_awake(&self) -> bool {
+        self.awake >= AWAKE_AFTER
+    }
+
+    fn set_polled(&self, polled: bool) {
+        let conns = self.local.iter().filter_map(|id| self.conns.get(*id));
+        conns.for_each(|conn| conn.link.set_polled(polled));
     }
 
     /// The calling thread is about to sleep on the poller's descriptor: false if something has
@@ -136,15 +111,14 @@ impl<N: Net> StreamState<N> {
         self.sleepers.add();
         // What woke a sleeper is asked of the poller first.
         self.poll_gap = 1;
-        let looked_at = |state: &Self, told: fn(&StreamConn<N>) -> bool| {
-            let conns = state.local.iter().filter_map(|id| state.conns.get(*id));
-            conns.fold(false, |all, conn| told(conn) | all)
-        };
-        looked_at(self, |conn| {
-            conn.link.set_polled(false);
-            false
-        });
-        self.net.rest() && !looked_at(self, |conn| conn.has_come())
+        if self.is_awake() {
+            self.set_polled(false);
+        }
+        self.awake = 0;
+        // All are asked: what each did before it was looked at no more is settled by that.
+        let has_come =
+            |come: bool, id: &u32| self.conns.get(*id).is_some_and(StreamConn::has_come) | come;
+        self.net.rest() && !self.local.iter().fold(false, has_come)
     }
 
     /// The calling thread makes a turn, and so does not sleep.
@@ -163,29 +137,6 @@ impl<N: Net> StreamState<N> {
         }
         if nobody {
             self.net.wake();
-            let conns = self.local.iter().filter_map(|id| self.conns.get(*id));
-            conns.for_each(|conn| conn.link.set_polled(true));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_sleeps_is_woken_by_signs_until_it_comes_back() {
-        let mut sleepers = Sleepers::default();
-        sleepers.add();
-        sleepers.add();
-        assert_eq!((sleepers.is_empty(), sleepers.turn()), (false, (true, false)));
-        std::thread::scope(|scope| {
-            scope.spawn(|| sleepers.add()).join().unwrap();
-        });
-        sleepers.add();
-        let news: Vec<_> = (0..2 * STALE).filter(|_| sleepers.turn() == (false, true)).collect();
-        assert_eq!(news, [STALE - 1], "who stays away is woken once");
-        assert!(!sleepers.is_empty());
-        assert_eq!(sleepers.turn(), (true, false), "and then forgotten");
     }
 }

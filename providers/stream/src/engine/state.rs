@@ -2,7 +2,7 @@
 use super::batch::Burst;
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
-use super::nearby::Sleepers;
+use super::sleepers::Sleepers;
 use super::transfer::CopiedPacket;
 use crate::callers::Callers;
 use crate::guests::Door;
@@ -40,6 +40,9 @@ pub struct StreamState<N: Net> {
     /// Threads that prepared to sleep on the poller's descriptor and have not made a turn since;
     /// empty without connections through memory.
     pub(super) sleepers: Sleepers,
+    /// Turns that looked at connections through memory since a thread slept last, up to those after
+    /// which their peers need give no signs.
+    pub(super) awake: u32,
     /// The buffer that links are read into, of
     /// [`prefetch`](crate::settings::StreamSettings::prefetch) bytes; empty while it is lent
     /// ([`StreamState::lend_staging`]).
