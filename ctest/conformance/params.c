@@ -13,6 +13,12 @@ static void tcp_only(void)
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("parameters of tcp");
 }
+/* All bytes go through sockets. */
+static void sockets_only(void)
+{
+	tcp_only();
+	setenv("FI_TCP_LOCAL", "0", 1);
+}
 /* The TCP connection of this process; there is one. */
 static int connection(void)
 {
@@ -232,12 +238,12 @@ static int courier(int rank, int want)
 }
 static void staging(int rank)
 {
-	tcp_only();
+	sockets_only();
 	EQ(courier(rank, 1), rank == 0);
 }
 static void no_staging(int rank)
 {
-	tcp_only();
+	sockets_only();
 	setenv("FI_TCP_STAGING_SBUF_SIZE", "0", 1);
 	EQ(courier(rank, 0), 0);
 }
@@ -287,7 +293,7 @@ static void prefetch(int rank)
 {
 	int n;
 
-	tcp_only();
+	sockets_only();
 	n = left_over(rank);
 	CHECK(rank || n == 0);
 }
@@ -295,7 +301,7 @@ static void little_prefetch(int rank)
 {
 	int n;
 
-	tcp_only();
+	sockets_only();
 	setenv("FI_TCP_PREFETCH_RBUF_SIZE", "2048", 1);
 	n = left_over(rank);
 	CHECK(rank || n > 2048);
@@ -544,7 +550,7 @@ static void want_ring(void)
 	char params[120] = { 0 };	/* struct io_uring_params */
 	int fd;
 
-	tcp_only();
+	sockets_only();
 	fd = syscall(SYS_io_uring_setup, 1, params);
 	if (fd < 0)
 		SKIP_HERE("no io_uring: %s", strerror(errno));

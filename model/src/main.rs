@@ -1,4 +1,4 @@
-//! The locks and wait objects of `providers/common` under every order in which threads may
+//! The locks, wait objects and rings of `providers/common` under every order in which threads may
 //! run, as loom tries them: no two at once where there may be one, no access that another
 //! does not see, no thread that sleeps for ever.
 #![allow(
@@ -13,9 +13,12 @@ use ofi::{abi, boundary, error};
 #[path = "../../providers/common/src/base/lock.rs"]
 mod lock;
 mod primitives;
+mod rings;
 mod sys;
 #[path = "../../providers/common/src/base/wait.rs"]
 mod wait;
+#[path = "../../providers/common/src/local/words.rs"]
+mod words;
 
 mod progress {
     pub trait Progress {
@@ -238,7 +241,7 @@ fn first_sleeper() {
 type Model = (&'static str, usize, fn());
 
 /// Each with how often a thread may be interrupted where it could go on.
-const MODELS: [Model; 11] = [
+const MODELS: [Model; 21] = [
     ("two threads take a lock twice", 8, || shared(2, 2)),
     ("three threads take a lock", 4, || shared(3, 1)),
     ("a lock is left to others", 8, idle),
@@ -259,6 +262,16 @@ const MODELS: [Model; 11] = [
         writer.join().unwrap();
         assert_eq!(queue.is_ready(), !took);
     }),
+    ("a ring, both look at it", 4, || rings::both_poll(&[3, 3, 2], 2)),
+    ("a ring, whatever is there is read", 4, || rings::both_poll(&[2, 2, 2, 2], 4)),
+    ("a ring whose reader stops looking, with a barrier", 4, || rings::reader_sleeps(true, 2)),
+    ("a ring whose reader stops looking, with a fence", 4, || rings::reader_sleeps(false, 2)),
+    ("a ring, both sleep", 3, || rings::both_sleep(6, 1)),
+    ("a ring, both sleep, many bytes at a time", 3, || rings::both_sleep(9, 4)),
+    ("lent pieces", 3, || rings::lends(3, false)),
+    ("lent pieces, both sleep", 2, || rings::lends(3, true)),
+    ("lent memory is taken back", 8, rings::withdraws),
+    ("two ring at a door", 3, rings::two_ring),
 ];
 
 fn main() {

@@ -12,6 +12,12 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Enough to have been through the loop.
 pub(crate) const SPINS: u32 = 1;
 
+/// Enough for a piece that takes the place of another.
+pub(crate) const MAX_LENT: usize = 2;
+
+/// Enough for a few connections.
+pub(crate) const DOOR_WORDS: usize = 1;
+
 pub(crate) fn spin_loop() {
     yield_now();
 }
@@ -81,6 +87,7 @@ macro_rules! atomic {
 }
 atomic!(AtomicBool, bool, swap);
 atomic!(AtomicU32, u32, swap, fetch_add, fetch_sub);
+atomic!(AtomicU64, u64, swap, fetch_or);
 atomic!(AtomicUsize, usize, swap, fetch_add, fetch_sub, fetch_or);
 
 /// The kernel's side of a word that threads sleep on (futex(2)).

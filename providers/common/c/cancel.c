@@ -100,6 +100,7 @@ OWN int clock_nanosleep(clockid_t clock, int flags, const struct timespec *t, st
 	/* answers the error */
 	return syscall(SYS_clock_nanosleep, clock, flags, t, left) ? errno : 0;
 }
+OWN int fallocate(int fd, int mode, off_t at, off_t n) { return syscall(SYS_fallocate, fd, mode, at, n); }
 /* a map that is made asks for it, the first one of each thread */
 OWN ssize_t getrandom(void *b, size_t n, unsigned flags) { return syscall(SYS_getrandom, b, n, flags); }
 OWN int nanosleep(const struct timespec *t, struct timespec *left) { return syscall(SYS_nanosleep, t, left); }

@@ -23,6 +23,8 @@ mod objects;
 
 mod memory;
 
+mod local;
+
 mod features;
 
 #[allow(unsafe_code)]
@@ -40,6 +42,8 @@ pub use base::{
 use base::{fixed_queue, lent, primitives};
 use features::{coll, mcast, notices, variable};
 pub use features::{later, ledger};
+use local::{barriers, segment, words};
+pub use local::{cma, door, meet, ring};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;

@@ -6,7 +6,7 @@ use crate::net::{ByteLink, LinkListener, LinkPoller, Net, TIMER_TOKEN};
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::sys::{Interest, PollEvent};
+use ofi_provider::sys::{Epoll, Interest, PollEvent};
 use std::time::{Duration, Instant};
 
 /// How long something is waited for that must happen: the watchdog of a hang.
@@ -205,4 +205,193 @@ pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     eventually("the timer expires", || tells(client, TIMER_TOKEN, expired).then_some(()));
     client.clear_timer();
     assert!(!tells(client, TIMER_TOKEN, expired), "the timer expires once");
+}
+
+/// Makes a link whose ends have met, while bytes flow both ways: it is known by 7 to the client,
+/// which dialed, and by 9 to the server.
+fn met<N: Net>(
+    [server, client]: [&N; 2],
+    listener: &N::Listener,
+    from: &Addr,
+    at: &Addr,
+    seed: usize,
+) -> (N::Link, N::Link) {
+    let (dialed, accepted, _) = made([server, client], listener, from, at);
+    client.poller().modify(dialed.id(), 7, Interest::READ).expect("a link can be read");
+    server.poller().add(accepted.id(), 9, Interest::READ).expect("an accepted link is watched");
+    let mut first = 0;
+    eventually("the first message arrives", || {
+        assert!(!drain(&accepted, &mut first));
+        (first == FIRST).then_some(())
+    });
+    assert!(client.may_be_local(&dialed), "both ends are here");
+    let offer = server.offer(&accepted, 9).expect("an end that is here is offered to meet");
+    accepted.made();
+    let (mut sent, mut got) = ([0; 2], [0; 2]);
+    let mut turn = seed;
+    eventually("bytes go through memory when the ends have met", || {
+        turn += 1;
+        if turn == seed + 3 {
+            client.meet(&dialed, 7, &offer);
+            dialed.made();
+        }
+        // Only one end writes before the other may.
+        for (which, link) in [&accepted, &dialed].into_iter().enumerate() {
+            if which == 1 && turn < seed + 3 {
+                continue;
+            }
+            let bytes: Vec<u8> =
+                (0..turn * 37 % 5000).map(|index| byte(sent[which] + index)).collect();
+            match link.send(&bytes) {
+                Ok(n) => sent[which] += n,
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+        }
+        if turn > seed + 3 {
+            tells(client, 7, |event| event.readable);
+            assert!(!drain(&dialed, &mut got[0]));
+        }
+        tells(server, 9, |event| event.readable);
+        assert!(!drain(&accepted, &mut got[1]));
+        let moved = [&dialed, &accepted].map(|link| link.hears_locally() && link.sends_locally());
+        (moved == [true; 2] && turn > seed + 40).then_some(())
+    });
+    eventually("what was sent arrives", || {
+        assert!(!drain(&dialed, &mut got[0]) && !drain(&accepted, &mut got[1]));
+        (got == sent).then_some(())
+    });
+    for (net, token) in [(client, 7), (server, 9)] {
+        eventually("what is read is not told of any more", || {
+            (!tells(net, token, |event| event.readable)).then_some(())
+        });
+    }
+    (dialed, accepted)
+}
+
+/// Whether a net's descriptor is readable, now.
+fn is_awake<N: Net>(net: &N) -> bool {
+    let mut count = 0;
+    let epoll = Epoll::new().expect("an epoll instance");
+    epoll.add(net.wait_fd(), 0, Interest::READ).expect("a descriptor to sleep on");
+    epoll.wait(Some(Duration::ZERO), |_| count += 1).expect("a look");
+    count > 0
+}
+
+/// Tries links whose ends are on one host and move to memory ([`Net::offer`]), in one process:
+/// otherwise as [`check`].
+pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
+    let (listener, at) = server.bind(any).expect("an address that is left open is found");
+    listener.listen(16).expect("a listener listens");
+    server.poller().add(listener.id(), LISTENER, Interest::READ).expect("a listener is watched");
+    let (_own, from) = client.bind(any).expect("a second address is found");
+    let nets = [server, client];
+    let make = |seed| met(nets, &listener, &from, &at, seed);
+
+    // Signs, and sleep.
+    let (dialed, accepted) = make(1);
+    let (mut sent, mut got) = (0, 0);
+    let mut send = || {
+        assert_eq!(dialed.send(&[byte(sent)]), Ok(1));
+        sent += 1;
+    };
+    assert!(server.has_local() && !server.is_rung());
+    send();
+    assert!(server.is_rung(), "an end gives a sign");
+    assert!(tells(server, 9, |event| event.readable), "of which the net tells");
+    assert!(tells(server, 9, |event| event.readable), "as long as nothing is read");
+    assert!(!server.rest(), "nobody sleeps over it");
+    assert!(!drain(&accepted, &mut got));
+    server.wake();
+    eventually("an end may rest", || {
+        tells(server, 9, |event| event.readable);
+        drain(&accepted, &mut got);
+        let rests = server.rest() && !is_awake(server);
+        rests.then_some(())
+    });
+    send();
+    assert!(is_awake(server), "a sign wakes who sleeps");
+    assert!(tells(server, 9, |event| event.readable));
+    assert!(!drain(&accepted, &mut got));
+    send();
+    assert!(is_awake(server), "whatever another thread sees meanwhile");
+    server.wake();
+    assert!(tells(server, 9, |event| event.readable) && !drain(&accepted, &mut got));
+    accepted.set_polled(true);
+    send();
+    assert!(!server.is_rung(), "who is looked at gives no sign");
+    accepted.set_polled(false);
+    assert!(accepted.has_come(true, false) && !accepted.has_come(false, false));
+    assert!(!drain(&accepted, &mut got));
+    assert!(!accepted.has_come(true, false));
+    assert_eq!(got, sent);
+
+    // No room, and room again.
+    client.poller().modify(dialed.id(), 7, Interest::WRITE).expect("a link can be watched");
+    sent += fill(&dialed, sent);
+    assert!(!dialed.has_come(false, true), "there is no room");
+    tells(client, 7, |event| event.writable);
+    assert!(!tells(client, 7, |event| event.writable), "which is not told of again and again");
+    eventually("a net tells of room to write", || {
+        drain(&accepted, &mut got);
+        tells(client, 7, |event| event.writable).then_some(())
+    });
+    assert!(dialed.has_come(false, true), "there is some");
+
+    // What is in memory when an end is closed is read, and what it says at last.
+    sent += fill(&dialed, sent);
+    dialed.last_words();
+    sent += fill(&dialed, sent);
+    drop(dialed);
+    eventually("the end of a link is told, behind its last byte", || {
+        let told = tells(server, 9, |event| event.readable);
+        (drain(&accepted, &mut got) && told).then_some(())
+    });
+    assert_eq!(got, sent, "all bytes arrive that were sent before the link was closed");
+    drop(accepted);
+
+    // The same for who looks by itself, and without last words.
+    let (dialed, accepted) = make(20);
+    accepted.set_polled(true);
+    let (sent, mut got) = (fill(&dialed, 0), 0);
+    drop(dialed);
+    eventually("the end of a link is told, behind its last byte", || {
+        tells(server, 9, |event| event.readable);
+        drain(&accepted, &mut got).then_some(())
+    });
+    assert_eq!(got, sent);
+    drop(accepted);
+
+    // Who reads nothing, but waits for room, hears of the end.
+    let (dialed, accepted) = make(30);
+    assert_eq!(dialed.send(b"x"), Ok(1));
+    fill(&accepted, 0);
+    server.poller().modify(accepted.id(), 9, Interest::WRITE).expect("a link can be watched");
+    tells(server, 9, |event| event.writable);
+    assert!(!tells(server, 9, |event| event.writable));
+    drop(dialed);
+    eventually("the end is told", || tells(server, 9, |_| true).then_some(()));
+    assert_ne!(accepted.send(b"x").expect_err("the other end is closed"), Error::AGAIN);
+    assert_eq!(accepted.recv(&mut [0; 8]), Ok(1), "though there is something to receive");
+    drop(accepted);
+
+    // A link that ends before the meeting leaves nothing behind that others stumble over.
+    for client_comes in [false, true] {
+        let (dialed, accepted, _) = made(nets, &listener, &from, &at);
+        server.poller().add(accepted.id(), 9, Interest::READ).expect("a link is watched");
+        let offer = server.offer(&accepted, 9).expect("an offer");
+        drop(accepted);
+        if client_comes {
+            client.meet(&dialed, 7, &offer);
+            dialed.made();
+        }
+        tells(server, 9, |_| true);
+        eventually("the end is told", || {
+            tells(client, 7, |_| true);
+            matches!(dialed.recv(&mut [0; 8]), Ok(0) | Err(Error::CONNRESET)).then_some(())
+        });
+        assert!(!dialed.sends_locally());
+    }
+    let (dialed, accepted) = make(40);
+    assert_eq!(dialed.send(b"x"), Ok(1));
+    assert_eq!(accepted.recv(&mut [0; 8]), Ok(1));
 }

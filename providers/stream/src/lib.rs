@@ -1,7 +1,7 @@
 //! Messages, remote memory access and atomic operations over links that carry bytes in order.
 //!
 //! [`engine`] does the work, for any kind of link: a provider implements the traits of [`net`] for
-//! the links it has. [`objects`] are its fabrics, domains and endpoints, [`offer`] is what they can
+//! the links it has; [`local`] lets peers of one host talk through memory whatever these are. [`objects`] are its fabrics, domains and endpoints, [`offer`] is what they can
 //! do, and [`settings`] are what a provider lets its users choose. [`wire`] holds the formats, which
 //! are those of the original's tcp provider; [`callers`] and [`guests`] keep strangers within bounds.
 //! docs/new-provider.md is the way to a provider of one's own.
@@ -11,6 +11,7 @@ pub mod callers;
 pub mod contract;
 pub mod engine;
 pub mod guests;
+pub mod local;
 pub mod net;
 pub mod objects;
 pub mod offer;

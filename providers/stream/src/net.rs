@@ -4,6 +4,7 @@
 //! The tcp provider has sockets there. An engine over anything else that keeps bytes in order is the
 //! same code, built for that type.
 use crate::settings::StreamSettings;
+use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
@@ -109,6 +110,11 @@ pub trait ByteLink: Debug + Send + 'static {
     /// The address of the other end.
     fn peer_addr(&self) -> Result<Addr>;
 
+    /// Whether the other end may be in a process of this host, as far as addresses tell.
+    fn is_on_this_host(&self) -> bool {
+        false
+    }
+
     /// The link's descriptor, for the application to look at (FI_GETFD); -FI_ENOSYS if it has
     /// none.
     fn fd(&self) -> Result<RawFd> {
@@ -121,6 +127,42 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// Both ends have agreed to exchange messages: the link is set up for that.
     fn made(&self) {}
+
+    /// Whether bytes come through memory that both ends share ([`WithLocal`](crate::local::WithLocal)):
+    /// receiving costs little then, even in vain. Once true it stays so.
+    #[inline(always)]
+    fn hears_locally(&self) -> bool {
+        false
+    }
+
+    /// Whether bytes leave through memory that both ends share: sending costs little then, so that
+    /// nothing is gained by collecting messages.
+    #[inline(always)]
+    fn sends_locally(&self) -> bool {
+        false
+    }
+
+    /// Tells a link that [hears locally](ByteLink::hears_locally) whether its user receives from it
+    /// again and again by itself; until then, and afterwards, the poller tells of what comes.
+    fn set_polled(&self, _polled: bool) {}
+
+    /// Whether a link that hears locally has something to tell; if its user `hears`, something to
+    /// receive; with bytes that are `unsent`, room for some. Asked after
+    /// [`set_polled`](ByteLink::set_polled) and [`Net::rest`] this misses nothing that the poller
+    /// does not tell.
+    fn has_come(&self, _hears: bool, _unsent: bool) -> bool {
+        false
+    }
+
+    /// The link is about to be closed with bytes left to send that must leave: gives up memory that
+    /// is full, where there is more room elsewhere.
+    fn last_words(&self) {}
+
+    /// Whether the other end is known to be gone, even if there is something left to receive; false
+    /// if the link cannot tell.
+    fn has_ended(&self) -> bool {
+        false
+    }
 
     /// Asks whether the other end is still there, if nothing came from it lately; the link ends if
     /// it is not.
@@ -308,6 +350,50 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     fn process(&self) -> u32 {
         std::process::id()
     }
+
+    /// Whether the other end of a link that was dialed may be on this host, and would be met here if
+    /// it offered that ([`Net::meet`]).
+    fn may_be_local(&self, _link: &Self::Link) -> bool {
+        false
+    }
+
+    /// Offers the other end of an accepted link, which may be on this host, to meet here: what it
+    /// needs for that. Bytes may flow meanwhile, once [`ByteLink::made`] was called; if the ends meet,
+    /// later ones go through memory. None if that is not wanted. What is told of the link from now on
+    /// carries `token`; it is watched for reading.
+    fn offer(&self, _link: &Self::Link, _token: u64) -> Option<LocalOffer> {
+        None
+    }
+
+    /// Meets the other end of a link that was dialed, as it offers; otherwise as
+    /// [`Net::offer`].
+    fn meet(&self, _link: &Self::Link, _token: u64, _offer: &LocalOffer) {}
+
+    /// Whether there is news of links that hear locally, which [`Net::poll`] would tell. Asked in
+    /// every turn, so the answer must cost next to nothing.
+    #[inline(always)]
+    fn is_rung(&self) -> bool {
+        false
+    }
+
+    /// Whether any link of this net may be one through memory, so that [`Net::rest`] and
+    /// [`Net::wake`] have to be called.
+    #[inline(always)]
+    fn has_local(&self) -> bool {
+        false
+    }
+
+    /// Someone is about to sleep on [`Net::wait_fd`]: what comes through memory makes it readable
+    /// from now on, until [`Net::wake`]. False if something has come already.
+    fn rest(&self) -> bool {
+        true
+    }
+
+    /// Nobody sleeps any more, and the net is polled again and again.
+    fn wake(&self) {}
+
+    /// Makes [`Net::wait_fd`] readable, for all who sleep there.
+    fn ring_sleepers(&self) {}
 
     /// Whether several links are sent to and received from with one call
     /// ([`Net::send_each`], [`Net::receive_each`]).

@@ -1,6 +1,7 @@
 //! What a provider lets its users choose of the engine.
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
+use ofi_provider::sys::has_more_rights;
 
 /// Smallest FI_*_PREFETCH_RBUF_SIZE, in bytes: less would not hold a header and a copied message.
 const MIN_PREFETCH: usize = 2048;
@@ -8,6 +9,9 @@ const MIN_PREFETCH: usize = 2048;
 /// Smallest FI_*_MAX_UNEXPECTED, in bytes: less would not hold some messages of each of a few
 /// peers.
 const MIN_UNEXPECTED: usize = 1 << 20;
+
+/// Fewest and most bytes of FI_*_LOCAL_RING.
+const RINGS: (usize, usize) = (4 << 10, 16 << 20);
 
 /// Most bytes that unexpected messages of an endpoint, or of those that share receives, take by
 /// default.
@@ -41,6 +45,51 @@ pub struct StreamSettings {
     /// Whether peers cannot begin links to this host, which begins them itself
     /// (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
+    /// How peers of one host talk through memory ([`WithLocal`](crate::local::WithLocal)).
+    pub local: LocalSettings,
+}
+
+/// How peers of one host talk through memory.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalSettings {
+    /// Whether they do.
+    pub enabled: bool,
+    /// Bytes of a ring, a power of two; each connection has one in each direction.
+    pub ring: usize,
+    /// Whether peers may read large messages out of each other's memory, where the system lets them.
+    pub reads: bool,
+    /// Messages from this size on are read that way.
+    pub min: usize,
+}
+
+impl Default for LocalSettings {
+    /// Peers do not talk through memory.
+    fn default() -> Self {
+        Self { enabled: false, ring: 64 << 10, reads: true, min: 48 << 10 }
+    }
+}
+
+impl LocalSettings {
+    /// What the user chose by parameters of this provider, FI_TCP_LOCAL and so on, which are
+    /// declared to the core by this call. Peers of a program that has more rights than its caller
+    /// do not talk through memory.
+    pub fn of_params(prov: &'static Provider) -> Self {
+        let usual = Self::default();
+        let wanted = param::boolean(
+            prov,
+            c"local",
+            c"peers of this host and user talk through shared memory; default yes",
+        );
+        let ring = param::size(
+            prov,
+            c"local_ring",
+            usual.ring,
+            c"bytes of memory for what is under way to a peer of this host, 4096 to \
+              16777216, rounded up to a power of two (65536)",
+        );
+        let ring = ring.clamp(RINGS.0, RINGS.1).next_power_of_two();
+        Self { enabled: wanted.unwrap_or(true) && !has_more_rights(), ring, ..usual }
+    }
 }
 
 impl StreamSettings {
@@ -131,6 +180,7 @@ impl Default for StreamSettings {
             only_known_by: "",
             threads: true,
             firewalled: false,
+            local: LocalSettings::default(),
         }
     }
 }

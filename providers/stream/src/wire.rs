@@ -3,9 +3,9 @@
 //! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the tests
 //! hold golden bytes. Atomic operations, which that protocol does not have, are for peers only that
 //! say in their connection message that they know them ([`Knows::atomics`]), and so are
-//! acknowledgements that say what they are for ([`Knows::acks`]). Nothing here touches a link, and
-//! nothing trusts what it reads: a header that does not add up is [`Malformed`], and the connection
-//! it came on is closed.
+//! acknowledgements that say what they are for ([`Knows::acks`]) and offers to meet on the host
+//! ([`Knows::local`]). Nothing here touches a link, and nothing trusts what it reads: a header that
+//! does not add up is [`Malformed`], and the connection it came on is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::AtomicKind;
 use ofi_provider::contexts::Contexts;
@@ -528,6 +528,10 @@ const KNOWS_MULTICAST: u8 = 4;
 /// The sender takes acknowledgements with numbers.
 const KNOWS_ACKS: u8 = 8;
 
+/// In a request: the sender may be on the receiver's host, and takes an offer to meet there. In an
+/// answer: its data end with such an offer.
+const KNOWS_LOCAL: u8 = 16;
+
 /// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
 /// order: the caller's transmit context, then the called endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -548,6 +552,13 @@ fn instance() -> u32 {
 /// Most bytes of user data in a connection message.
 pub const CM_DATA_MAX: usize = 256;
 
+/// Bytes of a [`LocalOffer`].
+pub const OFFER_LEN: usize = 40;
+
+/// What one end of a link tells the other so that the two can meet on their host, to move the
+/// link's bytes through memory from then on ([`WithLocal`](crate::local::WithLocal)).
+pub type LocalOffer = [u8; OFFER_LEN];
+
 /// What a side says that it knows beyond the protocol of the original.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Knows {
@@ -558,6 +569,8 @@ pub struct Knows {
     /// The sender takes acknowledgements that say which message they are for. Others match them
     /// with messages in order, though a message that waits for its receive is acknowledged late.
     pub acks: bool,
+    /// The sender may be on the receiver's host and takes a [`LocalOffer`]; an answer has one.
+    pub local: bool,
 }
 
 impl Knows {
@@ -566,6 +579,7 @@ impl Knows {
         bit(self.atomics, KNOWS_ATOMICS)
             | bit(self.multicast, KNOWS_MULTICAST)
             | bit(self.acks, KNOWS_ACKS)
+            | bit(self.local, KNOWS_LOCAL)
     }
 }
 
@@ -585,6 +599,8 @@ pub struct CmMessage {
     /// The user data: what the application passed to fi_connect, fi_accept or fi_reject, or an
     /// [`RdmHello`].
     pub data: Vec<u8>,
+    /// The offer behind the user data, in an answer to a request that takes one.
+    pub offer: Option<LocalOffer>,
 }
 
 impl CmMessage {
@@ -633,6 +649,13 @@ impl CmMessage {
         out
     }
 
+    /// Puts an offer behind the data of an answer, which says so ([`Knows::local`]).
+    pub fn add_offer(answer: &mut Vec<u8>, offer: &LocalOffer) {
+        let data = answer.len() - CM_LEN + OFFER_LEN;
+        answer[2..4].copy_from_slice(&(data as u16).to_be_bytes());
+        answer.extend_from_slice(offer);
+    }
+
     fn mark(kind: CmType) -> Option<[u8; 7]> {
         match kind {
             CmType::Request | CmType::ContextRequest => Some(REQUEST_MARK),
@@ -652,8 +675,10 @@ impl CmMessage {
             Some(_) => return Err(Malformed("protocol version is not 3")),
         }
         let Some(len) = bytes.get(2..4) else { return Ok(None) };
+        // Only answers have room for an offer.
+        let more = if bytes[1] == CmType::Response as u8 { OFFER_LEN } else { 0 };
         match u16::from_be_bytes([len[0], len[1]]) as usize {
-            len @ ..=CM_DATA_MAX => Ok(Some(CM_LEN + len)),
+            len if len <= CM_DATA_MAX + more => Ok(Some(CM_LEN + len)),
             _ => Err(Malformed("too much connection data")),
         }
     }
@@ -686,6 +711,8 @@ impl CmMessage {
             atomics: says(KNOWS_ATOMICS) && order == ByteOrder::Native,
             multicast: says(KNOWS_MULTICAST),
             acks: says(KNOWS_ACKS),
+            // What the offer is for is in this machine's byte order.
+            local: says(KNOWS_LOCAL) && order == ByteOrder::Native,
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
@@ -700,7 +727,16 @@ impl CmMessage {
             [i0, i1, i2, i3] if ours => u32::from_be_bytes([i0, i1, i2, i3]),
             _ => 0,
         };
-        Ok(Self { kind, order, knows, contexts, instance, data: bytes[CM_LEN..].to_vec() })
+        let mut data = &bytes[CM_LEN..];
+        let mut offer = None;
+        if kind == CmType::Response && says(KNOWS_LOCAL) {
+            let (before, last) = data.split_last_chunk().ok_or(Malformed("an offer is cut"))?;
+            (data, offer) = (before, knows.local.then_some(*last));
+        }
+        if data.len() > CM_DATA_MAX {
+            return Err(Malformed("too much connection data"));
+        }
+        Ok(Self { kind, order, knows, contexts, instance, data: data.to_vec(), offer })
     }
 }
 
@@ -753,7 +789,7 @@ impl RdmHello {
 mod tests {
     use super::*;
 
-    const NOTHING: Knows = Knows { atomics: false, multicast: false, acks: false };
+    const NOTHING: Knows = Knows { atomics: false, multicast: false, acks: false, local: false };
     const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
 
     fn written(header: &StreamHeader, order: ByteOrder) -> Vec<u8> {
@@ -1076,6 +1112,34 @@ mod tests {
         let mut swapped = CmMessage::encode(CmType::Request, NOTHING, &[]);
         swapped[24..32].reverse();
         assert_eq!(CmMessage::parse(&swapped).unwrap().order, ByteOrder::Network);
+    }
+
+    #[test]
+    fn an_offer_is_behind_the_data_of_an_answer_and_no_part_of_them() {
+        let local = Knows { local: true, ..ATOMICS };
+        let request = CmMessage::encode(CmType::Request, local, b"x");
+        assert_eq!(&request[16..24], b"ofi-rs?\x11");
+        let request = CmMessage::parse(&request).unwrap();
+        assert_eq!((request.knows, request.offer), (local, None));
+        let offer: LocalOffer = std::array::from_fn(|at| at as u8);
+        for data in [&b""[..], b"user", &[7; CM_DATA_MAX]] {
+            let mut answer = CmMessage::encode(CmType::Response, local, data);
+            CmMessage::add_offer(&mut answer, &offer);
+            assert_eq!(CmMessage::len_at(&answer), Ok(Some(CM_LEN + data.len() + OFFER_LEN)));
+            let parsed = CmMessage::parse(&answer).unwrap();
+            assert_eq!((parsed.data.as_slice(), parsed.offer), (data, Some(offer)));
+            // Without the bit they are the application's data.
+            answer[23] &= !KNOWS_LOCAL;
+            let parsed = CmMessage::parse(&answer);
+            match data.len() + OFFER_LEN {
+                ..=CM_DATA_MAX => assert_eq!(parsed.unwrap().offer, None),
+                _ => assert!(parsed.is_err()),
+            }
+        }
+        let cut = CmMessage::encode(CmType::Response, local, &[0; OFFER_LEN - 1]);
+        assert!(CmMessage::parse(&cut).is_err());
+        let long = CmMessage::encode(CmType::Request, NOTHING, &[0; CM_DATA_MAX]);
+        assert!(CmMessage::len_at(&[3, 0, 1, 1]).is_err() && CmMessage::parse(&long).is_ok());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 use crate::admission::Admission;
 use crate::provider::TCP;
 use ofi_provider::param;
-use ofi_stream::settings::StreamSettings;
+use ofi_stream::settings::{LocalSettings, StreamSettings};
 use std::sync::OnceLock;
 
 /// The provider's parameters as the environment sets them, read once.
@@ -55,6 +55,7 @@ fn read() -> TcpConfig {
         only_known: peers.only_known(),
         only_known_by: "FI_TCP_PEERS",
         firewalled: firewall_addr.unwrap_or(false),
+        local: LocalSettings::of_params(prov),
         ..StreamSettings::of_params(prov)
     };
     TcpConfig {

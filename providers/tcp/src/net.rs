@@ -283,6 +283,10 @@ impl ByteLink for TcpSocket {
         Self::peer_addr(self).map(Addr::Ip)
     }
 
+    fn is_on_this_host(&self) -> bool {
+        Self::is_on_this_host(self)
+    }
+
     fn fd(&self) -> Result<RawFd> {
         Ok(self.0.fd())
     }
@@ -294,6 +298,10 @@ impl ByteLink for TcpSocket {
     fn made(&self) {
         self.set_peer_timeout(config().peer_timeout);
         self.set_no_network();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
     }
 
     fn probe(&self) {
@@ -320,6 +328,7 @@ impl ByteLink for TcpSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ofi_stream::local::WithLocal;
     use std::net::Ipv4Addr;
 
     #[test]
@@ -327,5 +336,13 @@ mod tests {
         let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
         let [server, client] = [(); 2].map(|()| Sockets::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
+    }
+
+    #[test]
+    fn sockets_of_one_host_that_move_to_memory_are_as_well() {
+        let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
+        let [server, client] = [(); 2].map(|()| WithLocal::<Sockets>::open().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
+        ofi_stream::contract::check_local(&server, &client, &any);
     }
 }

@@ -3,7 +3,7 @@ use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
 use ofi_stream::net::ZerocopyDone;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::RawFd;
 
 fn millis(seconds: u32) -> libc::c_int {
@@ -140,6 +140,16 @@ impl TcpSocket {
 
     pub(crate) fn peer_addr(&self) -> Result<SocketAddr> {
         addr::from_bytes(&self.0.peer_addr()?)
+    }
+
+    /// Whether the peer's address is one of this machine, as far as this process sees it.
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return false };
+        let ip = peer.ip().to_canonical();
+        // Whatever the system lets us bind to is ours.
+        ip == local.ip().to_canonical()
+            || ip.is_loopback()
+            || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
     }
 
     /// Lets calls send bytes without copying them (MSG_ZEROCOPY).

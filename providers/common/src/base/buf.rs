@@ -626,7 +626,11 @@ impl<M> IoVecs<M> {
 
     /// The elements of which parts are among the `len` bytes from byte `from` on: each part's place
     /// and length.
-    fn parts(&self, mut from: usize, mut len: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    pub(crate) fn parts(
+        &self,
+        mut from: usize,
+        mut len: usize,
+    ) -> impl Iterator<Item = (*mut u8, usize)> {
         self.iov[..self.count].iter().filter_map(move |one| {
             // SAFETY: the first `count` elements are written.
             let one = unsafe { one.assume_init() };

@@ -1,14 +1,22 @@
-//! What locks and wait objects are built on. The programs of `model/` put another version
+//! What locks, wait objects and rings are built on. The programs of `model/` put another version
 //! of this in its place, under which they try the orders in which threads may run.
 pub(crate) use std::hint::spin_loop;
 /// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
 pub(crate) use std::sync::atomic::compiler_fence;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread::yield_now;
 
 /// How often a thread looks at a lock that is held before it sleeps.
 pub(crate) const SPINS: u32 = 100;
+
+/// Most lent pieces that the reader of a ring has not fetched.
+pub(crate) const MAX_LENT: usize = 64;
+
+/// Words of a door, each with a bit for 64 connections.
+pub(crate) const DOOR_WORDS: usize = 16;
 
 /// Says that the process is going to use [`barrier_in_all_threads`]; false where the kernel
 /// has no such barrier.
@@ -19,6 +27,18 @@ pub(crate) fn register_barriers() -> bool {
 /// Makes all running threads of the process pass a memory barrier (membarrier(2)).
 pub(crate) fn barrier_in_all_threads() -> bool {
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+/// Says that the process takes part in [`barrier_in_all_processes`]; false where the kernel has
+/// no such barrier.
+pub(crate) fn register_global_barriers() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+}
+
+/// Makes all running threads of the processes that take part pass a memory barrier
+/// (membarrier(2)).
+pub(crate) fn barrier_in_all_processes() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
 fn membarrier(command: libc::c_int) -> bool {

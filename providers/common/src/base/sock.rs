@@ -149,6 +149,14 @@ impl StreamSocket {
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
+    /// Whether the other end sends nothing any more, or the connection is over, even if there is
+    /// something left to receive.
+    pub fn has_ended(&self) -> bool {
+        let mut polled = libc::pollfd { fd: self.fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        unsafe { libc::poll(&raw mut polled, 1, 0) > 0 }
+    }
+
     /// Makes closing reset the connection: what the system has not sent by then never leaves.
     pub fn reset_when_closed(&self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -203,7 +211,10 @@ mod tests {
         assert_eq!(caller.send(b"abc"), Ok(3));
         let mut room = [0; 4];
         assert_eq!((accepted.recv(&mut room), &room), (Ok(3), b"abc\0"));
+        assert_eq!((caller.send(b"d"), accepted.has_ended()), (Ok(1), false));
         caller.shutdown();
+        assert!(accepted.has_ended(), "though there is something to receive");
+        assert_eq!((accepted.recv(&mut room), room[0]), (Ok(1), b'd'));
         assert_eq!(accepted.recv(&mut room), Ok(0));
         assert_eq!(accepted.send(b"abc"), Err(Error::from_code(libc::EPIPE)));
     }

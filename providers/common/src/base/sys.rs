@@ -3,6 +3,8 @@ use crate::addr;
 use crate::error::{Error, Result};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Turns a system call's -1 into the error it left in errno.
@@ -54,6 +56,42 @@ pub(crate) fn random() -> u64 {
     // SAFETY: the buffer has as many bytes as is said.
     unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
     u64::from_ne_bytes(random)
+}
+
+/// Fills a buffer with random bytes that nobody can guess (getrandom(2)).
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result {
+    // SAFETY: the buffer has as many bytes as is said.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Error::IO) }
+}
+
+/// Whether the process has rights that its caller has not (a set-user-ID program, for example): then
+/// nothing in it is shared with other processes of its user.
+pub fn has_more_rights() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// How often this process was forked off from another since that counts ([`count_forks`]).
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Which process this is, among a program and the children that it forks: a child has another
+/// number than its parent. Costs nothing, other than the process's number. Needs [`count_forks`].
+#[inline(always)]
+pub fn generation() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Makes [`generation`] tell children from their parents.
+pub fn count_forks() {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler stays as long as this library does, and touches one number.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
 }
 
 /// A value of sysconf(3); 0 if the system does not know it.
@@ -140,6 +178,16 @@ impl Epoll {
         self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest)
     }
 
+    /// Changes what a watched `fd`, a socket, is watched for: the end of what the other end sends,
+    /// and nothing that comes before it.
+    pub fn modify_to_end(&self, fd: RawFd, token: u64) -> Result {
+        let mut event = libc::epoll_event { events: libc::EPOLLRDHUP as u32, u64: token };
+        let modify = libc::EPOLL_CTL_MOD;
+        // SAFETY: `event` outlives the call, which copies it.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), modify, fd, &raw mut event) })?;
+        Ok(())
+    }
+
     /// Stops watching `fd`. A closed descriptor is forgotten by itself, so a
     /// failure here means there is nothing left to do.
     pub fn remove(&self, fd: RawFd) {
@@ -209,6 +257,14 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
+/// Whether one of these events (POLLIN …) is there for a descriptor.
+pub(crate) fn poll_now(fd: RawFd, events: libc::c_short) -> bool {
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents & events != 0
+}
+
 /// A descriptor that becomes readable when it is signalled and stays so until
 /// it is drained.
 #[derive(Debug)]
@@ -224,6 +280,11 @@ impl EventFd {
         }
     }
 
+    /// What another process made.
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
     /// Makes the descriptor readable, if it is not already.
     pub fn signal(&self) {
         let one = 1u64;
@@ -236,6 +297,12 @@ impl EventFd {
         let mut count = 0u64;
         // SAFETY: eight bytes are written to `count`, which outlives the call.
         let _ = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::wire::{
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryRule};
+use ofi_provider::contexts::Contexts;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
 use ofi_provider::error::{Error, Result};
@@ -183,11 +184,15 @@ impl<N: Net> StreamState<N> {
             return Err(Error::ISCONN);
         }
         let knows = Knows { multicast: false, ..request.knows };
-        request.link.send(&CmMessage::encode(CmType::Response, knows, param))?;
-        let mut conn = StreamConn::new(request.link, Stage::Connected, ep_id);
+        let mut conn = StreamConn::new(request.link, Stage::Called, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
-        conn.connected(self.net.is_ring(), self.eps[ep_id].is_buffered());
         let id = self.add_conn(conn)?;
+        if let Err(error) = self.respond(id, knows, Contexts::default(), param) {
+            self.drop_conn(id);
+            return Err(error);
+        }
+        let buffers = self.eps[ep_id].is_buffered();
+        self.conns[id].connected(self.net.is_ring(), buffers);
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {
@@ -203,8 +208,7 @@ impl<N: Net> StreamState<N> {
         let id = self.eps[ep_id].conn;
         // The peer may have ended the connection already; then there is nothing left to end.
         if self.conns.get(id).is_some_and(StreamConn::is_connected) {
-            // Injected messages are complete for the application, so they must leave.
-            self.flush(id);
+            self.flush_last(id);
         }
         if let Some(conn) = self.conns.get(id) {
             conn.link.shutdown();
@@ -384,7 +388,8 @@ impl<N: Net> StreamState<N> {
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
                 // Contexts of scalable endpoints are in no multicast groups.
                 let multicast = self.eps[conn.ep].identity.attr.multicast && contexts.are_first();
-                let knows = Knows { atomics: true, multicast, acks: true };
+                let local = self.net.may_be_local(&conn.link);
+                let knows = Knows { atomics: true, multicast, acks: true, local };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
@@ -575,14 +580,22 @@ impl<N: Net> StreamState<N> {
     }
 
     fn msg_answer(&mut self, id: u32, message: CmMessage) {
-        let conn = &mut self.conns[id];
-        (conn.order, conn.knows) = (message.order, message.knows);
-        let ep = &self.eps[conn.ep];
+        self.answered_with(id, &message);
+        let ep = &self.eps[self.conns[id].ep];
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
             eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: message.data });
         }
         self.established(id);
+    }
+
+    /// Notes what the peer's answer says of it, and meets it on this host if it offers that.
+    fn answered_with(&mut self, id: u32, answer: &CmMessage) {
+        let conn = &mut self.conns[id];
+        (conn.order, conn.knows) = (answer.order, answer.knows);
+        if let Some(offer) = &answer.offer {
+            self.net.meet(&conn.link, TOKEN_CONN | u64::from(id), offer);
+        }
     }
 
     fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
@@ -601,8 +614,8 @@ impl<N: Net> StreamState<N> {
             }
             Err(_) => 0,
         };
+        self.answered_with(id, message);
         let conn = &mut self.conns[id];
-        (conn.order, conn.knows) = (message.order, message.knows);
         conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
         let (ep, peer) = (conn.ep, conn.peer);
         self.eps[ep].peers[peer].extra.retry.made();
@@ -671,8 +684,7 @@ impl<N: Net> StreamState<N> {
         conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
         let multicast = conn.knows.multicast && self.eps[ep_id].identity.attr.multicast;
         let knows = Knows { multicast, ..conn.knows };
-        let response = CmMessage::encode(CmType::Response, knows, &ours.encode());
-        if conn.link.send(&response).is_err() {
+        if self.respond(id, knows, Contexts::default(), &ours.encode()).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
             return;
@@ -686,6 +698,27 @@ impl<N: Net> StreamState<N> {
             self.conns[id].take_over(parked);
         }
         self.established(id);
+    }
+
+    /// Answers a connection request: accepts it, with an offer to meet on the host if the caller
+    /// takes one and may be here.
+    pub(super) fn respond(
+        &mut self,
+        id: u32,
+        knows: Knows,
+        contexts: Contexts,
+        data: &[u8],
+    ) -> Result {
+        let link = &self.conns[id].link;
+        let token = TOKEN_CONN | u64::from(id);
+        let offer = if knows.local { self.net.offer(link, token) } else { None };
+        let knows = Knows { local: offer.is_some(), ..knows };
+        let mut answer = CmMessage::encode_for(CmType::Response, knows, contexts, data);
+        if let Some(offer) = offer {
+            CmMessage::add_offer(&mut answer, &offer);
+        }
+        link.send(&answer)?;
+        Ok(())
     }
 
     /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
@@ -810,7 +843,7 @@ impl<N: Net> StreamState<N> {
     fn flush_conns(&mut self, ids: &[u32]) {
         for &id in ids {
             if self.conns.get(id).is_some_and(StreamConn::is_connected) {
-                self.flush(id);
+                self.flush_last(id);
             }
         }
     }
@@ -836,6 +869,7 @@ impl<N: Net> StreamState<N> {
         self.eps[conn.ep].peers.detach(conn.peer, id);
         self.net.poller().remove(conn.link.id());
         self.hot.retain(|hot| *hot != id);
+        self.local.retain(|local| *local != id);
         self.starved.retain(|starved| *starved != id);
         self.held.retain(|held| *held != id);
         Some(conn)
@@ -935,6 +969,19 @@ impl<N: Net> StreamState<N> {
                 prov_errno: error.code(),
                 err_data: data,
             }));
+        }
+    }
+
+    /// Sends what a connection has left to send before it ends: injected messages are complete for
+    /// the application, so they must leave.
+    pub(super) fn flush_last(&mut self, id: u32) {
+        self.flush(id);
+        if let Some(conn) = self.conns.get(id)
+            && conn.link.sends_locally()
+            && conn.has_unsent()
+        {
+            conn.link.last_words();
+            self.flush(id);
         }
     }
 

@@ -192,7 +192,28 @@ impl<N: Net> StreamConn<N> {
         self.link.made();
         self.zerocopy = Zerocopy::new(&self.link);
         self.hears_plain = self.order.is_native() && !N::Link::settings().trace && !buffers;
-        if self.hears_plain && self.zerocopy.is_none() && !by_ring {
+        if !by_ring {
+            self.allow_plain();
+        }
+    }
+
+    /// Bytes come through memory from now on: messages may be read, and sent, by the short way, even
+    /// where one call reads several other links.
+    pub(super) fn goes_local(&mut self) {
+        if self.plain_below == 0 {
+            self.allow_plain();
+        }
+    }
+
+    /// Whether a connection that is looked at has something to be seen.
+    pub(super) fn has_come(&self) -> bool {
+        self.link.has_come(!self.blocked, self.has_unsent())
+    }
+
+    /// Allows the short ways of plain messages, if nothing in the connection's nature is against
+    /// them.
+    fn allow_plain(&mut self) {
+        if self.hears_plain && self.zerocopy.is_none() {
             let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;
         }

@@ -125,9 +125,8 @@ impl<N: Net> StreamState<N> {
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
         // Contexts of scalable endpoints are in no multicast groups.
         let knows = Knows { multicast: false, ..conn.knows };
-        let answer = CmMessage::encode_for(CmType::Response, knows, contexts, &answer.encode());
-        match conn.link.send(&answer) {
-            Ok(_) => self.established(id),
+        match self.respond(id, knows, contexts, &answer.encode()) {
+            Ok(()) => self.established(id),
             Err(error) => self.fail(id, error),
         }
     }

@@ -13,7 +13,8 @@
 //! has nothing to tell. When several move, or others want the processor, the poller is asked each
 //! time. Who looks in vain again and again gives way ([`courtesy`]). Idle connections cost nothing.
 //! Where one call can read or write several links ([`Net::is_ring`]), the poller is asked in every
-//! turn, and those calls are used ([`together`]).
+//! turn, and those calls are used ([`together`]). Connections whose bytes come through memory have
+//! rules of their own ([`nearby`]).
 mod adaptor;
 mod arrival;
 mod atomic;
@@ -26,9 +27,11 @@ mod courier;
 mod endpoints;
 mod ep;
 mod incoming;
+mod nearby;
 mod post;
 mod reclaim;
 mod rx;
+mod sleepers;
 mod state;
 mod together;
 mod trace;
@@ -53,6 +56,7 @@ use ofi_provider::progress::Progress;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
 use rx::PlainRead;
+use sleepers::Sleepers;
 use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -136,6 +140,9 @@ impl<N: Net> StreamEngine<N> {
             eps: Slab::default(),
             listeners: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
+            local: Vec::new(),
+            sleepers: Sleepers::default(),
+            awake: 0,
             staging: vec![0; N::Link::settings().prefetch].into_boxed_slice(),
             packet: Box::new([0; size_of::<CopiedPacket>()]),
             starved: Vec::new(),
@@ -273,9 +280,11 @@ impl<N: Net> StreamState<N> {
     fn look_around(&mut self) {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
-        // One test for the three, of which there is nearly always none.
-        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
-            self.tend();
+        // One test for the four, of which there is nearly always none, or the last.
+        if self.starved.len() | self.crowded.len() | self.held.len() | self.local.len() != 0
+            && self.tend()
+        {
+            return;
         }
         self.since_poll += 1;
         // A look at the one connection that moves costs what a look at all by the poller does, and
@@ -292,9 +301,10 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Goes on with what waits for room, for memory, or for the next turn.
+    /// Goes on with what waits for room, for memory, or for the next turn, and reads what came
+    /// through memory. Returns whether that was all there is to do in this turn.
     #[inline(never)]
-    fn tend(&mut self) {
+    fn tend(&mut self) -> bool {
         if !self.starved.is_empty() {
             self.feed_starved();
         }
@@ -304,6 +314,7 @@ impl<N: Net> StreamState<N> {
         if !self.held.is_empty() {
             self.flush_held();
         }
+        !self.local.is_empty() && self.look_nearby()
     }
 
     /// Reads the connection that moved last.
@@ -340,9 +351,8 @@ impl<N: Net> StreamState<N> {
     }
 
     fn ask_poller(&mut self) {
-        for index in 0..self.hot.len() {
-            self.watch(self.hot[index]);
-        }
+        self.wake_up();
+        self.watch_looked_at();
         let mut events = std::mem::take(&mut self.events);
         self.net.poll(&mut events);
         let (mut news, mut moved) = (false, false);
@@ -353,7 +363,7 @@ impl<N: Net> StreamState<N> {
                 TOKEN_CONN => {
                     // The connection may be gone since the event was reported.
                     if self.conns.get(id).is_some() {
-                        news |= !self.hot.contains(&id);
+                        news |= !self.hot.contains(&id) && !self.local.contains(&id);
                         moved = true;
                         if self.net.is_ring() {
                             ready.push(id);
@@ -433,6 +443,9 @@ impl<N: Net> StreamState<N> {
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
+        if conn.link.hears_locally() {
+            return self.heat_nearby(id);
+        }
         if self.hot.len() > 1 || self.hot.first().is_some_and(|only| *only != id) {
             self.leave_behind(id);
         }
@@ -458,6 +471,22 @@ impl<N: Net> StreamState<N> {
             } else {
                 index += 1;
             }
+        }
+    }
+
+    /// Makes the poller watch for what the connections wait for that are looked at without it.
+    fn watch_looked_at(&mut self) {
+        for index in (0..self.hot.len()).rev() {
+            let id = self.hot[index];
+            if self.conns.get(id).is_some_and(|conn| conn.link.hears_locally()) {
+                self.hot.remove(index);
+                self.heat_nearby(id);
+            } else {
+                self.watch(id);
+            }
+        }
+        for index in 0..self.local.len() {
+            self.watch(self.local[index]);
         }
     }
 
@@ -502,8 +531,9 @@ impl<N: Net> StreamState<N> {
         if !self.held.is_empty() {
             self.flush_held();
         }
-        for index in 0..self.hot.len() {
-            self.watch(self.hot[index]);
+        self.watch_looked_at();
+        if self.net.has_local() && !self.rest() {
+            return false;
         }
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.

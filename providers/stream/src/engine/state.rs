@@ -2,9 +2,12 @@
 use super::batch::Burst;
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
+use super::sleepers::Sleepers;
 use super::transfer::CopiedPacket;
 use crate::callers::Callers;
 use crate::guests::Door;
+#[cfg(doc)]
+use crate::net::ByteLink;
 use crate::net::Net;
 use ofi_provider::courtesy::Looks;
 use ofi_provider::mr::MrTable;
@@ -31,6 +34,15 @@ pub struct StreamState<N: Net> {
     pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
     /// Connections that moved lately; one alone is looked at in every turn.
     pub(super) hot: Vec<u32>,
+    /// Connections that hear through memory ([`ByteLink::hears_locally`]) and moved lately: they are
+    /// looked at in every turn.
+    pub(super) local: Vec<u32>,
+    /// Threads that prepared to sleep on the poller's descriptor and have not made a turn since;
+    /// empty without connections through memory.
+    pub(super) sleepers: Sleepers,
+    /// Turns that looked at connections through memory since a thread slept last, up to those after
+    /// which their peers need give no signs.
+    pub(super) awake: u32,
     /// The buffer that links are read into, of
     /// [`prefetch`](crate::settings::StreamSettings::prefetch) bytes; empty while it is lent
     /// ([`StreamState::lend_staging`]).

@@ -216,8 +216,12 @@ impl<N: Net> StreamState<N> {
             return Plainly::Not;
         };
         // True if no message left in this turn before, if nothing would send a held one soon, or if
-        // the application has read already that those before have left.
-        let alone = conn.sent_in != *turns || nobody_looks || (report && ep.ledger.all_is_read());
+        // the application has read already that those before have left. Through memory each leaves
+        // by itself: there is no call to be spared.
+        let alone = conn.sent_in != *turns
+            || nobody_looks
+            || (report && ep.ledger.all_is_read())
+            || conn.link.sends_locally();
         if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
             return Plainly::Not;
         }
@@ -265,7 +269,10 @@ impl<N: Net> StreamState<N> {
         let leaves =
             if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
         match (route, leaves) {
-            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.net.is_ring() => {
+            (Route::Conn(id), Leaves::First | Leaves::Next)
+                if !self.net.is_ring()
+                    || self.conns.get(id).is_some_and(|conn| conn.link.sends_locally()) =>
+            {
                 self.send_now(ep_id, id, op, tagged);
                 if leaves == Leaves::Next {
                     self.batch_has_left(id);
@@ -292,13 +299,14 @@ impl<N: Net> StreamState<N> {
         let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
             && !conn.leaves_uncopied(len);
         let small = len <= COPY_MAX;
-        if free && small && self.net.is_ring() {
+        let local = conn.link.sends_locally();
+        if free && small && self.net.is_ring() && !local {
             return self.leaves_by_ring(more, nobody_looks);
         }
-        let alone = conn.sent_in != self.turns || nobody_looks || known;
+        let alone = conn.sent_in != self.turns || nobody_looks || known || local;
         if free && small && (more || batched || (!alone && conn.batch.is_burst(&self.net))) {
             Leaves::Together
-        } else if free && !more && !batched && !self.net.is_ring() {
+        } else if free && !more && !batched && (!self.net.is_ring() || local) {
             if alone { Leaves::First } else { Leaves::Next }
         } else {
             Leaves::InTurn

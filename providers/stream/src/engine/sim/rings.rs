@@ -130,7 +130,8 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         _ => random.pick(&kinds),
     };
     let bit = |random: &mut SimRandom| random.one_in(2);
-    let knows = Knows { atomics: bit(random), multicast: bit(random), acks: bit(random) };
+    let knows =
+        Knows { atomics: bit(random), multicast: bit(random), acks: bit(random), local: false };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
         version: random.pick(&[0, 1, 1, 1, 2, 129]),

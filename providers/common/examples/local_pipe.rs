@@ -1,0 +1,205 @@
+//! How fast a pipe between two processes is, each on a processor of its own:
+//! `cargo run --release -p ofi-provider --example local_pipe`.
+use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::cma::{MemoryToken, PeerMemory};
+use ofi_provider::error::Error;
+use ofi_provider::ring::LocalPipe;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+fn pin(cpu: usize) {
+    // SAFETY: an empty set is a valid one; the call reads it.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// Runs `child` in another process on the second processor, `own` on the first.
+fn both(ring: usize, child: impl FnOnce(&LocalPipe), own: impl FnOnce(&LocalPipe)) {
+    let token = MemoryToken::new().unwrap();
+    let (pipe, fd) = LocalPipe::create(ring).unwrap();
+    // SAFETY: nothing else runs in this process.
+    let (parent, pid) = (std::process::id(), unsafe { libc::fork() });
+    if pid == 0 {
+        pin(1);
+        let other = LocalPipe::open(fd.as_fd()).unwrap();
+        match PeerMemory::open(parent as i32, token.address(), token.value()) {
+            Ok(memory) => other.set_peer_memory(memory),
+            Err(error) => println!("no direct copies: {error}"),
+        }
+        other.set_polled(std::env::var_os("COLD").is_none());
+        child(&other);
+        // SAFETY: nothing is left to do.
+        unsafe { libc::_exit(0) };
+    }
+    pin(0);
+    pipe.set_polled(std::env::var_os("COLD").is_none());
+    own(&pipe);
+    // SAFETY: waits for the child.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}
+
+fn send_all(pipe: &LocalPipe, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match pipe.send(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Error::AGAIN) => std::hint::spin_loop(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn recv_all(pipe: &LocalPipe, room: &mut [u8]) {
+    let mut done = 0;
+    while done < room.len() {
+        match pipe.recv(&mut room[done..]) {
+            Ok(n) => done += n,
+            Err(Error::AGAIN) => std::hint::spin_loop(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The best of some runs, the best tenth and the median.
+fn report(what: &str, unit: &str, mut figures: Vec<f64>) {
+    figures.sort_by(f64::total_cmp);
+    if unit != "ns" {
+        figures.reverse();
+    }
+    let [best, tenth, half] = [0, figures.len() / 10, figures.len() / 2].map(|at| figures[at]);
+    println!("{what:<44} best {best:7.2}, a tenth {tenth:7.2}, half {half:7.2} {unit}");
+}
+
+/// Runs of each measurement: short ones, of which some are alone on a busy machine.
+const RUNS: usize = 1000;
+
+fn latency(len: usize) {
+    let times = if len > 4096 { 20 } else { 200 };
+    both(
+        64 << 10,
+        |pipe| {
+            let mut room = vec![0; len];
+            for _ in 0..RUNS * times {
+                recv_all(pipe, &mut room);
+                send_all(pipe, &room);
+            }
+        },
+        |pipe| {
+            let mut room = vec![1; len];
+            let runs = (0..RUNS).map(|_| {
+                let start = Instant::now();
+                for _ in 0..times {
+                    send_all(pipe, &room);
+                    recv_all(pipe, &mut room);
+                }
+                start.elapsed().as_nanos() as f64 / times as f64 / 2.0
+            });
+            report(&format!("one way, {len} B"), "ns", runs.collect());
+        },
+    );
+}
+
+fn rate(len: usize) {
+    const TIMES: usize = 2_000;
+    both(
+        64 << 10,
+        |pipe| {
+            let mut room = vec![0; 16384];
+            for _ in 0..RUNS {
+                let mut left = TIMES * len;
+                while left > 0 {
+                    match pipe.recv(&mut room) {
+                        Ok(n) => left -= n,
+                        Err(Error::AGAIN) => std::hint::spin_loop(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                send_all(pipe, b"x");
+            }
+        },
+        |pipe| {
+            let message = vec![1; len];
+            let runs = (0..RUNS).map(|_| {
+                let start = Instant::now();
+                (0..TIMES).for_each(|_| send_all(pipe, &message));
+                recv_all(pipe, &mut [0]);
+                TIMES as f64 / start.elapsed().as_nanos() as f64 * 1e3
+            });
+            report(&format!("messages of {len} B one after the other"), "M/s", runs.collect());
+        },
+    );
+}
+
+fn stream(len: usize, ring: usize, way: Way) {
+    let times = ((2 << 20) / len).max(1);
+    both(
+        ring,
+        |pipe| {
+            let mut room = vec![1; len];
+            for _ in 0..RUNS {
+                for _ in 0..times {
+                    let mut done = 0;
+                    while done < len {
+                        let mut list = ScatterList::default();
+                        list.push_room(&mut room[done..]);
+                        match pipe.recv_list(&mut list) {
+                            Ok(n) => done += n,
+                            Err(Error::AGAIN) => std::hint::spin_loop(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                send_all(pipe, b"x");
+            }
+        },
+        |pipe| {
+            let message = vec![2; len];
+            if way == Way::Uncopied {
+                while !pipe.can_lend() {
+                    std::hint::spin_loop();
+                }
+            }
+            let runs = (0..RUNS).map(|_| {
+                let start = Instant::now();
+                for _ in 0..times {
+                    let mut done = 0;
+                    while done < len {
+                        let mut list = GatherList::default();
+                        list.push_bytes(&message[done..]);
+                        match pipe.send_list(&list, way) {
+                            Ok(n) => done += n,
+                            Err(Error::AGAIN) => std::hint::spin_loop(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                recv_all(pipe, &mut [0]);
+                let _ = pipe.uncopied_done();
+                (times * len) as f64 / start.elapsed().as_nanos() as f64
+            });
+            let how = if way == Way::Uncopied { "lent" } else { "ring" };
+            report(&format!("stream of {len} B, {how}, rings of {ring}"), "GB/s", runs.collect());
+        },
+    );
+}
+
+fn main() {
+    let latency_only = std::env::args().len() > 1;
+    for len in [8, 64, 80, 512, 4096, 32768] {
+        latency(len);
+    }
+    if latency_only {
+        return;
+    }
+    for len in [8, 64, 80, 512] {
+        rate(len);
+    }
+    for len in [4096, 16384, 65536, 1 << 20] {
+        stream(len, 64 << 10, Way::Copied);
+        stream(len, 256 << 10, Way::Copied);
+        stream(len, 64 << 10, Way::Uncopied);
+    }
+    stream(1 << 20, 4096, Way::Copied);
+}

@@ -1,0 +1,94 @@
+//! How peers of one host tell an engine that there is something to do: a bit for each connection
+//! in memory, and a bell for an engine that sleeps.
+use crate::error::Result;
+use crate::segment::SharedDoor;
+use crate::sys::{EventFd, poll_now};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// An engine's own door. Its peers set bits in it, one for each connection: indexes
+/// count modulo 1024, so that two connections may have the same bit and are both looked at.
+///
+/// Whoever has the door can write to all of it: one peer can wake the engine for nothing, or keep
+/// it from hearing of another. All peers are of one user, who could as well stop the process.
+#[derive(Debug)]
+pub struct LocalDoor {
+    door: SharedDoor,
+    fd: OwnedFd,
+    bell: EventFd,
+}
+
+impl LocalDoor {
+    /// A new door.
+    pub fn new() -> Result<Self> {
+        let (door, fd) = SharedDoor::create()?;
+        Ok(Self { door, fd, bell: EventFd::new()? })
+    }
+
+    /// The descriptor of the door's memory, for a peer ([`PeerDoor::open`]).
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The bell's descriptor, for a peer ([`PeerDoor::open`]).
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The bell's descriptor, to be watched for reading while the engine sleeps.
+    pub fn bell_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Adds the indexes of connections that are to be looked at. They are not told of again until
+    /// a peer rings once more: the caller looks at each until it finds nothing there (-FI_EAGAIN).
+    #[inline]
+    pub fn ready(&self, out: &mut Vec<u32>) {
+        self.door.words().take(|index| out.push(index));
+    }
+
+    /// Whether [`LocalDoor::ready`] has something to tell.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.door.words().is_ready()
+    }
+
+    /// Says that the engine is about to sleep, so that the next peer that rings writes to the
+    /// bell; false, and not asleep, if one has rung.
+    ///
+    /// Pipes that were polled must not be any more ([`crate::ring::LocalPipe::set_polled`]), and are
+    /// looked at once more ([`crate::ring::LocalPipe::has_data`]) before the engine sleeps.
+    pub fn fall_asleep(&self) -> bool {
+        self.door.words().fall_asleep()
+    }
+
+    /// Says that the engine is awake, and stops the bell.
+    pub fn wake(&self) {
+        self.door.words().wake();
+        // Another process may have made its descriptor, which is the same, one that blocks.
+        if poll_now(self.bell.as_raw_fd(), libc::POLLIN) {
+            self.bell.drain();
+        }
+    }
+}
+
+/// The door of a peer's engine.
+#[derive(Debug)]
+pub struct PeerDoor {
+    door: SharedDoor,
+    bell: EventFd,
+}
+
+impl PeerDoor {
+    /// The door and the bell of these descriptors, which the peer sent.
+    pub fn open(memory: BorrowedFd<'_>, bell: OwnedFd) -> Result<Self> {
+        Ok(Self { door: SharedDoor::open(memory)?, bell: EventFd::of(bell) })
+    }
+
+    /// Asks the peer to look at the connection that it calls by this number.
+    pub fn ring(&self, index: u32) {
+        // A bell that takes no more rings already, or is none: that must not block.
+        if self.door.words().ring(index) && poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
+            self.bell.signal();
+        }
+    }
+}

@@ -1,0 +1,780 @@
+//! How the two ends of a link find out that they are on one host, and come to share memory.
+//!
+//! The end that accepted the link offers the name of an abstract unix socket and a random cookie
+//! ([`MeetingHost::offer`]), over the link itself. Such names live in a network namespace: from
+//! elsewhere there is nobody at that name. The other end connects to it ([`MeetingHost::call`]);
+//! both ask the kernel whose process is there, and go on only if it runs for their own user. Then
+//! one message has the cookie and the descriptors of the memory that was made for the link, and its
+//! answer descriptors as well. No name is left anywhere.
+//!
+//! Everybody on the host may connect: strangers are hung up on, as is who says anything but what is
+//! expected. A cookie is good for one meeting, and nothing but this meeting depends on what happens
+//! here: the link goes on as it is.
+use crate::cma::{MemoryToken, PeerMemory};
+use crate::door::{LocalDoor, PeerDoor};
+use crate::error::{Error, Result};
+use crate::ring::LocalPipe;
+use crate::sys::{check, fill_random};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
+
+/// Bytes of an offer: name, number, cookie.
+pub const MEETING_OFFER_LEN: usize = 40;
+
+/// Most offers that nobody has come for: the oldest is withdrawn for another.
+const MAX_OFFERS: usize = 1024;
+
+/// Most callers who have not said what they want: the oldest is hung up on for another.
+const MAX_GUESTS: usize = 64;
+
+/// Most callers that are accepted at a time, so that others get their turns.
+const MAX_ACCEPTS: usize = 64;
+
+/// The longest message is one of these two; descriptors beyond [`MAX_FDS`] are not taken.
+const GREETING_LEN: usize = 56;
+const ANSWER_LEN: usize = 32;
+const MAX_FDS: usize = 8;
+
+/// What the messages begin with, which names their version.
+const GREETING_MARK: [u8; 8] = *b"ofimeet1";
+const ANSWER_MARK: [u8; 8] = *b"ofimeet!";
+
+/// Callers that may wait in the system's queue (listen(2)).
+const BACKLOG: libc::c_int = 4096;
+
+type Secret = [u8; 16];
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+fn are_same(one: &Secret, other: &Secret) -> bool {
+    let differ = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
+    std::hint::black_box(differ) == 0
+}
+
+fn secret() -> Result<Secret> {
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The system's name of a meeting place: `struct sockaddr_un`.
+fn system_name(name: &Secret) -> Vec<u8> {
+    let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
+    let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&family, &b"\0ofi-local/"[..], hex.as_bytes()].concat()
+}
+
+/// A socket of a meeting: packets, with descriptors. No call blocks.
+#[derive(Debug)]
+struct MeetingSocket(OwnedFd);
+
+impl MeetingSocket {
+    fn new() -> Result<Self> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }
+    }
+
+    /// The process at the other end, 0 if it is in another namespace of processes; -FI_EACCES if
+    /// it does not run for the user that this one runs for.
+    fn process(&self) -> Result<i32> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: the kernel writes at most `len` bytes to `peer`, which is what the option is.
+        check(unsafe {
+            let at = (&raw mut peer).cast();
+            libc::getsockopt(self.0.as_raw_fd(), level, name, at, &raw mut len)
+        })?;
+        // SAFETY: asks for a number.
+        let own = unsafe { libc::geteuid() };
+        // What users of another user namespace are called here that have no number of their own.
+        const NOBODY: libc::uid_t = 65534;
+        if peer.uid == own && own != NOBODY { Ok(peer.pid) } else { Err(Error::ACCES) }
+    }
+
+    /// Sends a message with descriptors, whole or not at all.
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result {
+        let mut control = [0u64; 16];
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        assert!(fds.len() <= MAX_FDS);
+        let len = size_of_val(&fds[..]);
+        let mut part =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: all zeros is a valid msghdr. `control` is aligned for a header, and has room for
+        // one with that many descriptors, which are copied behind it.
+        let message = unsafe {
+            let mut message = std::mem::zeroed::<libc::msghdr>();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(len as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(len as u32) as _;
+            libc::CMSG_DATA(header).copy_from_nonoverlapping(fds.as_ptr().cast(), len);
+            message
+        };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `message` points to what outlives the call, which only reads it.
+        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
+        match usize::try_from(sent) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) => Err(Error::IO),
+            Err(_) => Err(Error::last_os()),
+        }
+    }
+
+    /// Receives the message that is there, which has to be just as long as `room` and to come with
+    /// just so many descriptors; -FI_EAGAIN if there is none. All others are closed again.
+    fn receive<const FDS: usize>(&self, room: &mut [u8]) -> Result<[OwnedFd; FDS]> {
+        let mut control = [0u64; 16];
+        let mut more = 0u8;
+        let len = room.len();
+        let mut parts = [
+            libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: len },
+            libc::iovec { iov_base: (&raw mut more).cast(), iov_len: 1 },
+        ];
+        // SAFETY: all zeros is a valid msghdr.
+        let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+        (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: `message` points to what outlives the call, for the kernel to write to.
+        let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, flags) };
+        let got = usize::try_from(got).map_err(|_| Error::last_os())?;
+        let mut fds = Vec::new();
+        // SAFETY: the kernel's control data are whole headers with their data; descriptors in them
+        // are new ones, each of which is owned once.
+        unsafe {
+            let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+            while !header.is_null() {
+                if ((*header).cmsg_level, (*header).cmsg_type)
+                    == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+                {
+                    let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                    for at in 0..bytes / size_of::<RawFd>() {
+                        fds.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
+                    }
+                }
+                header = libc::CMSG_NXTHDR(&raw const message, header);
+            }
+        }
+        match got {
+            0 => Err(Error::CONNRESET),
+            _ if got != len || message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 => {
+                Err(Error::PROTO)
+            }
+            _ => fds.try_into().map_err(|_| Error::PROTO),
+        }
+    }
+}
+
+/// Where an engine is met, for as long as it lives.
+#[derive(Debug)]
+struct MeetingPlace {
+    listener: MeetingSocket,
+    name: Secret,
+}
+
+impl MeetingPlace {
+    fn new() -> Result<Self> {
+        let (listener, name) = (MeetingSocket::new()?, secret()?);
+        let at = system_name(&name);
+        // SAFETY: the kernel reads the address's bytes, which outlive the call.
+        check(unsafe {
+            libc::bind(listener.0.as_raw_fd(), at.as_ptr().cast(), at.len() as libc::socklen_t)
+        })?;
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::listen(listener.0.as_raw_fd(), BACKLOG) })?;
+        Ok(Self { listener, name })
+    }
+
+    fn accept(&self) -> Result<MeetingSocket> {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let (nobody, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: no address is asked for; the result is checked, then owned once.
+        unsafe {
+            let fd = libc::accept4(self.listener.0.as_raw_fd(), nobody, none, flags);
+            Ok(MeetingSocket(OwnedFd::from_raw_fd(check(fd)?)))
+        }
+    }
+}
+
+/// An offer that nobody has come for.
+#[derive(Debug)]
+struct OpenOffer {
+    number: u64,
+    cookie: Secret,
+    /// What the offering engine calls the link.
+    link: u32,
+}
+
+/// What one engine knows of those it shares memory with, and how it is met.
+#[derive(Debug)]
+pub struct MeetingHost {
+    door: LocalDoor,
+    /// The engine's own door, as its peers have it.
+    own: PeerDoor,
+    place: Option<MeetingPlace>,
+    offers: VecDeque<OpenOffer>,
+    offered: u64,
+    guests: VecDeque<MeetingSocket>,
+    /// Doors of peers' engines, each of which serves all links to that engine: known by the peer's
+    /// process and the memory's number in the system.
+    doors: Vec<(DoorId, Weak<PeerDoor>)>,
+    /// Bytes of rings that are made here.
+    ring: usize,
+    /// By which peers know that they may read this process's memory; none if they are not to.
+    token: Option<MemoryToken>,
+}
+
+type DoorId = (i32, u64, u64);
+
+/// A call of another engine at its meeting place, which it has not answered.
+#[derive(Debug)]
+pub struct MeetingCall {
+    socket: MeetingSocket,
+    process: i32,
+}
+
+impl MeetingCall {
+    /// The descriptor that is readable when the answer is there.
+    pub fn fd(&self) -> RawFd {
+        self.socket.0.as_raw_fd()
+    }
+}
+
+/// What the other end of a link said at the meeting.
+#[derive(Debug)]
+pub struct MetPeer {
+    /// The door that is rung for the other end, and what it calls the link.
+    pub door: Arc<PeerDoor>,
+    /// The link's number there.
+    pub index: u32,
+    /// The other end's memory, if this process may read it.
+    pub memory: Option<PeerMemory>,
+}
+
+impl MetPeer {
+    /// Tells a pipe whom it leads to.
+    pub fn join(self, pipe: &LocalPipe) {
+        if let Some(memory) = self.memory {
+            pipe.set_peer_memory(memory);
+        }
+        pipe.attach_peer(self.door, self.index);
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+impl MeetingHost {
+    /// For an engine that makes rings of so many bytes; `reads`: ends may read each other's memory
+    /// where the system lets them.
+    pub fn new(ring: usize, reads: bool) -> Result<Self> {
+        let door = LocalDoor::new()?;
+        let bell = door.bell().try_clone_to_owned()?;
+        Ok(Self {
+            own: PeerDoor::open(door.memory(), bell)?,
+            door,
+            place: None,
+            offers: VecDeque::new(),
+            offered: 0,
+            guests: VecDeque::new(),
+            doors: Vec::new(),
+            ring,
+            token: if reads { MemoryToken::new().ok() } else { None },
+        })
+    }
+
+    /// The engine's door.
+    pub fn door(&self) -> &LocalDoor {
+        &self.door
+    }
+
+    /// Rings the engine's own door.
+    pub fn ring(&self) {
+        self.own.ring(0);
+    }
+
+    /// Opens the place where the engine is met, if it is not open: its descriptor is readable when
+    /// somebody calls. None if it was open.
+    pub fn open(&mut self) -> Result<Option<RawFd>> {
+        if self.place.is_some() {
+            return Ok(None);
+        }
+        let place = self.place.insert(MeetingPlace::new()?);
+        Ok(Some(place.listener.0.as_raw_fd()))
+    }
+
+    /// The descriptor of the place where the engine is met, if that is open.
+    pub fn place(&self) -> Option<RawFd> {
+        self.place.as_ref().map(|place| place.listener.0.as_raw_fd())
+    }
+
+    /// Offers the other end of a link to meet here. The engine calls the link by the number `link`.
+    pub fn offer(&mut self, link: u32) -> Result<[u8; MEETING_OFFER_LEN]> {
+        let place = self.place.as_ref().ok_or(Error::OPBADSTATE)?;
+        let cookie = secret()?;
+        if self.offers.len() >= MAX_OFFERS {
+            self.offers.pop_front();
+        }
+        self.offered += 1;
+        let number = self.offered;
+        self.offers.push_back(OpenOffer { number, cookie, link });
+        let mut offer = [0; MEETING_OFFER_LEN];
+        offer[..16].copy_from_slice(&place.name);
+        offer[16..24].copy_from_slice(&number.to_ne_bytes());
+        offer[24..].copy_from_slice(&cookie);
+        Ok(offer)
+    }
+
+    /// The link has ended: nobody is to come for it any more.
+    pub fn withdraw(&mut self, link: u32) {
+        self.offers.retain(|offer| offer.link != link);
+    }
+
+    /// How many offers nobody has come for.
+    pub fn open_offers(&self) -> usize {
+        self.offers.len()
+    }
+
+    /// Goes to the meeting that the other end of a link offers, with a new pipe for the link, which
+    /// this engine calls by the number `link`.
+    pub fn call(
+        &self,
+        offer: &[u8; MEETING_OFFER_LEN],
+        link: u32,
+    ) -> Result<(MeetingCall, LocalPipe)> {
+        let socket = MeetingSocket::new()?;
+        let at = system_name(offer[..16].first_chunk().ok_or(Error::INVAL)?);
+        // SAFETY: the kernel reads the address's bytes, which outlive the call.
+        check(unsafe {
+            let len = at.len() as libc::socklen_t;
+            libc::connect(socket.0.as_raw_fd(), at.as_ptr().cast(), len)
+        })?;
+        let process = socket.process()?;
+        let (pipe, segment) = LocalPipe::create(self.ring)?;
+        let mut greeting = [0; GREETING_LEN];
+        greeting[..8].copy_from_slice(&GREETING_MARK);
+        greeting[8..32].copy_from_slice(&offer[16..]);
+        greeting[32..].copy_from_slice(&self.of_us(link));
+        socket.send(&greeting, &[segment.as_fd(), self.door.memory(), self.door.bell()])?;
+        Ok((MeetingCall { socket, process }, pipe))
+    }
+
+    /// What either end says of itself: its number of the link, and how its memory is known.
+    fn of_us(&self, link: u32) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&u64::from(link).to_ne_bytes());
+        if let Some(token) = &self.token {
+            bytes[8..16].copy_from_slice(&token.address().to_ne_bytes());
+            bytes[16..].copy_from_slice(&token.value().to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// What the other end said of itself.
+    fn of_peer(
+        &mut self,
+        said: &[u8],
+        process: i32,
+        [door, bell]: [OwnedFd; 2],
+    ) -> Result<MetPeer> {
+        let index = u32::try_from(word(said, 0)).map_err(|_| Error::PROTO)?;
+        let memory = match (&self.token, word(said, 8)) {
+            (None, _) | (_, 0) => None,
+            (Some(_), address) => PeerMemory::open(process, address, word(said, 16)).ok(),
+        };
+        Ok(MetPeer { door: self.door_of(process, door, bell)?, index, memory })
+    }
+
+    /// The door that these descriptors are of, mapped once for all links to the same engine.
+    fn door_of(&mut self, process: i32, door: OwnedFd, bell: OwnedFd) -> Result<Arc<PeerDoor>> {
+        // Ringing must not block: a bell is of a kind that says so.
+        // SAFETY: no memory is involved.
+        let flags = check(unsafe { libc::fcntl(bell.as_raw_fd(), libc::F_GETFL) })?;
+        if flags & libc::O_NONBLOCK == 0 {
+            return Err(Error::PROTO);
+        }
+        // SAFETY: all zeros is a valid `stat`, which the call writes.
+        let id = unsafe {
+            let mut stat = std::mem::zeroed::<libc::stat>();
+            check(libc::fstat(door.as_raw_fd(), &raw mut stat))?;
+            (process, stat.st_dev, stat.st_ino)
+        };
+        self.doors.retain(|(_, door)| door.strong_count() > 0);
+        // Who is in another namespace of processes has no number that tells it from others there.
+        let known = self.doors.iter().find(|(known, _)| *known == id && process != 0);
+        if let Some(known) = known.and_then(|(_, door)| door.upgrade()) {
+            return Ok(known);
+        }
+        let door = Arc::new(PeerDoor::open(door.as_fd(), bell)?);
+        self.doors.push((id, Arc::downgrade(&door)));
+        Ok(door)
+    }
+
+    /// The answer to a call: -FI_EAGAIN until it is there; any other error says that the link stays
+    /// as it is.
+    pub fn hear(&mut self, call: &MeetingCall) -> Result<MetPeer> {
+        let mut answer = [0; ANSWER_LEN];
+        let fds = call.socket.receive(&mut answer)?;
+        if answer[..8] != ANSWER_MARK {
+            return Err(Error::PROTO);
+        }
+        self.of_peer(&answer[8..], call.process, fds)
+    }
+
+    /// Lets callers in and hears them. `guest` is called with the descriptor of each who has not
+    /// said anything yet, to be watched for reading; then this is called again. `met` is called
+    /// for each link whose ends have met, by its number, with the pipe to the other end; `failed`
+    /// for each whose meeting came to nothing.
+    ///
+    /// An error says that callers cannot be let in now, for want of descriptors or memory.
+    pub fn receive(
+        &mut self,
+        mut guest: impl FnMut(RawFd),
+        mut met: impl FnMut(u32, LocalPipe),
+        mut failed: impl FnMut(u32, Error),
+    ) -> Result {
+        let Some(place) = &self.place else { return Ok(()) };
+        let (mut new, mut result) = (Vec::new(), Ok(()));
+        for _ in 0..MAX_ACCEPTS {
+            match place.accept() {
+                Ok(socket) => new.push(socket),
+                Err(Error::AGAIN) => break,
+                Err(Error::CONNABORTED | Error::INTR) => {}
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let known = self.guests.len();
+        let all: Vec<_> = self.guests.drain(..).chain(new).collect();
+        for (at, socket) in all.into_iter().enumerate() {
+            match self.greet(&socket) {
+                Ok((link, pipe)) => met(link, pipe),
+                Err((_, Error::AGAIN | Error::INTR)) => {
+                    if at >= known {
+                        guest(socket.0.as_raw_fd());
+                    }
+                    self.guests.push_back(socket);
+                }
+                Err((Some(link), error)) => failed(link, error),
+                Err((None, _)) => {}
+            }
+        }
+        while self.guests.len() > MAX_GUESTS {
+            self.guests.pop_front();
+        }
+        result
+    }
+
+    /// Hears a caller: the link that it came for, and the pipe to its other end; or why it is hung
+    /// up on, with the link that nobody is to come for any more.
+    fn greet(
+        &mut self,
+        socket: &MeetingSocket,
+    ) -> core::result::Result<(u32, LocalPipe), (Option<u32>, Error)> {
+        let process = socket.process().map_err(|error| (None, error))?;
+        let mut greeting = [0; GREETING_LEN];
+        let [segment, door, bell] = socket.receive(&mut greeting).map_err(|error| (None, error))?;
+        let link = self.take_offer(&greeting).ok_or((None, Error::ACCES))?;
+        let pipe = LocalPipe::open(segment.as_fd())
+            .and_then(|pipe| {
+                self.of_peer(&greeting[32..], process, [door, bell])?.join(&pipe);
+                Ok(pipe)
+            })
+            .and_then(|pipe| {
+                let mut answer = [0; ANSWER_LEN];
+                answer[..8].copy_from_slice(&ANSWER_MARK);
+                answer[8..].copy_from_slice(&self.of_us(link));
+                // Without the answer the other end has not met this one, and goes on as before.
+                socket.send(&answer, &[self.door.memory(), self.door.bell()])?;
+                Ok(pipe)
+            });
+        pipe.map(|pipe| (link, pipe)).map_err(|error| (Some(link), error))
+    }
+
+    /// The link that a greeting names by its offer's number and cookie, which is good for nothing
+    /// any more.
+    fn take_offer(&mut self, greeting: &[u8; GREETING_LEN]) -> Option<u32> {
+        let cookie: Secret = *greeting[16..].first_chunk()?;
+        if greeting[..8] != GREETING_MARK {
+            return None;
+        }
+        let number = word(greeting, 8);
+        let at = self.offers.iter().position(|offer| offer.number == number)?;
+        if !are_same(&self.offers[at].cookie, &cookie) {
+            return None;
+        }
+        self.offers.remove(at).map(|offer| offer.link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn host() -> MeetingHost {
+        let mut host = MeetingHost::new(4096, true).unwrap();
+        assert!(host.open().unwrap().is_some() && host.open().unwrap().is_none());
+        host
+    }
+
+    /// What comes to a host: links whose ends have met, and those that have not.
+    fn visits(host: &mut MeetingHost) -> (Vec<(u32, LocalPipe)>, Vec<(u32, Error)>) {
+        let (mut met, mut failed) = (Vec::new(), Vec::new());
+        host.receive(|_| (), |link, pipe| met.push((link, pipe)), |link, e| failed.push((link, e)))
+            .unwrap();
+        (met, failed)
+    }
+
+    fn nobody_comes(host: &mut MeetingHost) {
+        let (met, failed) = visits(host);
+        assert!(met.is_empty() && failed.is_empty(), "{met:?} {failed:?}");
+    }
+
+    /// An honest meeting for link 7 of `host`, which the other side calls 9.
+    fn meets(host: &mut MeetingHost, offer: &[u8; MEETING_OFFER_LEN]) {
+        let mut other = MeetingHost::new(4096, true).unwrap();
+        let (call, theirs) = other.call(offer, 9).unwrap();
+        assert_eq!(other.hear(&call).err(), Some(Error::AGAIN));
+        let (mut met, failed) = visits(host);
+        assert_eq!((met.len(), failed.len()), (1, 0));
+        let (link, ours) = met.pop().unwrap();
+        assert_eq!(link, 7);
+        let peer = other.hear(&call).unwrap();
+        assert_eq!(peer.index, 7);
+        peer.join(&theirs);
+        let mut room = [0; 8];
+        assert_eq!((theirs.send(b"there"), ours.recv(&mut room)), (Ok(5), Ok(5)));
+        assert_eq!((ours.send(b"back"), theirs.recv(&mut room)), (Ok(4), Ok(4)));
+        let mut rung = [Vec::new(), Vec::new()];
+        host.door().ready(&mut rung[0]);
+        other.door().ready(&mut rung[1]);
+        assert_eq!(rung, [[7], [9]]);
+        // Both are this process, which may read its own memory.
+        assert!(ours.can_lend() && theirs.can_lend());
+    }
+
+    /// A stranger at the place of an offer.
+    fn stranger(offer: &[u8; MEETING_OFFER_LEN]) -> MeetingSocket {
+        let socket = MeetingSocket::new().unwrap();
+        let at = system_name(offer[..16].first_chunk().unwrap());
+        // SAFETY: the kernel reads the address's bytes, which outlive the call.
+        check(unsafe {
+            let len = at.len() as libc::socklen_t;
+            libc::connect(socket.0.as_raw_fd(), at.as_ptr().cast(), len)
+        })
+        .unwrap();
+        socket
+    }
+
+    fn greeting(offer: &[u8; MEETING_OFFER_LEN]) -> [u8; GREETING_LEN] {
+        let mut greeting = [0; GREETING_LEN];
+        greeting[..8].copy_from_slice(&GREETING_MARK);
+        greeting[8..32].copy_from_slice(&offer[16..]);
+        greeting
+    }
+
+    fn is_hung_up_on(socket: &MeetingSocket) {
+        assert_eq!(socket.receive::<2>(&mut [0; ANSWER_LEN]).err(), Some(Error::CONNRESET));
+    }
+
+    #[test]
+    fn who_comes_with_the_cookie_is_met_once() {
+        let mut host = host();
+        let offer = host.offer(7).unwrap();
+        meets(&mut host, &offer);
+        assert_eq!(host.open_offers(), 0);
+        let mut late = MeetingHost::new(4096, false).unwrap();
+        let (call, _) = late.call(&offer, 1).unwrap();
+        nobody_comes(&mut host);
+        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a cookie that is used up");
+        let offer = host.offer(7).unwrap();
+        meets(&mut host, &offer);
+        let offer = host.offer(7).unwrap();
+        host.withdraw(7);
+        let (call, _) = late.call(&offer, 1).unwrap();
+        nobody_comes(&mut host);
+        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a link that has ended");
+        drop(host);
+        assert_eq!(late.call(&offer, 1).err(), Some(Error::CONNREFUSED));
+    }
+
+    #[test]
+    fn links_to_one_engine_have_one_door() {
+        let (mut host, mut other) = (host(), MeetingHost::new(4096, true).unwrap());
+        let mut doors = Vec::new();
+        for link in 0..2 {
+            let offer = host.offer(link).unwrap();
+            let (call, _pipe) = other.call(&offer, link).unwrap();
+            assert_eq!(visits(&mut host).0.len(), 1);
+            doors.push(other.hear(&call).unwrap().door);
+        }
+        assert!(Arc::ptr_eq(&doors[0], &doors[1]));
+        let third = MeetingHost::new(4096, true).unwrap();
+        let [memory, own] = [host.door().memory(), third.door().memory()]
+            .map(|fd| fd.try_clone_to_owned().unwrap());
+        let bell = || third.door().bell().try_clone_to_owned().unwrap();
+        let process = std::process::id() as i32;
+        assert!(!Arc::ptr_eq(&doors[0], &other.door_of(process, own, bell()).unwrap()));
+        let claimed = other.door_of(process + 1, memory, bell()).unwrap();
+        assert!(!Arc::ptr_eq(&doors[0], &claimed), "another process may not stand in for one");
+    }
+
+    #[test]
+    fn who_says_anything_else_is_hung_up_on_and_harms_nobody() {
+        let mut host = host();
+        let offer = host.offer(7).unwrap();
+        let good = greeting(&offer);
+        let with = |at: usize| {
+            let mut wrong = good;
+            wrong[at] ^= 1;
+            wrong.to_vec()
+        };
+        let long = [&good[..], b"x"].concat();
+        for bytes in [
+            b"GET / HTTP/1.1\r\n".to_vec(),
+            long,
+            good[..GREETING_LEN - 1].to_vec(),
+            with(0),
+            with(8),
+            with(16),
+            with(31),
+        ] {
+            let (mut kept, given) = std::io::pipe().unwrap();
+            let socket = stranger(&offer);
+            socket.send(&bytes, &[given.as_fd(); 3]).unwrap();
+            drop(given);
+            nobody_comes(&mut host);
+            is_hung_up_on(&socket);
+            assert_eq!(kept.read(&mut [0]).unwrap(), 0, "descriptors are closed");
+        }
+        for count in [0, 1, 2, 4, MAX_FDS] {
+            let (mut kept, given) = std::io::pipe().unwrap();
+            let socket = stranger(&offer);
+            socket.send(&good, &vec![given.as_fd(); count]).unwrap();
+            drop(given);
+            nobody_comes(&mut host);
+            is_hung_up_on(&socket);
+            assert_eq!(kept.read(&mut [0]).unwrap(), 0, "{count} descriptors are closed");
+        }
+        // Who leaves at once, too.
+        drop(stranger(&offer));
+        nobody_comes(&mut host);
+        meets(&mut host, &offer);
+    }
+
+    #[test]
+    fn what_is_not_such_memory_ends_the_one_meeting() {
+        let mut host = host();
+        let other = MeetingHost::new(4096, true).unwrap();
+        let (_pipe, segment) = LocalPipe::create(4096).unwrap();
+        let (_end, blocking) = std::io::pipe().unwrap();
+        let (segment, door, bell) = (segment.as_fd(), other.door().memory(), other.door().bell());
+        let blocking = blocking.as_fd();
+        for fds in [
+            [door, door, bell],
+            [bell, door, bell],
+            [segment, segment, bell],
+            [segment, bell, bell],
+            [segment, door, blocking],
+        ] {
+            let offer = host.offer(7).unwrap();
+            let socket = stranger(&offer);
+            socket.send(&greeting(&offer), &fds).unwrap();
+            let (met, failed) = visits(&mut host);
+            assert_eq!((met.len(), failed.len(), host.open_offers()), (0, 1, 0));
+            assert_eq!(failed[0].0, 7);
+            is_hung_up_on(&socket);
+        }
+        // The other way round.
+        let offer = host.offer(7).unwrap();
+        let mut caller = MeetingHost::new(4096, true).unwrap();
+        for (mark, fds) in [(b"ofimeet?", [door, bell]), (&ANSWER_MARK, [door, door])] {
+            let (call, _pipe) = caller.call(&offer, 9).unwrap();
+            let guest = host.place.as_ref().unwrap().accept().unwrap();
+            let mut answer = [0; ANSWER_LEN];
+            answer[..8].copy_from_slice(mark);
+            guest.send(&answer, &fds).unwrap();
+            assert!(!matches!(caller.hear(&call), Ok(_) | Err(Error::AGAIN)));
+        }
+    }
+
+    #[test]
+    fn silent_callers_and_offers_that_nobody_takes_are_bounded() {
+        let mut host = host();
+        let first = host.offer(7).unwrap();
+        let mut silent: Vec<_> = (0..3 * MAX_GUESTS).map(|_| stranger(&first)).collect();
+        for _ in 0..silent.len().div_ceil(MAX_ACCEPTS) {
+            nobody_comes(&mut host);
+        }
+        meets(&mut host, &first);
+        nobody_comes(&mut host);
+        nobody_comes(&mut host);
+        assert_eq!(host.guests.len(), MAX_GUESTS);
+        is_hung_up_on(&silent[0]);
+        // One that was slow.
+        let offer = host.offer(8).unwrap();
+        let slow = silent.pop().unwrap();
+        let other = MeetingHost::new(4096, true).unwrap();
+        let (_pipe, segment) = LocalPipe::create(4096).unwrap();
+        let fds = [segment.as_fd(), other.door().memory(), other.door().bell()];
+        slow.send(&greeting(&offer), &fds).unwrap();
+        assert_eq!(visits(&mut host).0.len(), 1);
+        let offers: Vec<_> = (0..=MAX_OFFERS).map(|_| host.offer(7).unwrap()).collect();
+        assert_eq!(host.open_offers(), MAX_OFFERS);
+        let mut late = MeetingHost::new(4096, false).unwrap();
+        let (call, _) = late.call(&offers[0], 1).unwrap();
+        nobody_comes(&mut host);
+        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "the oldest is withdrawn");
+        meets(&mut host, &offers[1]);
+    }
+
+    /// Runs `work` in a thread that acts for another user; false where this process may not.
+    fn as_somebody_else<R: Send>(work: impl FnOnce() -> R + Send) -> Option<R> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: no memory is involved. The call is for this thread alone.
+                let done = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_533, -1) };
+                (done == 0).then(work)
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn another_user_is_not_met() {
+        let mut host = host();
+        let offer = host.offer(7).unwrap();
+        let Some(calling) = as_somebody_else(|| {
+            let socket = stranger(&offer);
+            let other = MeetingHost::new(4096, true).unwrap();
+            let (_pipe, segment) = LocalPipe::create(4096).unwrap();
+            let fds = [segment.as_fd(), other.door().memory(), other.door().bell()];
+            socket.send(&greeting(&offer), &fds).unwrap();
+            socket
+        }) else {
+            return;
+        };
+        nobody_comes(&mut host);
+        is_hung_up_on(&calling);
+        let (theirs, offered) = as_somebody_else(|| {
+            let mut theirs = self::host();
+            let offer = theirs.offer(7).unwrap();
+            (theirs, offer)
+        })
+        .unwrap();
+        assert_eq!(host.call(&offered, 1).err(), Some(Error::ACCES));
+        drop(theirs);
+        meets(&mut host, &offer);
+    }
+}

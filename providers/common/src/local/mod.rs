@@ -1,0 +1,12 @@
+//! Peers of one host: bytes through memory that both processes have mapped.
+pub(crate) mod barriers;
+#[allow(unsafe_code)]
+pub mod cma;
+pub mod door;
+#[allow(unsafe_code)]
+pub mod meet;
+#[allow(unsafe_code)]
+pub mod ring;
+#[allow(unsafe_code)]
+pub(crate) mod segment;
+pub(crate) mod words;

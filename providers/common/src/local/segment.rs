@@ -1,0 +1,232 @@
+//! Memory that two processes have mapped: sealed, without a name, and gone with the last of them.
+use crate::error::{Error, Result};
+use crate::sys::check;
+use crate::words::{DoorWords, RingWords};
+use core::ptr::NonNull;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The seals under which no page of a mapping can go away.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Mapped memory of a sealed descriptor.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    base: NonNull<u8>,
+    len: usize,
+    /// The process that mapped it: a child has it not (MADV_DONTFORK).
+    process: u32,
+}
+
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for SharedMemory {}
+// SAFETY: what is reached through a shared reference are atomic words (`segment`, `door`).
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// New memory of so many bytes, all zero, and its descriptor for the other process.
+    pub(crate) fn create(len: usize) -> Result<(Self, OwnedFd)> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string.
+        let create = |flags| check(unsafe { libc::memfd_create(c"ofi-local".as_ptr(), flags) });
+        // A kernel before 6.3 does not know that memory need not be executable.
+        let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
+        // SAFETY: just opened, and owned once.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(len).map_err(|_| Error::INVAL)?;
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+        reserve(&fd, size)?;
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        Ok((Self::map(&fd, len)?, fd))
+    }
+
+    /// The memory of a descriptor that another process gave: -FI_EPROTO if a page of it could go away, or if
+    /// it does not have a length that `fits`.
+    pub(crate) fn open(fd: BorrowedFd<'_>, fits: impl FnOnce(usize) -> bool) -> Result<Self> {
+        // SAFETY: no memory is involved.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err(Error::PROTO);
+        }
+        // SAFETY: all zeros is a valid `stat`, which the call writes.
+        let size = unsafe {
+            let mut stat = std::mem::zeroed::<libc::stat>();
+            check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
+            stat.st_size
+        };
+        let len = usize::try_from(size).map_err(|_| Error::PROTO)?;
+        if !fits(len) {
+            return Err(Error::PROTO);
+        }
+        // Pages that the other process has not got are got here, and not by a signal later.
+        reserve(&fd, size)?;
+        Self::map(&fd, len)
+    }
+
+    fn map(fd: &impl AsRawFd, len: usize) -> Result<Self> {
+        let (at, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, at an address that the system chooses.
+        let base = unsafe { libc::mmap(at, len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Error::last_os());
+        }
+        let base = NonNull::new(base.cast()).ok_or(Error::NOMEM)?;
+        let memory = Self { base, len, process: std::process::id() };
+        // SAFETY: the range is the mapping's.
+        check(unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK) })?;
+        Ok(memory)
+    }
+}
+
+fn reserve(fd: &impl AsRawFd, size: libc::off_t) -> Result {
+    // SAFETY: no memory is involved.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, size) })?;
+    Ok(())
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // In a child other memory may be at that address.
+        if self.process == std::process::id() {
+            // SAFETY: the mapping is ours, and nobody has a reference into it any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+/// Bytes of a page, whatever the system's pages are.
+const PAGE: usize = 4096;
+
+/// Fewest bytes that a ring has.
+pub(crate) const MIN_RING: usize = 4096;
+/// Most bytes that a ring has.
+pub(crate) const MAX_RING: usize = 16 << 20;
+
+/// The beginning of a segment.
+#[repr(C)]
+struct SegmentPage {
+    /// What it is: [`MAGIC`].
+    magic: core::sync::atomic::AtomicU64,
+    /// Bytes of a ring.
+    ring: core::sync::atomic::AtomicU64,
+    /// First the ring that the segment's maker writes.
+    words: [RingWords; 2],
+}
+
+/// Says that this is a segment, and of which layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"ofiring1");
+const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
+
+/// The memory of a pipe: two rings, and what both sides say of them.
+#[derive(Debug)]
+pub(crate) struct SharedSegment {
+    memory: SharedMemory,
+    ring: usize,
+    /// Which ring this side writes.
+    own: usize,
+}
+
+impl SharedSegment {
+    /// A new segment with rings of so many bytes, a power of two.
+    pub(crate) fn create(ring: usize) -> Result<(Self, OwnedFd)> {
+        if !Self::is_size(ring) {
+            return Err(Error::INVAL);
+        }
+        let (memory, fd) = SharedMemory::create(WORDS + 2 * ring)?;
+        let segment = Self { memory, ring, own: 0 };
+        let page = segment.page();
+        page.ring.store(ring as u64, core::sync::atomic::Ordering::Relaxed);
+        page.magic.store(MAGIC, core::sync::atomic::Ordering::Release);
+        Ok((segment, fd))
+    }
+
+    /// The segment of a descriptor that another process gave.
+    pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
+        let mut ring = 0;
+        let memory = SharedMemory::open(fd, |len| {
+            ring = len.saturating_sub(WORDS) / 2;
+            Self::is_size(ring) && len == WORDS + 2 * ring
+        })?;
+        let segment = Self { memory, ring, own: 1 };
+        let page = segment.page();
+        let magic = page.magic.load(core::sync::atomic::Ordering::Acquire);
+        let said = page.ring.load(core::sync::atomic::Ordering::Relaxed);
+        if magic != MAGIC || said != ring as u64 {
+            return Err(Error::PROTO);
+        }
+        Ok(segment)
+    }
+
+    fn is_size(ring: usize) -> bool {
+        ring.is_power_of_two() && (MIN_RING..=MAX_RING).contains(&ring)
+    }
+
+    /// Whether this process has the mapping, and is no child of the one that has.
+    pub(crate) fn is_here(&self) -> bool {
+        self.memory.process == std::process::id()
+    }
+
+    /// Bytes of a ring.
+    pub(crate) fn ring_size(&self) -> usize {
+        self.ring
+    }
+
+    fn page(&self) -> &SegmentPage {
+        // SAFETY: the mapping is aligned to pages and as long as that; it lives as long as `self`.
+        // There are atomic words alone in it, for which any bits are a value.
+        unsafe { self.memory.base.cast().as_ref() }
+    }
+
+    /// The words of the ring that this side writes.
+    pub(crate) fn out(&self) -> &RingWords {
+        &self.page().words[self.own]
+    }
+
+    /// The words of the ring that this side reads.
+    pub(crate) fn inward(&self) -> &RingWords {
+        &self.page().words[1 - self.own]
+    }
+
+    /// The bytes of the ring that this side writes.
+    pub(crate) fn out_bytes(&self) -> NonNull<u8> {
+        self.bytes(self.own)
+    }
+
+    /// The bytes of the ring that this side reads.
+    pub(crate) fn inward_bytes(&self) -> NonNull<u8> {
+        self.bytes(1 - self.own)
+    }
+
+    fn bytes(&self, which: usize) -> NonNull<u8> {
+        // SAFETY: the mapping has both rings behind the words.
+        unsafe { self.memory.base.add(WORDS + which * self.ring) }
+    }
+}
+
+/// The memory of a door.
+#[derive(Debug)]
+pub(crate) struct SharedDoor(SharedMemory);
+
+impl SharedDoor {
+    /// A new door, and its descriptor for other processes.
+    pub(crate) fn create() -> Result<(Self, OwnedFd)> {
+        let (memory, fd) = SharedMemory::create(PAGE)?;
+        Ok((Self(memory), fd))
+    }
+
+    /// The door of a descriptor that another process gave.
+    pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
+        Ok(Self(SharedMemory::open(fd, |len| len == PAGE)?))
+    }
+
+    /// The door's words.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &DoorWords {
+        // SAFETY: the mapping is a page and aligned to one, and lives as long as `self`. There are atomic words
+        // alone in it, for which any bits are a value.
+        unsafe { self.0.base.cast().as_ref() }
+    }
+}
+
+const _: () = assert!(size_of::<DoorWords>() <= PAGE);

@@ -1,0 +1,142 @@
+//! Connections whose bytes come through memory ([`ByteLink::hears_locally`]).
+//!
+//! A look at such a connection is no system call. Those that moved lately are looked at in every
+//! turn, without the poller, which is asked rarely then: it still has to tell of the others, of
+//! listeners and of ends. The peer of a connection that is looked at writes and does nothing more;
+//! to others, and while a thread sleeps and shortly after, it gives a sign ([`Net::is_rung`]).
+use super::conn::StreamConn;
+use super::state::StreamState;
+use super::{COLD_AFTER, LEFT_BEHIND};
+use crate::net::{ByteLink, Net};
+
+/// Most connections that are looked at in every turn because bytes come through memory.
+const MAX_LOCAL: usize = 16;
+
+/// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
+/// the next sleep, costs more than the signs of a few messages.
+const AWAKE_AFTER: u32 = 64;
+
+impl<N: Net> StreamState<N> {
+    /// Looks at the connections whose bytes come through memory and that moved lately. Returns
+    /// whether nothing else is to be looked at in this turn.
+    pub(super) fn look_nearby(&mut self) -> bool {
+        self.wake_up();
+        if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
+            self.awake += 1;
+            if self.is_awake() {
+                self.set_polled(true);
+            }
+        }
+        let (mut moved, mut index) = (false, 0);
+        while let Some(&id) = self.local.get(index) {
+            let found = self.service(id);
+            moved |= found;
+            // What moved may have ended, or have ended others.
+            if self.local.get(index) != Some(&id) {
+                continue;
+            }
+            index += 1;
+            let conn = &mut self.conns[id];
+            if found {
+                conn.misses = 0;
+            } else {
+                conn.misses += 1;
+                if conn.misses > COLD_AFTER && self.cool_nearby(id) {
+                    index -= 1;
+                }
+            }
+        }
+        if moved {
+            self.idle = 0;
+        }
+        self.since_poll += 1;
+        self.hot.is_empty() && self.since_poll < self.poll_gap && !self.net.is_rung()
+    }
+
+    /// Puts a connection whose bytes come through memory, and that moved, on the list of those that
+    /// are looked at in every turn.
+    #[cold]
+    pub(super) fn heat_nearby(&mut self, id: u32) {
+        if self.local.contains(&id) {
+            return;
+        }
+        self.hot.retain(|hot| *hot != id);
+        if self.local.len() >= MAX_LOCAL {
+            let misses = |id: &&u32| self.conns.get(**id).map_or(0, |conn| conn.misses);
+            let idlest = self.local.iter().max_by_key(misses).copied();
+            let idle = |id: &u32| self.conns[*id].misses > LEFT_BEHIND;
+            if !idlest.filter(idle).is_some_and(|idlest| self.cool_nearby(idlest)) {
+                return self.watch(id);
+            }
+        }
+        let awake = self.is_awake();
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.goes_local();
+            conn.link.set_polled(awake);
+            self.local.push(id);
+        }
+    }
+
+    /// Takes a connection off the list of those that are looked at in every turn, unless something
+    /// has come on it.
+    fn cool_nearby(&mut self, id: u32) -> bool {
+        let awake = self.is_awake();
+        let conn = &mut self.conns[id];
+        conn.misses = 0;
+        if awake {
+            conn.link.set_polled(false);
+        }
+        if conn.has_come() {
+            conn.link.set_polled(awake);
+            return false;
+        }
+        self.local.retain(|local| *local != id);
+        self.watch(id);
+        true
+    }
+
+    /// Whether the peers of connections that are looked at give no signs.
+    fn is_awake(&self) -> bool {
+        self.awake >= AWAKE_AFTER
+    }
+
+    fn set_polled(&self, polled: bool) {
+        let conns = self.local.iter().filter_map(|id| self.conns.get(*id));
+        conns.for_each(|conn| conn.link.set_polled(polled));
+    }
+
+    /// The calling thread is about to sleep on the poller's descriptor: false if something has
+    /// come.
+    pub(super) fn rest(&mut self) -> bool {
+        self.sleepers.add();
+        // What woke a sleeper is asked of the poller first.
+        self.poll_gap = 1;
+        if self.is_awake() {
+            self.set_polled(false);
+        }
+        self.awake = 0;
+        // All are asked: what each did before it was looked at no more is settled by that.
+        let has_come =
+            |come: bool, id: &u32| self.conns.get(*id).is_some_and(StreamConn::has_come) | come;
+        self.net.rest() && !self.local.iter().fold(false, has_come)
+    }
+
+    /// The calling thread makes a turn, and so does not sleep.
+    #[inline(always)]
+    pub(super) fn wake_up(&mut self) {
+        if !self.sleepers.is_empty() {
+            self.woken();
+        }
+    }
+
+    #[inline(never)]
+    fn woken(&mut self) {
+        let (nobody, all) = self.sleepers.turn();
+        if all {
+            self.net.ring_sleepers();
+        }
+        if nobody {
+            self.net.wake();
+        }
+    }
+}

@@ -1,0 +1,1284 @@
+//! Links whose ends may be on one host, and then move their bytes through memory.
+//!
+//! [`WithLocal`] is a [`Net`] on another one. Its links are those of the other, *witnesses*, and stay
+//! so for peers of other hosts. Where both ends say that they may be on one host, they meet
+//! ([`ofi_provider::meet`]) while bytes flow already, and then each end by itself, between two
+//! writes, says in the shared memory how many bytes it has sent on the witness, and writes all
+//! further ones to a ring in that memory. Whoever reads takes so many bytes off the witness and then
+//! looks at the ring alone. So what is sent is the same bytes in the same order, and the engine does
+//! not notice, but for two questions that spare it work ([`ByteLink::hears_locally`],
+//! [`ByteLink::sends_locally`]).
+//!
+//! The witness stays open: its end is the link's end, which is told when the ring is empty. An end
+//! that is about to be closed with more bytes than the ring has room for sends them on the witness
+//! ([`ByteLink::last_words`]), where the other end finds them when the ring is empty.
+use crate::net::{
+    ByteLink, LinkClock, LinkListener, LinkPoller, Net, Receiving, Sending, Visited, ZerocopyDone,
+    peer_of,
+};
+use crate::objects::LinkProvider;
+use crate::settings::StreamSettings;
+use crate::wire::{LocalOffer, OFFER_LEN};
+use core::time::Duration;
+use ofi_provider::addr::Addr;
+use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{InfoChain, InfoQuery};
+use ofi_provider::log::peer_text;
+use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer};
+use ofi_provider::provider::Provider;
+use ofi_provider::ring::LocalPipe;
+use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::sys::{Epoll, Interest, PollEvent, count_forks, generation};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Instant;
+
+const _: () = assert!(OFFER_LEN == MEETING_OFFER_LEN);
+
+/// Tokens of our own in the poller: the bell, callers at the meeting place, and the answers to
+/// calls, which have the link's number besides.
+const OWN: u64 = 1 << 63;
+const BELL: u64 = OWN | 1 << 32;
+const PLACE: u64 = OWN | 2 << 32;
+const CALL: u64 = OWN | 3 << 32;
+
+/// Bits of the door, by which peers tell of links: a link's is its number modulo this.
+const DOOR_BITS: u32 = 1024;
+
+/// How long callers at the meeting place wait when they cannot be let in for want of descriptors.
+const PLACE_DELAY: Duration = Duration::from_millis(100);
+
+/// How often a thread that is not about to sleep looks again at who came while it said that
+/// others may.
+const MAX_LOOKS: u32 = 64;
+
+/// Where the bytes of one direction of a link are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Course {
+    /// On the witness, for ever.
+    Witness,
+    /// On the witness, and counted: the ends are about to meet.
+    Meeting,
+    /// In memory.
+    Memory,
+}
+
+/// What the net has for a link.
+#[derive(Debug)]
+enum MeetingNews {
+    /// The other end came: the pipe to it.
+    Came(Box<LocalPipe>),
+    /// The other end answered.
+    Answered(MetPeer),
+    /// The other end is not met, for this reason.
+    Failed(Error),
+}
+
+/// What a link and the net it belongs to know of each other. The engine's lock is around both.
+#[derive(Debug, Default)]
+struct LinkNews {
+    /// Something is in `news`.
+    has_news: AtomicBool,
+    news: Mutex<Option<MeetingNews>>,
+    /// The call that this end made at the other's meeting place, until that answers.
+    call: Mutex<Option<MeetingCall>>,
+    /// The poller told of the witness.
+    witness: AtomicBool,
+    /// The last look at the memory found nothing.
+    drained: AtomicBool,
+    /// Bytes leave through memory.
+    sends: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl LinkNews {
+    fn tell(&self, news: MeetingNews) {
+        *locked(&self.news) = Some(news);
+        self.has_news.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Numbers of links that have ended, which the net is to forget.
+#[derive(Debug, Default)]
+struct LeftLinks {
+    any: AtomicBool,
+    numbers: Mutex<Vec<u32>>,
+}
+
+/// How a link ends that is read through memory.
+#[derive(Clone, Copy, Debug)]
+enum WitnessEnd {
+    /// The witness has ended so: [`ByteLink::recv`]'s result.
+    Over(Result<usize>),
+    /// There is more on the witness, beginning with this byte.
+    Words(u8),
+}
+
+/// The part of a link that those have whose ends may be on one host.
+#[derive(Debug)]
+struct LocalPart {
+    /// The number by which the net knows the link.
+    number: u32,
+    /// The process that the link belongs to ([`generation`]).
+    generation: u32,
+    news: Arc<LinkNews>,
+    left: Arc<LeftLinks>,
+    pipe: OnceCell<LocalPipe>,
+    /// The other end can be told of what is written.
+    met: Cell<bool>,
+    /// Bytes sent to and received from the witness since messages may flow.
+    sent: Cell<u64>,
+    got: Cell<u64>,
+    /// Bytes that came on the witness behind those in the ring.
+    behind: RefCell<VecDeque<u8>>,
+    end: Cell<Option<WitnessEnd>>,
+    /// Uncopied sends that the witness took, which its notices are of; those of the pipe follow.
+    uncopied: Cell<u32>,
+    fetched: Cell<Option<ZerocopyDone>>,
+}
+
+/// A link whose ends may be on one host.
+#[derive(Debug)]
+pub struct LocalLink<L: ByteLink> {
+    witness: L,
+    sends: Cell<Course>,
+    hears: Cell<Course>,
+    part: OnceCell<Box<LocalPart>>,
+}
+
+/// What a [`WithLocal`] knows a link or listener by.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalLinkId {
+    witness: RawFd,
+    number: u32,
+}
+
+impl<L: ByteLink> LocalLink<L> {
+    fn new(witness: L) -> Self {
+        let course = Cell::new(Course::Witness);
+        Self { witness, sends: course.clone(), hears: course, part: OnceCell::new() }
+    }
+
+    /// The part of a link that is, or was, about to move to memory.
+    #[inline(always)]
+    fn part(&self) -> Result<&LocalPart> {
+        self.part.get().map(|part| &**part).ok_or(Error::OTHER)
+    }
+
+    /// The memory of a link that moved there.
+    #[inline(always)]
+    fn pipe(&self) -> Result<(&LocalPart, &LocalPipe)> {
+        let part = self.part()?;
+        // A forked child has not got the memory.
+        if part.generation != generation() {
+            return Err(Error::OTHER);
+        }
+        Ok((part, part.pipe.get().ok_or(Error::OTHER)?))
+    }
+
+    /// Goes on with the meeting, if there is news of it.
+    fn go_on(&self, part: &LocalPart) {
+        if part.news.has_news.load(Ordering::Relaxed) {
+            self.hear_news(part);
+        }
+    }
+
+    #[cold]
+    fn hear_news(&self, part: &LocalPart) {
+        part.news.has_news.store(false, Ordering::Relaxed);
+        let failed = match locked(&part.news.news).take() {
+            Some(MeetingNews::Came(pipe)) => {
+                part.met.set(part.pipe.set(*pipe).is_ok());
+                return;
+            }
+            Some(MeetingNews::Answered(peer)) => {
+                if let Ok((_, pipe)) = self.pipe() {
+                    peer.join(pipe);
+                    part.met.set(true);
+                }
+                return;
+            }
+            Some(MeetingNews::Failed(error)) => error,
+            None => return,
+        };
+        self.sends.set(Course::Witness);
+        // Who has not understood the answer may still be sent to through memory.
+        if failed == Error::CONNRESET || part.pipe.get().is_none() {
+            self.hears.set(Course::Witness);
+        }
+        self.log_not_met(failed);
+    }
+
+    fn log_not_met(&self, why: Error) {
+        ofi_provider::log_sparsely!(
+            L::provider(),
+            INFO,
+            EP_CTRL,
+            "messages with {} do not go through memory: {why}",
+            peer_text(peer_of(&self.witness))
+        );
+    }
+
+    #[cold]
+    fn log_course(&self, whither: &str) {
+        ofi_provider::log!(
+            L::provider(),
+            INFO,
+            EP_CTRL,
+            "{} is on this host: messages {whither} it go through memory from now on",
+            peer_text(peer_of(&self.witness))
+        );
+    }
+
+    /// Whether sending goes through memory from here on, which takes no byte.
+    fn moves_out(&self, part: &LocalPart) -> bool {
+        self.go_on(part);
+        let Ok((_, pipe)) = self.pipe() else { return false };
+        if !part.met.get() {
+            return false;
+        }
+        pipe.switch_at(part.sent.get());
+        self.sends.set(Course::Memory);
+        part.news.sends.store(true, Ordering::Relaxed);
+        self.log_course("to");
+        true
+    }
+
+    #[inline(never)]
+    fn send_meeting(&self, bytes: &[u8]) -> Result<usize> {
+        let part = self.part()?;
+        if self.moves_out(part) {
+            return self.send_memory(bytes);
+        }
+        let sent = self.witness.send(bytes)?;
+        part.sent.set(part.sent.get() + sent as u64);
+        Ok(sent)
+    }
+
+    #[inline(always)]
+    fn send_memory(&self, bytes: &[u8]) -> Result<usize> {
+        let (part, pipe) = self.pipe()?;
+        let result = pipe.send(bytes);
+        if matches!(result, Ok(sent) if sent == bytes.len()) {
+            return result;
+        }
+        self.sent_short(part, result)
+    }
+
+    /// The ring took not all bytes: the rest waits, unless the other end is gone.
+    #[cold]
+    fn sent_short(&self, part: &LocalPart, result: Result<usize>) -> Result<usize> {
+        let told = part.news.witness.load(Ordering::Relaxed) || part.end.get().is_some();
+        if result == Err(Error::AGAIN) && told && self.witness.has_ended() {
+            return Err(Error::from_code(libc::EPIPE));
+        }
+        result
+    }
+
+    /// The poller told of the witness: sees whether it has ended, or has more.
+    #[cold]
+    fn look_at_witness(&self, part: &LocalPart) {
+        if part.end.get().is_some() {
+            return;
+        }
+        part.news.witness.store(false, Ordering::Relaxed);
+        let mut byte = [0];
+        let end = match self.witness.recv(&mut byte) {
+            Err(Error::AGAIN | Error::INTR) => return,
+            Ok(1) => WitnessEnd::Words(byte[0]),
+            over => WitnessEnd::Over(over),
+        };
+        part.end.set(Some(end));
+    }
+
+    #[inline(always)]
+    fn recv_memory(&self, room: &mut [u8]) -> Result<usize> {
+        let (part, pipe) = self.pipe()?;
+        match pipe.recv(room) {
+            Err(Error::AGAIN) => self.found_nothing(part, pipe, room),
+            result => result,
+        }
+    }
+
+    /// Nothing is in the ring.
+    #[inline(always)]
+    fn found_nothing(&self, part: &LocalPart, pipe: &LocalPipe, room: &mut [u8]) -> Result<usize> {
+        part.news.drained.store(true, Ordering::Relaxed);
+        if part.news.witness.load(Ordering::Relaxed) || part.end.get().is_some() {
+            return self.read_on(part, pipe, room);
+        }
+        Err(Error::AGAIN)
+    }
+
+    /// Reads what comes behind the ring, which is empty: the link's end, or last words.
+    #[cold]
+    fn read_on(&self, part: &LocalPart, pipe: &LocalPipe, room: &mut [u8]) -> Result<usize> {
+        self.look_at_witness(part);
+        let Some(end) = part.end.get() else { return Err(Error::AGAIN) };
+        // What was written before the end, or the words, is seen by now.
+        match pipe.recv(room) {
+            Err(Error::AGAIN) => {}
+            result => return result,
+        }
+        match end {
+            WitnessEnd::Over(result) => {
+                // What was taken for words while the ends were about to meet is the last.
+                let behind = self.take_behind(part, room);
+                if behind > 0 { Ok(behind) } else { result }
+            }
+            WitnessEnd::Words(byte) if !room.is_empty() => {
+                let behind = self.take_behind(part, room);
+                if behind > 0 {
+                    return Ok(behind);
+                }
+                self.hears.set(Course::Witness);
+                room[0] = byte;
+                Ok(1)
+            }
+            WitnessEnd::Words(_) => Err(Error::AGAIN),
+        }
+    }
+
+    /// Takes bytes that came on the witness too early.
+    fn take_behind(&self, part: &LocalPart, room: &mut [u8]) -> usize {
+        let mut behind = part.behind.borrow_mut();
+        let n = room.len().min(behind.len());
+        room.iter_mut().zip(behind.drain(..n)).for_each(|(to, byte)| *to = byte);
+        n
+    }
+
+    #[inline(never)]
+    fn recv_meeting(&self, room: &mut [u8]) -> Result<usize> {
+        let part = self.part()?;
+        self.go_on(part);
+        let before = part.got.get();
+        let moved = || self.pipe().ok().and_then(|(_, pipe)| pipe.peer_switched_at());
+        if self.moves_in(part, moved())? {
+            return self.recv_memory(room);
+        }
+        let n = self.witness.recv(room)?;
+        // The other end may have moved, filled the ring and said its last words in the meantime.
+        let Some(at) = moved() else {
+            part.got.set(before + n as u64);
+            return Ok(n);
+        };
+        let due = at.checked_sub(before).ok_or(Error::PROTO)?;
+        let due = usize::try_from(due).unwrap_or(usize::MAX).min(n);
+        part.got.set(before + due as u64);
+        if n > due {
+            part.behind.borrow_mut().extend(&room[due..n]);
+            part.news.witness.store(true, Ordering::Relaxed);
+        }
+        if due == 0 && n > 0 && self.moves_in(part, Some(at))? {
+            return self.recv_memory(room);
+        }
+        Ok(due)
+    }
+
+    /// Whether receiving goes through memory from here on: the other end's sending has moved there
+    /// and all is here that it sent before.
+    fn moves_in(&self, part: &LocalPart, moved: Option<u64>) -> Result<bool> {
+        let Some(at) = moved else { return Ok(false) };
+        if at < part.got.get() {
+            return Err(Error::PROTO);
+        }
+        if at > part.got.get() {
+            return Ok(false);
+        }
+        self.hears.set(Course::Memory);
+        self.log_course("from");
+        Ok(true)
+    }
+
+    /// Takes the pipe's next notice of uncopied sends, in the numbers of the link.
+    fn next_fetched(&self, part: &LocalPart) -> Option<ZerocopyDone> {
+        let (_, pipe) = self.pipe().ok()?;
+        let done = pipe.uncopied_done().ok()?;
+        let before = part.uncopied.get();
+        Some(ZerocopyDone {
+            low: done.low.wrapping_add(before),
+            high: done.high.wrapping_add(before),
+            copied: !pipe.can_lend(),
+        })
+    }
+}
+
+impl<L: ByteLink> Drop for LocalLink<L> {
+    fn drop(&mut self) {
+        if let Some(part) = self.part.get() {
+            // What waits for this end waits no more, and the net forgets it.
+            locked(&part.news.call).take();
+            locked(&part.news.news).take();
+            locked(&part.left.numbers).push(part.number);
+            part.left.any.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
+    type Id = LocalLinkId;
+
+    fn provider() -> &'static Provider {
+        L::provider()
+    }
+
+    #[inline(always)]
+    fn settings() -> &'static StreamSettings {
+        L::settings()
+    }
+
+    #[inline(always)]
+    fn id(&self) -> LocalLinkId {
+        let number = self.part.get().map_or(NONE, |part| part.number);
+        LocalLinkId { witness: self.witness.id(), number }
+    }
+
+    #[inline(always)]
+    fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        match self.hears.get() {
+            Course::Witness => self.witness.recv(room),
+            Course::Memory => self.recv_memory(room),
+            Course::Meeting => self.recv_meeting(room),
+        }
+    }
+
+    #[inline(always)]
+    fn send(&self, bytes: &[u8]) -> Result<usize> {
+        match self.sends.get() {
+            Course::Witness => self.witness.send(bytes),
+            Course::Memory => self.send_memory(bytes),
+            Course::Meeting => self.send_meeting(bytes),
+        }
+    }
+
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        match self.hears.get() {
+            Course::Witness => self.witness.recv_list(list),
+            Course::Memory => {
+                let (part, pipe) = self.pipe()?;
+                match pipe.recv_list(list) {
+                    Err(Error::AGAIN) => {
+                        let mut room = [0; 512];
+                        let most = room.len().min(list.len());
+                        let n = self.found_nothing(part, pipe, &mut room[..most])?;
+                        Ok(list.copy_from(0, &room[..n]))
+                    }
+                    result => result,
+                }
+            }
+            Course::Meeting => {
+                let mut room = [0; 8192];
+                let most = room.len().min(list.len());
+                let n = self.recv_meeting(&mut room[..most])?;
+                Ok(list.copy_from(0, &room[..n]))
+            }
+        }
+    }
+
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        if self.sends.get() == Course::Meeting {
+            let part = self.part()?;
+            if !self.moves_out(part) {
+                let sent = self.witness.send_list(list, way)?;
+                part.sent.set(part.sent.get() + sent as u64);
+                if way == Way::Uncopied && sent > 0 {
+                    part.uncopied.set(part.uncopied.get().wrapping_add(1));
+                }
+                return Ok(sent);
+            }
+        }
+        if self.sends.get() == Course::Witness {
+            return self.witness.send_list(list, way);
+        }
+        let (part, pipe) = self.pipe()?;
+        let result = pipe.send_list(list, way);
+        if matches!(result, Ok(sent) if sent == list.len()) {
+            return result;
+        }
+        self.sent_short(part, result)
+    }
+
+    fn take_error(&self) -> Result {
+        self.witness.take_error()
+    }
+
+    fn local_addr(&self) -> Result<Addr> {
+        self.witness.local_addr()
+    }
+
+    fn peer_addr(&self) -> Result<Addr> {
+        self.witness.peer_addr()
+    }
+
+    fn is_on_this_host(&self) -> bool {
+        self.witness.is_on_this_host()
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        self.witness.fd()
+    }
+
+    fn waits(&self) {
+        self.witness.waits();
+    }
+
+    fn made(&self) {
+        self.witness.made();
+        if self.part.get().is_some() {
+            self.sends.set(Course::Meeting);
+            self.hears.set(Course::Meeting);
+        }
+    }
+
+    #[inline(always)]
+    fn hears_locally(&self) -> bool {
+        self.hears.get() == Course::Memory
+    }
+
+    #[inline(always)]
+    fn sends_locally(&self) -> bool {
+        self.sends.get() == Course::Memory
+    }
+
+    fn set_polled(&self, polled: bool) {
+        if let Ok((_, pipe)) = self.pipe() {
+            pipe.set_polled(polled);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn has_come(&self, hears: bool, unsent: bool) -> bool {
+        let Ok((part, pipe)) = self.pipe() else { return false };
+        // Comes first: it sees to it that nothing was missed.
+        let data = pipe.has_data();
+        if pipe.is_lending() && part.fetched.get().is_none() {
+            part.fetched.set(self.next_fetched(part));
+        }
+        part.fetched.get().is_some()
+            || (hears && self.hears_locally() && data)
+            || (unsent && self.sends_locally() && pipe.has_room())
+    }
+
+    fn last_words(&self) {
+        self.sends.set(Course::Witness);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.witness.has_ended()
+    }
+
+    fn probe(&self) {
+        self.witness.probe();
+    }
+
+    fn shutdown(&self) {
+        self.witness.shutdown();
+    }
+
+    fn reset_when_closed(&self) {
+        self.witness.reset_when_closed();
+        if let Ok((_, pipe)) = self.pipe() {
+            pipe.withdraw();
+        }
+    }
+
+    fn set_zerocopy(&self) -> Result {
+        self.witness.set_zerocopy()
+    }
+
+    fn zerocopy_done(&self) -> Result<ZerocopyDone> {
+        let Some(part) = self.part.get() else { return self.witness.zerocopy_done() };
+        if let Some(done) = part.fetched.take().or_else(|| self.next_fetched(part)) {
+            return Ok(done);
+        }
+        self.witness.zerocopy_done()
+    }
+}
+
+/// A listener of links whose ends may be on one host.
+#[derive(Debug)]
+pub struct LocalListener<S>(S);
+
+impl<S: LinkListener> LinkListener for LocalListener<S>
+where
+    S::Link: ByteLink<Id = RawFd>,
+{
+    type Link = LocalLink<S::Link>;
+
+    fn id(&self) -> LocalLinkId {
+        LocalLinkId { witness: self.0.id(), number: NONE }
+    }
+
+    fn listen(&self, backlog: i32) -> Result {
+        self.0.listen(backlog)
+    }
+
+    fn accept(&self) -> Result<(Self::Link, Addr)> {
+        let (witness, from) = self.0.accept()?;
+        Ok((LocalLink::new(witness), from))
+    }
+}
+
+/// What the poller watches a witness for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WitnessWatch {
+    /// As any link.
+    For(Interest),
+    /// The end alone, whatever there is to read before it.
+    End,
+}
+
+impl WitnessWatch {
+    fn add(self, watcher: &Watcher, witness: RawFd, token: u64) -> Result {
+        match self {
+            Self::For(interest) => watcher.add(witness, token, interest),
+            Self::End => {
+                watcher.add(witness, token, Interest::NONE)?;
+                self.modify(watcher, witness, token)
+            }
+        }
+    }
+
+    fn modify(self, watcher: &Watcher, witness: RawFd, token: u64) -> Result {
+        match self {
+            Self::For(interest) => watcher.modify(witness, token, interest),
+            Self::End => watcher.modify_to_end(witness, token),
+        }
+    }
+}
+
+/// What a net keeps of a link whose ends may be on one host.
+#[derive(Debug)]
+struct LocalEntry {
+    /// The witness's descriptor, which is open as long as the link is.
+    witness: RawFd,
+    news: Arc<LinkNews>,
+    token: u64,
+    /// The engine watches the link, and for this.
+    watched: bool,
+    interest: Interest,
+    /// What the poller watches the witness for, if it does.
+    shown: Option<WitnessWatch>,
+    /// The other end gave a sign, which is not told yet; or the memory has not been found empty
+    /// since.
+    fresh: bool,
+    filled: bool,
+    /// The link is in [`HostPeers::signs`].
+    listed: bool,
+}
+
+impl LocalEntry {
+    /// What the poller is to watch the witness for. A link that sends through memory and waits for
+    /// room there has to hear of the end.
+    fn wanted(&self) -> WitnessWatch {
+        let Interest { read, write } = self.interest;
+        match self.news.sends.load(Ordering::Relaxed) {
+            false => WitnessWatch::For(self.interest),
+            true if write && !read => WitnessWatch::End,
+            true => WitnessWatch::For(Interest { read, write: false }),
+        }
+    }
+
+    /// Whether the engine is to hear of what the other end gave a sign of.
+    fn is_told(&self) -> bool {
+        (self.fresh && self.watched) || (self.filled && self.interest.read)
+    }
+}
+
+/// What a net has that met others on this host, or tried.
+#[derive(Debug)]
+struct HostPeers {
+    host: RefCell<MeetingHost>,
+    links: RefCell<Slab<LocalEntry>>,
+    by_token: RefCell<HashMap<u64, u32>>,
+    /// Links of which others gave a sign.
+    signs: RefCell<Vec<u32>>,
+    left: Arc<LeftLinks>,
+    /// The process that all this belongs to ([`generation`]).
+    generation: u32,
+    /// Someone may sleep.
+    armed: Cell<bool>,
+    /// Since when callers at the meeting place have not been let in.
+    deaf: Cell<Option<Instant>>,
+}
+
+/// A net whose links may move to memory.
+#[derive(Debug)]
+pub struct WithLocal<N: Net> {
+    net: N,
+    neighbours: OnceCell<Box<HostPeers>>,
+}
+
+/// What all links through memory are made over.
+type Watcher = Epoll;
+
+impl HostPeers {
+    fn new(settings: &StreamSettings, watcher: &Watcher) -> Result<Self> {
+        count_forks();
+        let local = &settings.local;
+        let host = MeetingHost::new(local.ring, local.reads)?;
+        watcher.add(host.door().bell_fd(), BELL, Interest::READ)?;
+        Ok(Self {
+            host: RefCell::new(host),
+            links: RefCell::default(),
+            by_token: RefCell::default(),
+            signs: RefCell::default(),
+            left: Arc::default(),
+            generation: generation(),
+            armed: Cell::new(false),
+            deaf: Cell::new(None),
+        })
+    }
+
+    /// Begins to look after a link that the engine watches for reading, by this token.
+    fn add(&self, witness: RawFd, token: u64) -> (u32, Arc<LinkNews>) {
+        self.forget_who_left();
+        let news: Arc<LinkNews> = Arc::default();
+        let number = self.links.borrow_mut().insert(LocalEntry {
+            witness,
+            news: news.clone(),
+            token,
+            watched: true,
+            interest: Interest::READ,
+            shown: Some(WitnessWatch::For(Interest::READ)),
+            fresh: false,
+            filled: false,
+            listed: false,
+        });
+        self.by_token.borrow_mut().insert(token, number);
+        (number, news)
+    }
+
+    fn part(&self, number: u32, news: Arc<LinkNews>, pipe: Option<LocalPipe>) -> Box<LocalPart> {
+        Box::new(LocalPart {
+            number,
+            generation: generation(),
+            news,
+            left: self.left.clone(),
+            pipe: pipe.map_or_else(OnceCell::new, OnceCell::from),
+            met: Cell::new(false),
+            sent: Cell::new(0),
+            got: Cell::new(0),
+            behind: RefCell::default(),
+            end: Cell::new(None),
+            uncopied: Cell::new(0),
+            fetched: Cell::new(None),
+        })
+    }
+
+    fn forget_who_left(&self) {
+        if self.left.any.swap(false, Ordering::Relaxed) {
+            for number in std::mem::take(&mut *locked(&self.left.numbers)) {
+                self.forget(number);
+            }
+        }
+    }
+
+    fn forget(&self, number: u32) {
+        self.host.borrow_mut().withdraw(number);
+        let Some(entry) = self.links.borrow_mut().remove(number) else { return };
+        let mut by_token = self.by_token.borrow_mut();
+        if by_token.get(&entry.token) == Some(&number) {
+            by_token.remove(&entry.token);
+        }
+        self.signs.borrow_mut().retain(|listed| *listed != number);
+    }
+
+    fn offer(
+        &self,
+        watcher: &Watcher,
+        witness: RawFd,
+        token: u64,
+    ) -> Result<(LocalOffer, Box<LocalPart>)> {
+        self.open(watcher)?;
+        let (number, news) = self.add(witness, token);
+        let offer = self.host.borrow_mut().offer(number).inspect_err(|_| self.forget(number))?;
+        Ok((offer, self.part(number, news, None)))
+    }
+
+    /// Opens the place where this engine is met.
+    fn open(&self, watcher: &Watcher) -> Result {
+        if let Some(place) = self.host.borrow_mut().open()? {
+            watcher.add(place, PLACE, Interest::READ)?;
+        }
+        Ok(())
+    }
+
+    fn meet(
+        &self,
+        watcher: &Watcher,
+        witness: RawFd,
+        token: u64,
+        offer: &LocalOffer,
+    ) -> Result<Box<LocalPart>> {
+        let (number, news) = self.add(witness, token);
+        let called = self.host.borrow().call(offer, number).and_then(|(call, pipe)| {
+            watcher.add(call.fd(), CALL | u64::from(number), Interest::READ)?;
+            Ok((call, pipe))
+        });
+        let (call, pipe) = called.inspect_err(|_| self.forget(number))?;
+        *locked(&news.call) = Some(call);
+        Ok(self.part(number, news, Some(pipe)))
+    }
+
+    /// Adds what happened to links that met, or are about to, to `events`, of which those from
+    /// `start` on are the poller's.
+    fn tell(&self, watcher: &Watcher, events: &mut Vec<PollEvent>, start: usize) {
+        self.forget_who_left();
+        let (mut at, mut callers) = (start, false);
+        let mut answers = Vec::new();
+        while let Some(event) = events.get(at) {
+            match event.token & !u64::from(u32::MAX) {
+                BELL => self.host.borrow().door().wake(),
+                PLACE => callers = true,
+                CALL => answers.push(event.token as u32),
+                _ => {
+                    if self.is_for_engine(watcher, event) {
+                        at += 1;
+                    } else {
+                        events.swap_remove(at);
+                    }
+                    continue;
+                }
+            }
+            events.swap_remove(at);
+        }
+        for number in answers {
+            self.hear_answer(watcher, number, events);
+        }
+        if callers || self.deaf.get().is_some() {
+            self.let_in(watcher, events);
+        }
+        self.take_signs();
+        if self.armed.get() {
+            // Another thread may sleep: it is woken by what comes from now on.
+            for _ in 0..MAX_LOOKS {
+                if self.host.borrow().door().fall_asleep() {
+                    break;
+                }
+                self.take_signs();
+            }
+        }
+        let mut links = self.links.borrow_mut();
+        self.signs.borrow_mut().retain(|number| {
+            let Some(entry) = links.get_mut(*number) else { return false };
+            entry.filled &= !entry.news.drained.load(Ordering::Relaxed);
+            if entry.is_told() {
+                events.push(PollEvent { token: entry.token, readable: true, writable: true });
+                entry.fresh = false;
+            }
+            entry.listed = entry.fresh || entry.filled;
+            entry.listed
+        });
+    }
+
+    /// What the poller told of a link's witness: whether the engine is to hear it.
+    fn is_for_engine(&self, watcher: &Watcher, event: &PollEvent) -> bool {
+        let Some(number) = self.by_token.borrow().get(&event.token).copied() else { return true };
+        let mut links = self.links.borrow_mut();
+        let Some(entry) = links.get_mut(number) else { return true };
+        entry.news.witness.store(true, Ordering::Relaxed);
+        // The link may have moved to memory since it was watched.
+        let wanted = entry.wanted();
+        if let Some(shown) = entry.shown
+            && shown != wanted
+        {
+            entry.shown = Some(wanted);
+            let _ = wanted.modify(watcher, entry.witness, entry.token);
+        }
+        event.readable || matches!(wanted, WitnessWatch::For(Interest { write: true, .. }))
+    }
+
+    /// Whether the engine has heard of all signs.
+    fn is_quiet(&self) -> bool {
+        let links = self.links.borrow();
+        let is_told = |number: &u32| {
+            links.get(*number).is_some_and(|entry| {
+                entry.is_told() && (entry.fresh || !entry.news.drained.load(Ordering::Relaxed))
+            })
+        };
+        !self.signs.borrow().iter().any(is_told)
+    }
+
+    /// Notes who gave a sign.
+    fn take_signs(&self) {
+        let mut rung = Vec::new();
+        self.host.borrow().door().ready(&mut rung);
+        if rung.is_empty() {
+            return;
+        }
+        let (mut links, mut signs) = (self.links.borrow_mut(), self.signs.borrow_mut());
+        let slots = links.slots() as u32;
+        for bit in rung {
+            for number in (bit..slots).step_by(DOOR_BITS as usize) {
+                let Some(entry) = links.get_mut(number) else { continue };
+                (entry.fresh, entry.filled) = (true, true);
+                entry.news.drained.store(false, Ordering::Relaxed);
+                if !std::mem::replace(&mut entry.listed, true) {
+                    signs.push(number);
+                }
+            }
+        }
+    }
+
+    /// The engine is to look at this link: there is news of its meeting.
+    fn push_on(&self, number: u32, news: MeetingNews, events: &mut Vec<PollEvent>) {
+        if let Some(entry) = self.links.borrow().get(number) {
+            entry.news.tell(news);
+            events.push(PollEvent { token: entry.token, readable: true, writable: false });
+        }
+    }
+
+    fn hear_answer(&self, watcher: &Watcher, number: u32, events: &mut Vec<PollEvent>) {
+        let Some(news) = self.links.borrow().get(number).map(|entry| entry.news.clone()) else {
+            return;
+        };
+        let mut call = locked(&news.call);
+        let Some(called) = &*call else { return };
+        let heard = match self.host.borrow_mut().hear(called) {
+            Ok(peer) => MeetingNews::Answered(peer),
+            Err(Error::AGAIN | Error::INTR) => return,
+            Err(error) => MeetingNews::Failed(error),
+        };
+        watcher.remove(called.fd());
+        *call = None;
+        drop(call);
+        self.push_on(number, heard, events);
+    }
+
+    fn let_in(&self, watcher: &Watcher, events: &mut Vec<PollEvent>) {
+        if self.deaf.get().is_some_and(|since| since.elapsed() < PLACE_DELAY) {
+            return;
+        }
+        let mut host = self.host.borrow_mut();
+        let mut news = Vec::new();
+        let failed = RefCell::new(Vec::new());
+        let result = host.receive(
+            |guest| {
+                // One that cannot be watched is heard when the next comes.
+                let _ = watcher.add(guest, PLACE, Interest::READ);
+            },
+            |number, pipe| news.push((number, MeetingNews::Came(Box::new(pipe)))),
+            |number, error| failed.borrow_mut().push((number, MeetingNews::Failed(error))),
+        );
+        let place = host.place();
+        drop(host);
+        for (number, one) in news.into_iter().chain(failed.into_inner()) {
+            self.push_on(number, one, events);
+        }
+        let Some(place) = place else { return };
+        match (result, self.deaf.get()) {
+            (Ok(()), Some(_)) => {
+                self.deaf.set(None);
+                let _ = watcher.add(place, PLACE, Interest::READ);
+            }
+            (Err(_), before) => {
+                // The poller would tell of the callers again and again.
+                if before.is_none() {
+                    watcher.remove(place);
+                }
+                self.deaf.set(Some(Instant::now()));
+            }
+            (Ok(()), None) => {}
+        }
+    }
+}
+
+impl<N> WithLocal<N>
+where
+    N: Net<Poller = Epoll>,
+    N::Link: ByteLink<Id = RawFd>,
+{
+    /// A net on another one.
+    pub fn new(net: N) -> Self {
+        Self { net, neighbours: OnceCell::new() }
+    }
+
+    /// What is needed to meet others, made at the first use.
+    fn neighbours(&self) -> Result<&HostPeers> {
+        if self.neighbours.get().is_some() {
+            return self.known().ok_or(Error::OTHER);
+        }
+        let new = HostPeers::new(N::Link::settings(), self.net.poller())?;
+        Ok(self.neighbours.get_or_init(|| Box::new(new)))
+    }
+
+    /// Those who were met, or tried; none in a forked child, which has not got the memory.
+    #[inline(always)]
+    fn known(&self) -> Option<&HostPeers> {
+        let known = self.neighbours.get().map(Box::as_ref);
+        known.filter(|known: &&HostPeers| known.generation == generation())
+    }
+
+    fn is_wanted() -> bool {
+        N::Link::settings().local.enabled
+    }
+
+    /// The engine watches a link by this token and for this. If the link may move to memory: what
+    /// the poller watched the witness for before, and is to from now on.
+    fn watches(
+        &self,
+        id: LocalLinkId,
+        token: u64,
+        interest: Interest,
+    ) -> Option<(Option<WitnessWatch>, WitnessWatch)> {
+        let neighbours = self.known()?;
+        let mut links = neighbours.links.borrow_mut();
+        let entry = links.get_mut(id.number)?;
+        if entry.token != token {
+            neighbours.by_token.borrow_mut().remove(&entry.token);
+            neighbours.by_token.borrow_mut().insert(token, id.number);
+            entry.token = token;
+        }
+        (entry.watched, entry.interest) = (true, interest);
+        let wanted = entry.wanted();
+        Some((entry.shown.replace(wanted), wanted))
+    }
+}
+
+impl<N> LinkPoller<LocalLinkId> for WithLocal<N>
+where
+    N: Net<Poller = Epoll>,
+    N::Link: ByteLink<Id = RawFd>,
+{
+    fn add(&self, id: LocalLinkId, token: u64, interest: Interest) -> Result {
+        let wanted = self.watches(id, token, interest);
+        let wanted = wanted.map_or(WitnessWatch::For(interest), |(_, wanted)| wanted);
+        wanted.add(self.net.poller(), id.witness, token)
+    }
+
+    fn modify(&self, id: LocalLinkId, token: u64, interest: Interest) -> Result {
+        match self.watches(id, token, interest) {
+            // What is watched in memory takes no call.
+            Some((before, wanted)) if before == Some(wanted) => Ok(()),
+            Some((_, wanted)) => wanted.modify(self.net.poller(), id.witness, token),
+            None => self.net.poller().modify(id.witness, token, interest),
+        }
+    }
+
+    fn remove(&self, id: LocalLinkId) {
+        if let Some(neighbours) = self.known()
+            && let Some(entry) = neighbours.links.borrow_mut().get_mut(id.number)
+        {
+            (entry.watched, entry.interest, entry.shown) = (false, Interest::NONE, None);
+        }
+        self.net.poller().remove(id.witness);
+    }
+}
+
+impl<N: Net> LinkClock for WithLocal<N> {
+    #[inline(always)]
+    fn now(&self) -> Instant {
+        self.net.now()
+    }
+}
+
+impl<N> Net for WithLocal<N>
+where
+    N: Net<Poller = Epoll>,
+    N::Link: ByteLink<Id = RawFd>,
+{
+    type Link = LocalLink<N::Link>;
+    type Listener = LocalListener<N::Listener>;
+    type Poller = Self;
+    type Visits = N::Visits;
+
+    #[inline(always)]
+    fn poller(&self) -> &Self {
+        self
+    }
+
+    #[inline(always)]
+    fn poll(&self, events: &mut Vec<PollEvent>) {
+        let start = events.len();
+        self.net.poll(events);
+        if let Some(neighbours) = self.known() {
+            neighbours.tell(self.net.poller(), events, start);
+        }
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.net.wait_fd()
+    }
+
+    fn set_timer(&self, delay: Duration) {
+        self.net.set_timer(delay);
+    }
+
+    fn clear_timer(&self) {
+        self.net.clear_timer();
+    }
+
+    fn visits(&self, engine: Weak<dyn Visited>) -> Result<N::Visits> {
+        self.net.visits(engine)
+    }
+
+    fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
+        self.net.dial(local, keep_port, to).map(LocalLink::new)
+    }
+
+    fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)> {
+        self.net.bind(at).map(|(listener, at)| (LocalListener(listener), at))
+    }
+
+    fn process(&self) -> u32 {
+        self.net.process()
+    }
+
+    fn may_be_local(&self, link: &Self::Link) -> bool {
+        Self::is_wanted() && link.witness.is_on_this_host()
+    }
+
+    fn offer(&self, link: &Self::Link, token: u64) -> Option<LocalOffer> {
+        if !self.may_be_local(link) {
+            return None;
+        }
+        let fd = link.witness.id();
+        let offered =
+            self.neighbours().and_then(|neighbours| neighbours.offer(self.net.poller(), fd, token));
+        match offered {
+            Ok((offer, part)) => link.part.set(part).is_ok().then_some(offer),
+            Err(error) => {
+                link.log_not_met(error);
+                None
+            }
+        }
+    }
+
+    fn meet(&self, link: &Self::Link, token: u64, offer: &LocalOffer) {
+        if !self.may_be_local(link) {
+            return;
+        }
+        let fd = link.witness.id();
+        let met = self
+            .neighbours()
+            .and_then(|neighbours| neighbours.meet(self.net.poller(), fd, token, offer));
+        match met {
+            Ok(part) => {
+                // There is one meeting for a link.
+                let _ = link.part.set(part);
+            }
+            Err(error) => link.log_not_met(error),
+        }
+    }
+
+    #[inline(always)]
+    fn is_rung(&self) -> bool {
+        self.known().is_some_and(|known| known.host.borrow().door().is_ready())
+    }
+
+    #[inline(always)]
+    fn has_local(&self) -> bool {
+        self.known().is_some()
+    }
+
+    fn rest(&self) -> bool {
+        let Some(neighbours) = self.known() else { return true };
+        neighbours.armed.set(true);
+        neighbours.is_quiet() && neighbours.host.borrow().door().fall_asleep()
+    }
+
+    fn wake(&self) {
+        if let Some(neighbours) = self.known() {
+            neighbours.armed.set(false);
+            neighbours.host.borrow().door().wake();
+        }
+    }
+
+    fn ring_sleepers(&self) {
+        if let Some(neighbours) = self.known() {
+            neighbours.host.borrow().ring();
+        }
+    }
+
+    #[inline(always)]
+    fn is_ring(&self) -> bool {
+        self.net.is_ring()
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, link: &Self::Link, room: &mut [u8]) -> Result<usize> {
+        match link.hears.get() {
+            Course::Witness => self.net.receive(&link.witness, room),
+            _ => link.recv(room),
+        }
+    }
+
+    fn receive_list(&mut self, link: &Self::Link, list: &mut ScatterList<'_>) -> Result<usize> {
+        match link.hears.get() {
+            Course::Witness => self.net.receive_list(&link.witness, list),
+            _ => link.recv_list(list),
+        }
+    }
+
+    fn send_list(
+        &mut self,
+        link: &Self::Link,
+        list: &mut GatherList<'_>,
+        way: Way,
+    ) -> Result<usize> {
+        match link.sends.get() {
+            Course::Witness => self.net.send_list(&link.witness, list, way),
+            _ => link.send_list(list, way),
+        }
+    }
+
+    fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
+        let (mut others, mut of) = (Vec::with_capacity(sends.len()), Vec::new());
+        for (at, one) in sends.iter_mut().enumerate() {
+            if one.link.sends.get() == Course::Witness {
+                others.push(Sending {
+                    link: &one.link.witness,
+                    bytes: one.bytes,
+                    result: one.result,
+                });
+                of.push(at);
+            } else {
+                one.result = one.link.send(one.bytes);
+            }
+        }
+        self.net.send_each(&mut others);
+        let results: Vec<_> = others.into_iter().map(|one| one.result).collect();
+        of.into_iter().zip(results).for_each(|(at, result)| sends[at].result = result);
+    }
+
+    fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
+        let (mut others, mut results) = (Vec::with_capacity(receives.len()), Vec::new());
+        for one in receives {
+            if one.link.hears.get() == Course::Witness {
+                let link = &one.link.witness;
+                others.push(Receiving { link, room: &mut *one.room, result: one.result });
+                results.push(&mut one.result);
+            } else {
+                one.result = one.link.recv(one.room);
+            }
+        }
+        self.net.receive_each(&mut others);
+        results.into_iter().zip(others).for_each(|(result, one)| *result = one.result);
+    }
+}
+
+impl<N> LinkProvider for WithLocal<N>
+where
+    N: LinkProvider + Net<Poller = Epoll>,
+    N::Link: ByteLink<Id = RawFd>,
+{
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        N::getinfo(query)
+    }
+
+    fn open() -> Result<Self> {
+        N::open().map(Self::new)
+    }
+
+    fn open_passive() -> Result<Self> {
+        N::open_passive().map(Self::new)
+    }
+}
