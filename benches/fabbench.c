@@ -143,6 +143,11 @@ static struct fi_info *find(const char *node, const char *service, uint64_t flag
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
 	h->fabric_attr->prov_name = strdup(provider);
 	h->addr_format = FI_SOCKADDR_IN;
+	if (!strcmp(provider, "shm")) {		/* endpoints have names: each side takes its own */
+		h->addr_format = FI_ADDR_STR;
+		node = service = NULL;
+		flags = 0;
+	}
 	TRY(fi_getinfo(FI_VERSION(1, 14), node, service, flags, h, &info));
 	fi_freeinfo(h);
 	return info;
@@ -1012,14 +1017,14 @@ int main(int argc, char **argv)
 				return 1;
 			TRY(fi_getname(&s.ep->fid, &a, &len));
 			sbuf = (char *)&a;
-			post_send(&s, 16);
+			post_send(&s, sizeof a);
 			await_sends(&s, 0);
 		} else {
 			TRY(fi_getname(&s.ep->fid, &a, &len));
 			if (write(fds[1], &a, sizeof a) != sizeof a)
 				return 1;
 			rbuf = (char *)&a;
-			post_recv(&s, 16, 0);
+			post_recv(&s, sizeof a, 0);
 			await_recv(&s);
 			if (fi_av_insert(s.av, &a, 1, &s.peer, 0, NULL) != 1)
 				return 1;
