@@ -520,8 +520,11 @@ impl Drop for LocalPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cma::MemoryToken;
     use crate::door::LocalDoor;
+    use crate::sys::poll_now;
     use std::os::fd::AsFd;
+    use std::thread;
 
     fn pair(ring: usize) -> (LocalPipe, LocalPipe) {
         let (a, fd) = LocalPipe::create(ring).unwrap();
@@ -529,51 +532,417 @@ mod tests {
         (a, b)
     }
 
+    /// Lets both ends read this process's memory; false if the system does not.
+    fn with_memory(ends: [&LocalPipe; 2], token: &MemoryToken) -> bool {
+        ends.iter().all(|end| {
+            let own = std::process::id() as i32;
+            let memory = PeerMemory::open(own, token.address(), token.value());
+            memory.map(|memory| end.set_peer_memory(memory)).is_ok()
+        })
+    }
+
+    fn peer_of(door: &LocalDoor) -> Arc<PeerDoor> {
+        let bell = door.bell().try_clone_to_owned().unwrap();
+        Arc::new(PeerDoor::open(door.memory(), bell).unwrap())
+    }
+
+    fn rung(door: &LocalDoor) -> Vec<u32> {
+        let mut out = Vec::new();
+        door.ready(&mut out);
+        out
+    }
+
+    /// Numbers that look random, the same each time.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 33) as usize % end
+        }
+    }
+
     #[test]
     fn bytes_go_both_ways_and_come_in_order() {
         let (a, b) = pair(4096);
         let mut room = [0; 8];
         assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!((a.send(b""), b.recv(&mut [])), (Ok(0), Ok(0)));
         assert_eq!(a.send(b"hello"), Ok(5));
         assert_eq!(b.send(b"world!"), Ok(6));
+        assert!(a.has_data() && b.has_data());
         assert_eq!((b.recv(&mut room), &room), (Ok(5), b"hello\0\0\0"));
-        assert_eq!((a.recv(&mut room), &room), (Ok(6), b"world!\0\0"));
-        // The reader has not told of five bytes yet.
-        assert_eq!(a.send(&[1; 5000]), Ok(4091));
-        assert_eq!(a.send(&[1; 1]), Err(Error::AGAIN));
+        assert_eq!((a.recv(&mut room[..4]), &room[..4]), (Ok(4), &b"worl"[..]));
+        assert!(a.has_data());
+        assert_eq!((a.recv(&mut room), &room[..2]), (Ok(2), &b"d!"[..]));
+        assert!(!a.has_data() && !b.has_data());
+    }
+
+    #[test]
+    fn a_full_ring_takes_more_when_there_is_room() {
+        let (a, b) = pair(4096);
+        let mut sent = 0;
+        while let Ok(n) = a.send(&[7; 1000]) {
+            sent += n;
+        }
+        assert!((4096..4096 + 8192).contains(&sent), "{sent}");
         assert!(!a.has_room());
-        let mut all = [0; 5000];
-        assert_eq!(b.recv(&mut all), Ok(4091));
+        let mut all = vec![0; sent];
+        assert_eq!(b.recv(&mut all[..sent / 8]), Ok(sent / 8));
+        assert!(!a.has_room());
+        let mut done = sent / 8;
+        while let Ok(n) = b.recv(&mut all[done..]) {
+            done += n;
+            if done == sent {
+                break;
+            }
+        }
+        assert!(all.iter().all(|byte| *byte == 7));
+        assert_eq!((b.recv(&mut all), done), (Err(Error::AGAIN), sent));
         assert!(a.has_room());
+        assert_eq!(a.send(&[1; 1000]), Ok(1000));
+    }
+
+    #[test]
+    fn the_place_of_the_switch_is_known_when_it_was_said() {
+        let (a, b) = pair(4096);
+        assert_eq!(b.peer_switched_at(), None);
+        a.switch_at(0);
+        assert_eq!((b.peer_switched_at(), a.peer_switched_at()), (Some(0), None));
+        b.switch_at(u64::MAX - 1);
+        assert_eq!(a.peer_switched_at(), Some(u64::MAX - 1));
     }
 
     #[test]
     fn who_does_not_poll_is_rung_for() {
         let (a, b) = pair(4096);
         let door = LocalDoor::new().unwrap();
-        let bell = door.bell().try_clone_to_owned().unwrap();
-        let there = Arc::new(PeerDoor::open(door.memory(), bell).unwrap());
-        let rung = || {
-            let mut out = Vec::new();
-            door.ready(&mut out);
-            out
-        };
-        a.attach_peer(there, 1029);
-        assert_eq!(rung(), [5]);
+        a.attach_peer(peer_of(&door), 1029);
+        assert_eq!(rung(&door), [5]);
         a.send(b"x").unwrap();
-        assert_eq!(rung(), [5]);
+        assert!(door.is_ready());
+        assert_eq!(rung(&door), [5]);
         b.set_polled(true);
         a.send(b"x").unwrap();
-        assert_eq!(rung(), []);
+        assert_eq!(rung(&door), []);
         b.set_polled(false);
+        assert!(b.has_data());
+        let is_bell = || poll_now(door.bell_fd(), libc::POLLIN);
         assert!(door.fall_asleep());
+        assert!(!is_bell());
         a.send(b"x").unwrap();
-        let mut polled = libc::pollfd { fd: door.bell_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call.
-        let mut ready = || unsafe { libc::poll(&raw mut polled, 1, 0) };
-        assert_eq!(ready(), 1);
+        assert!(is_bell());
         assert!(!door.fall_asleep());
         door.wake();
-        assert_eq!((ready(), rung()), (0, vec![5]));
+        assert_eq!((is_bell(), rung(&door)), (false, vec![5]));
+        a.send(b"x").unwrap();
+        assert!(!is_bell(), "nobody sleeps");
+    }
+
+    #[test]
+    fn who_waits_for_room_is_rung_for_when_much_is_free() {
+        let (a, b) = pair(4096);
+        let door = LocalDoor::new().unwrap();
+        b.attach_peer(peer_of(&door), 3);
+        rung(&door);
+        let mut room = [0; 16384];
+        a.send(&[1; 100]).unwrap();
+        b.recv(&mut room).unwrap();
+        assert_eq!(rung(&door), [], "nobody waits");
+        let mut sent = 0;
+        while let Ok(n) = a.send(&[1; 1000]) {
+            sent += n;
+        }
+        b.recv(&mut room[..sent / 8]).unwrap();
+        assert_eq!(rung(&door), [], "too little room");
+        let mut left = sent - sent / 8;
+        while left > 0 {
+            left -= b.recv(&mut room).unwrap();
+        }
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [], "it was told");
+    }
+
+    #[test]
+    fn lent_memory_comes_where_it_belongs_and_is_given_back_when_it_was_read() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        assert!(!a.can_lend());
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        assert!(a.can_lend());
+        let (large, other) = (vec![1; 100_000], vec![2; 50_000]);
+        let door = LocalDoor::new().unwrap();
+        b.attach_peer(peer_of(&door), 3);
+        rung(&door);
+        a.send(b"head").unwrap();
+        let mut list = GatherList::default();
+        for part in [&large[..], b"small", &other] {
+            assert!(list.push_bytes(part));
+        }
+        assert_eq!(a.send_list(&list, Way::Uncopied), Ok(150_005));
+        a.send(b"tail").unwrap();
+        assert!(a.is_lending());
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        // What is behind the header is left where it is until room is given for it.
+        let mut room = vec![9; 200_000];
+        assert_eq!((b.recv(&mut room), &room[..5]), (Ok(4), &b"head\x09"[..]));
+        let (first, second) = room.split_at_mut(30_000);
+        let mut places = ScatterList::default();
+        assert!(places.push_room(first) && places.push_room(second));
+        assert_eq!(b.recv_list(&mut places), Ok(100_005));
+        assert!(room[..100_000] == large && &room[100_000..100_005] == b"small");
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(b.recv(&mut room[..20_000]), Ok(20_000));
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(b.recv(&mut room[20_000..50_100]), Ok(30_004));
+        assert!(room[..50_000] == other && &room[50_000..50_004] == b"tail");
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 0 }));
+        assert!(!a.is_lending());
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+    }
+
+    #[test]
+    fn calls_that_lend_nothing_are_done_with_those_before_them() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        let small = |pipe: &LocalPipe| {
+            let mut list = GatherList::default();
+            list.push_bytes(b"small");
+            pipe.send_list(&list, Way::Uncopied)
+        };
+        // The other end cannot fetch yet.
+        assert_eq!((small(&a), small(&a)), (Ok(5), Ok(5)));
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 1 }));
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; 8192];
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        assert_eq!(a.send_list(&list, Way::Uncopied), Ok(8192));
+        assert_eq!((small(&a), small(&a)), (Ok(5), Ok(5)));
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        let mut room = [0; 10_000];
+        while b.recv(&mut room).is_ok() {}
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 2, high: 4 }));
+    }
+
+    #[test]
+    fn so_many_pieces_are_lent_and_no_more() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; MIN_LENT];
+        let lend = || {
+            let mut list = GatherList::default();
+            list.push_bytes(&large);
+            a.send_list(&list, Way::Uncopied)
+        };
+        let mut lent = 0;
+        while lend().is_ok() {
+            lent += 1;
+            assert!(lent < 1000);
+        }
+        assert!(!a.has_room());
+        let mut room = vec![0; MIN_LENT];
+        for _ in 0..lent {
+            assert_eq!(b.recv(&mut room), Ok(MIN_LENT));
+        }
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert!(a.has_room());
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: lent - 1 }));
+        assert_eq!(lend(), Ok(MIN_LENT));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_ends_the_pipe() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let lend = |at: usize, len| {
+            let mut list = GatherList::default();
+            assert!(list.push_raw(at as *mut u8, len));
+            a.send_list(&list, Way::Uncopied)
+        };
+        assert_eq!(lend(4096, 8192), Ok(8192));
+        let mut room = [0; 16384];
+        assert_eq!(b.recv(&mut room), Err(Error::PROTO));
+        assert_eq!(b.recv(&mut room), Err(Error::PROTO), "it does not get better");
+        assert!(room.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn memory_that_was_taken_back_is_not_believed() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; 8192];
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        a.send(b"before").unwrap();
+        a.send_list(&list, Way::Uncopied).unwrap();
+        drop(a);
+        let mut room = [0; 8192];
+        assert_eq!(b.recv(&mut room), Ok(6));
+        assert_eq!(b.recv(&mut room), Err(Error::CONNRESET));
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_not_read() {
+        let token = MemoryToken::new().unwrap();
+        let own = std::process::id() as i32;
+        if PeerMemory::open(own, token.address(), token.value()).is_err() {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let wrong = PeerMemory::open(own, token.address(), token.value() ^ 1);
+        assert_eq!(wrong.unwrap_err(), Error::CONNRESET);
+        assert_eq!(PeerMemory::open(0, token.address(), token.value()).unwrap_err(), Error::PERM);
+        assert_eq!(PeerMemory::open(own, 4096, 1).unwrap_err(), Error::PROTO);
+    }
+
+    /// An end that sleeps when it finds nothing to do, as an engine does.
+    fn sleep_unless(door: &LocalDoor, pipe: &LocalPipe, look: impl Fn(&LocalPipe) -> bool) {
+        pipe.set_polled(false);
+        if door.fall_asleep() && !pipe.has_data() && !look(pipe) {
+            // It is a failure if nobody rings; nobody waits for ever.
+            let mut polled = libc::pollfd { fd: door.bell_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, which outlives the call.
+            assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 60_000) }, 1, "nobody rang");
+        }
+        door.wake();
+        rung(door);
+    }
+
+    /// Sends random parts of `from` in random ways, and receives `all` in random parts; both ends
+    /// do both.
+    fn talk(
+        pipe: &LocalPipe,
+        door: &LocalDoor,
+        (out, inward): (u64, u64),
+        total: usize,
+        source: &[u8],
+        sleeps: bool,
+    ) {
+        let (mut out, mut inward, mut own) = (Numbers(out), Numbers(inward), Numbers(out ^ 77));
+        // What is still to be sent, and to be received, of the present part of the source.
+        let (mut sending, mut receiving) = (&source[..0], &source[..0]);
+        let (mut sent, mut received) = (0, 0);
+        let mut room = vec![0; 200_000];
+        let next = |numbers: &mut Numbers| {
+            let most = [40, 200, 9000, 100_000][numbers.below(4)];
+            let (at, len) = (numbers.below(source.len() - most), 1 + numbers.below(most));
+            &source[at..at + len]
+        };
+        if sleeps {
+            pipe.set_polled(true);
+        }
+        while sent < total || received < total || pipe.is_lending() {
+            let mut idle = true;
+            if sending.is_empty() && sent < total {
+                let part = next(&mut out);
+                sending = &part[..part.len().min(total - sent)];
+            }
+            let mut list = GatherList::default();
+            let cut = own.below(sending.len() + 1);
+            list.push_bytes(&sending[..cut]);
+            list.push_bytes(&sending[cut..]);
+            let result = match own.below(3) {
+                _ if sending.is_empty() => Err(Error::AGAIN),
+                0 => pipe.send(sending),
+                1 => pipe.send_list(&list, Way::Copied),
+                _ => pipe.send_list(&list, Way::Uncopied),
+            };
+            drop(list);
+            match result {
+                Ok(n) => {
+                    (sending, idle) = (&sending[n..], false);
+                    sent += n;
+                }
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            let n = 1 + own.below(room.len());
+            let (first, second) = room[..n].split_at_mut(own.below(n + 1));
+            let result = if own.below(2) == 0 {
+                let mut list = ScatterList::default();
+                list.push_room(first);
+                list.push_room(second);
+                pipe.recv_list(&mut list)
+            } else {
+                pipe.recv(&mut room[..n])
+            };
+            match result {
+                Ok(n) => {
+                    idle = false;
+                    received += n;
+                    let mut got = &room[..n];
+                    while !got.is_empty() {
+                        if receiving.is_empty() {
+                            receiving = next(&mut inward);
+                        }
+                        let n = got.len().min(receiving.len());
+                        assert!(got[..n] == receiving[..n], "other bytes after {received}");
+                        (got, receiving) = (&got[n..], &receiving[n..]);
+                    }
+                }
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            match pipe.uncopied_done() {
+                Ok(_) => idle = false,
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            if idle && sleeps {
+                let waits = sent < total || !sending.is_empty();
+                sleep_unless(door, pipe, |pipe| {
+                    (waits && pipe.has_room())
+                        || (pipe.is_lending() && pipe.uncopied_done().is_ok())
+                });
+                pipe.set_polled(true);
+            } else if idle {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn talks(ring: usize, total: usize, sleeps: bool) {
+        let (a, b) = pair(ring);
+        let token = MemoryToken::new().unwrap();
+        with_memory([&a, &b], &token);
+        let doors = [LocalDoor::new().unwrap(), LocalDoor::new().unwrap()];
+        a.attach_peer(peer_of(&doors[1]), 1);
+        b.attach_peer(peer_of(&doors[0]), 2);
+        let mut numbers = Numbers(ring as u64);
+        let source = (0..300_000).map(|_| numbers.below(256) as u8).collect::<Vec<_>>();
+        thread::scope(|scope| {
+            let ([own, other], source) = (&doors, &source);
+            scope.spawn(move || talk(&a, own, (1, 2), total, source, sleeps));
+            talk(&b, other, (2, 1), total, source, sleeps);
+        });
+    }
+
+    #[test]
+    fn whatever_is_sent_comes_through_rings_of_any_size() {
+        for ring in [4096, 16384, 65536] {
+            talks(ring, 8 << 20, false);
+        }
+    }
+
+    #[test]
+    fn ends_that_sleep_are_woken_for_bytes_room_and_lent_memory() {
+        for ring in [4096, 65536] {
+            talks(ring, 4 << 20, true);
+        }
     }
 }
