@@ -9,7 +9,7 @@ use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
 use crate::segment::SharedSegment;
-use crate::words::{RingReader, RingWords, RingWriter};
+use crate::words::{CellKind, INLINE, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ptr::NonNull;
 use std::collections::VecDeque;
@@ -24,6 +24,14 @@ const MIN_LENT: usize = 4096;
 
 /// Most bytes that are fetched at a time.
 const MAX_FETCH: usize = 4 << 20;
+
+/// Memory of the writer's, in place of bytes of the ring.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct LentPiece {
+    addr: u64,
+    len: u64,
+}
 
 /// Calls with [`Way::Uncopied`] whose memory the other end has read, as [`LocalPipe::uncopied_done`]
 /// tells.
@@ -52,6 +60,10 @@ pub struct LocalPipe {
     inward: NonNull<RingWords>,
     out_bytes: NonNull<u8>,
     inward_bytes: NonNull<u8>,
+    /// Bytes of a ring.
+    size: usize,
+    /// What is left of the lent piece that comes next, once it is known.
+    piece: Cell<Option<LentPiece>>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes.
@@ -82,7 +94,7 @@ impl LocalPipe {
     }
 
     fn of(segment: SharedSegment) -> Self {
-        let size = segment.ring_size() as u64;
+        let size = segment.ring_size() as u32;
         Self {
             writer: RingWriter::new(size),
             reader: RingReader::new(size),
@@ -90,6 +102,8 @@ impl LocalPipe {
             inward: segment.inward().into(),
             out_bytes: segment.out_bytes(),
             inward_bytes: segment.inward_bytes(),
+            size: segment.ring_size(),
+            piece: Cell::new(None),
             door: OnceCell::new(),
             memory: OnceCell::new(),
             barriers: barriers::are_there(),
@@ -137,70 +151,103 @@ impl LocalPipe {
     /// ([`LocalPipe::has_room`]).
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        let n = bytes.len();
-        let to_end = self.size() - self.at(self.writer.head());
-        if n > to_end.min(self.writer.known_room() as usize).min(CHUNK) {
+        if bytes.len() > INLINE || bytes.is_empty() || !self.writer.knows_cell() {
             return self.send_in_parts(bytes);
         }
-        self.put(bytes.as_ptr(), n);
-        self.writer.publish(self.out(), n as u64);
+        self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
+            // SAFETY: the cell has room for so many bytes, and is no memory of the caller's.
+            unsafe { body.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        });
+        self.writer.publish(self.out(), CellKind::Inline, bytes.len() as u32);
         self.notify();
-        Ok(n)
+        Ok(bytes.len())
     }
 
     #[inline(never)]
     fn send_in_parts(&self, bytes: &[u8]) -> Result<usize> {
-        let sent = self.put_all(bytes.as_ptr(), bytes.len())?;
-        if sent > 0 { Ok(sent) } else { Err(Error::AGAIN) }
+        let base = bytes.as_ptr().cast_mut();
+        let part = |from: usize, len| std::iter::once((base.wrapping_add(from), len));
+        let sent = self.put_all(bytes.len(), part)?;
+        if sent > 0 || bytes.is_empty() { Ok(sent) } else { Err(Error::AGAIN) }
     }
 
-    /// Bytes of each ring.
-    #[inline(always)]
-    fn size(&self) -> usize {
-        self.writer.size() as usize
-    }
-
-    /// Where in a ring the byte of this number is.
-    #[inline(always)]
-    fn at(&self, index: u64) -> usize {
-        index as usize & (self.size() - 1)
-    }
-
-    /// Copies as many of these bytes to the ring as there is room for, and shows them.
-    fn put_all(&self, from: *const u8, len: usize) -> Result<usize> {
-        let mut done = 0;
-        while done < len {
-            let room = self.writer.room(self.out(), (len - done).min(CHUNK) as u64)? as usize;
-            let n = room.min(len - done).min(CHUNK);
+    /// Writes as many of `total` bytes as there is room for, and shows them; `parts` tells where
+    /// some of them are.
+    fn put_all<P: Iterator<Item = (*mut u8, usize)>>(
+        &self,
+        total: usize,
+        parts: impl Fn(usize, usize) -> P,
+    ) -> Result<usize> {
+        let (mut done, mut untold) = (0, false);
+        while done < total {
+            let n = self.put_some(total - done, done, &parts)?;
             if n == 0 {
-                if self.writer.want_room(self.out())? {
-                    continue;
+                if !self.writer.want_room(self.out())? {
+                    break;
                 }
-                break;
+                continue;
             }
-            self.put(from.wrapping_add(done), n);
-            self.writer.publish(self.out(), n as u64);
-            if done == 0 {
+            // The reader wakes up while the rest is copied.
+            untold = done > 0;
+            if !untold {
                 self.notify();
             }
             done += n;
         }
-        if done > CHUNK {
+        if untold {
             self.notify();
         }
-        if done == len {
+        if done == total {
             self.writer.sent_all();
         }
         Ok(done)
     }
 
-    /// Copies bytes to the ring, where there is room for so many.
+    /// Writes one cell, with some of `left` bytes: how many.
+    fn put_some<P: Iterator<Item = (*mut u8, usize)>>(
+        &self,
+        left: usize,
+        done: usize,
+        parts: &impl Fn(usize, usize) -> P,
+    ) -> Result<usize> {
+        if left <= INLINE {
+            if !self.writer.has_cell(self.out())? {
+                return Ok(0);
+            }
+            self.out().cell(self.writer.next_cell()).body.with_mut(|mut body| {
+                for (from, len) in parts(done, left) {
+                    // SAFETY: the cell has room for `left` bytes, which the parts add up to. The
+                    // caller's bytes are readable, and no memory of a segment.
+                    unsafe {
+                        body.copy_from_nonoverlapping(from, len);
+                        body = body.add(len);
+                    }
+                }
+            });
+            self.writer.publish(self.out(), CellKind::Inline, left as u32);
+            return Ok(left);
+        }
+        let wanted = left.min(CHUNK);
+        let n = wanted.min(self.writer.room(self.out(), wanted as u32)? as usize);
+        if n == 0 {
+            return Ok(0);
+        }
+        let mut at = self.writer.next_byte() as usize;
+        for (from, len) in parts(done, n) {
+            self.put(at, from, len);
+            at = at.wrapping_add(len);
+        }
+        self.writer.publish(self.out(), CellKind::Bytes, n as u32);
+        Ok(n)
+    }
+
+    /// Copies bytes to the ring, where there is room for so many from this one on.
     #[inline(always)]
-    fn put(&self, from: *const u8, n: usize) {
-        let at = self.at(self.writer.head());
-        let first = n.min(self.size() - at);
-        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's bytes
-        // are readable, and no memory of a segment.
+    fn put(&self, at: usize, from: *const u8, n: usize) {
+        let at = at & (self.size - 1);
+        let first = n.min(self.size - at);
+        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that.
+        // The caller's bytes are readable, and no memory of a segment.
         unsafe {
             self.out_bytes.add(at).as_ptr().copy_from_nonoverlapping(from, first);
             if first < n {
@@ -210,13 +257,13 @@ impl LocalPipe {
         }
     }
 
-    /// Copies the next bytes out of the ring, where there are so many.
+    /// Copies bytes out of the ring, from this one on.
     #[inline(always)]
-    fn get(&self, to: *mut u8, n: usize) {
-        let at = self.at(self.reader.tail());
-        let first = n.min(self.size() - at);
-        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's room is
-        // writable, and no memory of a segment.
+    fn get(&self, at: usize, to: *mut u8, n: usize) {
+        let at = at & (self.size - 1);
+        let first = n.min(self.size - at);
+        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that.
+        // The caller's room is writable, and no memory of a segment.
         unsafe {
             self.inward_bytes.add(at).as_ptr().copy_to_nonoverlapping(to, first);
             if first < n {
@@ -230,23 +277,11 @@ impl LocalPipe {
     /// has: a call that takes bytes has a number, and [`LocalPipe::uncopied_done`] tells of
     /// it. How many bytes were taken counts those that were lent.
     pub fn send_list(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
-        let lends = way == Way::Uncopied && self.can_lend();
-        let mut done = 0;
-        for (at, len) in list.parts(0, list.len()) {
-            let n = if lends && len >= MIN_LENT {
-                match self.lend(at, len) {
-                    Ok(true) => len,
-                    Ok(false) => 0,
-                    Err(error) => return Err(error),
-                }
-            } else {
-                self.put_all(at, len)?
-            };
-            done += n;
-            if n < len {
-                break;
-            }
-        }
+        let done = if way == Way::Uncopied && self.can_lend() {
+            self.lend_parts(list)?
+        } else {
+            self.put_all(list.len(), |from, len| list.parts(from, len))?
+        };
         if done == 0 && !list.is_empty() {
             return Err(Error::AGAIN);
         }
@@ -256,13 +291,36 @@ impl LocalPipe {
         Ok(done)
     }
 
-    /// Lends a piece of memory; false if too many are lent.
+    /// Lends the large parts of a list, and copies the others: how many bytes were taken.
+    fn lend_parts(&self, list: &GatherList<'_>) -> Result<usize> {
+        let mut done = 0;
+        for (at, len) in list.parts(0, list.len()) {
+            let n = if len >= MIN_LENT {
+                if self.lend(at, len)? { len } else { 0 }
+            } else {
+                self.put_all(len, |from, len| std::iter::once((at.wrapping_add(from), len)))?
+            };
+            done += n;
+            if n < len {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Lends a piece of memory; false if there is no cell for it.
     fn lend(&self, at: *mut u8, len: usize) -> Result<bool> {
-        while !self.writer.lend(self.out(), at as u64, len as u64)? {
+        while !self.writer.has_cell(self.out())? {
             if !self.writer.want_room(self.out())? {
                 return Ok(false);
             }
         }
+        let piece = LentPiece { addr: at as u64, len: len as u64 };
+        self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
+            // SAFETY: the cell has room for that.
+            unsafe { body.cast::<LentPiece>().write_unaligned(piece) };
+        });
+        self.writer.publish(self.out(), CellKind::Lent, 1);
         self.writer.sent_all();
         self.notify();
         Ok(true)
@@ -314,97 +372,112 @@ impl LocalPipe {
     /// its own, so that its reader, who has seen the header then, can ask for it where it belongs.
     #[inline]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        let Some(there) = self.reader.plain(self.inward()) else {
-            return self.recv_in_parts(room);
-        };
-        let n = room.len().min(there as usize);
-        if n == 0 {
-            return if room.is_empty() { Ok(0) } else { Err(Error::AGAIN) };
+        let mut done = 0;
+        // Short bytes, as long as there are some in the next cell.
+        while let Some(len) = self.reader.inline(self.inward()) {
+            let (to, len) = (&mut room[done..], len as usize);
+            if len > to.len() {
+                return self.recv_in_parts(room, done);
+            }
+            self.inward().cell(self.reader.this_cell()).body.with(|body| {
+                // SAFETY: there are no more bytes than a cell has; `to` has room for them, and is
+                // no memory of a segment.
+                unsafe { body.copy_to_nonoverlapping(to.as_mut_ptr(), len) };
+            });
+            done += len;
+            if self.reader.took_cell(self.inward()) {
+                self.notify();
+            }
         }
-        if n > CHUNK.min(self.size() - self.at(self.reader.tail())) {
-            return self.recv_in_parts(room);
+        if !self.reader.is_empty(self.inward()) {
+            return self.recv_in_parts(room, done);
         }
-        self.get(room.as_mut_ptr(), n);
-        if self.reader.consume(self.inward(), n as u64) {
+        if done > 0 || room.is_empty() {
+            return Ok(done);
+        }
+        if self.reader.found_nothing(self.inward()) {
             self.notify();
         }
-        Ok(n)
+        Err(Error::AGAIN)
     }
 
+    /// [`LocalPipe::recv`] of what is not short, behind what was received.
     #[inline(never)]
-    fn recv_in_parts(&self, room: &mut [u8]) -> Result<usize> {
+    fn recv_in_parts(&self, room: &mut [u8], done: usize) -> Result<usize> {
         let (base, total) = (room.as_mut_ptr(), room.len());
-        self.fill(total, |from, len| std::iter::once((base.wrapping_add(from), len)))
+        self.fill(total, done, |from, len| std::iter::once((base.wrapping_add(from), len)))
     }
 
     /// [`LocalPipe::recv`] to the room of a list, in its order.
     pub fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
         let list = &*list;
-        self.fill(list.len(), |from, len| list.parts(from, len))
+        self.fill(list.len(), 0, |from, len| list.parts(from, len))
     }
 
-    /// Fills room of so many bytes; `parts` tells where some of it is.
+    /// Fills room of so many bytes, of which some are filled; `parts` tells where some of it is.
     fn fill<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         total: usize,
+        mut done: usize,
         parts: impl Fn(usize, usize) -> P,
     ) -> Result<usize> {
-        let (mut done, mut copied) = (0, false);
+        let mut copied = done > 0;
         while done < total {
-            let step = match self.fill_some(total - done, copied, done, &parts) {
-                Ok(step) => step,
+            match self.fill_some(total - done, copied, done, &parts) {
+                Ok(Some(n)) => {
+                    done += n;
+                    copied |= self.piece.get().is_none() && self.reader.kind() != CellKind::Lent;
+                }
+                Ok(None) => break,
                 Err(error) if done == 0 => return Err(error),
                 // What has come is told of first; the error comes again.
                 Err(_) => break,
-            };
-            match step {
-                Step::Copied(n) => {
-                    done += n;
-                    copied = true;
-                }
-                Step::Fetched(n) => done += n,
-                Step::Stop => break,
             }
         }
         if done > 0 || total == 0 { Ok(done) } else { Err(Error::AGAIN) }
     }
 
+    /// Fills room from what the next cell stands for: how many bytes, none if nothing is there, or a lent
+    /// piece is, and bytes were copied before it.
     fn fill_some<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         left: usize,
         copied: bool,
         done: usize,
         parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<Step> {
-        let mut there = self.reader.before_piece();
-        let at_piece = |there| there == 0 && self.is_at_piece();
-        if there == 0 && !at_piece(there) {
-            if !self.reader.look(self.inward())? {
-                if self.reader.found_nothing(self.inward()) {
-                    self.notify();
-                }
-                return Ok(Step::Stop);
-            }
-            there = self.reader.before_piece();
-        }
-        if at_piece(there) {
-            return if copied { Ok(Step::Stop) } else { self.fetch(left, done, parts) };
-        }
-        let n = left.min(CHUNK).min(there as usize);
-        let mut taken = 0;
-        for (to, len) in parts(done, n) {
-            self.get(to, len);
-            if self.reader.consume(self.inward(), len as u64) {
+    ) -> Result<Option<usize>> {
+        let words = self.inward();
+        if !self.reader.look(words)? {
+            if self.reader.found_nothing(words) {
                 self.notify();
             }
-            taken += len;
+            return Ok(None);
         }
-        Ok(Step::Copied(taken))
-    }
-
-    #[inline(always)]
-    fn is_at_piece(&self) -> bool {
-        self.reader.piece().is_some_and(|piece| piece.at == self.reader.tail())
+        let n = left.min(CHUNK).min(self.reader.left() as usize);
+        match self.reader.kind() {
+            CellKind::Lent if copied => return Ok(None),
+            CellKind::Lent => return self.fetch(left, done, parts).map(Some),
+            CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
+                let mut at = self.reader.done() as usize;
+                for (to, len) in parts(done, n) {
+                    // SAFETY: what was read and the `n` bytes that the parts add up to are no more than a cell
+                    // has. The caller's room is writable, and no memory of a segment.
+                    unsafe { body.add(at).copy_to_nonoverlapping(to, len) };
+                    at += len;
+                }
+            }),
+            CellKind::Bytes => {
+                let mut at = self.reader.next_byte() as usize;
+                for (to, len) in parts(done, n) {
+                    self.get(at, to, len);
+                    at = at.wrapping_add(len);
+                }
+            }
+        }
+        if self.reader.took(words, n as u32) {
+            self.notify();
+        }
+        Ok(Some(n))
     }
 
     /// Fetches of the lent piece that comes next.
@@ -414,20 +487,35 @@ impl LocalPipe {
         left: usize,
         done: usize,
         parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<Step> {
-        let piece = self.reader.piece().ok_or(Error::PROTO)?;
+    ) -> Result<usize> {
         // Nobody may lend to a reader that cannot fetch.
         let memory = self.memory.get().ok_or(Error::PROTO)?;
+        let piece = match self.piece.get() {
+            Some(piece) => piece,
+            None => self.inward().cell(self.reader.this_cell()).body.with(|body| {
+                // SAFETY: the cell is as long as that, for which any bits are a value.
+                unsafe { body.cast::<LentPiece>().read_unaligned() }
+            }),
+        };
+        let end = piece.addr.checked_add(piece.len);
+        if piece.len == 0 || piece.len > i64::MAX as u64 || end.is_none() {
+            return Err(Error::PROTO);
+        }
         let n = left.min(MAX_FETCH).min(usize::try_from(piece.len).unwrap_or(usize::MAX));
         // SAFETY: the parts are of the room that the caller gave.
         let n = unsafe { memory.read(parts(done, n), piece.addr) }?;
         if self.inward().is_withdrawn() {
             return Err(Error::CONNRESET);
         }
-        if self.reader.fetch(self.inward(), n as u64)? {
+        let rest = LentPiece { addr: piece.addr + n as u64, len: piece.len - n as u64 };
+        if rest.len > 0 {
+            self.piece.set(Some(rest));
+        } else {
+            self.piece.set(None);
+            self.reader.took_piece(self.inward());
             self.notify();
         }
-        Ok(Step::Fetched(n))
+        Ok(n)
     }
 
     /// Whether there is something to receive: bytes, lent memory, or an error that
@@ -437,7 +525,7 @@ impl LocalPipe {
         if let Some(before) = self.cooled.take() {
             barriers::pass_one_after(before, self.barriers);
         }
-        self.reader.plain(self.inward()) != Some(0)
+        !self.reader.is_empty(self.inward())
     }
 
     /// Whether it is worth while to send again: no call took fewer bytes than it was given, or there is
@@ -500,12 +588,6 @@ impl LocalPipe {
     pub fn withdraw(&self) {
         self.out().withdraw();
     }
-}
-
-enum Step {
-    Copied(usize),
-    Fetched(usize),
-    Stop,
 }
 
 impl Drop for LocalPipe {
