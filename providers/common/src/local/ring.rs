@@ -963,7 +963,6 @@ mod tests {
                 1 => pipe.send_list(&list, Way::Copied),
                 _ => pipe.send_list(&list, Way::Uncopied),
             };
-            drop(list);
             match result {
                 Ok(n) => {
                     (sending, idle) = (&sending[n..], false);
