@@ -12,8 +12,27 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Enough to have been through the loop.
 pub(crate) const SPINS: u32 = 1;
 
-/// Enough for a piece that takes the place of another.
-pub(crate) const MAX_LENT: usize = 2;
+/// Enough for one that takes the place of another.
+pub(crate) const CELLS: usize = 4;
+
+/// Bytes of which loom finds out whether two threads use them at once.
+#[derive(Debug)]
+pub(crate) struct SharedBytes<const N: usize>(loom::cell::UnsafeCell<[u8; N]>);
+
+// SAFETY: loom finds out whether this holds.
+unsafe impl<const N: usize> Sync for SharedBytes<N> {}
+
+impl<const N: usize> SharedBytes<N> {
+    pub(crate) fn new() -> Self {
+        Self(loom::cell::UnsafeCell::new([0; N]))
+    }
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const u8) -> R) -> R {
+        self.0.with(|bytes| read(bytes.cast()))
+    }
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut u8) -> R) -> R {
+        self.0.with_mut(|bytes| write(bytes.cast()))
+    }
+}
 
 /// Enough for a few connections.
 pub(crate) const DOOR_WORDS: usize = 1;

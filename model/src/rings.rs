@@ -1,8 +1,8 @@
 //! A ring between two processes: bytes, lent pieces, room, and who is told of them.
 use crate::Watched;
-use crate::primitives::{Ordering, fence};
+use crate::primitives::{CELLS, Ordering, fence};
 use crate::sys::{self, EventFd};
-use crate::words::{DoorWords, RingReader, RingWords, RingWriter};
+use crate::words::{CellKind, DoorWords, RingReader, RingWords, RingWriter};
 use loom::sync::atomic::AtomicU32;
 use loom::thread::{spawn, yield_now};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Bytes of the ring.
-const SIZE: u64 = 4;
+const SIZE: u32 = 4;
 
 /// A byte in memory that both have.
 struct Byte(loom::cell::UnsafeCell<u8>);
@@ -96,61 +96,87 @@ impl Shared {
         }
     }
 
-    /// Writes these bytes as far as there is room.
+    /// Writes one cell with these bytes, as far as there is room; one byte goes into the cell.
     fn write(&self, writer: &RingWriter, bytes: &[u8]) -> usize {
-        let room = writer.room(&self.words, bytes.len() as u64).unwrap();
+        if let [only] = bytes {
+            if !writer.has_cell(&self.words).unwrap() {
+                return 0;
+            }
+            // SAFETY: a cell has room for a byte.
+            self.words.cell(writer.next_cell()).body.with_mut(|body| unsafe { body.write(*only) });
+            writer.publish(&self.words, CellKind::Inline, 1);
+            self.tell_reader();
+            return 1;
+        }
+        let room = writer.room(&self.words, bytes.len() as u32).unwrap();
         let n = bytes.len().min(room as usize);
-        for (at, byte) in (writer.head()..).zip(&bytes[..n]) {
+        for (at, byte) in (writer.next_byte()..).zip(&bytes[..n]) {
             self.bytes[(at % SIZE) as usize].set(*byte);
         }
         if n > 0 {
-            writer.publish(&self.words, n as u64);
+            writer.publish(&self.words, CellKind::Bytes, n as u32);
             self.tell_reader();
         }
         n
     }
 
-    /// Reads bytes of the ring, at most so many, as `LocalPipe::recv` does.
-    fn read(&self, reader: &RingReader, most: usize, out: &mut Vec<u8>) -> bool {
-        let there = match reader.plain(&self.words) {
-            Some(there) => there,
-            None => {
-                if reader.before_piece() == 0 && !is_at_piece(reader) {
-                    if !reader.look(&self.words).unwrap() {
-                        if reader.found_nothing(&self.words) {
-                            self.tell_writer();
-                        }
-                        return false;
-                    }
-                }
-                if is_at_piece(reader) {
-                    let piece = reader.piece().unwrap();
-                    out.push(self.lent[piece.addr as usize].get());
-                    if reader.fetch(&self.words, 1).unwrap() {
-                        self.tell_writer();
-                    }
-                    return true;
-                }
-                reader.before_piece()
+    /// Lends a byte; false if there is no cell for it.
+    fn lend(&self, writer: &RingWriter, piece: u8) -> bool {
+        if !writer.has_cell(&self.words).unwrap() {
+            return false;
+        }
+        // SAFETY: a cell has room for a byte.
+        self.words.cell(writer.next_cell()).body.with_mut(|body| unsafe { body.write(piece) });
+        writer.publish(&self.words, CellKind::Lent, 1);
+        self.tell_reader();
+        true
+    }
+
+    /// Reads bytes of one cell, at most so many, as `LocalPipe::recv` does.
+    fn read(&self, reader: &RingReader, most: u32, out: &mut Vec<u8>) -> bool {
+        // SAFETY: a cell has a byte.
+        let byte_in_cell =
+            || self.words.cell(reader.this_cell()).body.with(|body| unsafe { body.read() });
+        if reader.inline(&self.words).is_some() {
+            out.push(byte_in_cell());
+            if reader.took_cell(&self.words) {
+                self.tell_writer();
             }
-        };
-        let n = there.min(most as u64);
-        for at in reader.tail()..reader.tail() + n {
+            return true;
+        }
+        if !reader.look(&self.words).unwrap() {
+            if reader.found_nothing(&self.words) {
+                self.tell_writer();
+            }
+            return false;
+        }
+        if reader.kind() == CellKind::Lent {
+            out.push(self.lent[byte_in_cell() as usize].get());
+            reader.took_piece(&self.words);
+            self.tell_writer();
+            return true;
+        }
+        if reader.kind() == CellKind::Inline {
+            // It came between the two looks.
+            out.push(byte_in_cell());
+            if reader.took(&self.words, 1) {
+                self.tell_writer();
+            }
+            return true;
+        }
+        let n = reader.left().min(most);
+        for at in reader.next_byte()..reader.next_byte() + n {
             out.push(self.bytes[(at % SIZE) as usize].get());
         }
-        if n > 0 && reader.consume(&self.words, n) {
+        if reader.took(&self.words, n) {
             self.tell_writer();
         }
-        n > 0
+        true
     }
 }
 
-fn is_at_piece(reader: &RingReader) -> bool {
-    reader.piece().is_some_and(|piece| piece.at == reader.tail())
-}
-
 /// Bytes come in order, once, and no byte is written before it was read: both look all the time.
-pub(crate) fn both_poll(writes: &'static [usize], most: usize) {
+pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
     let shared = Shared::new();
     shared.words.set_polled(true, true);
     shared.back.set_polled(true, true);
@@ -197,30 +223,31 @@ pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
         shared.words.set_polled(false, barriers);
         // The barrier of all processes, which stands beside the writer's compiler fence.
         fence(Ordering::SeqCst);
-        shared.reader.sleep_unless(|| reader.plain(&shared.words) != Some(0));
+        shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
     }
     writer.join().unwrap();
     assert_eq!(got.len(), messages);
 }
 
 /// A writer without room sleeps until there is some, and so does the reader while there is nothing.
-pub(crate) fn both_sleep(total: usize, most: usize) {
+pub(crate) fn both_sleep(total: usize, part: usize, most: u32) {
     let shared = Shared::new();
     let there = shared.clone();
     let writer = spawn(move || {
         let (writer, mut from) = (RingWriter::new(SIZE), 0);
         let bytes = (1..=total as u8).collect::<Vec<_>>();
         while from < total {
-            from += there.write(&writer, &bytes[from..]);
-            if from < total && !writer.want_room(&there.words).unwrap() {
-                there.writer.sleep_unless(|| writer.look(&there.words).unwrap() > 0);
+            let n = there.write(&writer, &bytes[from..total.min(from + part)]);
+            from += n;
+            if n == 0 && !writer.want_room(&there.words).unwrap() {
+                there.writer.sleep_unless(|| writer.has_room(&there.words).unwrap());
             }
         }
     });
     let (reader, mut got) = (RingReader::new(SIZE), Vec::new());
     while got.len() < total {
         if !shared.read(&reader, most, &mut got) {
-            shared.reader.sleep_unless(|| reader.plain(&shared.words) != Some(0));
+            shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
         }
     }
     writer.join().unwrap();
@@ -229,38 +256,37 @@ pub(crate) fn both_sleep(total: usize, most: usize) {
 
 /// Lent pieces come where they belong among the bytes, and the writer has its memory back only when
 /// they were read.
-pub(crate) fn lends(pieces: u64, sleeps: bool) {
+pub(crate) fn lends(pieces: u32, sleeps: bool) {
     let shared = Shared::new();
     let there = shared.clone();
     let writer = spawn(move || {
         let writer = RingWriter::new(SIZE);
-        let mut back = 0;
-        let mut take_back = |writer: &RingWriter| {
-            let left = u64::from(writer.look_fetched(&there.words).unwrap());
-            let lent = u64::from(writer.lent());
-            (back..lent - left).for_each(|piece| there.lent[piece as usize].set(0));
-            back = lent - left;
-            back
-        };
-        for piece in 0..pieces {
-            there.lent[piece as usize].set(100 + piece as u8);
-            while !writer.lend(&there.words, piece, 1).unwrap() {
+        let wait_until = |there: &Shared, writer: &RingWriter, done: &dyn Fn() -> bool| {
+            while !done() {
                 if !writer.want_room(&there.words).unwrap() {
                     if sleeps {
-                        there
-                            .writer
-                            .sleep_unless(|| writer.look_fetched(&there.words).unwrap() < 2);
+                        there.writer.sleep_unless(|| writer.has_room(&there.words).unwrap());
                     } else {
                         yield_now();
                     }
                 }
             }
-            there.tell_reader();
-            assert_eq!(there.write(&writer, &[piece as u8]), 1);
+        };
+        let mut back = 0;
+        let mut take_back = |writer: &RingWriter| {
+            let fetched = writer.look_fetched(&there.words).unwrap();
+            (back..fetched).for_each(|piece| there.lent[piece as usize].set(0));
+            back = fetched;
+            back
+        };
+        for piece in 0..pieces {
+            there.lent[piece as usize].set(100 + piece as u8);
+            wait_until(&there, &writer, &|| there.lend(&writer, piece as u8));
+            wait_until(&there, &writer, &|| there.write(&writer, &[piece as u8]) == 1);
         }
         while take_back(&writer) < pieces {
             if sleeps {
-                there.writer.sleep_unless(|| writer.look_fetched(&there.words) == Ok(0));
+                there.writer.sleep_unless(|| writer.look_fetched(&there.words) == Ok(pieces));
             } else {
                 yield_now();
             }
@@ -270,7 +296,7 @@ pub(crate) fn lends(pieces: u64, sleeps: bool) {
     while got.len() < 2 * pieces as usize {
         if !shared.read(&reader, 1, &mut got) {
             if sleeps {
-                shared.reader.sleep_unless(|| reader.plain(&shared.words) != Some(0));
+                shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
             } else {
                 yield_now();
             }

@@ -1,5 +1,6 @@
 //! What locks, wait objects and rings are built on. The programs of `model/` put another version
 //! of this in its place, under which they try the orders in which threads may run.
+use core::cell::UnsafeCell;
 pub(crate) use std::hint::spin_loop;
 /// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
 pub(crate) use std::sync::atomic::compiler_fence;
@@ -12,8 +13,36 @@ pub(crate) use std::thread::yield_now;
 /// How often a thread looks at a lock that is held before it sleeps.
 pub(crate) const SPINS: u32 = 100;
 
-/// Most lent pieces that the reader of a ring has not fetched.
-pub(crate) const MAX_LENT: usize = 64;
+/// Cells of a ring.
+pub(crate) const CELLS: usize = 32;
+
+/// Bytes in memory that two processes have: one of them uses them at a time, unless it breaks the
+/// rules, so nobody has a reference to them.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct SharedBytes<const N: usize>(UnsafeCell<[u8; N]>);
+
+// SAFETY: a reference to this gives no reference to the bytes.
+unsafe impl<const N: usize> Sync for SharedBytes<N> {}
+
+impl<const N: usize> SharedBytes<N> {
+    #[allow(dead_code, reason = "for the programs of `model/`")]
+    pub(crate) fn new() -> Self {
+        Self(UnsafeCell::new([0; N]))
+    }
+
+    /// Reads the bytes.
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const u8) -> R) -> R {
+        read(self.0.get().cast())
+    }
+
+    /// Writes the bytes.
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut u8) -> R) -> R {
+        write(self.0.get().cast())
+    }
+}
 
 /// Words of a door, each with a bit for 64 connections.
 pub(crate) const DOOR_WORDS: usize = 16;

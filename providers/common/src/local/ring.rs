@@ -9,7 +9,7 @@ use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
 use crate::segment::SharedSegment;
-use crate::words::{RingReader, RingWords, RingWriter};
+use crate::words::{CellKind, INLINE, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ptr::NonNull;
 use std::collections::VecDeque;
@@ -24,6 +24,14 @@ const MIN_LENT: usize = 4096;
 
 /// Most bytes that are fetched at a time.
 const MAX_FETCH: usize = 4 << 20;
+
+/// Memory of the writer's, in place of bytes of the ring.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct LentPiece {
+    addr: u64,
+    len: u64,
+}
 
 /// Calls with [`Way::Uncopied`] whose memory the other end has read, as [`LocalPipe::uncopied_done`]
 /// tells.
@@ -52,6 +60,10 @@ pub struct LocalPipe {
     inward: NonNull<RingWords>,
     out_bytes: NonNull<u8>,
     inward_bytes: NonNull<u8>,
+    /// Bytes of a ring.
+    size: usize,
+    /// What is left of the lent piece that comes next, once it is known.
+    piece: Cell<Option<LentPiece>>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes.
@@ -82,7 +94,7 @@ impl LocalPipe {
     }
 
     fn of(segment: SharedSegment) -> Self {
-        let size = segment.ring_size() as u64;
+        let size = segment.ring_size() as u32;
         Self {
             writer: RingWriter::new(size),
             reader: RingReader::new(size),
@@ -90,6 +102,8 @@ impl LocalPipe {
             inward: segment.inward().into(),
             out_bytes: segment.out_bytes(),
             inward_bytes: segment.inward_bytes(),
+            size: segment.ring_size(),
+            piece: Cell::new(None),
             door: OnceCell::new(),
             memory: OnceCell::new(),
             barriers: barriers::are_there(),
@@ -137,70 +151,103 @@ impl LocalPipe {
     /// ([`LocalPipe::has_room`]).
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        let n = bytes.len();
-        let to_end = self.size() - self.at(self.writer.head());
-        if n > to_end.min(self.writer.known_room() as usize).min(CHUNK) {
+        if bytes.len() > INLINE || bytes.is_empty() || !self.writer.knows_cell() {
             return self.send_in_parts(bytes);
         }
-        self.put(bytes.as_ptr(), n);
-        self.writer.publish(self.out(), n as u64);
+        self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
+            // SAFETY: the cell has room for so many bytes, and is no memory of the caller's.
+            unsafe { body.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        });
+        self.writer.publish(self.out(), CellKind::Inline, bytes.len() as u32);
         self.notify();
-        Ok(n)
+        Ok(bytes.len())
     }
 
     #[inline(never)]
     fn send_in_parts(&self, bytes: &[u8]) -> Result<usize> {
-        let sent = self.put_all(bytes.as_ptr(), bytes.len())?;
-        if sent > 0 { Ok(sent) } else { Err(Error::AGAIN) }
+        let base = bytes.as_ptr().cast_mut();
+        let part = |from: usize, len| std::iter::once((base.wrapping_add(from), len));
+        let sent = self.put_all(bytes.len(), part)?;
+        if sent > 0 || bytes.is_empty() { Ok(sent) } else { Err(Error::AGAIN) }
     }
 
-    /// Bytes of each ring.
-    #[inline(always)]
-    fn size(&self) -> usize {
-        self.writer.size() as usize
-    }
-
-    /// Where in a ring the byte of this number is.
-    #[inline(always)]
-    fn at(&self, index: u64) -> usize {
-        index as usize & (self.size() - 1)
-    }
-
-    /// Copies as many of these bytes to the ring as there is room for, and shows them.
-    fn put_all(&self, from: *const u8, len: usize) -> Result<usize> {
-        let mut done = 0;
-        while done < len {
-            let room = self.writer.room(self.out(), (len - done).min(CHUNK) as u64)? as usize;
-            let n = room.min(len - done).min(CHUNK);
+    /// Writes as many of `total` bytes as there is room for, and shows them; `parts` tells where
+    /// some of them are.
+    fn put_all<P: Iterator<Item = (*mut u8, usize)>>(
+        &self,
+        total: usize,
+        parts: impl Fn(usize, usize) -> P,
+    ) -> Result<usize> {
+        let (mut done, mut untold) = (0, false);
+        while done < total {
+            let n = self.put_some(total - done, done, &parts)?;
             if n == 0 {
-                if self.writer.want_room(self.out())? {
-                    continue;
+                if !self.writer.want_room(self.out())? {
+                    break;
                 }
-                break;
+                continue;
             }
-            self.put(from.wrapping_add(done), n);
-            self.writer.publish(self.out(), n as u64);
-            if done == 0 {
+            // The reader wakes up while the rest is copied.
+            untold = done > 0;
+            if !untold {
                 self.notify();
             }
             done += n;
         }
-        if done > CHUNK {
+        if untold {
             self.notify();
         }
-        if done == len {
+        if done == total {
             self.writer.sent_all();
         }
         Ok(done)
     }
 
-    /// Copies bytes to the ring, where there is room for so many.
+    /// Writes one cell, with some of `left` bytes: how many.
+    fn put_some<P: Iterator<Item = (*mut u8, usize)>>(
+        &self,
+        left: usize,
+        done: usize,
+        parts: &impl Fn(usize, usize) -> P,
+    ) -> Result<usize> {
+        if left <= INLINE {
+            if !self.writer.has_cell(self.out())? {
+                return Ok(0);
+            }
+            self.out().cell(self.writer.next_cell()).body.with_mut(|mut body| {
+                for (from, len) in parts(done, left) {
+                    // SAFETY: the cell has room for `left` bytes, which the parts add up to. The
+                    // caller's bytes are readable, and no memory of a segment.
+                    unsafe {
+                        body.copy_from_nonoverlapping(from, len);
+                        body = body.add(len);
+                    }
+                }
+            });
+            self.writer.publish(self.out(), CellKind::Inline, left as u32);
+            return Ok(left);
+        }
+        let wanted = left.min(CHUNK);
+        let n = wanted.min(self.writer.room(self.out(), wanted as u32)? as usize);
+        if n == 0 {
+            return Ok(0);
+        }
+        let mut at = self.writer.next_byte() as usize;
+        for (from, len) in parts(done, n) {
+            self.put(at, from, len);
+            at = at.wrapping_add(len);
+        }
+        self.writer.publish(self.out(), CellKind::Bytes, n as u32);
+        Ok(n)
+    }
+
+    /// Copies bytes to the ring, where there is room for so many from this one on.
     #[inline(always)]
-    fn put(&self, from: *const u8, n: usize) {
-        let at = self.at(self.writer.head());
-        let first = n.min(self.size() - at);
-        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's bytes
-        // are readable, and no memory of a segment.
+    fn put(&self, at: usize, from: *const u8, n: usize) {
+        let at = at & (self.size - 1);
+        let first = n.min(self.size - at);
+        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that.
+        // The caller's bytes are readable, and no memory of a segment.
         unsafe {
             self.out_bytes.add(at).as_ptr().copy_from_nonoverlapping(from, first);
             if first < n {
@@ -210,13 +257,13 @@ impl LocalPipe {
         }
     }
 
-    /// Copies the next bytes out of the ring, where there are so many.
+    /// Copies bytes out of the ring, from this one on.
     #[inline(always)]
-    fn get(&self, to: *mut u8, n: usize) {
-        let at = self.at(self.reader.tail());
-        let first = n.min(self.size() - at);
-        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that. The caller's room is
-        // writable, and no memory of a segment.
+    fn get(&self, at: usize, to: *mut u8, n: usize) {
+        let at = at & (self.size - 1);
+        let first = n.min(self.size - at);
+        // SAFETY: both parts are in the ring, whose size is a power of two; `n` is at most that.
+        // The caller's room is writable, and no memory of a segment.
         unsafe {
             self.inward_bytes.add(at).as_ptr().copy_to_nonoverlapping(to, first);
             if first < n {
@@ -230,23 +277,11 @@ impl LocalPipe {
     /// has: a call that takes bytes has a number, and [`LocalPipe::uncopied_done`] tells of
     /// it. How many bytes were taken counts those that were lent.
     pub fn send_list(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
-        let lends = way == Way::Uncopied && self.can_lend();
-        let mut done = 0;
-        for (at, len) in list.parts(0, list.len()) {
-            let n = if lends && len >= MIN_LENT {
-                match self.lend(at, len) {
-                    Ok(true) => len,
-                    Ok(false) => 0,
-                    Err(error) => return Err(error),
-                }
-            } else {
-                self.put_all(at, len)?
-            };
-            done += n;
-            if n < len {
-                break;
-            }
-        }
+        let done = if way == Way::Uncopied && self.can_lend() {
+            self.lend_parts(list)?
+        } else {
+            self.put_all(list.len(), |from, len| list.parts(from, len))?
+        };
         if done == 0 && !list.is_empty() {
             return Err(Error::AGAIN);
         }
@@ -256,13 +291,36 @@ impl LocalPipe {
         Ok(done)
     }
 
-    /// Lends a piece of memory; false if too many are lent.
+    /// Lends the large parts of a list, and copies the others: how many bytes were taken.
+    fn lend_parts(&self, list: &GatherList<'_>) -> Result<usize> {
+        let mut done = 0;
+        for (at, len) in list.parts(0, list.len()) {
+            let n = if len >= MIN_LENT {
+                if self.lend(at, len)? { len } else { 0 }
+            } else {
+                self.put_all(len, |from, len| std::iter::once((at.wrapping_add(from), len)))?
+            };
+            done += n;
+            if n < len {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Lends a piece of memory; false if there is no cell for it.
     fn lend(&self, at: *mut u8, len: usize) -> Result<bool> {
-        while !self.writer.lend(self.out(), at as u64, len as u64)? {
+        while !self.writer.has_cell(self.out())? {
             if !self.writer.want_room(self.out())? {
                 return Ok(false);
             }
         }
+        let piece = LentPiece { addr: at as u64, len: len as u64 };
+        self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
+            // SAFETY: the cell has room for that.
+            unsafe { body.cast::<LentPiece>().write_unaligned(piece) };
+        });
+        self.writer.publish(self.out(), CellKind::Lent, 1);
         self.writer.sent_all();
         self.notify();
         Ok(true)
@@ -314,97 +372,115 @@ impl LocalPipe {
     /// its own, so that its reader, who has seen the header then, can ask for it where it belongs.
     #[inline]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        let Some(there) = self.reader.plain(self.inward()) else {
-            return self.recv_in_parts(room);
-        };
-        let n = room.len().min(there as usize);
-        if n == 0 {
-            return if room.is_empty() { Ok(0) } else { Err(Error::AGAIN) };
+        let mut done = 0;
+        // Short bytes, as long as there are some in the next cell.
+        while let Some(len) = self.reader.inline(self.inward()) {
+            let (to, len) = (&mut room[done..], len as usize);
+            if len > to.len() {
+                return self.recv_in_parts(room, done);
+            }
+            self.inward().cell(self.reader.this_cell()).body.with(|body| {
+                // SAFETY: there are no more bytes than a cell has; `to` has room for them, and is
+                // no memory of a segment.
+                unsafe { body.copy_to_nonoverlapping(to.as_mut_ptr(), len) };
+            });
+            done += len;
+            if self.reader.took_cell(self.inward()) {
+                self.notify();
+            }
         }
-        if n > CHUNK.min(self.size() - self.at(self.reader.tail())) {
-            return self.recv_in_parts(room);
+        if !self.reader.is_empty(self.inward()) {
+            return self.recv_in_parts(room, done);
         }
-        self.get(room.as_mut_ptr(), n);
-        if self.reader.consume(self.inward(), n as u64) {
+        if done > 0 || room.is_empty() {
+            return Ok(done);
+        }
+        // The second line of a message comes at the same time as the first, then.
+        let cell = self.inward().cell(self.reader.this_cell());
+        cell.body.with(|body| prefetch(body.wrapping_add(64)));
+        if self.reader.found_nothing(self.inward()) {
             self.notify();
         }
-        Ok(n)
+        Err(Error::AGAIN)
     }
 
+    /// [`LocalPipe::recv`] of what is not short, behind what was received.
     #[inline(never)]
-    fn recv_in_parts(&self, room: &mut [u8]) -> Result<usize> {
+    fn recv_in_parts(&self, room: &mut [u8], done: usize) -> Result<usize> {
         let (base, total) = (room.as_mut_ptr(), room.len());
-        self.fill(total, |from, len| std::iter::once((base.wrapping_add(from), len)))
+        self.fill(total, done, |from, len| std::iter::once((base.wrapping_add(from), len)))
     }
 
     /// [`LocalPipe::recv`] to the room of a list, in its order.
     pub fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
         let list = &*list;
-        self.fill(list.len(), |from, len| list.parts(from, len))
+        self.fill(list.len(), 0, |from, len| list.parts(from, len))
     }
 
-    /// Fills room of so many bytes; `parts` tells where some of it is.
+    /// Fills room of so many bytes, of which some are filled; `parts` tells where some of it is.
     fn fill<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         total: usize,
+        mut done: usize,
         parts: impl Fn(usize, usize) -> P,
     ) -> Result<usize> {
-        let (mut done, mut copied) = (0, false);
+        let mut copied = done > 0;
         while done < total {
-            let step = match self.fill_some(total - done, copied, done, &parts) {
-                Ok(step) => step,
+            match self.fill_some(total - done, copied, done, &parts) {
+                Ok(Some(n)) => {
+                    done += n;
+                    copied |= self.piece.get().is_none() && self.reader.kind() != CellKind::Lent;
+                }
+                Ok(None) => break,
                 Err(error) if done == 0 => return Err(error),
                 // What has come is told of first; the error comes again.
                 Err(_) => break,
-            };
-            match step {
-                Step::Copied(n) => {
-                    done += n;
-                    copied = true;
-                }
-                Step::Fetched(n) => done += n,
-                Step::Stop => break,
             }
         }
         if done > 0 || total == 0 { Ok(done) } else { Err(Error::AGAIN) }
     }
 
+    /// Fills room from what the next cell stands for: how many bytes, none if nothing is there, or a lent
+    /// piece is, and bytes were copied before it.
     fn fill_some<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         left: usize,
         copied: bool,
         done: usize,
         parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<Step> {
-        let mut there = self.reader.before_piece();
-        let at_piece = |there| there == 0 && self.is_at_piece();
-        if there == 0 && !at_piece(there) {
-            if !self.reader.look(self.inward())? {
-                if self.reader.found_nothing(self.inward()) {
-                    self.notify();
-                }
-                return Ok(Step::Stop);
-            }
-            there = self.reader.before_piece();
-        }
-        if at_piece(there) {
-            return if copied { Ok(Step::Stop) } else { self.fetch(left, done, parts) };
-        }
-        let n = left.min(CHUNK).min(there as usize);
-        let mut taken = 0;
-        for (to, len) in parts(done, n) {
-            self.get(to, len);
-            if self.reader.consume(self.inward(), len as u64) {
+    ) -> Result<Option<usize>> {
+        let words = self.inward();
+        if !self.reader.look(words)? {
+            if self.reader.found_nothing(words) {
                 self.notify();
             }
-            taken += len;
+            return Ok(None);
         }
-        Ok(Step::Copied(taken))
-    }
-
-    #[inline(always)]
-    fn is_at_piece(&self) -> bool {
-        self.reader.piece().is_some_and(|piece| piece.at == self.reader.tail())
+        let n = left.min(CHUNK).min(self.reader.left() as usize);
+        match self.reader.kind() {
+            CellKind::Lent if copied => return Ok(None),
+            CellKind::Lent => return self.fetch(left, done, parts).map(Some),
+            CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
+                let mut at = self.reader.done() as usize;
+                for (to, len) in parts(done, n) {
+                    // SAFETY: what was read and the `n` bytes that the parts add up to are no more than a cell
+                    // has. The caller's room is writable, and no memory of a segment.
+                    unsafe { body.add(at).copy_to_nonoverlapping(to, len) };
+                    at += len;
+                }
+            }),
+            CellKind::Bytes => {
+                let mut at = self.reader.next_byte() as usize;
+                for (to, len) in parts(done, n) {
+                    self.get(at, to, len);
+                    at = at.wrapping_add(len);
+                }
+            }
+        }
+        if self.reader.took(words, n as u32) {
+            self.notify();
+        }
+        Ok(Some(n))
     }
 
     /// Fetches of the lent piece that comes next.
@@ -414,20 +490,35 @@ impl LocalPipe {
         left: usize,
         done: usize,
         parts: &impl Fn(usize, usize) -> P,
-    ) -> Result<Step> {
-        let piece = self.reader.piece().ok_or(Error::PROTO)?;
+    ) -> Result<usize> {
         // Nobody may lend to a reader that cannot fetch.
         let memory = self.memory.get().ok_or(Error::PROTO)?;
+        let piece = match self.piece.get() {
+            Some(piece) => piece,
+            None => self.inward().cell(self.reader.this_cell()).body.with(|body| {
+                // SAFETY: the cell is as long as that, for which any bits are a value.
+                unsafe { body.cast::<LentPiece>().read_unaligned() }
+            }),
+        };
+        let end = piece.addr.checked_add(piece.len);
+        if piece.len == 0 || piece.len > i64::MAX as u64 || end.is_none() {
+            return Err(Error::PROTO);
+        }
         let n = left.min(MAX_FETCH).min(usize::try_from(piece.len).unwrap_or(usize::MAX));
         // SAFETY: the parts are of the room that the caller gave.
         let n = unsafe { memory.read(parts(done, n), piece.addr) }?;
         if self.inward().is_withdrawn() {
             return Err(Error::CONNRESET);
         }
-        if self.reader.fetch(self.inward(), n as u64)? {
+        let rest = LentPiece { addr: piece.addr + n as u64, len: piece.len - n as u64 };
+        if rest.len > 0 {
+            self.piece.set(Some(rest));
+        } else {
+            self.piece.set(None);
+            self.reader.took_piece(self.inward());
             self.notify();
         }
-        Ok(Step::Fetched(n))
+        Ok(n)
     }
 
     /// Whether there is something to receive: bytes, lent memory, or an error that
@@ -437,7 +528,7 @@ impl LocalPipe {
         if let Some(before) = self.cooled.take() {
             barriers::pass_one_after(before, self.barriers);
         }
-        self.reader.plain(self.inward()) != Some(0)
+        !self.reader.is_empty(self.inward())
     }
 
     /// Whether it is worth while to send again: no call took fewer bytes than it was given, or there is
@@ -502,10 +593,17 @@ impl LocalPipe {
     }
 }
 
-enum Step {
-    Copied(usize),
-    Fetched(usize),
-    Stop,
+/// Has the processor get what comes next while it looks whether it has come.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nothing is read but for the cache.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 impl Drop for LocalPipe {
@@ -520,8 +618,11 @@ impl Drop for LocalPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cma::MemoryToken;
     use crate::door::LocalDoor;
+    use crate::sys::poll_now;
     use std::os::fd::AsFd;
+    use std::thread;
 
     fn pair(ring: usize) -> (LocalPipe, LocalPipe) {
         let (a, fd) = LocalPipe::create(ring).unwrap();
@@ -529,51 +630,677 @@ mod tests {
         (a, b)
     }
 
+    /// Lets both ends read this process's memory; false if the system does not.
+    fn with_memory(ends: [&LocalPipe; 2], token: &MemoryToken) -> bool {
+        ends.iter().all(|end| {
+            let own = std::process::id() as i32;
+            let memory = PeerMemory::open(own, token.address(), token.value());
+            memory.map(|memory| end.set_peer_memory(memory)).is_ok()
+        })
+    }
+
+    fn peer_of(door: &LocalDoor) -> Arc<PeerDoor> {
+        let bell = door.bell().try_clone_to_owned().unwrap();
+        Arc::new(PeerDoor::open(door.memory(), bell).unwrap())
+    }
+
+    fn rung(door: &LocalDoor) -> Vec<u32> {
+        let mut out = Vec::new();
+        door.ready(&mut out);
+        out
+    }
+
+    /// Numbers that look random, the same each time.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 33) as usize % end
+        }
+    }
+
     #[test]
     fn bytes_go_both_ways_and_come_in_order() {
         let (a, b) = pair(4096);
         let mut room = [0; 8];
         assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!((a.send(b""), b.recv(&mut [])), (Ok(0), Ok(0)));
         assert_eq!(a.send(b"hello"), Ok(5));
         assert_eq!(b.send(b"world!"), Ok(6));
+        assert!(a.has_data() && b.has_data());
         assert_eq!((b.recv(&mut room), &room), (Ok(5), b"hello\0\0\0"));
-        assert_eq!((a.recv(&mut room), &room), (Ok(6), b"world!\0\0"));
-        // The reader has not told of five bytes yet.
-        assert_eq!(a.send(&[1; 5000]), Ok(4091));
-        assert_eq!(a.send(&[1; 1]), Err(Error::AGAIN));
+        assert_eq!((a.recv(&mut room[..4]), &room[..4]), (Ok(4), &b"worl"[..]));
+        assert!(a.has_data());
+        assert_eq!((a.recv(&mut room), &room[..2]), (Ok(2), &b"d!"[..]));
+        assert!(!a.has_data() && !b.has_data());
+    }
+
+    #[test]
+    fn a_full_ring_takes_more_when_there_is_room() {
+        let (a, b) = pair(4096);
+        let mut sent = 0;
+        while let Ok(n) = a.send(&[7; 1000]) {
+            sent += n;
+        }
+        assert!((4096..4096 + 8192).contains(&sent), "{sent}");
         assert!(!a.has_room());
-        let mut all = [0; 5000];
-        assert_eq!(b.recv(&mut all), Ok(4091));
+        let mut all = vec![0; sent];
+        assert_eq!(b.recv(&mut all[..sent / 8]), Ok(sent / 8));
+        assert!(!a.has_room());
+        let mut done = sent / 8;
+        while let Ok(n) = b.recv(&mut all[done..]) {
+            done += n;
+            if done == sent {
+                break;
+            }
+        }
+        assert!(all.iter().all(|byte| *byte == 7));
+        assert_eq!((b.recv(&mut all), done), (Err(Error::AGAIN), sent));
         assert!(a.has_room());
+        assert_eq!(a.send(&[1; 1000]), Ok(1000));
+    }
+
+    #[test]
+    fn the_place_of_the_switch_is_known_when_it_was_said() {
+        let (a, b) = pair(4096);
+        assert_eq!(b.peer_switched_at(), None);
+        a.switch_at(0);
+        assert_eq!((b.peer_switched_at(), a.peer_switched_at()), (Some(0), None));
+        b.switch_at(u64::MAX - 1);
+        assert_eq!(a.peer_switched_at(), Some(u64::MAX - 1));
     }
 
     #[test]
     fn who_does_not_poll_is_rung_for() {
         let (a, b) = pair(4096);
         let door = LocalDoor::new().unwrap();
-        let bell = door.bell().try_clone_to_owned().unwrap();
-        let there = Arc::new(PeerDoor::open(door.memory(), bell).unwrap());
-        let rung = || {
-            let mut out = Vec::new();
-            door.ready(&mut out);
-            out
-        };
-        a.attach_peer(there, 1029);
-        assert_eq!(rung(), [5]);
+        a.attach_peer(peer_of(&door), 1029);
+        assert_eq!(rung(&door), [5]);
         a.send(b"x").unwrap();
-        assert_eq!(rung(), [5]);
+        assert!(door.is_ready());
+        assert_eq!(rung(&door), [5]);
         b.set_polled(true);
         a.send(b"x").unwrap();
-        assert_eq!(rung(), []);
+        assert_eq!(rung(&door), []);
         b.set_polled(false);
+        assert!(b.has_data());
+        let is_bell = || poll_now(door.bell_fd(), libc::POLLIN);
         assert!(door.fall_asleep());
+        assert!(!is_bell());
         a.send(b"x").unwrap();
-        let mut polled = libc::pollfd { fd: door.bell_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call.
-        let mut ready = || unsafe { libc::poll(&raw mut polled, 1, 0) };
-        assert_eq!(ready(), 1);
+        assert!(is_bell());
         assert!(!door.fall_asleep());
         door.wake();
-        assert_eq!((ready(), rung()), (0, vec![5]));
+        assert_eq!((is_bell(), rung(&door)), (false, vec![5]));
+        a.send(b"x").unwrap();
+        assert!(!is_bell(), "nobody sleeps");
+    }
+
+    #[test]
+    fn who_waits_for_room_is_rung_for_when_much_is_free() {
+        let (a, b) = pair(4096);
+        let door = LocalDoor::new().unwrap();
+        b.attach_peer(peer_of(&door), 3);
+        rung(&door);
+        let mut room = [0; 16384];
+        a.send(&[1; 100]).unwrap();
+        b.recv(&mut room).unwrap();
+        assert_eq!(rung(&door), [], "nobody waits");
+        let mut sent = 0;
+        while let Ok(n) = a.send(&[1; 1000]) {
+            sent += n;
+        }
+        b.recv(&mut room[..sent / 8]).unwrap();
+        assert_eq!(rung(&door), [], "too little room");
+        let mut left = sent - sent / 8;
+        while left > 0 {
+            left -= b.recv(&mut room).unwrap();
+        }
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [], "it was told");
+    }
+
+    #[test]
+    fn lent_memory_comes_where_it_belongs_and_is_given_back_when_it_was_read() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        assert!(!a.can_lend());
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        assert!(a.can_lend());
+        let (large, other) = (vec![1; 100_000], vec![2; 50_000]);
+        let door = LocalDoor::new().unwrap();
+        b.attach_peer(peer_of(&door), 3);
+        rung(&door);
+        a.send(b"head").unwrap();
+        let mut list = GatherList::default();
+        for part in [&large[..], b"small", &other] {
+            assert!(list.push_bytes(part));
+        }
+        assert_eq!(a.send_list(&list, Way::Uncopied), Ok(150_005));
+        a.send(b"tail").unwrap();
+        assert!(a.is_lending());
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        // What is behind the header is left where it is until room is given for it.
+        let mut room = vec![9; 200_000];
+        assert_eq!((b.recv(&mut room), &room[..5]), (Ok(4), &b"head\x09"[..]));
+        let (first, second) = room.split_at_mut(30_000);
+        let mut places = ScatterList::default();
+        assert!(places.push_room(first) && places.push_room(second));
+        assert_eq!(b.recv_list(&mut places), Ok(100_005));
+        assert!(room[..100_000] == large && &room[100_000..100_005] == b"small");
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(b.recv(&mut room[..20_000]), Ok(20_000));
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(b.recv(&mut room[20_000..50_100]), Ok(30_004));
+        assert!(room[..50_000] == other && &room[50_000..50_004] == b"tail");
+        assert_eq!(rung(&door), [3]);
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 0 }));
+        assert!(!a.is_lending());
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+    }
+
+    #[test]
+    fn calls_that_lend_nothing_are_done_with_those_before_them() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        let small = |pipe: &LocalPipe| {
+            let mut list = GatherList::default();
+            list.push_bytes(b"small");
+            pipe.send_list(&list, Way::Uncopied)
+        };
+        // The other end cannot fetch yet.
+        assert_eq!((small(&a), small(&a)), (Ok(5), Ok(5)));
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 1 }));
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; 8192];
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        assert_eq!(a.send_list(&list, Way::Uncopied), Ok(8192));
+        assert_eq!((small(&a), small(&a)), (Ok(5), Ok(5)));
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        let mut room = [0; 10_000];
+        while b.recv(&mut room).is_ok() {}
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 2, high: 4 }));
+    }
+
+    #[test]
+    fn so_many_pieces_are_lent_and_no_more() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; MIN_LENT];
+        let lend = || {
+            let mut list = GatherList::default();
+            list.push_bytes(&large);
+            a.send_list(&list, Way::Uncopied)
+        };
+        let mut lent = 0;
+        while lend().is_ok() {
+            lent += 1;
+            assert!(lent < 1000);
+        }
+        assert!(!a.has_room());
+        let mut room = vec![0; MIN_LENT];
+        for _ in 0..lent {
+            assert_eq!(b.recv(&mut room), Ok(MIN_LENT));
+        }
+        assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        assert!(a.has_room());
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: lent - 1 }));
+        assert_eq!(lend(), Ok(MIN_LENT));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_ends_the_pipe() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let lend = |at: usize, len| {
+            let mut list = GatherList::default();
+            assert!(list.push_raw(at as *mut u8, len));
+            a.send_list(&list, Way::Uncopied)
+        };
+        assert_eq!(lend(4096, 8192), Ok(8192));
+        let mut room = [0; 16384];
+        assert_eq!(b.recv(&mut room), Err(Error::PROTO));
+        assert_eq!(b.recv(&mut room), Err(Error::PROTO), "it does not get better");
+        assert!(room.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn memory_that_was_taken_back_is_not_believed() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let large = vec![1; 8192];
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        a.send(b"before").unwrap();
+        a.send_list(&list, Way::Uncopied).unwrap();
+        drop(a);
+        let mut room = [0; 8192];
+        assert_eq!(b.recv(&mut room), Ok(6));
+        assert_eq!(b.recv(&mut room), Err(Error::CONNRESET));
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_is_not_read() {
+        let token = MemoryToken::new().unwrap();
+        let own = std::process::id() as i32;
+        if PeerMemory::open(own, token.address(), token.value()).is_err() {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let wrong = PeerMemory::open(own, token.address(), token.value() ^ 1);
+        assert_eq!(wrong.unwrap_err(), Error::CONNRESET);
+        assert_eq!(PeerMemory::open(0, token.address(), token.value()).unwrap_err(), Error::PERM);
+        assert_eq!(PeerMemory::open(own, 4096, 1).unwrap_err(), Error::PROTO);
+    }
+
+    /// An end that sleeps when it finds nothing to do, as an engine does.
+    fn sleep_unless(door: &LocalDoor, pipe: &LocalPipe, look: impl Fn(&LocalPipe) -> bool) {
+        pipe.set_polled(false);
+        if door.fall_asleep() && !pipe.has_data() && !look(pipe) {
+            // It is a failure if nobody rings; nobody waits for ever.
+            let mut polled = libc::pollfd { fd: door.bell_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, which outlives the call.
+            assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 60_000) }, 1, "nobody rang");
+        }
+        door.wake();
+        rung(door);
+    }
+
+    /// Sends random parts of `from` in random ways, and receives `all` in random parts; both ends
+    /// do both.
+    fn talk(
+        pipe: &LocalPipe,
+        door: &LocalDoor,
+        (out, inward): (u64, u64),
+        total: usize,
+        source: &[u8],
+        sleeps: bool,
+    ) {
+        let (mut out, mut inward, mut own) = (Numbers(out), Numbers(inward), Numbers(out ^ 77));
+        // What is still to be sent, and to be received, of the present part of the source.
+        let (mut sending, mut receiving) = (&source[..0], &source[..0]);
+        let (mut sent, mut received) = (0, 0);
+        let mut room = vec![0; 200_000];
+        let next = |numbers: &mut Numbers| {
+            let most = [40, 200, 9000, 100_000][numbers.below(4)];
+            let (at, len) = (numbers.below(source.len() - most), 1 + numbers.below(most));
+            &source[at..at + len]
+        };
+        if sleeps {
+            pipe.set_polled(true);
+        }
+        while sent < total || received < total || pipe.is_lending() {
+            let mut idle = true;
+            if sending.is_empty() && sent < total {
+                let part = next(&mut out);
+                sending = &part[..part.len().min(total - sent)];
+            }
+            let mut list = GatherList::default();
+            let cut = own.below(sending.len() + 1);
+            list.push_bytes(&sending[..cut]);
+            list.push_bytes(&sending[cut..]);
+            let result = match own.below(3) {
+                _ if sending.is_empty() => Err(Error::AGAIN),
+                0 => pipe.send(sending),
+                1 => pipe.send_list(&list, Way::Copied),
+                _ => pipe.send_list(&list, Way::Uncopied),
+            };
+            match result {
+                Ok(n) => {
+                    (sending, idle) = (&sending[n..], false);
+                    sent += n;
+                }
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            let n = 1 + own.below(room.len());
+            let (first, second) = room[..n].split_at_mut(own.below(n + 1));
+            let result = if own.below(2) == 0 {
+                let mut list = ScatterList::default();
+                list.push_room(first);
+                list.push_room(second);
+                pipe.recv_list(&mut list)
+            } else {
+                pipe.recv(&mut room[..n])
+            };
+            match result {
+                Ok(n) => {
+                    idle = false;
+                    received += n;
+                    let mut got = &room[..n];
+                    while !got.is_empty() {
+                        if receiving.is_empty() {
+                            receiving = next(&mut inward);
+                        }
+                        let n = got.len().min(receiving.len());
+                        assert!(got[..n] == receiving[..n], "other bytes after {received}");
+                        (got, receiving) = (&got[n..], &receiving[n..]);
+                    }
+                }
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            match pipe.uncopied_done() {
+                Ok(_) => idle = false,
+                Err(error) => assert_eq!(error, Error::AGAIN),
+            }
+            if idle && sleeps {
+                let waits = sent < total || !sending.is_empty();
+                sleep_unless(door, pipe, |pipe| {
+                    (waits && pipe.has_room())
+                        || (pipe.is_lending() && pipe.uncopied_done().is_ok())
+                });
+                pipe.set_polled(true);
+            } else if idle {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn talks(ring: usize, total: usize, sleeps: bool) {
+        let (a, b) = pair(ring);
+        let token = MemoryToken::new().unwrap();
+        with_memory([&a, &b], &token);
+        let doors = [LocalDoor::new().unwrap(), LocalDoor::new().unwrap()];
+        a.attach_peer(peer_of(&doors[1]), 1);
+        b.attach_peer(peer_of(&doors[0]), 2);
+        let mut numbers = Numbers(ring as u64);
+        let source = (0..300_000).map(|_| numbers.below(256) as u8).collect::<Vec<_>>();
+        thread::scope(|scope| {
+            let ([own, other], source) = (&doors, &source);
+            scope.spawn(move || talk(&a, own, (1, 2), total, source, sleeps));
+            talk(&b, other, (2, 1), total, source, sleeps);
+        });
+    }
+
+    #[test]
+    fn whatever_is_sent_comes_through_rings_of_any_size() {
+        for ring in [4096, 16384, 65536] {
+            talks(ring, 8 << 20, false);
+        }
+    }
+
+    #[test]
+    fn ends_that_sleep_are_woken_for_bytes_room_and_lent_memory() {
+        for ring in [4096, 65536] {
+            talks(ring, 4 << 20, true);
+        }
+    }
+
+    /// Where the words of the ring are that the maker of a segment writes, those of the other,
+    /// and in them what the reader says and the cells.
+    const RINGS: [u64; 2] = [128, 128 + 128 + 128 + 32 * 128];
+    const TAKEN: u64 = 128;
+    const FETCHED: u64 = 136;
+    const CELLS_AT: u64 = 256;
+
+    /// An end, and the memory of its pipe for one who writes there what he likes.
+    fn end_of_hostile(maker: bool) -> (LocalPipe, std::fs::File, [u64; 2]) {
+        let (pipe, fd) = LocalPipe::create(4096).unwrap();
+        let other = LocalPipe::open(fd.as_fd()).unwrap();
+        let [out, inward] = RINGS;
+        let (end, at) = if maker { (pipe, [out, inward]) } else { (other, [inward, out]) };
+        (end, fd.into(), at)
+    }
+
+    fn put_word(memory: &std::fs::File, at: u64, word: u64) {
+        use std::os::unix::fs::FileExt;
+        memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
+    }
+
+    #[test]
+    fn a_reader_that_claims_what_cannot_be_ends_the_pipe() {
+        let word = |cells: u64, bytes: u64| cells << 32 | bytes;
+        let claims =
+            [word(2, 1000), word(1, 1001), word(u64::from(u32::MAX), 0), word(0, 0xffff_ff00)];
+        for (claim, maker) in claims.into_iter().zip([true, false, true, false]) {
+            let (end, memory, [out, _]) = end_of_hostile(maker);
+            assert_eq!(end.send(&[1; 1000]), Ok(1000));
+            put_word(&memory, out + TAKEN, claim);
+            assert_eq!(end.send(&[1; 4000]), Err(Error::PROTO), "{claim:x}");
+            assert!(end.has_room(), "the error is told by a send");
+        }
+        // Less than before.
+        let (end, memory, [out, _]) = end_of_hostile(true);
+        assert_eq!(end.send(&[1; 4000]), Ok(4000));
+        put_word(&memory, out + TAKEN, word(1, 4000));
+        assert_eq!(end.send(&[1; 4000]), Ok(4000));
+        put_word(&memory, out + TAKEN, word(0, 3000));
+        assert_eq!(end.send(&[1; 4000]), Err(Error::PROTO));
+        // Fetched what was not lent.
+        let (end, memory, [out, _]) = end_of_hostile(true);
+        let mut list = GatherList::default();
+        list.push_bytes(b"some");
+        end.send_list(&list, Way::Uncopied).unwrap();
+        assert!(end.uncopied_done().is_ok());
+        put_word(&memory, out + TAKEN + 16, 1);
+        assert!(end.can_lend());
+        let large = [0; 8192];
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        end.send_list(&list, Way::Uncopied).unwrap();
+        put_word(&memory, out + FETCHED, 2);
+        assert_eq!(end.uncopied_done(), Err(Error::PROTO));
+    }
+
+    #[test]
+    fn a_writer_that_claims_what_cannot_be_ends_the_pipe() {
+        let cell = |kind: u64, len: u64| 1 << 32 | len << 2 | kind;
+        let claims = [
+            cell(3, 1),
+            cell(0, 0),
+            cell(1, 0),
+            cell(0, 121),
+            cell(0, 0x3fff_ffff),
+            cell(1, 4097),
+            cell(1, 0x3fff_ffff),
+            cell(2, 0),
+            cell(2, 2),
+            cell(2, 1), // nobody may lend to this end
+        ];
+        for claim in claims {
+            let (end, memory, [_, inward]) = end_of_hostile(true);
+            put_word(&memory, inward + CELLS_AT, claim);
+            let mut room = [7; 8192];
+            assert!(end.has_data(), "the error is told by a receive");
+            assert_eq!(end.recv(&mut room), Err(Error::PROTO), "{claim:x}");
+            assert!(room.iter().all(|byte| *byte == 7));
+        }
+        // What is well formed is as much as was asked for, whatever bytes it is; another cell's
+        // number is none.
+        let (end, memory, [_, inward]) = end_of_hostile(true);
+        put_word(&memory, inward + CELLS_AT, 2 << 32 | 4);
+        let mut room = [7; 8192];
+        assert_eq!(end.recv(&mut room), Err(Error::AGAIN));
+        put_word(&memory, inward + CELLS_AT, cell(1, 4096));
+        assert_eq!(end.recv(&mut room[..100]), Ok(100));
+        assert_eq!(end.recv(&mut room), Ok(3996));
+    }
+
+    #[test]
+    fn lent_pieces_that_cannot_be_end_the_pipe() {
+        let token = MemoryToken::new().unwrap();
+        let target = vec![5u8; 10_000];
+        let at = target.as_ptr() as u64;
+        let lends = |addr: u64, len: u64, room: usize| {
+            let (end, memory, [_, inward]) = end_of_hostile(false);
+            if !with_memory([&end, &end], &token) {
+                return None;
+            }
+            for (offset, word) in [(8, addr), (16, len), (0, 1 << 32 | 1 << 2 | 2)] {
+                put_word(&memory, inward + CELLS_AT + offset, word);
+            }
+            let mut bytes = vec![7; room + 10];
+            let got = end.recv(&mut bytes[..room]);
+            assert!(bytes[room..].iter().all(|byte| *byte == 7), "more than was asked for");
+            Some(got)
+        };
+        if lends(at, 1, 1).is_none() {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        for (addr, len) in [(at, 0), (at, u64::MAX), (u64::MAX - 1, 2), (at, 1 << 63), (8, 100)] {
+            assert_eq!(lends(addr, len, 1000), Some(Err(Error::PROTO)), "{addr:x}+{len:x}");
+        }
+        // No more is read than there is room for.
+        assert_eq!(lends(at, 1 << 62, 1000), Some(Ok(1000)));
+        assert_eq!(lends(at, 500, 1000), Some(Ok(500)));
+    }
+
+    #[test]
+    fn memory_that_could_go_away_or_is_no_segment_is_refused() {
+        use crate::segment::SharedMemory;
+        let len = 4096 * 3 + 2 * 4096;
+        let open = |fd: &OwnedFd| LocalPipe::open(fd.as_fd()).map(drop);
+        let (memory, fd) = SharedMemory::create(len).unwrap();
+        drop(memory);
+        assert_eq!(open(&fd), Err(Error::PROTO), "nothing says that it is a segment");
+        let header = |magic: u64, ring| {
+            let (_memory, fd) = SharedMemory::create(len).unwrap();
+            let file = std::fs::File::from(fd.try_clone().unwrap());
+            put_word(&file, 0, magic);
+            put_word(&file, 8, ring);
+            open(&fd)
+        };
+        let magic = u64::from_le_bytes(*b"ofiring2");
+        assert_eq!(header(magic, 4096), Ok(()));
+        assert_eq!(header(magic, 8192), Err(Error::PROTO));
+        assert_eq!(header(magic + 1, 4096), Err(Error::PROTO));
+        for wrong in [8, 4096, 4096 * 3, len - 4096, len + 1, len + 4096, 1 << 21] {
+            let fd = SharedMemory::create(wrong).unwrap().1;
+            put_word(&fd.try_clone().unwrap().into(), 0, magic);
+            assert_eq!(open(&fd), Err(Error::PROTO), "{wrong} bytes");
+        }
+        // Without seals, and with some.
+        let seals = [0, libc::F_SEAL_SHRINK, libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL];
+        for seals in seals {
+            // SAFETY: a C string, flags and numbers; the descriptor is owned once.
+            let fd = unsafe {
+                use std::os::fd::{AsRawFd, FromRawFd};
+                let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
+                let fd = OwnedFd::from_raw_fd(fd);
+                assert_eq!(libc::ftruncate(fd.as_raw_fd(), len as i64), 0);
+                assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
+                fd
+            };
+            let file = std::fs::File::from(fd.try_clone().unwrap());
+            put_word(&file, 0, magic);
+            put_word(&file, 8, 4096);
+            assert_eq!(open(&fd), Err(Error::PROTO), "seals {seals}");
+        }
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(open(&socket.into()), Err(Error::PROTO));
+        // What has the seals cannot be made shorter.
+        let (_pipe, fd) = LocalPipe::create(4096).unwrap();
+        assert!(std::fs::File::from(fd).set_len(0).is_err());
+        for ring in [0, 2048, 4097, 12288, 32 << 20] {
+            assert_eq!(LocalPipe::create(ring).map(drop), Err(Error::INVAL));
+        }
+    }
+
+    #[test]
+    fn whatever_another_process_writes_an_end_stays_in_its_own_memory() {
+        let token = MemoryToken::new().unwrap();
+        let target = vec![5u8; 1 << 16];
+        for seed in 0..400 {
+            let mut numbers = Numbers(seed);
+            let (end, memory, [out, inward]) = end_of_hostile(seed % 2 == 0);
+            with_memory([&end, &end], &token);
+            let source = vec![3; 20_000];
+            let mut room = vec![7; 20_100];
+            for _ in 0..200 {
+                let in_words = numbers.below((256 + 32 * 128) / 8) as u64 * 8;
+                let place = [out, inward][numbers.below(2)] + in_words;
+                let place = [place, inward + CELLS_AT, inward + CELLS_AT + 128, out + TAKEN]
+                    [numbers.below(4)];
+                let word = match numbers.below(5) {
+                    0 => numbers.0,
+                    1 => target.as_ptr() as u64 + numbers.below(1 << 16) as u64,
+                    2 => numbers.below(70_000) as u64,
+                    3 => {
+                        let number = numbers.below(40) as u64;
+                        let what = numbers.below(5000) as u64;
+                        put_word(
+                            &memory,
+                            inward + CELLS_AT + 128 * number,
+                            (number + 1) << 32 | what,
+                        );
+                        continue;
+                    }
+                    _ => (numbers.below(40) as u64) << 32 | numbers.below(10_000) as u64,
+                };
+                put_word(&memory, place, word);
+                let n = numbers.below(20_000);
+                let result = match numbers.below(6) {
+                    0 => end.send(&source[..n]),
+                    1 | 2 => {
+                        let mut list = GatherList::default();
+                        list.push_bytes(&source[..n / 2]);
+                        list.push_bytes(&source[n / 2..n]);
+                        end.send_list(&list, [Way::Copied, Way::Uncopied][numbers.below(2)])
+                    }
+                    3 => end.recv(&mut room[..n]),
+                    4 => {
+                        let (first, second) = room[..n].split_at_mut(n / 3);
+                        let mut list = ScatterList::default();
+                        list.push_room(first);
+                        list.push_room(second);
+                        end.recv_list(&mut list)
+                    }
+                    _ => {
+                        let _ = (end.has_data(), end.has_room(), end.can_lend());
+                        let _ = end.uncopied_done();
+                        end.peer_switched_at().map_or(Ok(0), |_| Ok(0))
+                    }
+                };
+                match result {
+                    Ok(done) => assert!(done <= n),
+                    Err(error) => {
+                        assert!([Error::AGAIN, Error::PROTO, Error::CONNRESET].contains(&error))
+                    }
+                }
+                assert!(room[n..].iter().skip(20_000 - n).all(|byte| *byte == 7));
+            }
+        }
+    }
+
+    #[test]
+    fn a_childs_copy_of_an_end_touches_nothing() {
+        let (a, b) = pair(4096);
+        let large = vec![1; 8192];
+        let token = MemoryToken::new().unwrap();
+        let memory = with_memory([&a, &b], &token);
+        let mut list = GatherList::default();
+        list.push_bytes(&large);
+        assert!(a.send_list(&list, Way::Uncopied).is_ok());
+        let mut room = [0; 8192];
+        // SAFETY: the child ends without coming back.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop((a, b, token));
+            // SAFETY: nothing is left to do.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 1;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let n = if memory { 8192 } else { 4096 };
+        assert_eq!(b.recv(&mut room), Ok(n), "the memory was not taken back");
     }
 }

@@ -115,7 +115,7 @@ struct SegmentPage {
 }
 
 /// Says that this is a segment, and of which layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"ofiring1");
+const MAGIC: u64 = u64::from_le_bytes(*b"ofiring2");
 const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
 /// The memory of a pipe: two rings, and what both sides say of them.

@@ -1,12 +1,16 @@
-//! The words that two processes share, and how they are read and written: how far the writer of a
-//! ring is and how far its reader, which pieces of memory were lent, who sleeps.
+//! The words that two processes share, and how they are read and written: cells with short messages
+//! in them, how far a ring's writer is and how far its reader, who sleeps.
+//!
+//! A ring of cells gives the order. What is short is in a cell itself, behind the word that says so:
+//! whoever looks for it has it with the same line of memory. Longer bytes are in a ring of bytes, and
+//! a cell says how many come next; or they are in the writer's memory, and a cell says where.
 //!
 //! Nothing that the other process writes here is believed: an index is compared with what it can
-//! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every order of
-//! the two sides.
+//! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every
+//! order of the two sides.
 use crate::error::{Error, Result};
 use crate::primitives::{
-    AtomicU32, AtomicU64, DOOR_WORDS, MAX_LENT, Ordering, compiler_fence, fence,
+    AtomicU32, AtomicU64, CELLS, DOOR_WORDS, Ordering, SharedBytes, compiler_fence, fence,
 };
 use core::cell::Cell;
 
@@ -14,32 +18,30 @@ use core::cell::Cell;
 const COLD: u32 = 0;
 /// The reader looks at a pipe each turn.
 const POLLED: u32 = 1;
-/// The reader looks at a pipe each turn; before it stops to, it makes all processes that take part pass
-/// a barrier. A writer whose process does need no fence of its own.
+/// The reader looks at a pipe each turn; before it stops to, it makes all processes that take part
+/// pass a barrier. A writer whose process does need no fence of its own.
 const POLLED_WITH_BARRIERS: u32 = 2;
 
-/// What the writer of a ring says.
+/// What the writer of a ring says now and then.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct WriterLine {
-    /// Bytes written to the ring in all.
-    head: AtomicU64,
-    /// Pieces lent in all.
-    lent: AtomicU32,
-    /// The writer found no room: it is to be told when there is some.
+    /// How much is to be read before the writer is told of room: [`Taken`].
+    wanted: AtomicU64,
+    /// The writer found no room, and is to be told when there is some.
     wants_room: AtomicU32,
-    /// After how many bytes on the former link the ring goes on, and 1; 0 until that is known.
-    switched_at: AtomicU64,
     /// The memory of lent pieces is not the stream's any more.
     withdrawn: AtomicU32,
+    /// After how many bytes on the former link the ring goes on, and 1; 0 until that is known.
+    switched_at: AtomicU64,
 }
 
 /// What the reader of a ring says.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ReaderLine {
-    /// Bytes read from the ring in all, as far as the reader has said.
-    tail: AtomicU64,
+    /// How much was read, as far as the reader has said: [`Taken`].
+    taken: AtomicU64,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
     /// Whether the reader looks at this pipe each turn, so that it need not be told of anything:
@@ -49,22 +51,57 @@ pub(crate) struct ReaderLine {
     can_fetch: AtomicU32,
 }
 
-/// A piece of the writer's memory that the reader fetches.
+/// Bytes of the stream that a cell has room for.
+pub(crate) const INLINE: usize = 120;
+
+/// One of the ring of cells.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct LentSlot {
-    at: AtomicU64,
-    addr: AtomicU64,
-    len: AtomicU64,
+#[repr(C, align(128))]
+pub(crate) struct RingCell {
+    /// The cell's number and 1, in the upper half, once it is written; the length and the kind of what is
+    /// there.
+    head: AtomicU64,
+    /// Short bytes, or what is said of a lent piece.
+    pub(crate) body: SharedBytes<INLINE>,
+}
+
+/// Where the bytes are that a cell stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CellKind {
+    /// In the cell.
+    Inline,
+    /// In the ring of bytes, so many as the cell says.
+    Bytes,
+    /// In the writer's memory.
+    Lent,
+}
+
+/// Cells and bytes of the ring, counted from the beginning modulo 2³², as one word.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Taken {
+    cells: u32,
+    bytes: u32,
+}
+
+impl Taken {
+    #[inline(always)]
+    fn of(word: u64) -> Self {
+        Self { cells: (word >> 32) as u32, bytes: word as u32 }
+    }
+
+    #[inline(always)]
+    fn word(self) -> u64 {
+        u64::from(self.cells) << 32 | u64::from(self.bytes)
+    }
 }
 
 /// The shared words of one direction.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct RingWords {
-    pub(crate) writer: WriterLine,
-    pub(crate) reader: ReaderLine,
-    slots: [LentSlot; MAX_LENT],
+    writer: WriterLine,
+    reader: ReaderLine,
+    cells: [RingCell; CELLS],
 }
 
 impl RingWords {
@@ -75,36 +112,37 @@ impl RingWords {
         let long = || AtomicU64::new(0);
         Self {
             writer: WriterLine {
-                head: long(),
-                lent: word(),
+                wanted: long(),
                 wants_room: word(),
-                switched_at: long(),
                 withdrawn: word(),
+                switched_at: long(),
             },
-            reader: ReaderLine { tail: long(), fetched: word(), polled: word(), can_fetch: word() },
-            slots: std::array::from_fn(|_| LentSlot { at: long(), addr: long(), len: long() }),
+            reader: ReaderLine {
+                taken: long(),
+                fetched: word(),
+                polled: word(),
+                can_fetch: word(),
+            },
+            cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
         }
     }
-}
 
-/// Memory of the writer's, in place of bytes of the ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LentPiece {
-    /// Before which byte of the ring the piece comes.
-    pub(crate) at: u64,
-    /// Where it is.
-    pub(crate) addr: u64,
-    /// How many bytes it has, never none.
-    pub(crate) len: u64,
+    /// The cell of this number.
+    #[inline(always)]
+    pub(crate) fn cell(&self, number: u32) -> &RingCell {
+        &self.cells[number as usize % CELLS]
+    }
 }
 
 /// What the writer of a ring keeps to itself.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
-    size: u64,
-    head: Cell<u64>,
-    /// The reader's tail as it was last seen.
-    tail: Cell<u64>,
+    size: u32,
+    /// How much was written.
+    cells: Cell<u32>,
+    bytes: Cell<u32>,
+    /// How much the reader had read at the last look.
+    taken: Cell<Taken>,
     lent: Cell<u32>,
     /// The reader's count of fetched pieces as it was last seen.
     fetched: Cell<u32>,
@@ -113,87 +151,118 @@ pub(crate) struct RingWriter {
 }
 
 impl RingWriter {
-    pub(crate) fn new(size: u64) -> Self {
-        let (head, tail) = (Cell::new(0), Cell::new(0));
-        let (lent, fetched) = (Cell::new(0), Cell::new(0));
-        Self { size, head, tail, lent, fetched, short: Cell::new(false) }
+    pub(crate) fn new(size: u32) -> Self {
+        let word = || Cell::new(0);
+        let (taken, short) = (Cell::default(), Cell::new(false));
+        Self { size, cells: word(), bytes: word(), taken, lent: word(), fetched: word(), short }
     }
 
-    /// The ring's size in bytes.
+    /// The number of the cell that is written next.
     #[inline(always)]
-    pub(crate) fn size(&self) -> u64 {
-        self.size
+    pub(crate) fn next_cell(&self) -> u32 {
+        self.cells.get()
     }
 
-    /// How many bytes were written in all: where the next goes.
+    /// The number of the byte of the ring that is written next.
     #[inline(always)]
-    pub(crate) fn head(&self) -> u64 {
-        self.head.get()
+    pub(crate) fn next_byte(&self) -> u32 {
+        self.bytes.get()
     }
 
-    /// Bytes of room that there were at the last look at the reader's line.
+    /// Whether there was a free cell at the last look at the reader's line.
     #[inline(always)]
-    pub(crate) fn known_room(&self) -> u64 {
-        self.size - self.head.get().wrapping_sub(self.tail.get())
+    pub(crate) fn knows_cell(&self) -> bool {
+        self.cells.get().wrapping_sub(self.taken.get().cells) < CELLS as u32
     }
 
-    /// Looks at the reader's line: bytes of room.
-    pub(crate) fn look(&self, words: &RingWords) -> Result<u64> {
-        let tail = words.reader.tail.load(Ordering::Acquire);
-        let in_ring = self.head.get().wrapping_sub(self.tail.get());
-        if tail.wrapping_sub(self.tail.get()) > in_ring {
+    fn free_cells(&self) -> u32 {
+        CELLS as u32 - self.cells.get().wrapping_sub(self.taken.get().cells)
+    }
+
+    fn free_bytes(&self) -> u32 {
+        self.size - self.bytes.get().wrapping_sub(self.taken.get().bytes)
+    }
+
+    /// Looks at the reader's line.
+    pub(crate) fn look(&self, words: &RingWords) -> Result {
+        let taken = Taken::of(words.reader.taken.load(Ordering::Acquire));
+        let old = self.taken.get();
+        // Neither less than before nor more than there is.
+        if taken.cells.wrapping_sub(old.cells) > CELLS as u32 - self.free_cells()
+            || taken.bytes.wrapping_sub(old.bytes) > self.size - self.free_bytes()
+        {
             return Err(Error::PROTO);
         }
-        self.tail.set(tail);
-        Ok(self.known_room())
+        self.taken.set(taken);
+        Ok(())
     }
 
-    /// Bytes of room, of which so many are wanted: the reader's line is only looked at if it takes
-    /// that.
+    /// Whether there is a free cell.
+    pub(crate) fn has_cell(&self, words: &RingWords) -> Result<bool> {
+        if !self.knows_cell() {
+            self.look(words)?;
+        }
+        Ok(self.knows_cell())
+    }
+
+    /// Bytes of room in the ring, and a cell for them, of which so many are wanted: none without
+    /// a cell.
+    pub(crate) fn room(&self, words: &RingWords, wanted: u32) -> Result<u32> {
+        if !self.knows_cell() || self.free_bytes() < wanted {
+            self.look(words)?;
+        }
+        Ok(if self.knows_cell() { self.free_bytes() } else { 0 })
+    }
+
+    /// Shows the reader the next cell, which is written, with what it stands for.
     #[inline(always)]
-    pub(crate) fn room(&self, words: &RingWords, wanted: u64) -> Result<u64> {
-        let room = self.known_room();
-        if room >= wanted { Ok(room) } else { self.look(words) }
+    pub(crate) fn publish(&self, words: &RingWords, kind: CellKind, len: u32) {
+        debug_assert!(self.knows_cell());
+        let number = self.cells.get();
+        if kind == CellKind::Bytes {
+            debug_assert!(len <= self.free_bytes());
+            self.bytes.set(self.bytes.get().wrapping_add(len));
+        }
+        self.cells.set(number.wrapping_add(1));
+        let what = len << 2 | kind as u32;
+        let head = u64::from(number.wrapping_add(1)) << 32 | u64::from(what);
+        words.cell(number).head.store(head, Ordering::Release);
+        if kind == CellKind::Lent {
+            self.lent.set(self.lent.get().wrapping_add(1));
+        }
     }
 
-    /// Shows the reader `n` more bytes, which are written.
-    #[inline(always)]
-    pub(crate) fn publish(&self, words: &RingWords, n: u64) {
-        debug_assert!(n <= self.known_room());
-        self.head.set(self.head.get().wrapping_add(n));
-        words.writer.head.store(self.head.get(), Ordering::Release);
-    }
-
-    /// Asks the reader to tell when there is room, or lent pieces were fetched; true if there is some by now.
+    /// Asks the reader to tell when half of everything is free; true if there is more room by now than
+    /// there was.
     #[cold]
     pub(crate) fn want_room(&self, words: &RingWords) -> Result<bool> {
         self.short.set(true);
+        let wanted = Taken {
+            cells: self.cells.get().wrapping_sub(CELLS as u32 / 2),
+            bytes: self.bytes.get().wrapping_sub(self.size / 2),
+        };
+        words.writer.wanted.store(wanted.word(), Ordering::Relaxed);
         words.writer.wants_room.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let had = self.known_room();
-        let pieces = self.lent_out();
-        Ok(self.look(words)? > had || self.look_fetched(words)? < pieces)
+        let had = self.taken.get();
+        self.look(words)?;
+        Ok(self.taken.get() != had)
     }
 
-    /// Whether a send may go on: none found too little room, or a quarter of the ring is free since.
+    /// Whether a send may go on: none found too little room, or a quarter is free since.
     pub(crate) fn has_room(&self, words: &RingWords) -> Result<bool> {
-        if !self.short.get() {
-            return Ok(true);
+        let much = || self.free_cells() >= CELLS as u32 / 4 && self.free_bytes() >= self.size / 4;
+        if self.short.get() && !much() {
+            self.look(words)?;
+            return Ok(much());
         }
-        let few = self.lent_out() as usize <= MAX_LENT / 2
-            || self.look_fetched(words)? as usize <= MAX_LENT / 2;
-        Ok(few && self.room(words, self.size / 4)? >= self.size / 4)
+        Ok(true)
     }
 
     /// A send has taken all that it was given.
     #[inline(always)]
     pub(crate) fn sent_all(&self) {
         self.short.set(false);
-    }
-
-    /// Pieces that the reader had not fetched at the last look.
-    pub(crate) fn lent_out(&self) -> u32 {
-        self.lent.get().wrapping_sub(self.fetched.get())
     }
 
     /// Pieces lent in all.
@@ -206,216 +275,190 @@ impl RingWriter {
         self.fetched.get()
     }
 
-    /// Looks at what the reader has fetched: pieces that it has not.
+    /// Looks at what the reader has fetched: pieces in all.
     pub(crate) fn look_fetched(&self, words: &RingWords) -> Result<u32> {
         // What the writer does with the memory then comes after the reader has read it.
         let fetched = words.reader.fetched.load(Ordering::Acquire);
-        if fetched.wrapping_sub(self.fetched.get()) > self.lent_out() {
+        let lent_out = self.lent.get().wrapping_sub(self.fetched.get());
+        if fetched.wrapping_sub(self.fetched.get()) > lent_out {
             return Err(Error::PROTO);
         }
         self.fetched.set(fetched);
-        Ok(self.lent_out())
-    }
-
-    /// Lends memory that comes behind the bytes which are published; false if too many pieces are
-    /// lent.
-    pub(crate) fn lend(&self, words: &RingWords, addr: u64, len: u64) -> Result<bool> {
-        if self.lent_out() as usize == MAX_LENT && self.look_fetched(words)? as usize == MAX_LENT {
-            return Ok(false);
-        }
-        let slot = &words.slots[self.lent.get() as usize % MAX_LENT];
-        slot.at.store(self.head.get(), Ordering::Relaxed);
-        slot.addr.store(addr, Ordering::Relaxed);
-        slot.len.store(len, Ordering::Relaxed);
-        self.lent.set(self.lent.get().wrapping_add(1));
-        words.writer.lent.store(self.lent.get(), Ordering::Release);
-        Ok(true)
+        Ok(fetched)
     }
 }
 
 /// What the reader of a ring keeps to itself.
 #[derive(Debug)]
 pub(crate) struct RingReader {
-    size: u64,
-    tail: Cell<u64>,
-    /// The tail that the writer was told.
-    told: Cell<u64>,
-    /// The writer's head as it was last seen.
-    head: Cell<u64>,
-    /// The writer's count of lent pieces as it was last seen with `head`.
-    lent: Cell<u32>,
+    size: u32,
+    /// How much was read: whole cells, and bytes of the ring.
+    cells: Cell<u32>,
+    bytes: Cell<u32>,
+    /// How much the writer was told of.
+    told: Cell<Taken>,
+    /// What the next cell stands for.
+    kind: Cell<CellKind>,
+    len: Cell<u32>,
+    /// What is left of that; 0 if the cell was not looked at, or is not there.
+    left: Cell<u32>,
     /// Pieces fetched in all.
     fetched: Cell<u32>,
-    /// What is left of the next piece, if one is lent.
-    piece: Cell<Option<LentPiece>>,
 }
 
 impl RingReader {
-    pub(crate) fn new(size: u64) -> Self {
-        let long = || Cell::new(0);
-        let (tail, told, head) = (long(), long(), long());
-        let (lent, fetched) = (Cell::new(0), Cell::new(0));
-        Self { size, tail, told, head, lent, fetched, piece: Cell::new(None) }
+    pub(crate) fn new(size: u32) -> Self {
+        let word = || Cell::new(0);
+        let (told, kind) = (Cell::default(), Cell::new(CellKind::Inline));
+        let (cells, bytes, len, left, fetched) = (word(), word(), word(), word(), word());
+        Self { size, cells, bytes, told, kind, len, left, fetched }
     }
 
-    /// How many bytes of the ring were read in all: where the next is.
+    /// The number of the cell that is read.
     #[inline(always)]
-    pub(crate) fn tail(&self) -> u64 {
-        self.tail.get()
+    pub(crate) fn this_cell(&self) -> u32 {
+        self.cells.get()
     }
 
-    /// Bytes to read that were there at the last look, whether or not a lent piece is among them.
+    /// The number of the byte of the ring that is read next.
     #[inline(always)]
-    pub(crate) fn known(&self) -> u64 {
-        self.head.get().wrapping_sub(self.tail.get())
+    pub(crate) fn next_byte(&self) -> u32 {
+        self.bytes.get()
     }
 
-    /// The next lent piece, if there was one at the last look.
+    /// What the cell stands for that is read.
     #[inline(always)]
-    pub(crate) fn piece(&self) -> Option<LentPiece> {
-        self.piece.get()
+    pub(crate) fn kind(&self) -> CellKind {
+        self.kind.get()
     }
 
-    /// Bytes of the ring that come before anything else.
+    /// Bytes of it that are left; for a lent piece 1.
     #[inline(always)]
-    pub(crate) fn before_piece(&self) -> u64 {
-        match self.piece.get() {
-            None => self.known(),
-            Some(piece) => piece.at.wrapping_sub(self.tail.get()).min(self.known()),
-        }
+    pub(crate) fn left(&self) -> u32 {
+        self.left.get()
     }
 
-    /// Bytes that can be read as they are, after a look at the writer's line if none are known; none
-    /// where more than that is to be looked at.
+    /// Bytes of it that were read.
     #[inline(always)]
-    pub(crate) fn plain(&self, words: &RingWords) -> Option<u64> {
-        if self.lent.get() != self.fetched.get() {
+    pub(crate) fn done(&self) -> u32 {
+        self.len.get() - self.left.get()
+    }
+
+    /// The length of the short bytes in the next cell, if that is what has come next, and nothing of them was
+    /// read.
+    #[inline(always)]
+    pub(crate) fn inline(&self, words: &RingWords) -> Option<u32> {
+        if self.left.get() != 0 {
             return None;
         }
-        let known = self.known();
-        if known != 0 {
-            return Some(known);
-        }
-        let head = words.writer.head.load(Ordering::Acquire);
-        // After the head: what was lent before bytes that are seen is seen as well.
-        let lent = words.writer.lent.load(Ordering::Acquire);
-        let new = head.wrapping_sub(self.tail.get());
-        if lent != self.lent.get() || new > self.size {
-            return None;
-        }
-        self.head.set(head);
-        (new != 0 || words.writer.wants_room.load(Ordering::Relaxed) == 0).then_some(new)
+        let number = self.cells.get();
+        let head = words.cell(number).head.load(Ordering::Acquire);
+        let expected = u64::from(number.wrapping_add(1)) << 32;
+        // The kind is 0, and the length is none of a longer one.
+        let what = head.wrapping_sub(expected);
+        let is_short = what & 3 == 0 && what != 0 && what <= (INLINE as u64) << 2;
+        is_short.then_some(what as u32 >> 2)
     }
 
-    /// Looks at the writer's line; false if nothing has come since.
+    /// Whether nothing has come, as far as a look at the next cell tells.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self, words: &RingWords) -> bool {
+        let number = self.cells.get();
+        let head = words.cell(number).head.load(Ordering::Acquire);
+        self.left.get() == 0 && (head >> 32) as u32 != number.wrapping_add(1)
+    }
+
+    /// Whether there is something to read, after a look if nothing was known.
     pub(crate) fn look(&self, words: &RingWords) -> Result<bool> {
-        let head = words.writer.head.load(Ordering::Acquire);
-        // After the head: what was lent before bytes that are seen is seen as well.
-        let lent = words.writer.lent.load(Ordering::Acquire);
-        if head == self.head.get() && lent == self.lent.get() {
+        if self.left.get() != 0 {
+            return Ok(true);
+        }
+        let number = self.cells.get();
+        let head = words.cell(number).head.load(Ordering::Acquire);
+        if (head >> 32) as u32 != number.wrapping_add(1) {
             return Ok(false);
         }
-        self.take(words, head, lent)
-    }
-
-    fn take(&self, words: &RingWords, head: u64, lent: u32) -> Result<bool> {
-        // Neither more than fits nor less than before.
-        if head.wrapping_sub(self.head.get()) > self.size - self.known() {
+        let len = head as u32 >> 2;
+        let (kind, most) = match head & 3 {
+            0 => (CellKind::Inline, INLINE as u32),
+            1 => (CellKind::Bytes, self.size),
+            2 => (CellKind::Lent, 1),
+            _ => return Err(Error::PROTO),
+        };
+        if len == 0 || len > most {
             return Err(Error::PROTO);
         }
-        self.head.set(head);
-        if lent != self.lent.get() {
-            let waiting = self.lent.get().wrapping_sub(self.fetched.get());
-            if lent.wrapping_sub(self.lent.get()) > MAX_LENT as u32 - waiting {
-                return Err(Error::PROTO);
-            }
-            self.lent.set(lent);
-            self.next_piece(words)?;
-        }
+        self.kind.set(kind);
+        self.len.set(len);
+        self.left.set(len);
         Ok(true)
     }
 
-    /// Takes the next piece out of the table, if none is taken and one is lent.
-    #[cold]
-    fn next_piece(&self, words: &RingWords) -> Result {
-        if self.piece.get().is_some() || self.lent.get() == self.fetched.get() {
-            return Ok(());
+    /// `n` bytes of what the cell stands for were read; true if the writer is to be told of room.
+    pub(crate) fn took(&self, words: &RingWords, n: u32) -> bool {
+        debug_assert!(n <= self.left.get());
+        self.left.set(self.left.get() - n);
+        if self.kind.get() == CellKind::Bytes {
+            self.bytes.set(self.bytes.get().wrapping_add(n));
         }
-        let slot = &words.slots[self.fetched.get() as usize % MAX_LENT];
-        let piece = LentPiece {
-            at: slot.at.load(Ordering::Relaxed),
-            addr: slot.addr.load(Ordering::Relaxed),
-            len: slot.len.load(Ordering::Relaxed),
-        };
-        // It comes before a byte that is to be read, or is still to be written.
-        let ahead = piece.at.wrapping_sub(self.tail.get());
-        let fits = piece.len <= i64::MAX as u64 && piece.addr.checked_add(piece.len).is_some();
-        if ahead > self.size || piece.len == 0 || !fits {
-            return Err(Error::PROTO);
+        if self.left.get() == 0 {
+            return self.took_cell(words);
         }
-        self.piece.set(Some(piece));
-        Ok(())
+        self.bytes.get().wrapping_sub(self.told.get().bytes) >= self.size / 4 && self.tell(words)
     }
 
-    /// `n` bytes were read; true if the writer was told and wants to know of room.
+    /// All that the cell stands for was read; true if the writer is to be told of room.
     #[inline(always)]
-    pub(crate) fn consume(&self, words: &RingWords, n: u64) -> bool {
-        debug_assert!(n <= self.before_piece());
-        self.tail.set(self.tail.get().wrapping_add(n));
-        if self.tail.get().wrapping_sub(self.told.get()) < self.size / 4 {
-            return false;
-        }
-        self.tell(words)
+    pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
+        self.cells.set(self.cells.get().wrapping_add(1));
+        let told = self.told.get();
+        let much = self.cells.get().wrapping_sub(told.cells) >= CELLS as u32 / 4
+            || self.bytes.get().wrapping_sub(told.bytes) >= self.size / 4;
+        much && self.tell(words)
     }
 
-    /// Tells the writer how far the reader is; true if the writer wants to know of room, and half of the ring
-    /// is free.
-    #[cold]
-    pub(crate) fn tell(&self, words: &RingWords) -> bool {
-        self.told.set(self.tail.get());
-        words.reader.tail.store(self.tail.get(), Ordering::Release);
-        self.known() <= self.size / 2 && self.takes_wish(words)
-    }
-
-    /// `n` bytes of the lent piece were fetched; true if that was its end.
-    pub(crate) fn fetch(&self, words: &RingWords, n: u64) -> Result<bool> {
-        let mut piece = self.piece.get().ok_or(Error::PROTO)?;
-        if n < piece.len {
-            piece.addr += n;
-            piece.len -= n;
-            self.piece.set(Some(piece));
-            return Ok(false);
-        }
-        self.piece.set(None);
+    /// The lent piece was fetched that the cell stands for; the writer is to be told.
+    pub(crate) fn took_piece(&self, words: &RingWords) {
+        self.left.set(0);
         self.fetched.set(self.fetched.get().wrapping_add(1));
         words.reader.fetched.store(self.fetched.get(), Ordering::Release);
-        // The writer hears of it all the same.
-        self.takes_wish(words);
-        self.next_piece(words)?;
-        Ok(true)
+        self.took_cell(words);
     }
 
-    /// Nothing is there to be read; true if the writer waits for room all the same.
-    pub(crate) fn found_nothing(&self, words: &RingWords) -> bool {
-        words.writer.wants_room.load(Ordering::Relaxed) != 0 && self.tell(words)
-    }
-
-    fn takes_wish(&self, words: &RingWords) -> bool {
+    /// Tells the writer how far the reader is; true if the writer waits for that.
+    #[cold]
+    fn tell(&self, words: &RingWords) -> bool {
+        let taken = Taken { cells: self.cells.get(), bytes: self.bytes.get() };
+        self.told.set(taken);
+        words.reader.taken.store(taken.word(), Ordering::Release);
         fence(Ordering::SeqCst);
-        let wants = words.writer.wants_room.load(Ordering::Relaxed) != 0;
-        if wants {
+        if words.writer.wants_room.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let wanted = Taken::of(words.writer.wanted.load(Ordering::Relaxed));
+        let reached = |taken: u32, wanted: u32| taken.wrapping_sub(wanted) <= u32::MAX / 2;
+        let enough = reached(taken.cells, wanted.cells) && reached(taken.bytes, wanted.bytes);
+        if enough {
             words.writer.wants_room.store(0, Ordering::Relaxed);
         }
-        wants
+        enough
+    }
+
+    /// Nothing is there to be read; true if the writer waits for room all the same, and is to be
+    /// told.
+    #[inline(always)]
+    pub(crate) fn found_nothing(&self, words: &RingWords) -> bool {
+        words.writer.wants_room.load(Ordering::Relaxed) != 0 && self.tell(words)
     }
 }
 
 impl RingWords {
-    /// Whether the ring's reader has to be told of what was written before. `barriers`: this process
-    /// takes part in barriers of all processes.
+    /// Whether the ring's reader has to be told of what was written before. `barriers`: this
+    /// process takes part in barriers of all processes.
     #[inline(always)]
     pub(crate) fn must_tell_reader(&self, barriers: bool) -> bool {
-        // The processor may swap what was written and this; the reader's barrier makes that harmless.
+        // The processor may swap what was written and this; the reader's barrier makes that
+        // harmless.
         compiler_fence(Ordering::SeqCst);
         if barriers && self.reader.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS {
             return false;
@@ -429,8 +472,8 @@ impl RingWords {
         self.reader.polled.load(Ordering::Relaxed) == COLD
     }
 
-    /// The reader looks at this pipe each turn, or does not any more: then it has to pass a barrier of
-    /// all processes, if `barriers` were promised, or a fence, and to look once more.
+    /// The reader looks at this pipe each turn, or does not any more: then it has to pass a barrier
+    /// of all processes, if `barriers` were promised, or a fence, and to look once more.
     pub(crate) fn set_polled(&self, polled: bool, barriers: bool) {
         let polled = match (polled, barriers) {
             (false, _) => COLD,
