@@ -140,11 +140,15 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(self.lock().ep(ep).local().to_bytes())
+        Ok(self.lock().ep(ep).local().to_own_bytes())
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
         let mut state = self.lock();
+        if state.is_listening(ep) {
+            // Peers may know the address already.
+            return Err(Error::BUSY);
+        }
         let addr = Addr::told(state.ep(ep).local().format(), name)?;
         state.ep(ep).set_local(addr);
         Ok(())
