@@ -31,9 +31,9 @@ const MORE_RX_CAPS: u64 = MORE_CAPS & !FI_FENCE;
 const TX_OP_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
-/// What is kept in order among accesses to memory, by either kind of endpoint operation, and between
-/// these and messages. A write or a message may overtake the answer to a read.
-const MEMORY_ORDER: u64 = FI_ORDER_RAR
+/// What is kept in order at no cost.
+const FREE_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_RAR
     | FI_ORDER_RAW
     | FI_ORDER_RAS
     | FI_ORDER_WAW
@@ -45,6 +45,9 @@ const MEMORY_ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAW;
+/// What is kept in order for those who ask for it: writes, atomic operations and messages that follow a
+/// read wait for its answer.
+const DEAR_ORDER: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
 const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -68,7 +71,7 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
     let tx = most.tx_mut();
     tx.caps = caps & (TX_CAPS | MORE_CAPS);
     tx.op_flags = TX_OP_FLAGS;
-    tx.msg_order = MEMORY_ORDER | FI_ORDER_SAS;
+    tx.msg_order = FREE_ORDER | DEAR_ORDER;
     tx.inject_size = MAX_INJECT;
     tx.size = config.tx_size;
     tx.iov_limit = IOV_LIMIT;
@@ -77,7 +80,7 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
     let rx = most.rx_mut();
     rx.caps = caps & (RX_CAPS | MORE_RX_CAPS);
     rx.op_flags = RX_OP_FLAGS;
-    rx.msg_order = MEMORY_ORDER | FI_ORDER_SAS;
+    rx.msg_order = FREE_ORDER | DEAR_ORDER;
     rx.size = config.rx_size;
     rx.iov_limit = IOV_LIMIT;
 
@@ -87,6 +90,7 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
         ep.protocol_version = 1;
         ep.max_msg_size = usize::MAX;
         ep.max_order_raw_size = usize::MAX;
+        ep.max_order_war_size = usize::MAX;
         ep.max_order_waw_size = usize::MAX;
         ep.mem_tag_format = TAG_FORMAT;
         ep.tx_ctx_cnt = 1;
@@ -131,6 +135,13 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
     let asked = hints.and_then(InfoRef::domain).map_or(0, |domain| domain.caps);
     let reach = if asked == 0 { info.caps() } else { asked };
     info.edit_domain(|domain| domain.caps = reach & DOMAIN_CAPS);
+    let tx_order = hints.and_then(InfoRef::tx).map_or(0, |tx| tx.msg_order);
+    let rx_order = hints.and_then(InfoRef::rx).map_or(0, |rx| rx.msg_order);
+    info.tx_mut().msg_order = FREE_ORDER | (tx_order & DEAR_ORDER);
+    info.rx_mut().msg_order = FREE_ORDER | ((tx_order | rx_order) & DEAR_ORDER);
+    if tx_order & DEAR_ORDER & !FI_ORDER_SAR == 0 {
+        info.edit_ep(|ep| ep.max_order_war_size = 0);
+    }
     if is_fast(hints) {
         info.tx_mut().msg_order = FI_ORDER_SAS;
         info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);

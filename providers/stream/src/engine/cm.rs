@@ -571,8 +571,12 @@ impl<N: Net> StreamState<N> {
     /// The connection is made: what waited for it is sent first, and reading begins.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        let buffers = self.eps[conn.ep].is_buffered();
-        conn.connected(self.net.is_ring(), buffers);
+        let ep = &self.eps[conn.ep];
+        conn.connected(self.net.is_ring(), ep.is_buffered());
+        if ep.identity.attr.send_flags != 0 {
+            // The short way looks at no flags but those of the call.
+            conn.plain_below = 0;
+        }
         if let Some(guest) = &mut conn.guest {
             guest.connected(self.net.now());
         }
