@@ -485,7 +485,7 @@ static void sizes(int rank)
 }
 static void params(int rank)
 {
-	static const char *names[] = { "tx_size", "rx_size", "use_xpmem", "buffer_threshold", "max_gdrcopy_size",
+	static const char *names[] = { "tx_size", "rx_size", "disable_cma", "use_xpmem", "buffer_threshold", "max_gdrcopy_size",
 		"use_dsa_sar", "sar_threshold", "enable_dsa_page_touch", "peer_wait" };
 	struct fi_param *p;
 	int n, found = 0;

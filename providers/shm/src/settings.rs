@@ -60,6 +60,7 @@ fn read() -> ShmConfig {
         ..StreamSettings::of_params(prov)
     };
     // The original's, so that scripts that set them and lists of parameters stay as they are.
+    let _ = param::boolean(prov, c"disable_cma", c"no effect: peers' memory is not copied from");
     let _ = param::boolean(prov, c"use_xpmem", c"no effect: XPMEM is not used");
     let _ = param::size(
         prov,
