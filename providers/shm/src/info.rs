@@ -70,7 +70,7 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
 
     let tx = most.tx_mut();
     tx.caps = caps & (TX_CAPS | MORE_CAPS);
-    tx.op_flags = TX_OP_FLAGS;
+    tx.op_flags = TX_OP_FLAGS | if more { FI_INJECT } else { 0 };
     tx.msg_order = FREE_ORDER | DEAR_ORDER;
     tx.inject_size = MAX_INJECT;
     tx.size = config.tx_size;
