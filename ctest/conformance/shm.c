@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <sys/un.h>
 #include <rdma/fi_atomic.h>
+#include <rdma/providers/fi_peer.h>
 
 #define MB (1 << 20)
 static char big[64 * MB], in[64 * MB];
@@ -33,7 +34,7 @@ static struct fi_info *info_of(struct fi_info *h, const char *node, const char *
 }
 #define ALL_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | FI_READ | FI_WRITE | \
 	FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_RMA_EVENT | FI_SOURCE | FI_DIRECTED_RECV | \
-	FI_LOCAL_COMM | FI_AV_USER_ID)
+	FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER)
 static void infos(int rank)
 {
 	struct fi_info *i, *h = hints();
@@ -43,9 +44,8 @@ static void infos(int rank)
 	shm_only();
 	h->domain_attr->mr_mode = FI_MR_ENDPOINT;
 	i = info_of(h, NULL, NULL, 0);
-	/* FI_PEER is there once peers' receive contexts can be imported */
-	EQ(i->caps & ~FI_PEER, ALL_CAPS);
-	EQ(i->domain_attr->caps & ~FI_PEER, FI_LOCAL_COMM | FI_AV_USER_ID);
+	EQ(i->caps, ALL_CAPS);
+	EQ(i->domain_attr->caps, FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER);
 	EQ(i->mode, 0);
 	EQ(i->addr_format, FI_ADDR_STR);
 	snprintf(own, sizeof own, "fi_shm://%d", getpid());
@@ -994,6 +994,298 @@ static void forked(int rank)
 	ct_done(&c);
 }
 
+/* ---- another provider's receive queue (fi_peer(3)) ----------------------- */
+
+/* The owner: receives that wait, and notes of messages that do. */
+#define ENTRIES 4096
+static struct owner {
+	struct fid_peer_srx srx;
+	struct entry {
+		struct fi_peer_rx_entry e;
+		struct iovec iov;
+		int state;	/* 0 free, 1 posted, 2 with the provider, 3 a note, 4 room for one */
+		int tagged;
+		uint64_t ignore;
+	} at[ENTRIES];
+	int lent, freed, unnamed;
+} owner;
+static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct entry *owner_new(int state)
+{
+	for (int i = 0; i < ENTRIES; i++)
+		if (!owner.at[i].state) {
+			memset(&owner.at[i], 0, sizeof owner.at[i]);
+			owner.at[i].state = state;
+			owner.at[i].e.srx = &owner.srx;
+			owner.at[i].e.iov = &owner.at[i].iov;
+			owner.at[i].e.owner_context = &owner.at[i];
+			return &owner.at[i];
+		}
+	FAIL("no entry is free");
+}
+/* The oldest receive for a message, or note for a receive: entries are never reordered in these tests. */
+static struct entry *owner_find(int state, int tagged, uint64_t addr, uint64_t tag, uint64_t ignore)
+{
+	for (int i = 0; i < ENTRIES; i++) {
+		struct entry *at = &owner.at[i];
+		uint64_t both = ignore | at->ignore;
+
+		if (at->state == state && at->tagged == tagged && (at->e.tag & ~both) == (tag & ~both) &&
+		    (at->e.addr == FI_ADDR_UNSPEC || addr == FI_ADDR_UNSPEC || at->e.addr == addr))
+			return at;
+	}
+	return NULL;
+}
+static int owner_get(struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry, int tagged)
+{
+	struct entry *at;
+
+	pthread_mutex_lock(&owner_lock);
+	at = owner_find(1, tagged, about->addr, about->tag, 0);
+	owner.lent++;
+	if (at) {
+		at->state = 2;
+	} else {
+		at = owner_new(4);
+		at->tagged = tagged;
+	}
+	*entry = &at->e;
+	pthread_mutex_unlock(&owner_lock);
+	return at->state == 2 ? 0 : -FI_ENOENT;
+}
+static int owner_get_msg(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+{
+	CHECK(srx == &owner.srx);
+	return owner_get(about, entry, 0);
+}
+static int owner_get_tag(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+{
+	CHECK(srx == &owner.srx);
+	return owner_get(about, entry, 1);
+}
+static int owner_queue(struct fi_peer_rx_entry *entry)
+{
+	struct entry *at = entry->owner_context;
+
+	CHECK(at->state == 4 && entry->peer_context);
+	at->state = 3;
+	return 0;
+}
+static void owner_unspec(struct fid_peer_srx *srx, fi_addr_t (*addr_of)(struct fi_peer_rx_entry *))
+{
+	CHECK(srx == &owner.srx);
+	for (int i = 0; i < ENTRIES; i++)
+		if (owner.at[i].state == 3 && owner.at[i].e.addr == FI_ADDR_UNSPEC)
+			owner.at[i].e.addr = addr_of(&owner.at[i].e);
+	owner.unnamed++;
+}
+static void owner_free(struct fi_peer_rx_entry *entry)
+{
+	struct entry *at = entry->owner_context;
+
+	pthread_mutex_lock(&owner_lock);
+	CHECK(at->state == 2 || at->state == 4);
+	at->state = 0;
+	owner.freed++;
+	pthread_mutex_unlock(&owner_lock);
+}
+static struct fi_ops_srx_owner owner_ops = { sizeof owner_ops, owner_get_msg, owner_get_tag, owner_queue, owner_queue,
+	owner_unspec, owner_free };
+/* Posts a receive to the owner, which starts a message that waits for it. */
+static void owner_recv(void *b, size_t len, fi_addr_t from, int tagged, uint64_t tag, uint64_t ignore, void *context)
+{
+	struct entry *at;
+
+	pthread_mutex_lock(&owner_lock);
+	at = owner_find(3, tagged, from, tag, ignore);
+	if (at) {
+		at->state = 2;
+	} else {
+		at = owner_new(1);
+		at->tagged = tagged;
+		at->e.addr = from;
+		at->e.tag = tag;
+		at->ignore = ignore;
+	}
+	at->iov = (struct iovec){ b, len };
+	at->e.count = 1;
+	at->e.context = context;
+	at->e.flags |= FI_RECV | (tagged ? FI_TAGGED : FI_MSG) | FI_COMPLETION;
+	pthread_mutex_unlock(&owner_lock);
+	if (at->state == 2)
+		OK((tagged ? owner.srx.peer_ops->start_tag : owner.srx.peer_ops->start_msg)(&at->e));
+}
+static int owner_waits(int state)
+{
+	int n = 0;
+
+	for (int i = 0; i < ENTRIES; i++)
+		n += owner.at[i].state == state;
+	return n;
+}
+static struct fid_ep *import_srx(struct ct *c, int own_fid)
+{
+	struct fi_peer_srx_context context = { sizeof context, &owner.srx };
+	struct fi_rx_attr attr = { .op_flags = FI_PEER };
+	struct fid_ep *srx;
+
+	owner.srx.ep_fid.fid.fclass = FI_CLASS_SRX_CTX;
+	owner.srx.owner_ops = &owner_ops;
+	ERR(fi_srx_context(c->domain, &attr, &srx, NULL), FI_EINVAL);
+	OK(fi_srx_context(c->domain, &attr, &srx, &context));
+	CHECK(owner.srx.peer_ops && owner.srx.peer_ops->size >= sizeof *owner.srx.peer_ops);
+	OK(fi_ep_bind(c->ep, own_fid ? &owner.srx.ep_fid.fid : &srx->fid, 0));
+	ERR(fi_ep_bind(c->ep, &srx->fid, 0), FI_EINVAL);
+	return srx;
+}
+static struct fid_ep *srx_of;
+static void bind_srx(struct ct *c) { srx_of = import_srx(c, ct_rank); }
+static void foreign_receives(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | FI_SOURCE, .setup = bind_srx };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	fi_addr_t from;
+	struct ct c;
+
+	shm_only();
+	ct_open(&c, &o);
+	ERR(fi_recv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, CTX(1)), FI_ENOSYS);
+	ERR(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)), FI_ENOSYS);
+	static const size_t len[] = { 0, 1, 200, 5000, 300000, 16 * MB };
+
+	for (int tagged = 0; tagged < 2; tagged++)
+		for (int early = 0; early < 2; early++)
+			for (size_t i = 0; i < sizeof len / sizeof *len; i++) {
+				ct_fill(big, len[i], i + rank);
+				memset(in, 0, len[i]);
+				if (early)
+					owner_recv(in, len[i], FI_ADDR_UNSPEC, tagged, tagged ? 7 : 0, 0, CTX(1));
+				ct_barrier(&c);
+				if (tagged)
+					POST(&c, fi_tsenddata(c.ep, big, len[i], NULL, 5, c.peer, 7, CTX(2)));
+				else
+					POST(&c, fi_senddata(c.ep, big, len[i], NULL, 5, c.peer, CTX(2)));
+				if (!early) {
+					while (!owner_waits(3))
+						ct_progress(&c);
+					for (int k = 0; k < ENTRIES; k++)
+						if (owner.at[k].state == 3) {
+							EQ(owner.at[k].e.msg_size, len[i]);
+							EQ(owner.at[k].e.cq_data, 5);
+							CHECK(owner.at[k].e.flags & FI_REMOTE_CQ_DATA);
+							EQ(owner.at[k].e.tag, tagged ? 7 : 0);
+						}
+					if (i % 2)	/* some of it may be here only */
+						ct_idle(&c, 5);
+					owner_recv(in, len[i], FI_ADDR_UNSPEC, tagged, tagged ? 7 : 0, 0, CTX(1));
+				}
+				ct_sent(&c, CTX(2));
+				ct_next(&c, c.rx, &e, &from, NULL);
+				CHECK(e.op_context == CTX(1) && ct_same(in, len[i], i + !rank));
+				EQ(e.len, len[i]);
+				EQ(e.data, 5);
+				EQ(from, c.peer);
+				EQ(e.flags & (FI_RECV | FI_MSG | FI_TAGGED | FI_REMOTE_CQ_DATA),
+				   FI_RECV | FI_REMOTE_CQ_DATA | (tagged ? FI_TAGGED : FI_MSG));
+				ct_barrier(&c);
+			}
+	/* in a row, larger than its receive, dropped */
+	for (int i = 0; i < 200; i++)
+		POST(&c, fi_tinject(c.ep, big, 64, c.peer, 100 + i));
+	POST(&c, fi_tinject(c.ep, big, 64, c.peer, 99));
+	while (owner_waits(3) < 201)
+		ct_progress(&c);
+	for (int i = 199; i >= 0; i--) {
+		owner_recv(in, 64, c.peer, 1, 100 + i, 0, CTX(i));
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		CHECK(e.op_context == CTX(i) && e.tag == (uint64_t)(100 + i));
+	}
+	for (int k = 0; k < ENTRIES; k++)
+		if (owner.at[k].state == 3) {
+			owner.at[k].state = 2;
+			OK(owner.srx.peer_ops->discard_tag(&owner.at[k].e));
+		}
+	owner_recv(in, 10, FI_ADDR_UNSPEC, 1, 5, 0, CTX(9));
+	ct_barrier(&c);
+	POST(&c, fi_tinject(c.ep, big, 64, c.peer, 5));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.err == FI_ETRUNC && err.op_context == CTX(9) && err.len == 10 && err.olen == 54);
+	ct_barrier(&c);
+	EQ(owner.lent, owner.freed);
+	EQ(owner_waits(2) + owner_waits(3) + owner_waits(4), 0);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&srx_of->fid));
+	ct_close(&c);
+}
+/* A sender that nobody knows gets its address when the vector does. */
+static void foreign_unknown(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE, .setup = bind_srx } };
+	struct fi_cq_tagged_entry e;
+	struct ct_name mine, theirs;
+	fi_addr_t from;
+
+	shm_only();
+	mine = open_as(&c, NULL, NULL);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		c.peer = ct_insert(&c, &theirs);
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 3));
+		ct_barrier(&c);
+	} else {
+		while (!owner_waits(3))
+			ct_progress(&c);
+		EQ(owner.at[0].e.addr, FI_ADDR_UNSPEC);
+		c.peer = ct_insert(&c, &theirs);
+		CHECK(owner.unnamed);
+		EQ(owner.at[0].e.addr, c.peer);
+		owner_recv(in, 8, c.peer, 1, 3, 0, CTX(1));
+		ct_next(&c, c.rx, &e, &from, NULL);
+		EQ(from, c.peer);
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+/* The sender dies while the owner has notes of its messages, and the endpoint is closed before they are started. */
+static void foreign_lost(int rank)
+{
+	struct ct c;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	char x;
+
+	shm_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED, .setup = bind_srx });
+	if (rank == 1) {
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 3));
+		POST(&c, fi_tsend(c.ep, big, sizeof big, NULL, c.peer, 4, CTX(1)));
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 5));
+		ct_recv_oob(&c, &x, 1);
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob("x", 1);
+		ct_close(&c);
+		return;
+	}
+	while (owner_waits(3) < 2)
+		ct_progress(&c);
+	ct_send_oob("x", 1);
+	ct_recv_oob(&c, &x, 1);
+	ct_idle(&c, 20);
+	owner_recv(in, 8, FI_ADDR_UNSPEC, 1, 3, 0, CTX(3));
+	ct_next(&c, c.rx, &e, NULL, NULL);
+	CHECK(e.op_context == CTX(3) && !memcmp(in, "12345678", 8));
+	owner_recv(in, sizeof in, FI_ADDR_UNSPEC, 1, 4, 0, CTX(4));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.op_context == CTX(4));
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	EQ(owner_waits(2) + owner_waits(4), 0);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "infos are those of the original, without accelerators' memory", infos, CT_SOLO | CT_RDM },
 	{ "virtual addresses, and no order among accesses, make the info of the fast kind", fast, CT_SOLO | CT_RDM },
@@ -1021,5 +1313,8 @@ static const struct ct_test tests[] = {
 	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
 	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },
 	{ "a forked child ends nothing of its parent's", forked, CT_RDM },
+	{ "receives of another provider's queue are found, filled and given back", foreign_receives, CT_RDM },
+	{ "another provider hears the address of a sender that had none", foreign_unknown, CT_RDM },
+	{ "another provider's notes of messages that are lost end in errors", foreign_lost, CT_RDM },
 };
 CT_MAIN("shm", tests)

@@ -22,7 +22,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_DIRECTED_RECV;
 /// Never FI_REMOTE_COMM: whoever asks for that wants another provider.
-const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_AV_USER_ID;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER;
 /// What the engine can do beside what the original can. It is offered only to those who name the
 /// provider: others that ask for it would get shm in place of a provider that reaches other hosts.
 const MORE_CAPS: u64 = FI_TRIGGER | FI_FENCE | FI_COLLECTIVE | FI_MULTICAST;

@@ -23,6 +23,7 @@ use crate::buffered;
 use crate::cq::Context;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
+use crate::imports::SrxOwner;
 use crate::info::InfoRef;
 use crate::lock::Guard;
 use core::ffi::c_int;
@@ -176,6 +177,11 @@ pub trait RdmEngine: HearsNames + Sized {
     fn max_atomic(operation: Operation) -> usize;
     /// FI_OPT_MAX_ATOMIC_SIZE.
     fn max_atomic_bytes() -> usize;
+
+    /// Has an endpoint take its receives from another provider's queue (fi_peer(3)).
+    fn import(self: &Arc<Self>, _ep: u32, _owner: SrxOwner) -> Result {
+        Err(Error::NOSYS)
+    }
 
     /// The endpoint's own address.
     fn getname(&self, ep: u32) -> Result<Vec<u8>>;
@@ -438,6 +444,13 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             }
         }
         self.aside.closed();
+    }
+
+    fn import(&self, owner: SrxOwner) -> Result {
+        match self.part {
+            ContextPart::Whole if !self.is_srx => self.engine.import(self.id, owner),
+            _ => Err(Error::INVAL),
+        }
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {

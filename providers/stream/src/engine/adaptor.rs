@@ -13,9 +13,10 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::imports::{SrxOwner, StartsMessages};
 use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 impl<N: Net> HearsNames for StreamEngine<N> {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
@@ -28,6 +29,12 @@ impl<N: Net> HearsNames for StreamEngine<N> {
 
     fn name_removed(&self, ep: u32, name: fi_addr_t) {
         self.lock().name_removed(ep, name);
+    }
+}
+
+impl<N: Net> StartsMessages for StreamEngine<N> {
+    fn start_now(&self) {
+        self.start_if_idle();
     }
 }
 
@@ -137,6 +144,12 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
 
     fn max_atomic_bytes() -> usize {
         MAX_ATOMIC
+    }
+
+    fn import(self: &Arc<Self>, ep: u32, owner: SrxOwner) -> Result {
+        let engine: Weak<Self> = Arc::downgrade(self);
+        self.lock().import(ep, owner, engine);
+        Ok(())
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {

@@ -145,6 +145,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
     }
 
     const SHARED_TX: bool = N::CONTEXTS;
+    const IMPORTS: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<StreamEp<N>> {
         let handle = info.handle();
