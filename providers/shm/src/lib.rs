@@ -1,7 +1,8 @@
 //! The shm provider: FI_EP_RDM endpoints of this host, which have names (fi_shm(7)).
 //!
 //! [`info`] says what the provider offers, [`name`] how its endpoints are called, and [`link`] gives
-//! the engine of `ofi_stream`, which does the work, its links. [`settings`] are the parameters.
+//! the engine of `ofi_stream`, which does the work, its links, which soon move their bytes through
+//! memory ([`WithLocal`]). [`settings`] are the parameters.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod info;
 mod link;
@@ -13,6 +14,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, InfoRef, PROV_VERSION};
 use ofi_provider::provider::Provider;
+use ofi_stream::local::WithLocal;
 use ofi_stream::objects::{LinkProvider, hand_out};
 
 /// The provider, which log lines and parameters name as theirs.
@@ -22,7 +24,7 @@ static SHM: Provider =
 ofi_provider::plug_in!({
     // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
     settings::declare();
-    hand_out::<ShmLinks>(None)
+    hand_out::<WithLocal<ShmLinks>>(None)
 });
 
 impl LinkProvider for ShmLinks {

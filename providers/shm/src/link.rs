@@ -262,6 +262,14 @@ impl ByteLink for ShmLink {
         self.refused.map_or_else(|| self.socket.take_error(), Err)
     }
 
+    fn is_on_this_host(&self) -> bool {
+        true
+    }
+
+    fn has_ended(&self) -> bool {
+        self.socket.has_ended()
+    }
+
     fn local_addr(&self) -> Result<Addr> {
         Ok(self.ends[0].clone())
     }
@@ -284,12 +292,22 @@ mod tests {
     use super::*;
     use ofi_provider::abi::FI_ADDR_STR;
     use ofi_provider::addr::EndpointName;
+    use ofi_stream::local::WithLocal;
+    use ofi_stream::objects::LinkProvider;
 
     #[test]
     fn links_are_what_the_engine_relies_on() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| ShmLinks::new().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
+    }
+
+    #[test]
+    fn links_that_move_to_memory_are_as_well() {
+        let any = Addr::any(FI_ADDR_STR as u32);
+        let [server, client] = [(); 2].map(|()| WithLocal::<ShmLinks>::open().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
+        ofi_stream::contract::check_local(&server, &client, &any);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 use crate::SHM;
 use core::time::Duration;
 use ofi_provider::param;
-use ofi_stream::settings::{PATIENCE_STEP, StreamSettings};
+use ofi_stream::settings::{LocalSettings, PATIENCE_STEP, StreamSettings};
 use std::sync::LazyLock;
 
 /// Most bytes of an injected message, as of the original.
@@ -48,7 +48,14 @@ fn patience(seconds: i32) -> u32 {
 fn read() -> ShmConfig {
     let prov = &SHM;
     let size = |name, help| param::size(prov, name, QUEUE_SIZE, help).max(1);
+    let copies = param::boolean(
+        prov,
+        c"disable_cma",
+        c"never copy from a peer's memory directly (process_vm_readv); default no",
+    );
+    let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {
+        local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
         patience: param::int(
             prov,
             c"peer_wait",
@@ -60,7 +67,6 @@ fn read() -> ShmConfig {
         ..StreamSettings::of_params(prov)
     };
     // The original's, so that scripts that set them and lists of parameters stay as they are.
-    let _ = param::boolean(prov, c"disable_cma", c"no effect: peers' memory is not copied from");
     let _ = param::boolean(prov, c"use_xpmem", c"no effect: XPMEM is not used");
     let _ = param::size(
         prov,
