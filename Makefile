@@ -82,7 +82,7 @@ bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@benches/run
 
 features: local ## FEATURES.md, from a run of the conformance suite
-	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
+	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
 
 fmt: ## format the Rust sources
 	$(CARGO) fmt --all

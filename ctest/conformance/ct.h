@@ -68,6 +68,7 @@ struct ct_opt {
 	uint64_t cq_flags;		/* FI_SELECTIVE_COMPLETION */
 	uint64_t tx_op_flags;
 	enum fi_threading threading;
+	enum fi_progress progress;	/* of data */
 	enum fi_av_type av;
 	int af;				/* AF_INET6; default AF_INET */
 	int one_cq;			/* transmit and receive share a queue */
@@ -256,6 +257,8 @@ static inline void ct_idle(struct ct *c, int ms)
 }
 
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
+/* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
+static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
 static inline int ct_is_ip(void)
 {
@@ -314,6 +317,7 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	/* CT_THREADING=domain: tests that say nothing of it serialize their calls */
 	if (o->threading == FI_THREAD_UNSPEC && getenv("CT_THREADING"))
 		h->domain_attr->threading = FI_THREAD_DOMAIN;
+	h->domain_attr->data_progress = o->progress;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
 	if (o->ep_key) {

@@ -1268,10 +1268,11 @@ static void hear_burst(struct ct *c)
 /* A sender that makes no further call while it waits must not keep back what it has sent. */
 static void burst_leaves(int rank)
 {
+	struct ct_opt o = { .progress = ct_auto() };
 	struct ct c;
 	char go;
 
-	ct_open(&c, NULL);
+	ct_open(&c, &o);
 	if (rank == 0) {
 		say_burst(&c);
 		/* blocks in the system: no progress by calls */

@@ -441,7 +441,7 @@ static void refused(int rank)
 	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(1) };
 	struct iovec v = { &a, 4 };
 	struct fi_msg m = { .msg_iov = &v, .iov_count = 1 };
-	char big[4096] = { 0 };
+	char big[8192] = { 0 };
 	struct fid_ep *none;
 	struct ct c;
 

@@ -217,6 +217,7 @@ static void nobody(int rank)
 	static char b[8];
 	fi_addr_t to;
 
+	ct_param("PEER_WAIT", "1");	/* of shm, which waits for peers that may come */
 	(void)rank;
 	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
 	memcpy(n.b, &a, sizeof a);
@@ -253,6 +254,7 @@ static void injected_to_nobody(int rank)
 	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .context = CTX(2) };
 	fi_addr_t to;
 
+	ct_param("PEER_WAIT", "1");	/* of shm, which waits for peers that may come */
 	(void)rank;
 	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
 	memcpy(n.b, &a, sizeof a);

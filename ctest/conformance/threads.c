@@ -325,7 +325,7 @@ static void events_beside_domain(int rank)
  */
 static void look_with_mutex_held(int rank)
 {
-	struct ct_opt o = { .threading = FI_THREAD_SAFE, .wait = FI_WAIT_MUTEX_COND };
+	struct ct_opt o = { .threading = FI_THREAD_SAFE, .wait = FI_WAIT_MUTEX_COND, .progress = ct_auto() };
 	struct fi_mutex_cond mc;
 	struct fi_cq_tagged_entry e;
 	char b[8] = "";

@@ -179,7 +179,9 @@ fn ask_all(
         }
     }
     let mut chain = InfoChain::new();
-    for prov in registry.providers() {
+    let hidden = request.flags & GETINFO_HIDDEN != 0;
+    let left_out = if hidden { registry.left_out() } else { &[] };
+    for prov in registry.providers().iter().chain(left_out) {
         if !wanted.asks(registry, prov, request.flags) {
             continue;
         }
@@ -387,8 +389,10 @@ pub unsafe fn fabric(
     let registry = registry::current();
     // The top layer opens those below it.
     let top = prov_name.rsplit(';').next().unwrap_or_default();
-    let prov =
-        registry.find(top).filter(|prov| prov.kind() != ProviderKind::Hook).ok_or(Error::NODEV)?;
+    let prov = registry
+        .find_to_open(top)
+        .filter(|prov| prov.kind() != ProviderKind::Hook)
+        .ok_or(Error::NODEV)?;
     let open = prov.raw().fabric.ok_or(Error::NODEV)?;
     // SAFETY: fi_fabric(3): attributes and the place for the answer, for the call.
     unsafe {

@@ -192,6 +192,8 @@ impl LoadedProvider {
 #[derive(Debug, Default)]
 pub struct Registry {
     providers: Vec<LoadedProvider>,
+    /// Those that `FI_PROVIDER` leaves out.
+    left_out: Vec<LoadedProvider>,
     /// Plug-ins that were opened, so as not to open one twice.
     files: Vec<PathBuf>,
     /// What `FI_PROVIDER` says.
@@ -228,7 +230,8 @@ pub(super) fn load() {
     registry.sort();
     for name in registry.filter.iter() {
         let asked = name.split(';').next().unwrap_or_default();
-        if !registry.providers.iter().any(|prov| prov.is(asked)) {
+        let mut known = registry.providers.iter().chain(&registry.left_out);
+        if !known.any(|prov| prov.is(asked)) {
             log::warn(format_args!(
                 "FI_PROVIDER names {name}, but no such provider was found in {}",
                 registry.places()
@@ -245,7 +248,10 @@ pub fn cleanup() {
         // Another thread is starting the library while the process ends.
         Err(_) => None,
     };
-    for prov in registry.iter().flat_map(|registry| &registry.providers) {
+    let all = |registry: &'_ Arc<Registry>| -> Vec<LoadedProvider> {
+        registry.providers.iter().chain(&registry.left_out).cloned().collect()
+    };
+    for prov in registry.iter().flat_map(all) {
         if let Some(cleanup) = prov.raw().cleanup {
             // SAFETY: fi_provider(7): called once, when all else is over.
             unsafe { cleanup() };
@@ -257,6 +263,17 @@ impl Registry {
     /// The providers in order, hidden ones among them.
     pub fn providers(&self) -> &[LoadedProvider] {
         &self.providers
+    }
+
+    /// The providers that `FI_PROVIDER` leaves out. Other providers may ask for them all the same.
+    pub fn left_out(&self) -> &[LoadedProvider] {
+        &self.left_out
+    }
+
+    /// The provider of that name whose fabric can be opened: one that applications get to see, or one
+    /// that is left out.
+    pub fn find_to_open(&self, name: &str) -> Option<&LoadedProvider> {
+        self.find(name).or_else(|| self.left_out.iter().find(|prov| prov.is(name)))
     }
 
     /// The provider of that name that applications get to see.
@@ -383,12 +400,14 @@ impl Registry {
         // A positive list is of core providers: what goes over them stays.
         if self.filter.is_negated() && listed {
             log::info(format_args!("provider {} is switched off by FI_PROVIDER", prov.name));
+            self.left_out.push(prov);
             return;
         }
         if !self.filter.is_negated() && !self.filter.is_empty() && prov.kind == ProviderKind::Core {
             let asked = |name: &str| name.split(';').any(|part| prov.is(part));
             if !self.filter.iter().any(asked) {
                 log::info(format_args!("provider {} is not in FI_PROVIDER", prov.name));
+                self.left_out.push(prov);
                 return;
             }
         }
@@ -412,6 +431,7 @@ impl Registry {
         };
         // Stable: those that are not in the order keep their own.
         self.providers.sort_by_key(rank);
+        self.left_out.sort_by_key(rank);
     }
 }
 
@@ -673,6 +693,11 @@ pub(super) mod tests {
         assert_eq!(of("tcp"), ["ofi_rxm", "tcp"]);
         assert_eq!(of("tcp;ofi_rxm"), ["ofi_rxm", "tcp"]);
         assert_eq!(of("^ofi_rxm,udp"), ["tcp"]);
+        // Other providers find those that are left out, and can open them.
+        let registry = registry("tcp", found(), false);
+        let left_out: Vec<_> = registry.left_out().iter().map(LoadedProvider::name).collect();
+        assert_eq!(left_out, ["udp"]);
+        assert!(registry.find("udp").is_none() && registry.find_to_open("udp").is_some());
     }
 
     #[test]

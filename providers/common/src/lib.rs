@@ -47,7 +47,7 @@ pub use local::{cma, door, meet, ring};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
-pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, poll};
+pub use objects::{attr, av, cntr, cq, eq, imports, mr, object, operation, poll};
 pub use plugin::{log, param, provider};
 pub use rdm::{buffered, calls, contexts, endpoint, inbox, multi_recv, names, peers, receives};
 

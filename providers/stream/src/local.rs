@@ -23,7 +23,7 @@ use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
 use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer};
 use ofi_provider::provider::Provider;
@@ -1270,8 +1270,14 @@ where
     N: LinkProvider + Net<Poller = Epoll>,
     N::Link: ByteLink<Id = RawFd>,
 {
+    const CONTEXTS: bool = N::CONTEXTS;
+
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         N::getinfo(query)
+    }
+
+    fn address(info: InfoRef<'_>) -> Result<Addr> {
+        N::address(info)
     }
 
     fn open() -> Result<Self> {

@@ -1,4 +1,5 @@
 //! What a provider lets its users choose of the engine.
+use core::time::Duration;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::has_more_rights;
@@ -13,9 +14,16 @@ const MIN_UNEXPECTED: usize = 1 << 20;
 /// Fewest and most bytes of FI_*_LOCAL_RING.
 const RINGS: (usize, usize) = (4 << 10, 16 << 20);
 
+/// The usual FI_OPT_MIN_MULTI_RECV, in bytes.
+const MIN_MULTI_RECV: usize = 16384;
+
 /// Most bytes that unexpected messages of an endpoint, or of those that share receives, take by
 /// default.
 pub const MAX_UNEXPECTED: usize = 256 << 20;
+
+/// The longest time between two calls of a peer that is waited for
+/// ([`StreamSettings::patience`]).
+pub const PATIENCE_STEP: Duration = Duration::from_millis(50);
 
 /// What a provider lets its users choose of the engine.
 #[derive(Clone, Debug)]
@@ -47,6 +55,12 @@ pub struct StreamSettings {
     pub firewalled: bool,
     /// How peers of one host talk through memory ([`WithLocal`](crate::local::WithLocal)).
     pub local: LocalSettings,
+    /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
+    /// what waits for it fails; 0: once.
+    pub patience: u32,
+    /// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other: a multi-receive buffer is given back
+    /// when less than this is left of it, in bytes.
+    pub min_multi_recv: usize,
 }
 
 /// How peers of one host talk through memory.
@@ -181,6 +195,8 @@ impl Default for StreamSettings {
             threads: true,
             firewalled: false,
             local: LocalSettings::default(),
+            patience: 0,
+            min_multi_recv: MIN_MULTI_RECV,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::{EpFid, Ground};
 use super::fabric::FabricFid;
+use super::imported::ImportedSrx;
 use super::stx::Stx;
 use super::{Atomic, Domain, Endpoint, Fabric, RxAttr, atomic, collective, opened, trigger};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_TAGGED, c_enum,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_TAGGED, c_enum,
     fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
     fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
     fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
@@ -17,6 +18,7 @@ use crate::coll;
 use crate::cq::{Cq, OnDomain};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops, unbuilt};
+use crate::imports::SrxOwner;
 use crate::info::InfoRef;
 use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
@@ -346,6 +348,28 @@ unsafe extern "C" fn stx_ctx<D: Domain>(
     })
 }
 
+/// Opens another provider's receive queue.
+///
+/// # Safety
+/// As for [`srx_ctx`], whose context is null or a `struct fi_peer_srx_context`.
+unsafe fn import_srx<D: Domain>(
+    domain: *mut fid_domain,
+    out: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: by this function's contract.
+    unsafe {
+        DomainFid::<D>::arc_from_c(domain)?;
+        if !D::IMPORTS {
+            return Err(Error::NOSYS);
+        }
+        let out = out.as_mut().ok_or(Error::INVAL)?;
+        // With FI_PEER the context was only for opening.
+        *out = ImportedSrx::open(SrxOwner::new(context)?, std::ptr::null_mut());
+    }
+    Ok(())
+}
+
 unsafe extern "C" fn srx_ctx<D: Domain>(
     domain: *mut fid_domain,
     attr: *mut fi_rx_attr,
@@ -359,6 +383,9 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
             let rx = if attr.is_null() {
                 RxAttr::default()
             } else {
+                if (*attr).op_flags & FI_PEER != 0 {
+                    return import_srx::<D>(domain, out, context);
+                }
                 RxAttr {
                     caps: (*attr).caps,
                     op_flags: (*attr).op_flags,

@@ -16,6 +16,7 @@ mod connreq;
 mod domain;
 mod ep;
 mod fabric;
+mod imported;
 mod mc;
 mod multicast;
 mod opened;
@@ -46,6 +47,7 @@ use crate::atomic::Operation;
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
+use crate::imports::SrxOwner;
 use crate::info::{InfoChain, InfoQuery, InfoRef};
 use crate::progress::Progress;
 use crate::wait::WaitKind;
@@ -125,6 +127,9 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// Endpoints may be bound to a shared transmit context (fi_stx_context), of
     /// which only the application knows: each keeps its own queue.
     const SHARED_TX: bool = false;
+    /// Endpoints may take their receives from another provider's queue
+    /// ([`Endpoint::import`]).
+    const IMPORTS: bool = false;
     /// Opens a scalable endpoint: an address, of which only the name, the address
     /// vector, [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`]
     /// are used.
@@ -195,6 +200,11 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     fn leave(&self, _addr: fi_addr_t) {}
     /// Ends all connections and posted operations. No completion is written after this returns.
     fn close(&self);
+    /// Has the endpoint, which is not enabled yet, take its receives from another provider's queue
+    /// (fi_peer(3)).
+    fn import(&self, _owner: SrxOwner) -> Result {
+        Err(Error::NOSYS)
+    }
     /// How many more sends (`tx`), or receives, would be taken now.
     fn size_left(&self, _tx: bool) -> Result<usize> {
         Err(Error::NOSYS)

@@ -32,29 +32,74 @@ pub enum Addr {
     Name(EndpointName),
 }
 
-/// A name that an endpoint was given, or gave itself (FI_ADDR_STR), without the scheme that
-/// may stand before it, as in `fi_shm://name`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct EndpointName(Arc<CStr>);
+/// A name that an endpoint was given, or gave itself (FI_ADDR_STR). A scheme may stand before it, as
+/// in `fi_shm://name`, and tells no names apart.
+#[derive(Clone, Debug)]
+pub struct EndpointName {
+    /// The scheme and the name.
+    whole: Arc<CStr>,
+    /// Where the name begins.
+    start: usize,
+    /// Whether the endpoint takes another name if somebody else has this one.
+    replaceable: bool,
+}
 
 impl EndpointName {
-    /// The name in a string; -FI_EINVAL if there is none.
+    /// Most bytes of a name with its scheme and its NUL.
+    pub const MOST: usize = 256;
+
+    const NONE: &CStr = c"";
+
+    /// The name in a string; -FI_EINVAL if there is none, or one that is too long.
     pub fn new(string: &CStr) -> Result<Self> {
         let bytes = string.to_bytes_with_nul();
         let scheme = bytes.windows(3).position(|three| three == b"://");
-        let name = CStr::from_bytes_with_nul(&bytes[scheme.map_or(0, |at| at + 3)..]);
-        let name = name.map_err(|_| Error::INVAL)?;
-        if name.is_empty() { Err(Error::INVAL) } else { Ok(Self(name.into())) }
+        let start = scheme.map_or(0, |at| at + 3);
+        if bytes.len() - start < 2 || bytes.len() > Self::MOST {
+            return Err(Error::INVAL);
+        }
+        Ok(Self { whole: string.into(), start, replaceable: false })
     }
 
-    /// The name.
+    /// The name in a string that nobody insists on: an endpoint whose name it is to be takes another
+    /// one if somebody else has this.
+    pub fn proposed(string: &CStr) -> Result<Self> {
+        Ok(Self { replaceable: true, ..Self::new(string)? })
+    }
+
+    /// Whether the endpoint takes another name if somebody else has this one.
+    pub fn is_replaceable(&self) -> bool {
+        self.replaceable
+    }
+
+    /// The name, without scheme.
     pub fn as_c_str(&self) -> &CStr {
-        &self.0
+        CStr::from_bytes_with_nul(&self.whole.to_bytes_with_nul()[self.start..])
+            .unwrap_or(Self::NONE)
+    }
+
+    /// The scheme and the name.
+    pub fn whole(&self) -> &CStr {
+        &self.whole
     }
 
     /// The name as text; -FI_EINVAL if it is none.
     pub fn as_str(&self) -> Result<&str> {
-        self.0.to_str().map_err(|_| Error::INVAL)
+        self.as_c_str().to_str().map_err(|_| Error::INVAL)
+    }
+}
+
+impl PartialEq for EndpointName {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_c_str() == other.as_c_str()
+    }
+}
+
+impl Eq for EndpointName {}
+
+impl core::hash::Hash for EndpointName {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.as_c_str().hash(state);
     }
 }
 
@@ -73,7 +118,7 @@ impl fmt::Display for Addr {
             Self::Ud(addr) => {
                 f.write_str(&ofi::info::tostr::address(self.format(), Some(&addr.to_bytes())))
             }
-            Self::Name(name) => f.write_str(&name.0.to_string_lossy()),
+            Self::Name(name) => f.write_str(&name.as_c_str().to_string_lossy()),
         }
     }
 }
@@ -146,7 +191,7 @@ impl Addr {
         if format == FI_SOCKADDR_IB as u32 {
             Self::Ib(IbAddr::any())
         } else if format == FI_ADDR_STR as u32 {
-            Self::Name(EndpointName(c"".into()))
+            Self::Name(EndpointName { whole: c"".into(), start: 0, replaceable: true })
         } else if format == FI_SOCKADDR_IN6 as u32 {
             Self::Ip((Ipv6Addr::UNSPECIFIED, 0).into())
         } else {
@@ -175,7 +220,16 @@ impl Addr {
             Self::Ip(addr) => to_raw(addr).as_bytes().to_vec(),
             Self::Ib(addr) => addr.to_bytes().to_vec(),
             Self::Ud(addr) => addr.to_bytes().to_vec(),
-            Self::Name(name) => name.0.to_bytes_with_nul().to_vec(),
+            Self::Name(name) => name.as_c_str().to_bytes_with_nul().to_vec(),
+        }
+    }
+
+    /// The address of an endpoint as fi_getname(3) tells it: a name with its scheme, anything else as
+    /// everywhere.
+    pub fn to_own_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Name(name) => name.whole().to_bytes_with_nul().to_vec(),
+            other => other.to_bytes(),
         }
     }
 
@@ -235,7 +289,7 @@ impl Addr {
         match self {
             Self::Ip(addr) => addr.ip().is_unspecified(),
             Self::Ib(addr) => addr.is_any(),
-            Self::Name(name) => name.0.is_empty(),
+            Self::Name(name) => name.as_c_str().is_empty(),
             Self::Ud(_) => false,
         }
     }
@@ -254,7 +308,7 @@ impl Addr {
             Self::Ud(addr) => addr.qpn as u16,
             Self::Name(name) => {
                 let mix = |hash: u16, byte: &u8| hash.wrapping_mul(31) ^ u16::from(*byte);
-                name.0.to_bytes().iter().fold(1, mix)
+                name.as_c_str().to_bytes().iter().fold(1, mix)
             }
         }
     }
@@ -563,15 +617,21 @@ mod tests {
 
     #[test]
     fn a_name_is_the_same_with_and_without_its_scheme() {
+        let keys = std::hash::RandomState::new();
         let name = |text| EndpointName::new(text).map(Addr::Name);
         let one = name(c"fi_shm://17:0:1").unwrap();
         assert_eq!(one, name(c"17:0:1").unwrap());
         assert_ne!(one, name(c"17:0:2").unwrap());
         assert_eq!((one.to_bytes(), one.to_string()), (b"17:0:1\0".to_vec(), "17:0:1".to_owned()));
         assert_eq!(Addr::read(one.format(), b"x://17:0:1\0").as_ref(), Ok(&one));
+        assert_eq!(one.to_own_bytes(), b"fi_shm://17:0:1\0");
+        let hash = |addr: &Addr| std::hash::BuildHasher::hash_one(&keys, addr);
+        assert_eq!(hash(&one), hash(&name(c"17:0:1").unwrap()));
         for not in [c"", c"fi_shm://"] {
             assert_eq!(name(not), Err(Error::INVAL));
         }
+        let long = |len| EndpointName::new(&CString::new(vec![b'x'; len]).unwrap()).is_ok();
+        assert!(long(EndpointName::MOST - 1) && !long(EndpointName::MOST));
         assert_eq!(Addr::read(one.format(), b"without end"), Err(Error::INVAL));
     }
 

@@ -3,7 +3,8 @@
 //!
 //! | field | bit or value | constant | meaning |
 //! |---|---|---|---|
-//! | flags of an operation and of its completion | 60 | [`TO_GROUPS`] | a send that may be for a multicast group |
+//! | flags of an operation and of its completion | 59 | [`IMPORTED`] | a receive of another provider's queue |
+//! | | 60 | [`TO_GROUPS`] | a send that may be for a multicast group |
 //! | | 61 | [`ASIDE`] | an operation whose completion is not the application's |
 //! | | 62 | [`OF_SHARED_RX`] | a receive of a shared receive context |
 //! | | 63 | [`ONLY_TAG`] | a receive that only names a tag |
@@ -20,6 +21,9 @@
 //! What is asserted at the end of this file is checked when it is compiled.
 use crate::abi::{self, fi_addr_t};
 use core::ffi::c_int;
+
+/// The flag of a receive that belongs to another provider (`crate::imports`).
+pub(crate) const IMPORTED: u64 = 1 << 59;
 
 /// Among the flags of every send of an endpoint with FI_MULTICAST, so that no other endpoint
 /// has to look where its sends go.
@@ -38,7 +42,7 @@ pub const OF_SHARED_RX: u64 = 1 << 62;
 pub const ONLY_TAG: u64 = 1 << 63;
 
 /// The flags above: calls of the application's never pass them on.
-pub(crate) const OWN_FLAGS: u64 = TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
+pub(crate) const OWN_FLAGS: u64 = IMPORTED | TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
 
 /// In place of an entry's flags in a completion queue's ring: the entry stands for the next
 /// failure.

@@ -83,8 +83,7 @@ impl StreamSocket {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: `peer` is what the option is.
         unsafe { self.get(libc::SO_PEERCRED, &mut peer) }?;
-        // SAFETY: asks for a number.
-        Ok(peer.uid == unsafe { libc::geteuid() })
+        Ok(peer.uid == crate::sys::user())
     }
 
     /// Reads an option of the socket's own level.

@@ -50,8 +50,14 @@ pub fn set_option(
     Ok(())
 }
 
+/// The user that this process runs for (geteuid(2)).
+pub fn user() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() }
+}
+
 /// A random number from the system (getrandom(2)); 0 if it has none.
-pub(crate) fn random() -> u64 {
+pub fn random() -> u64 {
     let mut random = [0; 8];
     // SAFETY: the buffer has as many bytes as is said.
     unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };

@@ -5,6 +5,7 @@ pub mod av;
 pub mod cntr;
 pub mod cq;
 pub mod eq;
+pub mod imports;
 pub mod mr;
 pub mod object;
 pub mod operation;

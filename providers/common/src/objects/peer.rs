@@ -35,7 +35,7 @@ const _: () = {
 ///
 /// # Safety
 /// `context` is null or points to one whose object is a `T`.
-unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
+pub(super) unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
     // SAFETY: by this function's contract; the size comes first, and says
     // whether there is more.
     unsafe {
@@ -51,7 +51,7 @@ unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
 ///
 /// # Safety
 /// `ops` is null or points to a table that starts with its size.
-unsafe fn table<'a, T>(ops: *const T) -> Result<&'a T> {
+pub(super) unsafe fn table<'a, T>(ops: *const T) -> Result<&'a T> {
     // SAFETY: by this function's contract: the size can be read in any case.
     unsafe {
         if ops.is_null() || *ops.cast::<usize>() < size_of::<T>() {

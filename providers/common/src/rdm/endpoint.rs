@@ -9,8 +9,9 @@ use super::inbox::{Inbox, UnexpectedBody};
 use super::peers::{HearsNames, NameListener, PeerTable};
 use super::receives::PostsReceives;
 use crate::abi::{
-    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN,
-    FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_SOURCE_ERR,
+    FI_COLLECTIVE, FI_DIRECTED_RECV, FI_FENCE, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT,
+    FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_ORDER_ATOMIC_WAR,
+    FI_ORDER_RMA_WAR, FI_ORDER_SAR, FI_ORDER_WAR, FI_SOURCE_ERR,
 };
 use crate::api::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, RxAttr,
@@ -22,6 +23,7 @@ use crate::buffered;
 use crate::cq::Context;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
+use crate::imports::SrxOwner;
 use crate::info::InfoRef;
 use crate::lock::Guard;
 use core::ffi::c_int;
@@ -47,6 +49,12 @@ pub struct RdmAttr {
     pub tx_size: usize,
     /// tx_attr.inject_size: most bytes of an injected message.
     pub inject_size: usize,
+    /// FI_FENCE if messages are not to overtake reads that were posted before them (FI_ORDER_SAR), else
+    /// nothing: flags that every message gets.
+    pub send_flags: u64,
+    /// The same for writes and atomic operations (FI_ORDER_WAR, FI_ORDER_RMA_WAR,
+    /// FI_ORDER_ATOMIC_WAR).
+    pub access_flags: u64,
 }
 
 impl AsMut<RdmAttr> for RdmAttr {
@@ -60,6 +68,7 @@ impl RdmAttr {
     pub fn of(info: InfoRef<'_>, api_version: u32) -> Result<Self> {
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
         let caps = info.caps();
+        let fence = |orders| if tx.msg_order & orders != 0 { FI_FENCE } else { 0 };
         Ok(Self {
             directed: (caps | rx.caps) & FI_DIRECTED_RECV != 0,
             source_err: (caps | rx.caps) & FI_SOURCE_ERR != 0,
@@ -68,6 +77,8 @@ impl RdmAttr {
             buffered: buffered::is_asked(info, api_version),
             tx_size: tx.size.max(1),
             inject_size: tx.inject_size,
+            send_flags: fence(FI_ORDER_SAR),
+            access_flags: fence(FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR),
         })
     }
 
@@ -166,6 +177,11 @@ pub trait RdmEngine: HearsNames + Sized {
     fn max_atomic(operation: Operation) -> usize;
     /// FI_OPT_MAX_ATOMIC_SIZE.
     fn max_atomic_bytes() -> usize;
+
+    /// Has an endpoint take its receives from another provider's queue (fi_peer(3)).
+    fn import(self: &Arc<Self>, _ep: u32, _owner: SrxOwner) -> Result {
+        Err(Error::NOSYS)
+    }
 
     /// The endpoint's own address.
     fn getname(&self, ep: u32) -> Result<Vec<u8>>;
@@ -428,6 +444,13 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             }
         }
         self.aside.closed();
+    }
+
+    fn import(&self, owner: SrxOwner) -> Result {
+        match self.part {
+            ContextPart::Whole if !self.is_srx => self.engine.import(self.id, owner),
+            _ => Err(Error::INVAL),
+        }
     }
 
     fn size_left(&self, tx: bool) -> Result<usize> {

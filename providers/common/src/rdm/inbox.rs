@@ -10,6 +10,7 @@
 //!
 //! Kept messages are counted by sender, for the bounds on what peers make us keep. How much room
 //! there is, and what happens to a message that finds none, is the provider's to say.
+use super::imported::Imported;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
@@ -19,6 +20,7 @@ use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
+use crate::imports::{SrxOwner, StartedMessage, StartedMessages};
 use crate::ledger::RxLedger;
 use crate::lock::{Level, Lock};
 use crate::matching::{Pattern, Posted, Unexpected};
@@ -280,6 +282,8 @@ pub struct Inbox<B> {
     only: KnownPeer,
     /// The addresses of peers, with FI_SOURCE_ERR.
     addrs: Option<Box<SourceAddrs>>,
+    /// Another provider's queue that receives are taken from.
+    imported: Option<Box<Imported>>,
 }
 
 impl<B: UnexpectedBody> Inbox<B> {
@@ -302,7 +306,34 @@ impl<B: UnexpectedBody> Inbox<B> {
             peers: Vec::new(),
             only: KnownPeer::STRANGER,
             addrs: source_err.then(Box::default),
+            imported: None,
         }
+    }
+
+    /// Takes receives from another provider's queue from now on (fi_peer(3)). `started` is where that
+    /// puts down which kept messages it starts.
+    pub fn import(&mut self, owner: SrxOwner, started: &Arc<StartedMessages>) {
+        self.imported = Some(Box::new(Imported::new(owner, started)));
+    }
+
+    /// What is to be done about a kept message that its owner started or dropped; nothing if the
+    /// message is not there any more.
+    pub fn started(&mut self, started: &StartedMessage) -> Option<Meeting> {
+        let StartedMessage { queue, message, dropped, entry, .. } = *started;
+        let is_here = self.kept_about(queue, message).is_some();
+        let imported = self.imported.as_deref_mut().filter(|_| is_here)?;
+        let recv = match dropped {
+            true => {
+                imported.owner.free(entry);
+                None
+            }
+            false => {
+                let recv = imported.receive(entry)?;
+                self.ledger.part();
+                Some(recv)
+            }
+        };
+        Some(Meeting { queue, message, recv, owner: self.owner, fills: None })
     }
 
     /// Calls `act` with the queues that hold `queue`: the shared ones, or the endpoint's own.
@@ -473,14 +504,20 @@ impl<B: UnexpectedBody> Inbox<B> {
             (false, true) => self.with(0, |queues| queues.of_strangers += bytes),
             _ => {}
         }
-        for (queue, id) in self.kept_from(peer) {
+        for (queue, number) in self.kept_from(peer) {
             self.with(queue, |queues| {
                 let unexpected = &mut queues.unexpected[queue];
-                if let Some(kept) = unexpected.get_mut(id) {
+                if let Some(kept) = unexpected.get_mut(number) {
                     kept.source = name;
                 }
-                unexpected.set_source(id, name);
+                unexpected.set_source(number, name);
             });
+            if let Some(imported) = &self.imported {
+                imported.name((queue, number), id);
+            }
+        }
+        if let Some(imported) = &self.imported {
+            imported.owner.names_changed();
         }
     }
 
@@ -581,6 +618,10 @@ impl<B: UnexpectedBody> Inbox<B> {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;
         }
+        if recv.import().is_some() {
+            // The owner says when the buffer is given back.
+            return FI_MULTI_RECV;
+        }
         let gives_back = match &self.left {
             Some(left) => left.lock().multi.filled(recv),
             None => self.with(0, |queues| queues.multi.filled(recv)),
@@ -614,6 +655,17 @@ impl<B: UnexpectedBody> Inbox<B> {
         } else {
             // The entry that gives a multi-receive buffer back is always written.
             self.ledger.done(entry, self.ledger.wants(recv.flags) || extra & FI_MULTI_RECV != 0);
+        }
+        self.release(recv);
+    }
+
+    /// A receive is reported: one of another provider's is given back to that.
+    #[inline]
+    fn release(&mut self, recv: &Recv) {
+        if let Some(number) = recv.import()
+            && let Some(imported) = &mut self.imported
+        {
+            imported.release(number);
         }
     }
 
@@ -658,6 +710,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
         self.ledger.failed(CompletionError::new(entry, error));
+        self.release(recv);
     }
 
     /// Takes out the oldest posted receive that matches a message. Of a multi-receive buffer it
@@ -665,6 +718,15 @@ impl<B: UnexpectedBody> Inbox<B> {
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
         let (queue, source) = (about.queue(), self.name_of(about.peer));
+        if let Some(imported) = &mut self.imported
+            && queue != COLLECTIVE
+        {
+            let id = self.peers.get(about.peer as usize).unwrap_or(&self.only).id;
+            let recv = imported.take(about, id)?;
+            // It was posted to the owner.
+            self.ledger.part();
+            return Some(recv);
+        }
         self.with(queue, |queues| queues.take_posted(queue, source, about))
     }
 
@@ -829,7 +891,13 @@ impl<B: UnexpectedBody> Inbox<B> {
         let known = self.known_mut(about.peer);
         known.kept += 1;
         known.last[queue] = id;
+        let sender = known.id;
         self.recount(about.peer, 0, cost);
+        if let Some(imported) = &mut self.imported
+            && queue != COLLECTIVE
+        {
+            imported.note(&about, sender, owner, id);
+        }
         id
     }
 
@@ -854,10 +922,10 @@ impl<B: UnexpectedBody> Inbox<B> {
     }
 
     /// Removes a waiting message that came to this endpoint.
-    pub fn take_kept(&mut self, queue: usize, message: u32) -> Option<UnexpectedMessage<B>> {
+    pub fn take_kept(&mut self, queue: usize, number: u32) -> Option<UnexpectedMessage<B>> {
         let message = self.with(queue, |queues| {
             let unexpected = &mut queues.unexpected[queue];
-            let message = unexpected.remove(message)?;
+            let message = unexpected.remove(number)?;
             if let Some(before) = unexpected.get_mut(message.prev) {
                 before.next = message.next;
             }
@@ -866,6 +934,9 @@ impl<B: UnexpectedBody> Inbox<B> {
             }
             Some(message)
         })?;
+        if let Some(imported) = &mut self.imported {
+            imported.forget((queue, number));
+        }
         let known = self.known_mut(message.about.peer);
         known.kept -= 1;
         if message.next == NONE {
@@ -890,10 +961,11 @@ impl<B: UnexpectedBody> Inbox<B> {
     }
 
     /// Whether the application counts on this message: it was claimed by a peek, or reported by
-    /// buffered receives.
+    /// buffered receives, or another provider has a note of it.
     pub fn is_claimed(&self, queue: usize, message: u32) -> bool {
         let claimed = |queues: &Queues<B>| queues.claimed.values().any(|of| *of == message);
-        (queue == TAGGED && self.look(TAGGED, claimed))
+        (self.imported.is_some() && queue != COLLECTIVE)
+            || (queue == TAGGED && self.look(TAGGED, claimed))
             || self.buffering.as_ref().is_some_and(|buffering| buffering.has_told(queue, message))
     }
 
@@ -965,7 +1037,8 @@ impl<B: UnexpectedBody> Inbox<B> {
 
     /// Whether no receive or peek finds a message any more.
     pub fn is_hidden(&self, queue: usize, message: u32) -> bool {
-        self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
+        (self.imported.is_some() && queue != COLLECTIVE)
+            || self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
     }
 
     /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is

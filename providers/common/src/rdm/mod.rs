@@ -4,6 +4,7 @@ pub mod buffered;
 pub mod calls;
 pub mod contexts;
 pub mod endpoint;
+mod imported;
 pub mod inbox;
 pub mod multi_recv;
 pub mod names;

@@ -3,7 +3,7 @@ use crate::abi::{FI_CLAIM, FI_MULTI_RECV};
 use crate::buf::RecvBuf;
 use crate::cq::Context;
 use crate::matching::{Posted, TakenRecv};
-use crate::reserved::ASIDE;
+use crate::reserved::{ASIDE, IMPORTED};
 use crate::slab::{NONE, Slab};
 
 /// Flags of a receive that its completion entry has as well. FI_CLAIM marks a message that was
@@ -28,6 +28,16 @@ impl Recv {
     #[inline]
     pub fn new(buf: RecvBuf, context: Context, flags: u64) -> Self {
         Self { buf, context, flags, multi: NONE }
+    }
+
+    /// A receive of another provider's, known by this number.
+    pub(super) fn imported(buf: RecvBuf, context: Context, flags: u64, number: u32) -> Self {
+        Self { buf, context, flags: flags | IMPORTED, multi: number }
+    }
+
+    /// The number of a receive of another provider's.
+    pub(super) fn import(&self) -> Option<u32> {
+        (self.flags & IMPORTED != 0).then_some(self.multi)
     }
 }
 

@@ -13,9 +13,10 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::imports::{SrxOwner, StartsMessages};
 use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 impl<N: Net> HearsNames for StreamEngine<N> {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
@@ -28,6 +29,12 @@ impl<N: Net> HearsNames for StreamEngine<N> {
 
     fn name_removed(&self, ep: u32, name: fi_addr_t) {
         self.lock().name_removed(ep, name);
+    }
+}
+
+impl<N: Net> StartsMessages for StreamEngine<N> {
+    fn start_now(&self) {
+        self.start_if_idle();
     }
 }
 
@@ -139,12 +146,22 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         MAX_ATOMIC
     }
 
+    fn import(self: &Arc<Self>, ep: u32, owner: SrxOwner) -> Result {
+        let engine: Weak<Self> = Arc::downgrade(self);
+        self.lock().import(ep, owner, engine);
+        Ok(())
+    }
+
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(self.lock().ep(ep).local().to_bytes())
+        Ok(self.lock().ep(ep).local().to_own_bytes())
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
         let mut state = self.lock();
+        if state.is_listening(ep) {
+            // Peers may know the address already.
+            return Err(Error::BUSY);
+        }
         let addr = Addr::told(state.ep(ep).local().format(), name)?;
         state.ep(ep).set_local(addr);
         Ok(())

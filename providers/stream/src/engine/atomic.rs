@@ -27,7 +27,8 @@ const MAX_FETCHED: usize = 64 << 20;
 
 impl<N: Net> StreamState<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
-    pub(crate) fn atomic(&mut self, ep_id: u32, op: AtomicOp) -> Result {
+    pub(crate) fn atomic(&mut self, ep_id: u32, mut op: AtomicOp) -> Result {
+        op.flags |= self.eps[ep_id].identity.attr.access_flags;
         let len = op.source.len() + op.compare.len();
         self.admit(ep_id, op.flags, len)?;
         let route = self.route(ep_id, op.dest)?;

@@ -11,6 +11,7 @@ use super::transfer::Outgoing;
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
 use crate::net::{ByteLink, LinkListener, LinkPoller, Net, peer_of};
+use crate::settings::PATIENCE_STEP;
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
     RDM_VERSION, RdmHello,
@@ -46,6 +47,10 @@ const RETRY: RetryRule =
 /// How calls of contexts of scalable endpoints are tried again: a peer that does not know these
 /// only hangs up, so fewer refusals do.
 const RETRY_CONTEXT: RetryRule = RetryRule { most: 10, ..RETRY };
+
+/// How peers are called that were not there yet: soon, then ever less often, as long as the user has
+/// patience ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
+const AWAIT: RetryRule = RetryRule { longest: PATIENCE_STEP, most: 0, ..RETRY };
 
 /// How long a listener that could not accept for want of descriptors or memory waits before it
 /// tries again.
@@ -228,6 +233,11 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
+    /// Whether peers can call this endpoint.
+    pub(super) fn is_listening(&self, ep_id: u32) -> bool {
+        self.listeners.contains_key(&ep_id)
+    }
+
     /// Accepts the callers that wait at an endpoint's listener, at most [`ACCEPTS`] of them.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
@@ -382,7 +392,7 @@ impl<N: Net> StreamState<N> {
         match conn.stage {
             Stage::Connecting => {
                 if let Err(error) = conn.link.take_error() {
-                    self.fail(id, error);
+                    self.not_made(id, error);
                     return true;
                 }
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
@@ -561,8 +571,12 @@ impl<N: Net> StreamState<N> {
     /// The connection is made: what waited for it is sent first, and reading begins.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        let buffers = self.eps[conn.ep].is_buffered();
-        conn.connected(self.net.is_ring(), buffers);
+        let ep = &self.eps[conn.ep];
+        conn.connected(self.net.is_ring(), ep.is_buffered());
+        if ep.identity.attr.send_flags != 0 {
+            // The short way looks at no flags but those of the call.
+            conn.plain_below = 0;
+        }
         if let Some(guest) = &mut conn.guest {
             guest.connected(self.net.now());
         }
@@ -721,6 +735,19 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
+    /// Making a link failed. A peer that was not there yet may come, if the user has the patience.
+    fn not_made(&mut self, id: u32, error: Error) {
+        let most = N::Link::settings().patience;
+        let conn = &self.conns[id];
+        let peer = self.eps[conn.ep].peers.get(conn.peer);
+        let was_there = peer.is_none_or(|peer| peer.extra.process.pid != 0);
+        if most == 0 || error != Error::CONNREFUSED || was_there {
+            self.fail(id, error);
+            return;
+        }
+        self.call_again(id, &RetryRule { most, ..AWAIT });
+    }
+
     /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
     /// again after a delay, up to a number of refusals.
     pub(super) fn refused(&mut self, id: u32, data: Vec<u8>) {
@@ -739,6 +766,14 @@ impl<N: Net> StreamState<N> {
         }
         // An RDM peer refuses because it is calling us, or believes it still has
         // a connection that we know is gone. Either way it is worth waiting.
+        self.call_again(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
+    }
+
+    /// Has what waits on a connection that was not made take another one: that of the peer's own
+    /// call, or of a later call.
+    fn call_again(&mut self, id: u32, rule: &RetryRule) {
+        let conn = &mut self.conns[id];
+        let (ep_id, peer) = (conn.ep, conn.peer);
         let waiting = std::mem::take(&mut conn.tx);
         self.drop_conn(id);
         let entry = &mut self.eps[ep_id].peers[peer];
@@ -755,7 +790,6 @@ impl<N: Net> StreamState<N> {
             }
             return;
         }
-        let rule = if between_endpoints { &RETRY } else { &RETRY_CONTEXT };
         match entry.extra.retry.refused(self.net.now(), rule) {
             Some(due) => {
                 entry.extra.parked.extend(waiting);

@@ -19,7 +19,11 @@ impl<N: Net> StreamState<N> {
 
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: StreamIdentity) -> u32 {
-        let id = self.eps.insert(StreamEngineEp::new(identity, N::Link::provider()));
+        let id = self.eps.insert(StreamEngineEp::new(
+            identity,
+            N::Link::settings(),
+            N::Link::provider(),
+        ));
         self.eps[id].inbox.set_owner(id);
         id
     }

@@ -1,7 +1,7 @@
 //! The engine's side of an endpoint.
 use super::arrival::Unreceived;
 use super::transfer::Outgoing;
-use crate::settings::MAX_UNEXPECTED;
+use crate::settings::{MAX_UNEXPECTED, StreamSettings};
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
     FI_ATOMIC, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fi_addr_t,
@@ -21,10 +21,6 @@ use ofi_provider::provider::Provider;
 use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is given back when less than this is
-/// left of it, in bytes.
-const MIN_MULTI_RECV: usize = 16384;
 
 /// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start: what surely fits behind
 /// a header in the staging buffer.
@@ -145,9 +141,13 @@ pub(crate) struct StreamEngineEp {
 }
 
 impl StreamEngineEp {
-    pub(super) fn new(identity: StreamIdentity, provider: &'static Provider) -> Self {
+    pub(super) fn new(
+        identity: StreamIdentity,
+        settings: &StreamSettings,
+        provider: &'static Provider,
+    ) -> Self {
         let mut inbox =
-            Inbox::new(identity.attr.directed, identity.attr.source_err, MIN_MULTI_RECV);
+            Inbox::new(identity.attr.directed, identity.attr.source_err, settings.min_multi_recv);
         if identity.attr.collective {
             inbox.set_collective();
         }

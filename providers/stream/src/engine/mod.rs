@@ -166,6 +166,7 @@ impl<N: Net> StreamEngine<N> {
             guests: VecDeque::new(),
             hearing: NONE,
             owed: 0,
+            started: None,
             regions,
         };
         let state = Lock::with_level(state, level.clone());
@@ -205,6 +206,13 @@ impl<N: Net> StreamEngine<N> {
         offer.make(self.wait_fd());
         if let Some(mut state) = self.state.lock_if_idle() {
             state.looks.offered();
+        }
+    }
+
+    /// Takes up what other providers started, unless a thread has the lock.
+    fn start_if_idle(&self) {
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.take_started();
         }
     }
 
@@ -351,6 +359,9 @@ impl<N: Net> StreamState<N> {
     }
 
     fn ask_poller(&mut self) {
+        if self.started.is_some() {
+            self.take_started();
+        }
         self.wake_up();
         self.watch_looked_at();
         let mut events = std::mem::take(&mut self.events);

@@ -6,8 +6,10 @@ use super::state::StreamState;
 use crate::net::Net;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;
+use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::receives::PostsReceives;
+use std::sync::Weak;
 
 impl<N: Net> PostsReceives for StreamState<N> {
     type Kept = Unreceived;
@@ -89,6 +91,25 @@ impl<N: Net> StreamState<N> {
                 }
             }
             StreamUnexpected::Lost => {}
+        }
+    }
+
+    /// Has an endpoint take its receives from another provider's queue.
+    pub(super) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn StartsMessages>) {
+        let started = self.started.get_or_insert_with(|| StartedMessages::new(engine));
+        self.eps[ep].inbox.import(owner, started);
+    }
+
+    /// Takes up the kept messages that other providers started.
+    pub(super) fn take_started(&mut self) {
+        let Some(started) = &self.started else { return };
+        for one in started.take() {
+            let meeting = self.eps.get_mut(one.ep).and_then(|ep| ep.inbox.started(&one));
+            match meeting {
+                Some(meeting) => self.meet(meeting),
+                // The endpoint is closed.
+                None => one.give_back(),
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::guests::Door;
 use crate::net::ByteLink;
 use crate::net::Net;
 use ofi_provider::courtesy::Looks;
+use ofi_provider::imports::StartedMessages;
 use ofi_provider::mr::MrTable;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::PollEvent;
@@ -100,6 +101,8 @@ pub struct StreamState<N: Net> {
     /// Bytes of memory that answers and acknowledgements take which wait, on all connections,
     /// for peers to read them.
     pub(super) owed: usize,
+    /// Kept messages that other providers started, if endpoints take receives from such.
+    pub(super) started: Option<Arc<StartedMessages>>,
     /// The domain's registered memory regions, which peers may read and write.
     pub(super) regions: Arc<MrTable>,
 }

@@ -187,6 +187,7 @@ impl<N: Net> StreamState<N> {
         if let Plainly::Sent = result {
             return Ok(());
         }
+        let flags = flags | self.eps[ep_id].identity.attr.send_flags;
         let op = SendOp { buf, dest, context, data, tag, flags };
         match result {
             Plainly::InPart(result) => self.sent_plain_in_part(ep_id, &op, tagged, result),
@@ -314,7 +315,8 @@ impl<N: Net> StreamState<N> {
     }
 
     /// fi_write, in all its forms.
-    pub(crate) fn write(&mut self, ep_id: u32, op: WriteOp) -> Result {
+    pub(crate) fn write(&mut self, ep_id: u32, mut op: WriteOp) -> Result {
+        op.flags |= self.eps[ep_id].identity.attr.access_flags;
         if op.flags & FI_REMOTE_CQ_DATA != 0 && op.remote.as_slice().is_empty() {
             // Remote CQ data need a place to write to: only the right to write there lets a peer
             // report data.

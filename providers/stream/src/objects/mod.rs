@@ -30,6 +30,14 @@ pub trait LinkProvider: Net {
     /// [`offers`](crate::offer::offers).
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
 
+    /// Whether there are scalable endpoints, and contexts that endpoints share.
+    const CONTEXTS: bool = true;
+
+    /// The address that a new endpoint of this info is to have; any if the info says none.
+    fn address(info: InfoRef<'_>) -> Result<Addr> {
+        Addr::of_info(info)
+    }
+
     /// What the engine of a new domain stands on. An error refuses the domain.
     fn open() -> Result<Self>;
 
@@ -103,7 +111,7 @@ impl<N: LinkProvider> StreamDomain<N> {
         };
         let local = match passive {
             Some(name) => Addr::told(info.addr_format(), name)?,
-            None => Addr::of_info(info)?,
+            None => N::address(info)?,
         };
         let attr = RdmAttr::of(info, self.api_version)?;
         Ok(StreamIdentity {
@@ -136,7 +144,8 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         format!("ofi-{}", N::Link::provider().name().to_string_lossy())
     }
 
-    const SHARED_TX: bool = true;
+    const SHARED_TX: bool = N::CONTEXTS;
+    const IMPORTS: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<StreamEp<N>> {
         let handle = info.handle();
@@ -158,6 +167,9 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<StreamEp<N>> {
+        if !N::CONTEXTS {
+            return Err(Error::NOSYS);
+        }
         let identity = self.identity(info, None)?;
         if identity.kind != StreamEpKind::Rdm || !info.handle().is_null() {
             return Err(Error::INVAL);
@@ -167,6 +179,9 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
     }
 
     fn srx_context(&self, rx: RxAttr) -> Result<StreamEp<N>> {
+        if !N::CONTEXTS {
+            return Err(Error::INVAL);
+        }
         let identity = StreamIdentity {
             kind: StreamEpKind::Srx,
             firewalled: false,

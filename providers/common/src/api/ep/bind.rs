@@ -13,6 +13,7 @@ use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
+use crate::imports::{self, SrxOwner};
 use crate::ledger::Ledger;
 use crate::object::Object;
 use core::ffi::c_int;
@@ -154,6 +155,9 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Binds a shared receive context (fi_ep_bind with a FI_CLASS_SRX_CTX fid).
     fn bind_srx(&self, fid: *mut fid) -> Result {
+        if let Some(owner) = imports::find(fid as usize) {
+            return self.import_srx(owner);
+        }
         let known = (fid as usize, TypeId::of::<E>());
         // Held until the context counts its new user, so that it cannot be closed meanwhile.
         let fids = srx_fids();
@@ -173,6 +177,17 @@ impl<E: Endpoint> EpFid<E> {
         *slot = Some(srx.shared.clone());
         self.bindings().ledger.rx.tally = srx.bindings().ledger.rx.tally.clone();
         Ok(())
+    }
+
+    /// Binds another provider's receive queue (fi_peer(3)).
+    fn import_srx(&self, owner: SrxOwner) -> Result {
+        if self.shared.role != Role::Endpoint
+            || self.srx().is_some()
+            || self.shared.imports.swap(true, Ordering::AcqRel)
+        {
+            return Err(Error::INVAL);
+        }
+        self.inner().import(owner)
     }
 
     /// # Safety

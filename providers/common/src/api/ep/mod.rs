@@ -122,6 +122,8 @@ pub(super) struct EpShared<E> {
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
     pub(super) enabled: AtomicBool,
+    /// The endpoint's receives are another provider's (fi_peer(3)).
+    pub(super) imports: AtomicBool,
     /// The kinds of operations that counters are bound for, FI_SEND | FI_WRITE …
     counted: AtomicU64,
     /// The endpoint is closing: tasks of the domain may not post to it any more.
@@ -268,6 +270,7 @@ impl<E: Endpoint> EpFid<E> {
         let shared = Arc::new(EpShared {
             // A shared receive context needs nothing bound to it to take receives.
             enabled: AtomicBool::new(parts.role == Role::Srx),
+            imports: AtomicBool::new(false),
             counted: AtomicU64::new(0),
             parts,
             users: Arc::default(),
@@ -348,7 +351,11 @@ impl<E: Endpoint> EpFid<E> {
             Role::Rx if self.shared.buffered => (Self::SRX_MSG_OPS, Self::BUFFERED_SRX_TAGGED_OPS),
             Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
             Role::Tx => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
-            Role::Endpoint if self.srx().is_some() => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
+            Role::Endpoint
+                if self.srx().is_some() || self.shared.imports.load(Ordering::Acquire) =>
+            {
+                (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS)
+            }
             Role::Endpoint if self.shared.buffered => (Self::MSG_OPS, Self::BUFFERED_TAGGED_OPS),
             Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
         };

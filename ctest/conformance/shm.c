@@ -1,0 +1,1320 @@
+/* The provider shm: what programs of the original's see (fi_shm(7)), and what the original gets wrong. */
+#include "ct.h"
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/un.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/providers/fi_peer.h>
+
+#define MB (1 << 20)
+static char big[64 * MB], in[64 * MB];
+
+static void shm_only(void)
+{
+	if (strcmp(ct_prov, "shm"))
+		SKIP("of shm");
+}
+static struct fi_info *hints(void)
+{
+	struct fi_info *h = fi_allocinfo();
+
+	CHECK(h);
+	h->fabric_attr->prov_name = strdup("shm");
+	return h;
+}
+/* The one info for these hints, which are freed. */
+static struct fi_info *info_of(struct fi_info *h, const char *node, const char *service, uint64_t flags)
+{
+	struct fi_info *i = NULL;
+
+	OK(fi_getinfo(FI_VERSION(2, 0), node, service, flags, h, &i));
+	CHECK(i && !i->next);
+	fi_freeinfo(h);
+	return i;
+}
+#define ALL_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | FI_READ | FI_WRITE | \
+	FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_RMA_EVENT | FI_SOURCE | FI_DIRECTED_RECV | \
+	FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER)
+static void infos(int rank)
+{
+	struct fi_info *i, *h = hints();
+	char own[64];
+
+	(void)rank;
+	shm_only();
+	h->domain_attr->mr_mode = FI_MR_ENDPOINT;
+	i = info_of(h, NULL, NULL, 0);
+	EQ(i->caps, ALL_CAPS);
+	EQ(i->domain_attr->caps, FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER);
+	EQ(i->mode, 0);
+	EQ(i->addr_format, FI_ADDR_STR);
+	snprintf(own, sizeof own, "fi_shm://%d", getpid());
+	CHECK(!strcmp(i->src_addr, own) && i->src_addrlen == strlen(own) + 1);
+	CHECK(!strcmp(i->dest_addr, own) && i->dest_addrlen == strlen(own) + 1);
+	EQ(i->tx_attr->caps, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE);
+	EQ(i->rx_attr->caps, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE |
+	   FI_MULTI_RECV | FI_RMA_EVENT | FI_SOURCE | FI_DIRECTED_RECV);
+	EQ(i->tx_attr->inject_size, 4096);
+	EQ(i->tx_attr->size, 1024);
+	EQ(i->rx_attr->size, 1024);
+	EQ(i->tx_attr->iov_limit, 4);
+	EQ(i->tx_attr->rma_iov_limit, 4);
+	EQ(i->rx_attr->iov_limit, 4);
+	EQ(i->ep_attr->type, FI_EP_RDM);
+	EQ(i->ep_attr->protocol, FI_PROTO_SHM);
+	EQ(i->ep_attr->protocol_version, 1);
+	EQ(i->ep_attr->max_msg_size, SIZE_MAX);
+	EQ(i->ep_attr->mem_tag_format, 0xaaaaaaaaaaaaaaaaULL);
+	EQ(i->domain_attr->threading, FI_THREAD_SAFE);
+	EQ(i->domain_attr->control_progress, FI_PROGRESS_AUTO);
+	EQ(i->domain_attr->data_progress, FI_PROGRESS_MANUAL);
+	EQ(i->domain_attr->resource_mgmt, FI_RM_ENABLED);
+	EQ(i->domain_attr->av_type, FI_AV_UNSPEC);
+	EQ(i->domain_attr->mr_mode, 0);
+	EQ(i->domain_attr->mr_key_size, 8);
+	EQ(i->domain_attr->cq_data_size, 8);
+	EQ(i->domain_attr->cq_cnt, 1024);
+	EQ(i->domain_attr->ep_cnt, 256);
+	EQ(i->domain_attr->tx_ctx_cnt, 1024);
+	EQ(i->domain_attr->rx_ctx_cnt, 1024);
+	CHECK(!strcmp(i->domain_attr->name, "shm") && !strcmp(i->fabric_attr->name, "shm"));
+	CHECK(!strcmp(i->fabric_attr->prov_name, "shm"));
+	EQ(i->fabric_attr->prov_version, FI_VERSION(206, 0));
+	fi_freeinfo(i);
+}
+static void fast(int rank)
+{
+	static const struct { int mode; uint64_t order; int fast; } t[] = {
+		{ FI_MR_VIRT_ADDR, 0, 1 },
+		{ FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_ALLOCATED, FI_ORDER_SAS, 1 },
+		{ FI_MR_VIRT_ADDR, FI_ORDER_WAW, 0 },
+		{ FI_MR_VIRT_ADDR, FI_ORDER_RAS, 0 },
+		{ FI_MR_PROV_KEY, 0, 0 },
+		{ FI_MR_SCALABLE, 0, 0 },
+		{ FI_MR_BASIC, 0, 0 },
+	};
+	struct fi_info *i = NULL;
+
+	(void)rank;
+	shm_only();
+	for (size_t n = 0; n < sizeof t / sizeof *t; n++) {
+		struct fi_info *h = hints();
+
+		h->domain_attr->mr_mode = t[n].mode;
+		h->tx_attr->msg_order = t[n].order;
+		i = info_of(h, NULL, NULL, 0);
+		if (t[n].fast) {
+			EQ(i->domain_attr->mr_mode, FI_MR_VIRT_ADDR);
+			EQ(i->tx_attr->msg_order, FI_ORDER_SAS);
+			EQ(i->ep_attr->max_order_raw_size, 0);
+			EQ(i->ep_attr->max_order_waw_size, 0);
+		} else {
+			EQ(i->domain_attr->mr_mode, t[n].mode & (FI_MR_BASIC | FI_MR_SCALABLE));
+			EQ(i->tx_attr->msg_order & (FI_ORDER_SAS | FI_ORDER_WAW), FI_ORDER_SAS | FI_ORDER_WAW);
+			EQ(i->ep_attr->max_order_waw_size, SIZE_MAX);
+		}
+		CHECK(i->rx_attr->msg_order & FI_ORDER_WAW);
+		fi_freeinfo(i);
+	}
+	OK(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, NULL, &i));
+	for (struct fi_info *one = i; one; one = one->next)
+		if (!strcmp(one->fabric_attr->prov_name, "shm"))
+			EQ(one->domain_attr->mr_mode, FI_MR_VIRT_ADDR);
+	fi_freeinfo(i);
+}
+static void nodes(int rank)
+{
+	static const struct { const char *node, *service; uint64_t flags; const char *src, *dest; } t[] = {
+		{ NULL, NULL, 0, "", "" },
+		{ "n", "7", 0, "", "fi_ns://n:7" },
+		{ "n", NULL, 0, "", "fi_shm://n" },
+		{ NULL, "7", 0, "", "fi_ns://7" },
+		{ "fi_shm://n", NULL, 0, "", "fi_shm://n" },
+		{ "n", "7", FI_SOURCE, "fi_ns://n:7", NULL },
+		{ "n", NULL, FI_SOURCE, "fi_shm://n", NULL },
+		{ NULL, "7", FI_SOURCE, "fi_ns://7", NULL },
+	};
+	struct fi_info *h, *i;
+	char own[64];
+
+	(void)rank;
+	shm_only();
+	snprintf(own, sizeof own, "fi_shm://%d", getpid());
+	for (size_t n = 0; n < sizeof t / sizeof *t; n++) {
+		const char *src = *t[n].src ? t[n].src : own, *dest = t[n].dest && !*t[n].dest ? own : t[n].dest;
+
+		i = info_of(hints(), t[n].node, t[n].service, t[n].flags);
+		CHECK(!strcmp(i->src_addr, src) && i->src_addrlen == strlen(src) + 1);
+		CHECK(dest ? !strcmp(i->dest_addr, dest) && i->dest_addrlen == strlen(dest) + 1 : !i->dest_addr);
+		fi_freeinfo(i);
+	}
+	h = hints();
+	h->src_addr = strdup("anything");
+	h->src_addrlen = 9;
+	h->dest_addr = strdup("fi_shm://other");
+	h->dest_addrlen = 15;
+	i = info_of(h, NULL, NULL, 0);
+	CHECK(!strcmp(i->src_addr, "anything") && !strcmp(i->dest_addr, "fi_shm://other"));
+	fi_freeinfo(i);
+	h = hints();
+	h->addr_format = FI_SOCKADDR_IN;
+	ERR(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, h, &i), FI_ENODATA);
+	h->addr_format = FI_FORMAT_UNSPEC;
+	h->caps = FI_MSG | FI_REMOTE_COMM;
+	ERR(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, h, &i), FI_ENODATA);
+	fi_freeinfo(h);
+}
+static int has(struct fi_info *h, uint64_t flags, const char *name)
+{
+	struct fi_info *i = NULL;
+	int at = 0, n = 0;
+
+	if (fi_getinfo(FI_VERSION(2, 0), NULL, NULL, flags, h, &i))
+		return 0;
+	for (struct fi_info *one = i; one; one = one->next)
+		if (n++, !at && !strcmp(one->fabric_attr->prov_name, name))
+			at = n;
+	fi_freeinfo(i);
+	return at;
+}
+static void place(int rank)
+{
+	struct fi_info *h = fi_allocinfo();
+
+	(void)rank;
+	shm_only();
+	CHECK(h);
+	h->caps = FI_MSG;
+	h->ep_attr->type = FI_EP_RDM;
+	h->domain_attr->mr_mode = FI_MR_BASIC;
+	CHECK(has(h, 0, "shm"));
+	CHECK(has(NULL, FI_PROV_ATTR_ONLY, "shm"));
+	for (int i = 0; i < 2; i++) {
+		int at = has(NULL, FI_PROV_ATTR_ONLY, i ? "udp" : "tcp");
+
+		CHECK(!at || at > has(NULL, FI_PROV_ATTR_ONLY, "shm"));
+	}
+	/* what only others have is not taken from them */
+	h->caps = FI_MSG | FI_TRIGGER;
+	CHECK(!has(h, 0, "shm"));
+	h->fabric_attr->prov_name = strdup("shm");
+	CHECK(has(h, 0, "shm"));
+	free(h->fabric_attr->prov_name);
+	h->caps = FI_MSG;
+	h->fabric_attr->prov_name = strdup("shm;ofi_rxm");
+	CHECK(!has(h, 0, "shm;ofi_rxm"));
+	fi_freeinfo(h);
+}
+static void hidden(int rank)
+{
+	struct fi_info *h = hints();
+
+	(void)rank;
+	shm_only();
+	setenv("FI_PROVIDER", "^shm", 1);
+	CHECK(!has(h, 0, "shm"));
+	CHECK(has(h, 1ULL << 60, "shm"));	/* as efa and lnx ask */
+	fi_freeinfo(h);
+}
+/* ---- names ----------------------------------------------------------- */
+
+/* An endpoint of this process with this source, enabled; a name if one is to be set before. */
+static struct ct_name open_as(struct ct *c, const char *src, const char *set)
+{
+	struct ct_name none = { .n = 0 };
+	int r;
+
+	if (c->info)
+		fi_freeinfo(c->info);
+	c->info = ct_getinfo(&c->o, NULL, NULL, 0);
+	if (src) {
+		free(c->info->src_addr);
+		c->info->src_addr = strdup(src);
+		c->info->src_addrlen = strlen(src) + 1;
+	}
+	if (!c->fabric)
+		ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	if (set)
+		OK(fi_setname(&c->ep->fid, (void *)set, strlen(set) + 1));
+	r = fi_enable(c->ep);
+	if (!r)
+		return ct_getname(&c->ep->fid);
+	EQ(r, -FI_EBUSY);
+	OK(fi_close(&c->ep->fid));
+	c->ep = NULL;
+	return none;
+}
+static void name(int rank)
+{
+	struct ct c = { .o = { 0 } };
+	struct ct_name n, first;
+	char start[64], b[300];
+	size_t len;
+	struct ct_name with;
+	fi_addr_t a;
+
+	(void)rank;
+	shm_only();
+	snprintf(start, sizeof start, "fi_shm://%d:%d:", getpid(), geteuid());
+	c.info = ct_getinfo(&c.o, NULL, NULL, 0);
+	ct_open_in(&c, NULL);
+	ct_open_ep(&c, c.info);
+	first = ct_getname(&c.ep->fid);		/* before it is enabled */
+	CHECK(!strncmp(first.b, start, strlen(start)) && first.n == strlen(first.b) + 1);
+	OK(fi_enable(c.ep));
+	n = ct_getname(&c.ep->fid);
+	CHECK(!strcmp(n.b, first.b));
+	len = 4;
+	ERR(fi_getname(&c.ep->fid, b, &len), FI_ETOOSMALL);
+	EQ(len, n.n);
+	/* a name is the same with any scheme or none */
+	a = ct_insert(&c, &n);
+	with.n = snprintf(with.b, sizeof with.b, "other://%s", n.b + 9) + 1;
+	EQ(ct_insert(&c, &with), a);
+	with.n = snprintf(with.b, sizeof with.b, "%s", n.b + 9) + 1;
+	EQ(ct_insert(&c, &with), a);
+	len = sizeof b;
+	OK(fi_av_lookup(c.av, a, b, &len));
+	CHECK(!strcmp(b, n.b + 9) && len == strlen(b) + 1);
+	len = sizeof b;
+	CHECK(fi_av_straddr(c.av, n.b, b, &len) && !strcmp(b, n.b) && len == n.n);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	/* the next one has another number */
+	n = open_as(&c, NULL, NULL);
+	CHECK(!strncmp(n.b, start, strlen(start)) && strcmp(n.b, first.b));
+	ct_close(&c);
+}
+static void sources(int rank)
+{
+	struct ct c = { .o = { 0 } };
+	struct fid_ep *ep;
+	struct ct_name n;
+	char src[300];
+
+	(void)rank;
+	shm_only();
+	snprintf(src, sizeof src, "fi_ns://node%d:5", getpid());
+	n = open_as(&c, src, NULL);
+	CHECK(!strcmp(n.b, src));
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	/* no name, or one that is too long */
+	free(c.info->src_addr);
+	c.info->src_addr = NULL;
+	c.info->src_addrlen = 0;
+	ERR(fi_endpoint(c.domain, c.info, &ep, NULL), FI_EINVAL);
+	memset(src, 'x', sizeof src);
+	src[256] = 0;
+	c.info->src_addr = strdup(src);
+	c.info->src_addrlen = 257;
+	ERR(fi_endpoint(c.domain, c.info, &ep, NULL), FI_EINVAL);
+	ct_close(&c);
+}
+static void setname(int rank)
+{
+	struct ct c = { .o = { 0 } }, d = { .o = { 0 } }, e = { .o = { 0 } };
+	struct ct_name n, m;
+	char src[80], set[64], b[300];
+	fi_addr_t to;
+
+	(void)rank;
+	shm_only();
+	snprintf(set, sizeof set, "GID_qpn_%d", getpid());
+	n = open_as(&c, NULL, set);
+	CHECK(!strcmp(n.b, set));
+	ERR(fi_setname(&c.ep->fid, "other", 6), FI_EBUSY);
+	/* who insists on a name that is taken gets none, and its owner keeps it */
+	m = open_as(&d, NULL, set);
+	EQ(m.n, 0);
+	m = open_as(&d, NULL, NULL);
+	to = ct_insert(&d, &n);
+	OK(fi_recv(c.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	POST(&d, fi_send(d.ep, set, 8, NULL, to, CTX(2)));
+	while (fi_cq_read(c.rx, b, 1) != 1)
+		ct_progress(&d);
+	OK(fi_close(&d.ep->fid));
+	d.ep = NULL;
+	/* who does not insist gets another one */
+	snprintf(src, sizeof src, "fi_ns://%s", set);
+	m = open_as(&d, src, NULL);
+	CHECK(!strncmp(m.b, src, strlen(src)) && m.b[strlen(src)] == ':');
+	/* before it is enabled: nothing too long */
+	e.info = ct_getinfo(&e.o, NULL, NULL, 0);
+	ct_open_in(&e, NULL);
+	ct_open_ep(&e, e.info);
+	memset(b, 'x', sizeof b);
+	b[256] = 0;
+	ERR(fi_setname(&e.ep->fid, b, 257), FI_EINVAL);
+	b[255] = 0;
+	OK(fi_setname(&e.ep->fid, b, 256));
+	OK(fi_enable(e.ep));
+	ct_close(&e);
+	ct_close(&d);
+	ct_close(&c);
+}
+/* Both want one name: the second gets another, and they talk. */
+static void equal_names(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	struct ct_name mine, theirs;
+	char src[64], b[8] = "";
+	int id = getppid();
+
+	shm_only();
+	snprintf(src, sizeof src, "fi_ns://twin%d", id);
+	if (rank == 1)
+		ct_recv_oob(NULL, b, 1);
+	mine = open_as(&c, src, NULL);
+	if (rank == 0)
+		ct_send_oob("x", 1);
+	CHECK(!strncmp(mine.b, src, strlen(src)) && (rank == 0) == !mine.b[strlen(src)]);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	c.peer = ct_insert(&c, &theirs);
+	OK(fi_trecv(c.ep, b, 8, NULL, c.peer, 5, 0, CTX(1)));
+	POST(&c, fi_tsend(c.ep, src, 8, NULL, c.peer, 5, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_recvd(&c, CTX(1), 8);
+	ct_done(&c);
+}
+static void long_names(int rank)
+{
+	struct ct c = { .o = { .caps = FI_MSG | FI_SOURCE } };
+	struct { char b[256]; } mine, theirs;
+	char set[256], b[8];
+	fi_addr_t from;
+	struct fi_cq_tagged_entry e;
+
+	shm_only();
+	memset(set, 'l', sizeof set);
+	snprintf(set + 230, 26, "%d:%d", getppid(), rank);
+	c.info = ct_getinfo(&c.o, NULL, NULL, 0);
+	ct_open_in(&c, NULL);
+	ct_open_ep(&c, c.info);
+	OK(fi_setname(&c.ep->fid, set, strlen(set) + 1));
+	OK(fi_enable(c.ep));
+	memcpy(mine.b, set, sizeof set);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	EQ(fi_av_insert(c.av, theirs.b, 1, &c.peer, 0, NULL), 1);
+	OK(fi_recv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	POST(&c, fi_send(c.ep, set, 8, NULL, c.peer, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_next(&c, c.rx, &e, &from, NULL);
+	EQ(from, c.peer);
+	ct_done(&c);
+}
+static void vector(int rank)
+{
+	struct ct c = { .o = { 0 } };
+	static char names[1000 * 16];
+	static fi_addr_t a[1000];
+	struct fi_av_attr attr = { .count = 100000 };
+	struct fid_av *av;
+	fi_addr_t twice[2];
+	size_t n = 0, len;
+	char b[32];
+
+	(void)rank;
+	shm_only();
+	open_as(&c, NULL, NULL);
+	for (int i = 0; i < 1000; i++)
+		n += snprintf(names + n, 16, "%sp%d", i % 2 ? "fi_shm://" : "", i) + 1;
+	EQ(fi_av_insert(c.av, names, 1000, a, 0, NULL), 1000);
+	for (int i = 0; i < 1000; i++) {
+		len = sizeof b;
+		OK(fi_av_lookup(c.av, a[i], b, &len));
+		EQ(atoi(b + 1), i);
+		EQ(len, strlen(b) + 1);
+	}
+	EQ(fi_av_insert(c.av, "p7\0fi_shm://p7", 2, twice, 0, NULL), 2);
+	CHECK(twice[0] == a[7] && twice[1] == a[7]);
+	ERR(fi_av_insertsvc(c.av, "n", "1", a, 0, NULL), FI_ENOSYS);
+	ERR(fi_av_insertsym(c.av, "n", 1, "1", 1, a, 0, NULL), FI_ENOSYS);
+	OK(fi_av_open(c.domain, &attr, &av, NULL));
+	EQ(attr.type, FI_AV_TABLE);
+	OK(fi_close(&av->fid));
+	attr.name = "shared";
+	ERR(fi_av_open(c.domain, &attr, &av, NULL), FI_ENOSYS);
+	ct_close(&c);
+}
+static void not_there(int rank)
+{
+	struct ct c = { .o = { .caps = FI_MSG | FI_ATOMIC } };
+	struct fi_tx_attr ta = { 0 };
+	struct fi_rx_attr ra = { 0 };
+	struct fi_atomic_attr aa;
+	struct fid_stx *stx;
+	struct fid_ep *ep;
+	struct fid_pep *pep;
+	struct fi_info *i;
+	size_t v = 0, n = sizeof v;
+
+	(void)rank;
+	shm_only();
+	open_as(&c, NULL, NULL);
+	ERR(fi_stx_context(c.domain, &ta, &stx, NULL), FI_ENOSYS);
+	ERR(fi_scalable_ep(c.domain, c.info, &ep, NULL), FI_ENOSYS);
+	ERR(fi_srx_context(c.domain, &ra, &ep, NULL), FI_EINVAL);
+	i = fi_dupinfo(c.info);
+	i->ep_attr->type = FI_EP_MSG;
+	CHECK(fi_endpoint(c.domain, i, &ep, NULL) < 0);
+	CHECK(fi_passive_ep(c.fabric, i, &pep, NULL) < 0);
+	fi_freeinfo(i);
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &v, &n));
+	EQ(v, 4096);
+	ERR(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_BUFFERED_MIN + 100, &v, sizeof v), FI_ENOPROTOOPT);
+	OK(fi_query_atomic(c.domain, FI_UINT64, FI_SUM, &aa, 0));
+	CHECK(aa.count >= 512 && aa.size == 8);
+	OK(fi_query_atomic(c.domain, FI_UINT64, FI_CSWAP, &aa, FI_COMPARE_ATOMIC));
+	CHECK(aa.count >= 256);
+	ct_close(&c);
+}
+static void sizes(int rank)
+{
+	struct fi_info *i;
+
+	(void)rank;
+	shm_only();
+	setenv("FI_SHM_TX_SIZE", "77", 1);
+	setenv("FI_SHM_RX_SIZE", "2048", 1);
+	i = info_of(hints(), NULL, NULL, 0);
+	EQ(i->tx_attr->size, 77);
+	EQ(i->rx_attr->size, 2048);
+	fi_freeinfo(i);
+}
+static void params(int rank)
+{
+	static const char *names[] = { "tx_size", "rx_size", "disable_cma", "use_xpmem", "buffer_threshold", "max_gdrcopy_size",
+		"use_dsa_sar", "sar_threshold", "enable_dsa_page_touch", "peer_wait" };
+	struct fi_param *p;
+	int n, found = 0;
+	struct fi_info *i = info_of(hints(), NULL, NULL, 0);
+
+	(void)rank;
+	shm_only();
+	fi_freeinfo(i);
+	OK(fi_getparams(&p, &n));
+	for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+		char var[64] = "FI_SHM_";
+
+		for (size_t j = 0; names[k][j]; j++)
+			var[7 + j] = (char)toupper(names[k][j]);
+		for (int j = 0; j < n; j++)
+			if (!strcmp(p[j].name, var)) {
+				found++;
+				break;
+			}
+	}
+	EQ(found, sizeof names / sizeof *names);
+	fi_freeparams(p);
+}
+/* ---- messages --------------------------------------------------------- */
+
+/* The first message goes out before its receiver has a name. */
+static void early(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	struct ct_name theirs;
+	char set[64], b[8] = "";
+
+	shm_only();
+	snprintf(set, sizeof set, "late%d", getppid());
+	if (rank == 0) {
+		open_as(&c, NULL, NULL);
+		theirs.n = snprintf(theirs.b, sizeof theirs.b, "fi_shm://%s", set) + 1;
+		c.peer = ct_insert(&c, &theirs);
+		for (int i = 0; i < 3; i++) {
+			b[0] = (char)i;
+			POST(&c, fi_tsend(c.ep, b, 8, NULL, c.peer, i, CTX(i)));
+			b[0] = 0;
+		}
+		POST(&c, fi_tinject(c.ep, "\7......", 8, c.peer, 3));
+		NOTHING(&c, c.tx, 300);
+		ct_send_oob("x", 1);
+		for (int i = 0; i < 3; i++)
+			ct_sent(&c, CTX(i));
+	} else {
+		ct_recv_oob(NULL, b, 1);
+		open_as(&c, NULL, set);
+		for (int i = 0; i < 4; i++) {
+			OK(fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, i, 0, CTX(9)));
+			ct_recvd(&c, CTX(9), 8);
+		}
+		EQ(b[0], 7);
+	}
+	ct_done(&c);
+}
+static void truncated(int rank)
+{
+	static const size_t sent[] = { 100, 3000, 100000, 100000, 8 * MB }, room[] = { 10, 100, 3000, 50000, 100 };
+	struct ct c;
+
+	shm_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED });
+	ct_fill(big, 8 * MB, 3);
+	for (int unexpected = 0; unexpected < 2; unexpected++)
+		for (int i = 0; i < 5; i++) {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry err;
+
+			if (rank == 1 && !unexpected)
+				OK(fi_trecv(c.ep, in, room[i], NULL, c.peer, 7, 0, CTX(4)));
+			ct_barrier(&c);
+			if (rank == 0) {
+				POST(&c, fi_tsend(c.ep, big, sent[i], NULL, c.peer, 7, CTX(3)));
+				if (!unexpected)
+					ct_sent(&c, CTX(3));
+				POST(&c, fi_tsend(c.ep, big, 9, NULL, c.peer, 8, CTX(5)));
+				for (int left = 1 + unexpected; left; left--)
+					ct_next(&c, c.tx, &e, NULL, NULL);
+				ct_barrier(&c);
+				continue;
+			}
+			/* what follows it comes */
+			OK(fi_trecv(c.ep, in + 60000, 9, NULL, c.peer, 8, 0, CTX(6)));
+			if (unexpected) {
+				ct_recvd(&c, CTX(6), 9);
+				OK(fi_trecv(c.ep, in, room[i], NULL, c.peer, 7, 0, CTX(4)));
+			}
+			EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+			EQ(err.err, FI_ETRUNC);
+			CHECK(err.op_context == CTX(4));
+			EQ(err.len, room[i]);
+			EQ(err.olen, sent[i] - room[i]);
+			CHECK(ct_same(in, room[i], 3));
+			if (!unexpected)
+				ct_recvd(&c, CTX(6), 9);
+			ct_barrier(&c);
+		}
+	ct_done(&c);
+}
+static void large_first(int rank)
+{
+	struct ct c;
+
+	shm_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED });
+	if (rank == 0) {
+		ct_fill(big, 32 * MB, 5);
+		POST(&c, fi_tsend(c.ep, big, 32 * MB, NULL, c.peer, 1, CTX(1)));
+		for (int i = 0; i < 100; i++)
+			POST(&c, fi_tsend(c.ep, big, 8, NULL, c.peer, 2, CTX(2)));
+		for (int i = 0; i < 101; i++) {
+			struct fi_cq_tagged_entry e;
+
+			ct_next(&c, c.tx, &e, NULL, NULL);
+		}
+	} else {
+		for (int i = 0; i < 100; i++) {
+			OK(fi_trecv(c.ep, in, 8, NULL, c.peer, 2, 0, CTX(2)));
+			ct_recvd(&c, CTX(2), 8);
+		}
+		OK(fi_trecv(c.ep, in, 32 * MB, NULL, c.peer, 1, 0, CTX(1)));
+		ct_recvd(&c, CTX(1), 32 * MB);
+		CHECK(ct_same(in, 32 * MB, 5));
+	}
+	ct_done(&c);
+}
+/* ---- memory ----------------------------------------------------------- */
+
+#define LEN (4 * MB)
+/* Registers `in` at both, and tells the other where it is. */
+struct place { uint64_t addr, key; };
+static struct fid_mr *lend(struct ct *c, struct place *theirs)
+{
+	struct place mine;
+	struct fid_mr *mr;
+
+	OK(fi_mr_reg(c->domain, in, LEN, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 42, 0, &mr, NULL));
+	mine.key = fi_mr_key(mr);
+	mine.addr = c->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)in : 0;
+	ct_swap(c, &mine, theirs, sizeof mine);
+	return mr;
+}
+static void wrong_keys(int rank)
+{
+	static const size_t len[] = { 8, 2000, 100000 };
+	struct place to;
+	struct fid_mr *mr;
+	struct ct c;
+
+	shm_only();
+	ct_fill(in, LEN, 9);
+	ct_open(&c, &(struct ct_opt){ .caps = FI_MSG | FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE });
+	mr = lend(&c, &to);
+	for (int i = 0; rank == 0 && i < 12; i++) {
+		struct place at = { to.addr + (i / 3 % 2 ? LEN : 0), to.key + (i / 3 % 2 ? 0 : 35) };
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		if (i < 6)
+			POST(&c, fi_write(c.ep, big, len[i % 3], NULL, c.peer, at.addr, at.key, CTX(i)));
+		else
+			POST(&c, fi_read(c.ep, big, len[i % 3], NULL, c.peer, at.addr, at.key, CTX(i)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(i) && err.err);
+		EQ(err.flags & (FI_RMA | FI_READ | FI_WRITE), FI_RMA | (i < 6 ? FI_WRITE : FI_READ));
+	}
+	/* and what is right works */
+	if (rank == 0) {
+		POST(&c, fi_read(c.ep, big, LEN, NULL, c.peer, to.addr, to.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(big, LEN, 9));
+	}
+	ct_barrier(&c);
+	CHECK(ct_same(in, LEN, 9));
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+/* What follows a read does not change what the read gets, nor is it seen before. */
+static void after_reads(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
+	struct fi_info *h = ct_hints(&o);
+	struct ct_name mine, theirs;
+	struct ct c = { .o = o };
+	struct place to;
+	struct fid_mr *mr;
+
+	shm_only();
+	h->tx_attr->msg_order = h->rx_attr->msg_order = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_SAS;
+	c.info = info_of(h, NULL, NULL, 0);
+	CHECK((c.info->tx_attr->msg_order & FI_ORDER_WAR) && (c.info->tx_attr->msg_order & FI_ORDER_SAR));
+	EQ(c.info->ep_attr->max_order_war_size, SIZE_MAX);
+	ct_open_in(&c, NULL);
+	ct_open_ep(&c, c.info);
+	OK(fi_enable(c.ep));
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	c.peer = ct_insert(&c, &theirs);
+	ct_fill(in, LEN, 1);
+	mr = lend(&c, &to);
+	ct_barrier(&c);
+	for (int i = 0; i < 20; i++) {
+		struct fi_cq_tagged_entry e;
+
+		if (rank == 0) {
+			ct_fill(big + LEN, LEN, i + 2);
+			POST(&c, fi_read(c.ep, big, LEN, NULL, c.peer, to.addr, to.key, CTX(1)));
+			POST(&c, fi_write(c.ep, big + LEN, LEN, NULL, c.peer, to.addr, to.key, CTX(2)));
+			POST(&c, fi_read(c.ep, big + 2 * LEN, LEN, NULL, c.peer, to.addr, to.key, CTX(3)));
+			POST(&c, fi_send(c.ep, big, 1, NULL, c.peer, CTX(4)));
+			for (int left = 4; left; left--)
+				ct_next(&c, c.tx, &e, NULL, NULL);
+			CHECK(ct_same(big, LEN, i + 1));
+			CHECK(ct_same(big + 2 * LEN, LEN, i + 2));
+		} else {
+			OK(fi_recv(c.ep, big, 1, NULL, c.peer, CTX(5)));
+			ct_recvd(&c, CTX(5), 1);
+			/* the read is over: this changes nothing of what it got */
+			if (i < 19)
+				CHECK(ct_same(in, LEN, i + 2));
+		}
+		ct_barrier(&c);
+	}
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+/* ---- the system ------------------------------------------------------- */
+
+static int entries(const char *path)
+{
+	DIR *d = opendir(path);
+	int n = 0;
+
+	if (!d)
+		return -1;
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+static void be_killed(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct ct_name name, theirs;
+	struct ct c, d = { .o = o };
+	int fds = 0, files = entries("/dev/shm"), pid = getpid(), dead, errors = 0;
+
+	shm_only();
+	ct_open(&c, &o);
+	name = ct_getname(&c.ep->fid);
+	ct_send_oob(&pid, sizeof pid);
+	ct_recv_oob(&c, &dead, sizeof dead);
+	ct_send_oob(&name, sizeof name);
+	ct_recv_oob(&c, &theirs, sizeof theirs);
+	/* both ways */
+	OK(fi_trecv(c.ep, in, 8, NULL, c.peer, 1, 0, CTX(1)));
+	POST(&c, fi_tsend(c.ep, big, 8, NULL, c.peer, 1, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_recvd(&c, CTX(1), 8);
+	ct_barrier(&c);
+	if (rank == 1)
+		for (;;)
+			pause();
+	fds = entries("/proc/self/fd");
+	/* it stands, so that much is under way */
+	ct_stop(dead);
+	for (int i = 0; i < 500; i++)
+		while (fi_tsend(c.ep, big, i % 10 ? 8 : MB, NULL, c.peer, 2, CTX(3)) == -FI_EAGAIN)
+			if (++errors > 1000)
+				goto full;
+full:
+	errors = 0;
+	OK(kill(dead, SIGKILL));
+	while (!errors) {
+		int r = ct_next(&c, c.tx, &e, NULL, &err);
+
+		errors += r < 0;
+		CHECK(r > 0 || err.err);
+	}
+	/* later ones end as well, and nothing says -FI_EAGAIN for ever */
+	for (int seen = 0; !seen;) {
+		int r;
+
+		POST(&c, fi_tsend(c.ep, big, 8, NULL, c.peer, 2, CTX(4)));
+		do {
+			r = ct_next(&c, c.tx, &e, NULL, &err);
+		} while ((r < 0 ? err.op_context : e.op_context) != CTX(4));
+		seen = r < 0;
+	}
+	CHECK(entries("/proc/self/fd") < fds);
+	EQ(entries("/dev/shm"), files);
+	/* its name is free */
+	name = open_as(&d, NULL, theirs.b);
+	CHECK(!strcmp(name.b, theirs.b));
+	ct_close(&d);
+	ct_close(&c);
+}
+/* Rank 1 dies on purpose: only rank 0 has a verdict. */
+static void killed(int rank)
+{
+	int st;
+	pid_t p;
+
+	shm_only();
+	if (rank == 0) {
+		be_killed(0);
+		return;
+	}
+	if (!(p = fork())) {
+		be_killed(1);
+		_exit(0);
+	}
+	close(ct_sync);
+	CHECK(waitpid(p, &st, 0) == p);
+	CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL);
+}
+static void handlers(int rank)
+{
+	struct sigaction before[65], after[65];
+	struct ct c;
+	int files = entries("/dev/shm");
+
+	shm_only();
+	for (int i = 1; i < 65; i++)
+		sigaction(i, NULL, &before[i]);
+	ct_open(&c, &(struct ct_opt){ .caps = FI_MSG });
+	if (rank == 0) {
+		POST(&c, fi_send(c.ep, big, 100000, NULL, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+	} else {
+		OK(fi_recv(c.ep, in, 100000, NULL, c.peer, CTX(1)));
+		ct_recvd(&c, CTX(1), 100000);
+	}
+	EQ(entries("/dev/shm"), files);
+	for (int i = 1; i < 65; i++) {
+		sigaction(i, NULL, &after[i]);
+		CHECK(before[i].sa_handler == after[i].sa_handler);
+	}
+	ct_done(&c);
+}
+static void talk(struct ct *c, int rank, size_t len)
+{
+	ct_fill(big, len, rank);
+	memset(in, 0, len);
+	OK(fi_trecv(c->ep, in, len, NULL, c->peer, 1, 0, CTX(1)));
+	POST(c, fi_tsend(c->ep, big, len, NULL, c->peer, 1, CTX(2)));
+	ct_recvd(c, CTX(1), len);
+	ct_sent(c, CTX(2));
+	CHECK(ct_same(in, len, !rank));
+}
+static void small_shm(int rank)
+{
+	struct ct c;
+
+	shm_only();
+	/* a /dev/shm of this process alone, with one page */
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+	    mount("none", "/dev/shm", "tmpfs", 0, "size=4k"))
+		SKIP_HERE("may not mount: %s", strerror(errno));
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED });
+	talk(&c, rank, 8);
+	talk(&c, rank, 16 * MB);
+	OK(umount2("/dev/shm", MNT_DETACH));
+	talk(&c, rank, MB);
+	ct_done(&c);
+}
+static void other_user(int rank)
+{
+	struct ct_opt o = { .caps = FI_TAGGED };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct ct_name mine, theirs;
+	struct ct c = { .o = o };
+
+	shm_only();
+	if (geteuid())
+		SKIP_HERE("is not root");
+	ct_param("PEER_WAIT", "1");
+	fi_freeinfo(info_of(hints(), NULL, NULL, 0));	/* while it may read the plug-ins */
+	if (rank == 1)
+		OK(setresuid(65534, 65534, 65534));
+	mine = open_as(&c, NULL, NULL);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	c.peer = ct_insert(&c, &theirs);
+	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)));
+	POST(&c, fi_tsend(c.ep, big, 8, NULL, c.peer, 1, CTX(2)));
+	EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
+	ct_done(&c);
+}
+/* A stranger who may not be a peer knows the socket's name, and calls. */
+static void stranger(int rank)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	struct ct_name n;
+	socklen_t len;
+	int s[300];
+
+	(void)rank;
+	shm_only();
+	n = open_as(&c, NULL, NULL);
+	c.peer = ct_insert(&c, &n);
+	len = offsetof(struct sockaddr_un, sun_path) + 1 +
+		snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "ofi-shm-1/%d/%s", geteuid(), n.b + 9);
+	for (int i = 0; i < 300; i++) {
+		static const char garbage[] = "\4abcd\377\377\377\377garbage garbage garbage garbage";
+
+		CHECK((s[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
+		OK(connect(s[i], (void *)&a, len));
+		if (i % 3 == 1)
+			EQ(send(s[i], "\377x", 2, MSG_NOSIGNAL), 2);
+		if (i % 3 == 2)
+			EQ(send(s[i], garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
+		ct_progress(&c);
+	}
+	ct_idle(&c, 50);
+	/* to itself */
+	OK(fi_trecv(c.ep, in, MB, NULL, c.peer, 1, 0, CTX(1)));
+	POST(&c, fi_tsend(c.ep, big, MB, NULL, c.peer, 1, CTX(2)));
+	ct_recvd(&c, CTX(1), MB);
+	ct_sent(&c, CTX(2));
+	for (int i = 0; i < 300; i++)
+		close(s[i]);
+	ct_close(&c);
+}
+#define PEERS 300
+static void many(int rank)
+{
+	struct rlimit l;
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE } };
+	static struct ct p[PEERS];
+	static fi_addr_t to[PEERS];
+	struct ct_name hub, n;
+	static char b[PEERS];
+
+	(void)rank;
+	shm_only();
+	OK(getrlimit(RLIMIT_NOFILE, &l));
+	l.rlim_cur = l.rlim_max < 4096 ? l.rlim_max : 4096;
+	OK(setrlimit(RLIMIT_NOFILE, &l));
+	if (l.rlim_cur < 2048)
+		SKIP_HERE("may have %ld descriptors", (long)l.rlim_cur);
+	hub = open_as(&c, NULL, NULL);
+	for (int i = 0; i < PEERS; i++) {
+		p[i].o = c.o;
+		p[i].info = fi_dupinfo(c.info);
+		ct_open_beside(&p[i], &c);
+		n = ct_getname(&p[i].ep->fid);
+		to[i] = ct_insert(&c, &n);
+	}
+	c.peer = ct_insert(&c, &hub);
+	for (int i = 0; i < PEERS; i++) {
+		b[i] = (char)i;
+		OK(fi_trecv(c.ep, in + i, 1, NULL, to[i], i, 0, CTX(i)));
+		OK(fi_trecv(p[i].ep, in + PEERS + i, 1, NULL, c.peer, i, 0, CTX(PEERS + i)));
+		POST(&c, fi_tsend(p[i].ep, b + i, 1, NULL, c.peer, i, CTX(2 * PEERS)));
+		POST(&c, fi_tsend(c.ep, b + i, 1, NULL, to[i], i, CTX(2 * PEERS)));
+	}
+	for (int i = 0; i < 2 * PEERS; i++) {
+		struct fi_cq_tagged_entry e;
+
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		ct_next(&c, c.tx, &e, NULL, NULL);
+	}
+	CHECK(!memcmp(in, b, PEERS) && !memcmp(in + PEERS, b, PEERS));
+	for (int i = 0; i < PEERS; i++) {
+		OK(fi_close(&p[i].ep->fid));
+		fi_freeinfo(p[i].info);
+	}
+	ct_close(&c);
+}
+/* A forked child that ends, or closes what it inherited, ends nothing of its parent's. */
+static void forked(int rank)
+{
+	struct ct c;
+
+	shm_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED });
+	talk(&c, rank, 100);
+	for (int how = 0; how < 2; how++) {
+		int status;
+		pid_t p = fork();
+
+		CHECK(p >= 0);
+		if (!p) {
+			if (how)
+				ct_close(&c);
+			exit(0);
+		}
+		EQ(waitpid(p, &status, 0), p);
+		EQ(status, 0);
+		ct_barrier(&c);
+		talk(&c, rank, MB);
+	}
+	ct_done(&c);
+}
+
+/* ---- another provider's receive queue (fi_peer(3)) ----------------------- */
+
+/* The owner: receives that wait, and notes of messages that do. */
+#define ENTRIES 4096
+static struct owner {
+	struct fid_peer_srx srx;
+	struct entry {
+		struct fi_peer_rx_entry e;
+		struct iovec iov;
+		int state;	/* 0 free, 1 posted, 2 with the provider, 3 a note, 4 room for one */
+		int tagged;
+		uint64_t ignore;
+	} at[ENTRIES];
+	int lent, freed, unnamed;
+} owner;
+static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct entry *owner_new(int state)
+{
+	for (int i = 0; i < ENTRIES; i++)
+		if (!owner.at[i].state) {
+			memset(&owner.at[i], 0, sizeof owner.at[i]);
+			owner.at[i].state = state;
+			owner.at[i].e.srx = &owner.srx;
+			owner.at[i].e.iov = &owner.at[i].iov;
+			owner.at[i].e.owner_context = &owner.at[i];
+			return &owner.at[i];
+		}
+	FAIL("no entry is free");
+}
+/* The oldest receive for a message, or note for a receive: entries are never reordered in these tests. */
+static struct entry *owner_find(int state, int tagged, uint64_t addr, uint64_t tag, uint64_t ignore)
+{
+	for (int i = 0; i < ENTRIES; i++) {
+		struct entry *at = &owner.at[i];
+		uint64_t both = ignore | at->ignore;
+
+		if (at->state == state && at->tagged == tagged && (at->e.tag & ~both) == (tag & ~both) &&
+		    (at->e.addr == FI_ADDR_UNSPEC || addr == FI_ADDR_UNSPEC || at->e.addr == addr))
+			return at;
+	}
+	return NULL;
+}
+static int owner_get(struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry, int tagged)
+{
+	struct entry *at;
+
+	pthread_mutex_lock(&owner_lock);
+	at = owner_find(1, tagged, about->addr, about->tag, 0);
+	owner.lent++;
+	if (at) {
+		at->state = 2;
+	} else {
+		at = owner_new(4);
+		at->tagged = tagged;
+	}
+	*entry = &at->e;
+	pthread_mutex_unlock(&owner_lock);
+	return at->state == 2 ? 0 : -FI_ENOENT;
+}
+static int owner_get_msg(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+{
+	CHECK(srx == &owner.srx);
+	return owner_get(about, entry, 0);
+}
+static int owner_get_tag(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+{
+	CHECK(srx == &owner.srx);
+	return owner_get(about, entry, 1);
+}
+static int owner_queue(struct fi_peer_rx_entry *entry)
+{
+	struct entry *at = entry->owner_context;
+
+	CHECK(at->state == 4 && entry->peer_context);
+	at->state = 3;
+	return 0;
+}
+static void owner_unspec(struct fid_peer_srx *srx, fi_addr_t (*addr_of)(struct fi_peer_rx_entry *))
+{
+	CHECK(srx == &owner.srx);
+	for (int i = 0; i < ENTRIES; i++)
+		if (owner.at[i].state == 3 && owner.at[i].e.addr == FI_ADDR_UNSPEC)
+			owner.at[i].e.addr = addr_of(&owner.at[i].e);
+	owner.unnamed++;
+}
+static void owner_free(struct fi_peer_rx_entry *entry)
+{
+	struct entry *at = entry->owner_context;
+
+	pthread_mutex_lock(&owner_lock);
+	CHECK(at->state == 2 || at->state == 4);
+	at->state = 0;
+	owner.freed++;
+	pthread_mutex_unlock(&owner_lock);
+}
+static struct fi_ops_srx_owner owner_ops = { sizeof owner_ops, owner_get_msg, owner_get_tag, owner_queue, owner_queue,
+	owner_unspec, owner_free };
+/* Posts a receive to the owner, which starts a message that waits for it. */
+static void owner_recv(void *b, size_t len, fi_addr_t from, int tagged, uint64_t tag, uint64_t ignore, void *context)
+{
+	struct entry *at;
+
+	pthread_mutex_lock(&owner_lock);
+	at = owner_find(3, tagged, from, tag, ignore);
+	if (at) {
+		at->state = 2;
+	} else {
+		at = owner_new(1);
+		at->tagged = tagged;
+		at->e.addr = from;
+		at->e.tag = tag;
+		at->ignore = ignore;
+	}
+	at->iov = (struct iovec){ b, len };
+	at->e.count = 1;
+	at->e.context = context;
+	at->e.flags |= FI_RECV | (tagged ? FI_TAGGED : FI_MSG) | FI_COMPLETION;
+	pthread_mutex_unlock(&owner_lock);
+	if (at->state == 2)
+		OK((tagged ? owner.srx.peer_ops->start_tag : owner.srx.peer_ops->start_msg)(&at->e));
+}
+static int owner_waits(int state)
+{
+	int n = 0;
+
+	for (int i = 0; i < ENTRIES; i++)
+		n += owner.at[i].state == state;
+	return n;
+}
+static struct fid_ep *import_srx(struct ct *c, int own_fid)
+{
+	struct fi_peer_srx_context context = { sizeof context, &owner.srx };
+	struct fi_rx_attr attr = { .op_flags = FI_PEER };
+	struct fid_ep *srx;
+
+	owner.srx.ep_fid.fid.fclass = FI_CLASS_SRX_CTX;
+	owner.srx.owner_ops = &owner_ops;
+	ERR(fi_srx_context(c->domain, &attr, &srx, NULL), FI_EINVAL);
+	OK(fi_srx_context(c->domain, &attr, &srx, &context));
+	CHECK(owner.srx.peer_ops && owner.srx.peer_ops->size >= sizeof *owner.srx.peer_ops);
+	OK(fi_ep_bind(c->ep, own_fid ? &owner.srx.ep_fid.fid : &srx->fid, 0));
+	ERR(fi_ep_bind(c->ep, &srx->fid, 0), FI_EINVAL);
+	return srx;
+}
+static struct fid_ep *srx_of;
+static void bind_srx(struct ct *c) { srx_of = import_srx(c, ct_rank); }
+static void foreign_receives(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | FI_SOURCE, .setup = bind_srx };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	fi_addr_t from;
+	struct ct c;
+
+	shm_only();
+	ct_open(&c, &o);
+	ERR(fi_recv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, CTX(1)), FI_ENOSYS);
+	ERR(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)), FI_ENOSYS);
+	static const size_t len[] = { 0, 1, 200, 5000, 300000, 16 * MB };
+
+	for (int tagged = 0; tagged < 2; tagged++)
+		for (int early = 0; early < 2; early++)
+			for (size_t i = 0; i < sizeof len / sizeof *len; i++) {
+				ct_fill(big, len[i], i + rank);
+				memset(in, 0, len[i]);
+				if (early)
+					owner_recv(in, len[i], FI_ADDR_UNSPEC, tagged, tagged ? 7 : 0, 0, CTX(1));
+				ct_barrier(&c);
+				if (tagged)
+					POST(&c, fi_tsenddata(c.ep, big, len[i], NULL, 5, c.peer, 7, CTX(2)));
+				else
+					POST(&c, fi_senddata(c.ep, big, len[i], NULL, 5, c.peer, CTX(2)));
+				if (!early) {
+					while (!owner_waits(3))
+						ct_progress(&c);
+					for (int k = 0; k < ENTRIES; k++)
+						if (owner.at[k].state == 3) {
+							EQ(owner.at[k].e.msg_size, len[i]);
+							EQ(owner.at[k].e.cq_data, 5);
+							CHECK(owner.at[k].e.flags & FI_REMOTE_CQ_DATA);
+							EQ(owner.at[k].e.tag, tagged ? 7 : 0);
+						}
+					if (i % 2)	/* some of it may be here only */
+						ct_idle(&c, 5);
+					owner_recv(in, len[i], FI_ADDR_UNSPEC, tagged, tagged ? 7 : 0, 0, CTX(1));
+				}
+				ct_sent(&c, CTX(2));
+				ct_next(&c, c.rx, &e, &from, NULL);
+				CHECK(e.op_context == CTX(1) && ct_same(in, len[i], i + !rank));
+				EQ(e.len, len[i]);
+				EQ(e.data, 5);
+				EQ(from, c.peer);
+				EQ(e.flags & (FI_RECV | FI_MSG | FI_TAGGED | FI_REMOTE_CQ_DATA),
+				   FI_RECV | FI_REMOTE_CQ_DATA | (tagged ? FI_TAGGED : FI_MSG));
+				ct_barrier(&c);
+			}
+	/* in a row, larger than its receive, dropped */
+	for (int i = 0; i < 200; i++)
+		POST(&c, fi_tinject(c.ep, big, 64, c.peer, 100 + i));
+	POST(&c, fi_tinject(c.ep, big, 64, c.peer, 99));
+	while (owner_waits(3) < 201)
+		ct_progress(&c);
+	for (int i = 199; i >= 0; i--) {
+		owner_recv(in, 64, c.peer, 1, 100 + i, 0, CTX(i));
+		ct_next(&c, c.rx, &e, NULL, NULL);
+		CHECK(e.op_context == CTX(i) && e.tag == (uint64_t)(100 + i));
+	}
+	for (int k = 0; k < ENTRIES; k++)
+		if (owner.at[k].state == 3) {
+			owner.at[k].state = 2;
+			OK(owner.srx.peer_ops->discard_tag(&owner.at[k].e));
+		}
+	owner_recv(in, 10, FI_ADDR_UNSPEC, 1, 5, 0, CTX(9));
+	ct_barrier(&c);
+	POST(&c, fi_tinject(c.ep, big, 64, c.peer, 5));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.err == FI_ETRUNC && err.op_context == CTX(9) && err.len == 10 && err.olen == 54);
+	ct_barrier(&c);
+	EQ(owner.lent, owner.freed);
+	EQ(owner_waits(2) + owner_waits(3) + owner_waits(4), 0);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&srx_of->fid));
+	ct_close(&c);
+}
+/* A sender that nobody knows gets its address when the vector does. */
+static void foreign_unknown(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE, .setup = bind_srx } };
+	struct fi_cq_tagged_entry e;
+	struct ct_name mine, theirs;
+	fi_addr_t from;
+
+	shm_only();
+	mine = open_as(&c, NULL, NULL);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		c.peer = ct_insert(&c, &theirs);
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 3));
+		ct_barrier(&c);
+	} else {
+		while (!owner_waits(3))
+			ct_progress(&c);
+		EQ(owner.at[0].e.addr, FI_ADDR_UNSPEC);
+		c.peer = ct_insert(&c, &theirs);
+		CHECK(owner.unnamed);
+		EQ(owner.at[0].e.addr, c.peer);
+		owner_recv(in, 8, c.peer, 1, 3, 0, CTX(1));
+		ct_next(&c, c.rx, &e, &from, NULL);
+		EQ(from, c.peer);
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+/* The sender dies while the owner has notes of its messages, and the endpoint is closed before they are started. */
+static void foreign_lost(int rank)
+{
+	struct ct c;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	char x;
+
+	shm_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED, .setup = bind_srx });
+	if (rank == 1) {
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 3));
+		POST(&c, fi_tsend(c.ep, big, sizeof big, NULL, c.peer, 4, CTX(1)));
+		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 5));
+		ct_recv_oob(&c, &x, 1);
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob("x", 1);
+		ct_close(&c);
+		return;
+	}
+	while (owner_waits(3) < 2)
+		ct_progress(&c);
+	ct_send_oob("x", 1);
+	ct_recv_oob(&c, &x, 1);
+	ct_idle(&c, 20);
+	owner_recv(in, 8, FI_ADDR_UNSPEC, 1, 3, 0, CTX(3));
+	ct_next(&c, c.rx, &e, NULL, NULL);
+	CHECK(e.op_context == CTX(3) && !memcmp(in, "12345678", 8));
+	owner_recv(in, sizeof in, FI_ADDR_UNSPEC, 1, 4, 0, CTX(4));
+	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+	CHECK(err.op_context == CTX(4));
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	EQ(owner_waits(2) + owner_waits(4), 0);
+	ct_close(&c);
+}
+
+static const struct ct_test tests[] = {
+	{ "infos are those of the original, without accelerators' memory", infos, CT_SOLO | CT_RDM },
+	{ "virtual addresses, and no order among accesses, make the info of the fast kind", fast, CT_SOLO | CT_RDM },
+	{ "node and service become names", nodes, CT_SOLO | CT_RDM },
+	{ "it is listed before tcp, takes nobody's special wishes from others, and carries no ofi_rxm", place, CT_SOLO | CT_RDM },
+	{ "it is there for providers that ask for hidden ones", hidden, CT_SOLO | CT_RDM },
+	{ "an endpoint is called by process, user and number, with any scheme", name, CT_SOLO | CT_RDM },
+	{ "other sources are names as they are", sources, CT_SOLO | CT_RDM },
+	{ "fi_setname gives an endpoint its name before it is enabled, and takes none from others", setname, CT_SOLO | CT_RDM },
+	{ "of two processes that want one name both get one, and talk", equal_names, CT_RDM },
+	{ "names may be as long as 255 bytes", long_names, CT_RDM },
+	{ "address vectors take names one behind the other, and more than 256", vector, CT_SOLO | CT_RDM },
+	{ "what it does not have says so", not_there, CT_SOLO | CT_RDM },
+	{ "FI_SHM_TX_SIZE and FI_SHM_RX_SIZE are the sizes of queues", sizes, CT_SOLO | CT_RDM },
+	{ "the parameters of the original are known", params, CT_SOLO | CT_RDM },
+	{ "messages wait for a peer that comes later", early, CT_RDM },
+	{ "a message into a shorter receive fails with its length, and others follow it", truncated, CT_RDM },
+	{ "a large message that nobody waits for holds up no others", large_first, CT_RDM },
+	{ "accesses without a right to the memory fail where they were begun", wrong_keys, CT_RDM },
+	{ "what is ordered after reads waits for them", after_reads, CT_RDM },
+	{ "what is under way to a peer that is killed ends in errors, and nothing is left of it", killed, CT_RDM },
+	{ "no signal handler is installed, and no file made", handlers, CT_RDM },
+	{ "a small /dev/shm, or none, is no matter", small_shm, CT_RDM },
+	{ "another user's processes are no peers", other_user, CT_RDM },
+	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
+	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },
+	{ "a forked child ends nothing of its parent's", forked, CT_RDM },
+	{ "receives of another provider's queue are found, filled and given back", foreign_receives, CT_RDM },
+	{ "another provider hears the address of a sender that had none", foreign_unknown, CT_RDM },
+	{ "another provider's notes of messages that are lost end in errors", foreign_lost, CT_RDM },
+};
+CT_MAIN("shm", tests)

@@ -1,0 +1,87 @@
+//! Receive queues of other providers, opened with FI_PEER (fi_srx_context, fi_peer(3)): what an
+//! application binds to endpoints in their place.
+//!
+//! They do not count among what must be closed before the domain: applications of the original
+//! close none.
+use super::refusing;
+use crate::abi::{FI_CLASS_SRX_CTX, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_ep};
+use crate::boundary::answer;
+use crate::fid::{Embeds, ops, unbuilt};
+use crate::imports::{self, SrxOwner};
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// Stands for another provider's receive queue.
+#[repr(C)]
+pub(super) struct ImportedSrx {
+    c: fid_ep,
+}
+
+// SAFETY: the C part is written once, in `open`.
+unsafe impl Sync for ImportedSrx {}
+// SAFETY: the C part is written once, in `open`.
+unsafe impl Send for ImportedSrx {}
+// SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
+unsafe impl Embeds<fid_ep> for ImportedSrx {}
+
+static FID_OPS: fi_ops = ops(close);
+
+static EP_OPS: fi_ops_ep = fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: unbuilt(),
+    getopt: unbuilt(),
+    setopt: unbuilt(),
+    tx_ctx: unbuilt(),
+    rx_ctx: unbuilt(),
+    rx_size_left: unbuilt(),
+    tx_size_left: unbuilt(),
+    export_xpu: unbuilt(),
+};
+
+static NO_CM: fi_ops_cm = fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: unbuilt(),
+    getname: unbuilt(),
+    getpeer: unbuilt(),
+    connect: unbuilt(),
+    listen: unbuilt(),
+    accept: unbuilt(),
+    reject: unbuilt(),
+    shutdown: unbuilt(),
+    join: unbuilt(),
+};
+
+impl ImportedSrx {
+    /// Opens one for this owner's queue; returns the fid to bind.
+    pub(super) fn open(owner: SrxOwner, context: *mut c_void) -> *mut fid_ep {
+        let srx = Arc::new(Self {
+            c: fid_ep {
+                fid: fid {
+                    fclass: FI_CLASS_SRX_CTX as usize,
+                    context,
+                    ops: (&raw const FID_OPS).cast_mut(),
+                },
+                ops: (&raw const EP_OPS).cast_mut(),
+                cm: (&raw const NO_CM).cast_mut(),
+                msg: (&raw const refusing::NO_MSG).cast_mut(),
+                rma: (&raw const refusing::NO_RMA).cast_mut(),
+                tagged: (&raw const refusing::NO_TAGGED).cast_mut(),
+                atomic: (&raw const refusing::NO_ATOMIC).cast_mut(),
+                collective: (&raw const refusing::NO_COLLECTIVE).cast_mut(),
+            },
+        });
+        let fid = srx.into_c();
+        imports::open(fid as usize, owner);
+        fid
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    answer("fi_close(srx)", || {
+        imports::close(fid as usize);
+        // SAFETY: reachable only through the table of one that `open` made, which the application
+        // closes once.
+        drop(unsafe { ImportedSrx::take(fid.cast::<fid_ep>()) });
+        Ok(())
+    })
+}

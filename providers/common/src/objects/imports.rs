@@ -1,0 +1,334 @@
+//! Receive queues of another provider, the owner, from which endpoints of ours take their receives
+//! (`struct fid_peer_srx`, fi_peer(3)).
+//!
+//! At a message the owner is asked for a receive. If it has none, it gets a note of the message, and
+//! later starts it, with a receive, or has it dropped. It may do so from a thread that holds locks of
+//! its own, while ours waits for these: so what was started is put down here, and taken up by
+//! whoever has the engine's lock next.
+//!
+//! As for all objects of owners (`peer.rs`) its functions are called with our locks held.
+use super::peer::{object, table};
+use crate::abi::{
+    fi_addr_t, fi_ops_srx_owner, fi_ops_srx_peer, fi_peer_match_attr, fi_peer_rx_entry,
+    fi_peer_srx_context, fid_peer_srx,
+};
+use crate::boundary::answer;
+use crate::buf::RecvBuf;
+use crate::cq::Context;
+use crate::error::{Error, Result};
+use core::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+const _: () = assert!(size_of::<fi_peer_srx_context>() == 2 * size_of::<usize>());
+
+type GetReceive = unsafe extern "C" fn(
+    *mut fid_peer_srx,
+    *mut fi_peer_match_attr,
+    *mut *mut fi_peer_rx_entry,
+) -> c_int;
+type QueueReceive = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int;
+type AddrOfEntry = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t;
+
+/// The owner of a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct SrxOwner {
+    srx: NonNull<fid_peer_srx>,
+    /// Of untagged messages, and of tagged ones.
+    get: [GetReceive; 2],
+    queue: [QueueReceive; 2],
+    for_unknown: Option<unsafe extern "C" fn(*mut fid_peer_srx, Option<AddrOfEntry>)>,
+    free: unsafe extern "C" fn(*mut fi_peer_rx_entry),
+}
+
+// SAFETY: the owner takes calls from any thread (fi_peer(3)).
+unsafe impl Send for SrxOwner {}
+// SAFETY: the owner takes calls from any thread (fi_peer(3)).
+unsafe impl Sync for SrxOwner {}
+
+/// A receive, or a note of a message that waits for one, that belongs to the owner.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnersEntry(NonNull<fi_peer_rx_entry>);
+
+// SAFETY: the owner keeps the entry until it is freed, and does not look at it meanwhile.
+unsafe impl Send for OwnersEntry {}
+
+/// What an owner has for a message.
+#[derive(Clone, Copy, Debug)]
+pub enum OwnersAnswer {
+    /// A receive.
+    Receive(OwnersEntry),
+    /// Room for a note of the message ([`SrxOwner::note`]).
+    Room(OwnersEntry),
+}
+
+impl OwnersEntry {
+    /// Where the message goes, the pointer that its completion has, and flags.
+    pub fn receive(self) -> Result<(RecvBuf, Context, u64)> {
+        // SAFETY: the entry is the owner's receive, whose memory it lends until the entry is freed.
+        unsafe {
+            let entry = self.0.as_ref();
+            let buf = RecvBuf::from_iov(entry.iov, entry.count)?;
+            Ok((buf, Context(entry.context), entry.flags))
+        }
+    }
+}
+
+impl SrxOwner {
+    /// Makes the owner in an application's call start messages of ours.
+    ///
+    /// # Safety
+    /// `context` is null or a `struct fi_peer_srx_context`.
+    pub(crate) unsafe fn new(context: *mut c_void) -> Result<Self> {
+        // SAFETY: by this function's contract; the owner lends its object to us (fi_peer(3)).
+        unsafe {
+            let srx = object::<fid_peer_srx>(context)?;
+            let ops: &fi_ops_srx_owner = table((*srx.as_ptr()).owner_ops)?;
+            let need = || Error::INVAL;
+            let owner = Self {
+                srx,
+                get: [ops.get_msg.ok_or_else(need)?, ops.get_tag.ok_or_else(need)?],
+                queue: [ops.queue_msg.ok_or_else(need)?, ops.queue_tag.ok_or_else(need)?],
+                for_unknown: ops.foreach_unspec_addr,
+                free: ops.free_entry.ok_or_else(need)?,
+            };
+            (*srx.as_ptr()).peer_ops = (&raw const PEER_OPS).cast_mut();
+            Ok(owner)
+        }
+    }
+
+    /// What the owner has for a message of `len` bytes from `addr`.
+    pub fn get(&self, tagged: bool, addr: fi_addr_t, len: usize, tag: u64) -> Result<OwnersAnswer> {
+        const NONE_POSTED: c_int = -libc::ENOENT;
+        let mut about = fi_peer_match_attr { addr, msg_size: len, tag };
+        let mut entry = std::ptr::null_mut();
+        let get = self.get[usize::from(tagged)];
+        // SAFETY: see the module; both places outlive the call.
+        let result = unsafe { get(self.srx.as_ptr(), &raw mut about, &raw mut entry) };
+        let entry = NonNull::new(entry).map(OwnersEntry).ok_or(Error::NOMEM);
+        match result {
+            0 => entry.map(OwnersAnswer::Receive),
+            NONE_POSTED => entry.map(OwnersAnswer::Room),
+            code => Err(Error::check(code).err().unwrap_or(Error::OTHER)),
+        }
+    }
+
+    /// Leaves a note of a message with the owner, in the room it gave.
+    pub fn note(&self, entry: OwnersEntry, message: NotedMessage) -> Result {
+        let NotedMessage { tagged, flags, len, tag, cq_data, .. } = message;
+        let addr = message.addr.load(Ordering::Relaxed);
+        let at = entry.0.as_ptr();
+        // SAFETY: the entry is ours until it is queued; the note is taken back when the owner starts
+        // or drops the message.
+        unsafe {
+            (*at).addr = addr;
+            (*at).msg_size = len;
+            (*at).tag = tag;
+            (*at).cq_data = cq_data.unwrap_or(0);
+            (*at).flags |= flags;
+            (*at).peer_context = Box::into_raw(Box::new(message)).cast();
+            let result = self.queue[usize::from(tagged)](at);
+            if result != 0 {
+                drop(Box::from_raw((*at).peer_context.cast::<NotedMessage>()));
+                (*at).peer_context = std::ptr::null_mut();
+            }
+            Error::check(result).map(drop)
+        }
+    }
+
+    /// The sender of a noted message has an address now.
+    pub fn name(&self, entry: OwnersEntry, addr: fi_addr_t) {
+        // SAFETY: the owner has the entry, with the note, until it starts or drops the message, which
+        // we would know of.
+        let note = unsafe { (*entry.0.as_ptr()).peer_context.cast::<NotedMessage>().as_ref() };
+        if let Some(note) = note {
+            note.addr.store(addr, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the owner ask for the addresses of messages whose sender had none.
+    pub fn names_changed(&self) {
+        if let Some(for_unknown) = self.for_unknown {
+            // SAFETY: see the module.
+            unsafe { for_unknown(self.srx.as_ptr(), Some(addr_of)) };
+        }
+    }
+
+    /// Gives an entry back to the owner.
+    pub fn free(&self, entry: OwnersEntry) {
+        // SAFETY: the entry is the owner's, and ours no more.
+        unsafe { (self.free)(entry.0.as_ptr()) };
+    }
+}
+
+/// A message that waits, as its owner's entry names it.
+#[derive(Debug)]
+pub struct NotedMessage {
+    /// Where it is put down that the message was started.
+    pub started: Weak<StartedMessages>,
+    /// The endpoint, queue and number under which the message waits.
+    pub ep: u32,
+    /// See `ep`.
+    pub queue: usize,
+    /// See `ep`.
+    pub message: u32,
+    /// Whether the message has a tag.
+    pub tagged: bool,
+    /// FI_REMOTE_CQ_DATA, if the message has such data.
+    pub flags: u64,
+    /// Bytes of the message.
+    pub len: usize,
+    /// The message's tag.
+    pub tag: u64,
+    /// The message's remote CQ data, if it has any.
+    pub cq_data: Option<u64>,
+    /// The sender's address, FI_ADDR_NOTAVAIL as long as it has none.
+    pub addr: AtomicU64,
+}
+
+/// A message that an owner started or dropped.
+#[derive(Debug)]
+pub struct StartedMessage {
+    /// The owner's entry.
+    pub entry: OwnersEntry,
+    /// Whether the message is to be dropped.
+    pub dropped: bool,
+    /// The endpoint, queue and number under which the message waits.
+    pub ep: u32,
+    /// See `ep`.
+    pub queue: usize,
+    /// See `ep`.
+    pub message: u32,
+}
+
+impl StartedMessage {
+    /// Gives the entry of a message back that is not there any more.
+    pub fn give_back(&self) {
+        // SAFETY: the entry's queue is the owner's, which has a function to free entries
+        // ([`SrxOwner::new`]).
+        unsafe {
+            let srx = self.entry.0.as_ref().srx.as_ref();
+            let free = srx.and_then(|srx| srx.owner_ops.as_ref()).and_then(|ops| ops.free_entry);
+            if let Some(free) = free {
+                free(self.entry.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// What takes up messages that were started: an engine.
+pub trait StartsMessages: Send + Sync {
+    /// Takes them up, unless another thread has the engine's lock.
+    fn start_now(&self);
+}
+
+/// The messages of an engine that owners started, until they are taken up.
+pub struct StartedMessages {
+    any: AtomicBool,
+    list: Mutex<Vec<StartedMessage>>,
+    engine: Weak<dyn StartsMessages>,
+}
+
+impl std::fmt::Debug for StartedMessages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StartedMessages({:?})", self.any)
+    }
+}
+
+impl StartedMessages {
+    /// An empty list, for this engine.
+    pub fn new(engine: Weak<dyn StartsMessages>) -> Arc<Self> {
+        Arc::new(Self { any: AtomicBool::new(false), list: Mutex::default(), engine })
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<StartedMessage>> {
+        self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Puts down that a message was started.
+    pub(crate) fn put(&self, started: StartedMessage) {
+        self.list().push(started);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Takes out all that was started, in its order.
+    pub fn take(&self) -> Vec<StartedMessage> {
+        if !self.any.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.list())
+    }
+}
+
+static PEER_OPS: fi_ops_srx_peer = fi_ops_srx_peer {
+    size: size_of::<fi_ops_srx_peer>(),
+    start_msg: Some(start),
+    start_tag: Some(start),
+    discard_msg: Some(discard),
+    discard_tag: Some(discard),
+};
+
+/// # Safety
+/// `entry` is one that was queued with a note of ours, which is used once.
+unsafe fn settled(entry: *mut fi_peer_rx_entry, dropped: bool) -> Result {
+    let entry = NonNull::new(entry).ok_or(Error::INVAL)?;
+    // SAFETY: by this function's contract.
+    let note = unsafe {
+        let context = std::mem::replace(&mut (*entry.as_ptr()).peer_context, std::ptr::null_mut());
+        let note = NonNull::new(context.cast::<NotedMessage>()).ok_or(Error::INVAL)?;
+        Box::from_raw(note.as_ptr())
+    };
+    let started = note.started.upgrade().ok_or(Error::CANCELED)?;
+    let NotedMessage { ep, queue, message, .. } = *note;
+    let entry = OwnersEntry(entry);
+    started.put(StartedMessage { entry, dropped, ep, queue, message });
+    if let Some(engine) = started.engine.upgrade() {
+        engine.start_now();
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn start(entry: *mut fi_peer_rx_entry) -> c_int {
+    // SAFETY: the owner starts what was queued, once (fi_peer(3)).
+    answer("start of a message", || unsafe { settled(entry, false) })
+}
+
+unsafe extern "C" fn discard(entry: *mut fi_peer_rx_entry) -> c_int {
+    // SAFETY: the owner drops what was queued, once (fi_peer(3)).
+    answer("discard of a message", || unsafe { settled(entry, true) })
+}
+
+unsafe extern "C" fn addr_of(entry: *mut fi_peer_rx_entry) -> fi_addr_t {
+    // SAFETY: the owner asks of what was queued with a note of ours.
+    let note =
+        unsafe { entry.as_ref().and_then(|e| e.peer_context.cast::<NotedMessage>().as_ref()) };
+    note.map_or(crate::abi::FI_ADDR_NOTAVAIL, |note| note.addr.load(Ordering::Relaxed))
+}
+
+/// The receive queues that were opened, by the fids that endpoints may be bound to: the one that
+/// fi_srx_context gave, and the owner's own.
+static OPENED: Mutex<Vec<(usize, SrxOwner)>> = Mutex::new(Vec::new());
+
+fn opened() -> MutexGuard<'static, Vec<(usize, SrxOwner)>> {
+    OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Notes that this fid stands for an owner's receive queue.
+pub(crate) fn open(fid: usize, owner: SrxOwner) {
+    let mut opened = opened();
+    opened.retain(|(known, old)| *known != fid && old.srx != owner.srx);
+    opened.push((fid, owner));
+}
+
+/// Forgets such a fid.
+pub(crate) fn close(fid: usize) {
+    opened().retain(|(known, _)| *known != fid);
+}
+
+/// The owner of the receive queue that a fid stands for, or is.
+pub(crate) fn find(fid: usize) -> Option<SrxOwner> {
+    let opened = opened();
+    let found = opened.iter().find(|(known, owner)| *known == fid || owner.srx.addr().get() == fid);
+    found.map(|(_, owner)| *owner)
+}

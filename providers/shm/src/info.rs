@@ -1,0 +1,227 @@
+//! What the provider offers (fi_getinfo(3), fi_shm(7)).
+use crate::SHM;
+use crate::name;
+use crate::settings::{MAX_INJECT, ShmConfig, config};
+use ofi_provider::abi::*;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{
+    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr, usual_domain,
+};
+use std::ffi::CStr;
+
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_RMA_EVENT
+    | FI_SOURCE
+    | FI_DIRECTED_RECV;
+/// Never FI_REMOTE_COMM: whoever asks for that wants another provider.
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER;
+/// What the engine can do beside what the original can. It is offered only to those who name the
+/// provider: others that ask for it would get shm in place of a provider that reaches other hosts.
+const MORE_CAPS: u64 = FI_TRIGGER | FI_FENCE | FI_COLLECTIVE | FI_MULTICAST;
+/// The part of [`MORE_CAPS`] that a receive context has.
+const MORE_RX_CAPS: u64 = MORE_CAPS & !FI_FENCE;
+const TX_OP_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
+/// What is kept in order at no cost.
+const FREE_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_RAS
+    | FI_ORDER_WAW
+    | FI_ORDER_WAS
+    | FI_ORDER_SAW
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAW;
+/// What is kept in order for those who ask for it: writes, atomic operations and messages that follow a
+/// read wait for its answer.
+const DEAR_ORDER: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
+const IOV_LIMIT: usize = 4;
+/// Every field of the tag is matched on its own.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+const EP_CNT: usize = 256;
+const CONTEXTS: usize = 1024;
+
+/// Whether hints name the provider.
+fn is_named(hints: Option<InfoRef<'_>>) -> bool {
+    let name = hints.and_then(InfoRef::prov_name).map(CStr::to_bytes);
+    name.is_some_and(|name| name.split(|byte| *byte == b';').any(|one| one == b"shm"))
+}
+
+/// What is offered for these hints.
+fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer> {
+    let more = is_named(hints);
+    let asked = hints.filter(|_| more).map_or(0, InfoRef::caps);
+    let caps = TX_CAPS | RX_CAPS | DOMAIN_CAPS | (asked & MORE_CAPS);
+    let mut most = InfoBuf::new()?;
+    most.set_caps(caps);
+
+    let tx = most.tx_mut();
+    tx.caps = caps & (TX_CAPS | MORE_CAPS);
+    tx.op_flags = TX_OP_FLAGS | if more { FI_INJECT } else { 0 };
+    tx.msg_order = FREE_ORDER | DEAR_ORDER;
+    tx.inject_size = MAX_INJECT;
+    tx.size = config.tx_size;
+    tx.iov_limit = IOV_LIMIT;
+    tx.rma_iov_limit = IOV_LIMIT;
+
+    let rx = most.rx_mut();
+    rx.caps = caps & (RX_CAPS | MORE_RX_CAPS);
+    rx.op_flags = RX_OP_FLAGS;
+    rx.msg_order = FREE_ORDER | DEAR_ORDER;
+    rx.size = config.rx_size;
+    rx.iov_limit = IOV_LIMIT;
+
+    most.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_RDM.into();
+        ep.protocol = FI_PROTO_SHM as u32;
+        ep.protocol_version = 1;
+        ep.max_msg_size = usize::MAX;
+        ep.max_order_raw_size = usize::MAX;
+        ep.max_order_war_size = usize::MAX;
+        ep.max_order_waw_size = usize::MAX;
+        ep.mem_tag_format = TAG_FORMAT;
+        ep.tx_ctx_cnt = 1;
+        ep.rx_ctx_cnt = 1;
+    });
+    let asks_auto = |hints: InfoRef<'_>| {
+        hints.domain().is_some_and(|domain| domain.data_progress == fi_progress::FI_PROGRESS_AUTO)
+    };
+    let automatic = more && hints.is_some_and(asks_auto);
+    most.edit_domain(|domain| {
+        usual_domain(domain, EP_CNT);
+        if !automatic {
+            domain.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
+        }
+        domain.tx_ctx_cnt = CONTEXTS;
+        domain.rx_ctx_cnt = CONTEXTS;
+        domain.cq_cnt = CONTEXTS;
+        domain.mr_key_size = size_of::<u64>();
+        domain.cq_data_size = size_of::<u64>();
+        domain.mr_iov_limit = 1;
+        domain.caps = DOMAIN_CAPS;
+    });
+    Ok(ProviderOffer { most, tx_size: config.tx_size, rx_size: config.rx_size })
+}
+
+/// Whether addresses of memory are to be virtual ones and nothing is asked of the order of accesses to
+/// it. The original copies directly then.
+fn is_fast(hints: Option<InfoRef<'_>>) -> bool {
+    let Some(hints) = hints else { return true };
+    let virtual_addr = hints.domain().is_none_or(|domain| {
+        let mode = domain.mr_mode;
+        mode & FI_MR_VIRT_ADDR != 0 && mode & (FI_MR_BASIC | FI_MR_SCALABLE) == 0
+    });
+    virtual_addr && hints.tx().is_none_or(|tx| tx.msg_order & !FI_ORDER_SAS == 0)
+}
+
+/// Makes the answer what a program of the original's expects, beyond what all providers do.
+fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
+    if hints.is_none_or(|hints| hints.caps() == 0) {
+        info.set_caps(info.caps() | DOMAIN_CAPS);
+    }
+    let asked = hints.and_then(InfoRef::domain).map_or(0, |domain| domain.caps);
+    let reach = if asked == 0 { info.caps() } else { asked };
+    info.edit_domain(|domain| domain.caps = reach & DOMAIN_CAPS);
+    let tx_order = hints.and_then(InfoRef::tx).map_or(0, |tx| tx.msg_order);
+    let rx_order = hints.and_then(InfoRef::rx).map_or(0, |rx| rx.msg_order);
+    info.tx_mut().msg_order = FREE_ORDER | (tx_order & DEAR_ORDER);
+    info.rx_mut().msg_order = FREE_ORDER | ((tx_order | rx_order) & DEAR_ORDER);
+    if tx_order & DEAR_ORDER & !FI_ORDER_SAR == 0 {
+        info.edit_ep(|ep| ep.max_order_war_size = 0);
+    }
+    if is_fast(hints) {
+        info.tx_mut().msg_order = FI_ORDER_SAS;
+        info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);
+        info.edit_ep(|ep| {
+            ep.max_order_raw_size = 0;
+            ep.max_order_war_size = 0;
+            ep.max_order_waw_size = 0;
+        });
+    }
+}
+
+/// The address that a node and a service name; the process's own without either.
+fn resolve(node: Option<&CStr>, service: Option<&CStr>) -> Result<Vec<u8>> {
+    let own = name::of_process()?;
+    let parts: &[&[u8]] = match (node.map(CStr::to_bytes), service.map(CStr::to_bytes)) {
+        (Some(node), _) if node.windows(3).any(|part| part == b"://") => &[node],
+        (Some(node), Some(service)) => &[b"fi_ns://", node, b":", service],
+        (None, Some(service)) => &[b"fi_ns://", service],
+        (Some(node), None) => &[name::OWN_SCHEME.as_bytes(), node],
+        (None, None) => &[own.to_bytes()],
+    };
+    Ok([&parts.concat()[..], b"\0"].concat())
+}
+
+/// The source and the destination in the answer.
+fn ends(query: &InfoQuery<'_>) -> Result<[Option<Vec<u8>>; 2]> {
+    let InfoQuery { node, service, flags, hints, .. } = *query;
+    if flags & FI_SOURCE != 0 {
+        if node.is_none() && service.is_none() {
+            return Err(Error::INVAL);
+        }
+        let dest = hints.and_then(InfoRef::dest_addr).map(<[u8]>::to_vec);
+        return Ok([Some(resolve(node, service)?), dest]);
+    }
+    let of_hints = |addr: Option<&[u8]>| addr.map(<[u8]>::to_vec);
+    let src = match of_hints(hints.and_then(InfoRef::src_addr)) {
+        Some(src) => src,
+        None => resolve(None, None)?,
+    };
+    let dest = match of_hints(hints.and_then(InfoRef::dest_addr)) {
+        Some(dest) if node.is_none() && service.is_none() => dest,
+        _ => resolve(node, service)?,
+    };
+    Ok([Some(src), Some(dest)])
+}
+
+/// The infos for a query. -FI_ENODATA: nothing does, and a line of the log says why.
+pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version, hints, .. } = *query;
+    let refuse = |why: &str| {
+        ofi_provider::log!(&SHM, INFO, FABRIC, "refused: {why}");
+        Err(Error::NODATA)
+    };
+    let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
+    if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
+        let (wanted, have) = (tostr::addr_format(format), tostr::addr_format(FI_ADDR_STR as u32));
+        return refuse(&format!("addr_format: wanted {wanted}, have {have}"));
+    }
+    let Ok([src, dest]) = ends(query) else {
+        return refuse("FI_SOURCE needs a node or a service");
+    };
+    let offer = offer(config(), hints)?;
+    let refusals = hints.map_or(Vec::new(), |hints| check(version, &offer, hints));
+    if !refusals.is_empty() {
+        for refusal in &refusals {
+            ofi_provider::log!(&SHM, INFO, FABRIC, "refused: {refusal}");
+        }
+        return Err(Error::NODATA);
+    }
+    let mut info = alter(version, &offer, hints)?;
+    adapt(&mut info, hints);
+    info.set_domain_name(SHM.name())?;
+    info.set_fabric_name(SHM.name())?;
+    info.set_addr_format(FI_ADDR_STR as u32);
+    info.set_src_addr(src.as_deref())?;
+    info.set_dest_addr(dest.as_deref())?;
+    if let Some(hints) = hints {
+        info.set_handle(hints.handle());
+    }
+    let mut chain = InfoChain::new();
+    chain.push(info);
+    Ok(chain)
+}

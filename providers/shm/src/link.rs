@@ -1,0 +1,366 @@
+//! The links: sockets of the family AF_UNIX whose names are no files.
+//!
+//! An endpoint listens at a socket whose name is made of its own ([`crate::name::of_socket`]). Who
+//! begins a link tells its own name first. Both sides ask the system for which user the other one
+//! runs, and talk with nobody but processes of their own user.
+use crate::settings::config;
+use crate::{SHM, name};
+use core::time::Duration;
+use ofi_provider::addr::Addr;
+use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::provider::Provider;
+use ofi_provider::sock::StreamSocket;
+use ofi_provider::sys::{Epoll, Interest, PollEvent};
+use ofi_stream::engine::Courier;
+use ofi_stream::net::{ByteLink, LinkClock, LinkListener, Net, Visited, Watch};
+use ofi_stream::settings::StreamSettings;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Weak;
+
+/// Most callers of a listener that have not told their names; the oldest is dropped if there are
+/// more.
+const MAX_NAMELESS: usize = 64;
+
+/// How many names are tried for an endpoint whose own is taken.
+const NAMES: usize = 16;
+
+/// All links of an engine, and what tells which of them can be read or written.
+#[derive(Debug)]
+pub(crate) struct ShmLinks(Watch);
+
+impl ShmLinks {
+    pub(crate) fn new() -> Result<Self> {
+        Watch::new().map(Self)
+    }
+}
+
+impl LinkClock for ShmLinks {}
+
+impl Net for ShmLinks {
+    type Link = ShmLink;
+    type Listener = ShmListener;
+    type Poller = Epoll;
+    type Visits = Courier;
+
+    #[inline(always)]
+    fn poller(&self) -> &Epoll {
+        self.0.poller()
+    }
+
+    #[inline(always)]
+    fn poll(&self, events: &mut Vec<PollEvent>) {
+        self.0.poll(events);
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.0.wait_fd()
+    }
+
+    fn set_timer(&self, delay: Duration) {
+        self.0.set_timer(delay);
+    }
+
+    fn clear_timer(&self) {
+        self.0.clear_timer();
+    }
+
+    fn visits(&self, engine: Weak<dyn Visited>) -> Result<Courier> {
+        Courier::new(engine, &SHM)
+    }
+
+    fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<ShmLink> {
+        let (own, called) = (name::named(local)?, name::named(to)?);
+        let socket = StreamSocket::new(libc::AF_UNIX)?;
+        // The engine takes an error for an answer of the other end, and asks the link for it.
+        let refused = call(&socket, &name::of_socket(called), &name::told(own)).err();
+        Ok(ShmLink { socket, refused, ends: [local.clone(), to.clone()] })
+    }
+
+    fn bind(&self, at: &Addr) -> Result<(ShmListener, Addr)> {
+        let at = if at.is_any() { name::fresh()? } else { at.clone() };
+        let wanted = name::named(&at)?;
+        let others = (1..NAMES).map(|_| name::another(wanted));
+        for at in std::iter::once(Ok(at.clone())).chain(others) {
+            let at = at?;
+            match ShmListener::new(&at) {
+                Err(Error::BUSY) if wanted.is_replaceable() => {}
+                // From now on peers may know the name.
+                made => return Ok((made?, name::settled(&at)?)),
+            }
+        }
+        Err(Error::BUSY)
+    }
+}
+
+/// Connects to the endpoint with this socket name, and tells it ours. A socket of this family is
+/// connected at once or not at all.
+fn call(socket: &StreamSocket, to: &[u8], own: &[u8]) -> Result {
+    match socket.connect(to) {
+        // Its queue of callers is full; it is worth trying again, as when nobody is there.
+        Err(Error::AGAIN) => return Err(Error::CONNREFUSED),
+        done => done?,
+    }
+    if !socket.is_of_same_user()? {
+        return Err(Error::ACCES);
+    }
+    match socket.send(own) {
+        Ok(sent) if sent == own.len() => Ok(()),
+        Ok(_) => Err(Error::IO),
+        // The listener was closed meanwhile.
+        Err(_) => Err(Error::CONNREFUSED),
+    }
+}
+
+/// Where an endpoint is called.
+#[derive(Debug)]
+pub(crate) struct ShmListener {
+    socket: StreamSocket,
+    /// Tells of callers, new ones and those that have something to say.
+    watch: Epoll,
+    /// Callers whose name has not come, oldest first.
+    nameless: RefCell<VecDeque<NamelessCaller>>,
+    at: Addr,
+}
+
+/// A caller whose name has not come as a whole.
+#[derive(Debug)]
+struct NamelessCaller {
+    socket: StreamSocket,
+    heard: Vec<u8>,
+}
+
+impl NamelessCaller {
+    /// The caller's address, when its name has come; -FI_EAGAIN before that.
+    fn hear(&mut self) -> Result<Addr> {
+        loop {
+            let mut room = [0; 256];
+            match name::missing(&self.heard) {
+                0 => return name::caller(&self.heard),
+                // No byte of what comes behind the name is taken.
+                most => match self.socket.recv(&mut room[..most])? {
+                    0 => return Err(Error::CONNABORTED),
+                    n => self.heard.extend_from_slice(&room[..n]),
+                },
+            }
+        }
+    }
+}
+
+impl ShmListener {
+    /// A listener of this name; -FI_EBUSY if somebody has it.
+    fn new(at: &Addr) -> Result<Self> {
+        let (socket, watch) = (StreamSocket::new(libc::AF_UNIX)?, Epoll::new()?);
+        match socket.bind(&name::of_socket(name::named(at)?)) {
+            Err(Error::ADDRINUSE) => return Err(Error::BUSY),
+            done => done?,
+        }
+        watch.add(socket.fd(), 0, Interest::READ)?;
+        Ok(Self { socket, watch, nameless: RefCell::default(), at: at.clone() })
+    }
+
+    fn made(&self, caller: NamelessCaller, from: Addr) -> (ShmLink, Addr) {
+        let ends = [self.at.clone(), from.clone()];
+        (ShmLink { socket: caller.socket, refused: None, ends }, from)
+    }
+}
+
+impl LinkListener for ShmListener {
+    type Link = ShmLink;
+
+    fn id(&self) -> RawFd {
+        self.watch.as_raw_fd()
+    }
+
+    fn listen(&self, backlog: i32) -> Result {
+        self.socket.listen(backlog)
+    }
+
+    fn accept(&self) -> Result<(ShmLink, Addr)> {
+        let mut nameless = self.nameless.borrow_mut();
+        let heard = nameless.iter_mut().enumerate().find_map(|(at, caller)| match caller.hear() {
+            Err(Error::AGAIN | Error::INTR) => None,
+            heard => Some((at, heard)),
+        });
+        if let Some((at, heard)) = heard
+            && let Some(caller) = nameless.remove(at)
+        {
+            self.watch.remove(caller.socket.fd());
+            let from = heard.map_err(|_| Error::CONNABORTED)?;
+            return Ok(self.made(caller, from));
+        }
+        loop {
+            let (socket, _) = self.socket.accept()?;
+            // Every user of the host can call; only processes of ours are peers.
+            if !socket.is_of_same_user()? {
+                return Err(Error::CONNABORTED);
+            }
+            let mut caller = NamelessCaller { socket, heard: Vec::new() };
+            match caller.hear() {
+                Ok(from) => return Ok(self.made(caller, from)),
+                Err(Error::AGAIN | Error::INTR) => {
+                    if nameless.len() >= MAX_NAMELESS {
+                        nameless.pop_front();
+                    }
+                    self.watch.add(caller.socket.fd(), 0, Interest::READ)?;
+                    nameless.push_back(caller);
+                }
+                Err(_) => return Err(Error::CONNABORTED),
+            }
+        }
+    }
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct ShmLink {
+    socket: StreamSocket,
+    /// Why there is nobody at the other end.
+    refused: Option<Error>,
+    /// Who is at this end, and at the other.
+    ends: [Addr; 2],
+}
+
+impl ByteLink for ShmLink {
+    type Id = RawFd;
+
+    fn provider() -> &'static Provider {
+        &SHM
+    }
+
+    #[inline(always)]
+    fn settings() -> &'static StreamSettings {
+        &config().engine
+    }
+
+    #[inline(always)]
+    fn id(&self) -> RawFd {
+        self.socket.fd()
+    }
+
+    #[inline(always)]
+    fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        self.socket.recv(room)
+    }
+
+    #[inline(always)]
+    fn send(&self, bytes: &[u8]) -> Result<usize> {
+        self.socket.send(bytes)
+    }
+
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        list.receive(self.socket.fd())
+    }
+
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        list.send_by(self.socket.fd(), way)
+    }
+
+    fn take_error(&self) -> Result {
+        self.refused.map_or_else(|| self.socket.take_error(), Err)
+    }
+
+    fn is_on_this_host(&self) -> bool {
+        true
+    }
+
+    fn has_ended(&self) -> bool {
+        self.socket.has_ended()
+    }
+
+    fn local_addr(&self) -> Result<Addr> {
+        Ok(self.ends[0].clone())
+    }
+
+    fn peer_addr(&self) -> Result<Addr> {
+        Ok(self.ends[1].clone())
+    }
+
+    fn fd(&self) -> Result<RawFd> {
+        Ok(self.socket.fd())
+    }
+
+    fn shutdown(&self) {
+        self.socket.shutdown();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_provider::abi::FI_ADDR_STR;
+    use ofi_provider::addr::EndpointName;
+    use ofi_stream::local::WithLocal;
+    use ofi_stream::objects::LinkProvider;
+
+    #[test]
+    fn links_are_what_the_engine_relies_on() {
+        let any = Addr::any(FI_ADDR_STR as u32);
+        let [server, client] = [(); 2].map(|()| ShmLinks::new().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
+    }
+
+    #[test]
+    fn links_that_move_to_memory_are_as_well() {
+        let any = Addr::any(FI_ADDR_STR as u32);
+        let [server, client] = [(); 2].map(|()| WithLocal::<ShmLinks>::open().unwrap());
+        ofi_stream::contract::check(&server, &client, &any);
+        ofi_stream::contract::check_local(&server, &client, &any);
+    }
+
+    #[test]
+    fn a_taken_name_is_left_to_whom_it_belongs_and_replaced_if_nobody_insists_on_it() {
+        let links = ShmLinks::new().unwrap();
+        let (first, at) = links.bind(&Addr::any(FI_ADDR_STR as u32)).unwrap();
+        let whole = name::named(&at).unwrap().whole();
+        let proposed = Addr::Name(EndpointName::proposed(whole).unwrap());
+        let (_second, other) = links.bind(&proposed).unwrap();
+        assert_ne!(other, at);
+        let insisted = Addr::Name(EndpointName::new(whole).unwrap());
+        assert_eq!(links.bind(&insisted).unwrap_err(), Error::BUSY);
+        first.listen(1).unwrap();
+        assert_eq!(links.bind(&insisted).unwrap_err(), Error::BUSY);
+        drop(first);
+        assert_eq!(links.bind(&insisted).map(|(_, at)| at), Ok(insisted));
+    }
+
+    #[test]
+    fn callers_that_tell_no_name_are_heard_out_in_a_bounded_number_and_stop_nobody() {
+        let links = ShmLinks::new().unwrap();
+        let (listener, at) = links.bind(&Addr::any(FI_ADDR_STR as u32)).unwrap();
+        listener.listen(4 * MAX_NAMELESS as i32).unwrap();
+        let socket_name = name::of_socket(name::named(&at).unwrap());
+        let called = || {
+            let socket = StreamSocket::new(libc::AF_UNIX).unwrap();
+            socket.connect(&socket_name).unwrap();
+            socket
+        };
+        let silent: Vec<_> = (0..2 * MAX_NAMELESS).map(|_| called()).collect();
+        assert_eq!(listener.accept().unwrap_err(), Error::AGAIN);
+        assert_eq!(listener.nameless.borrow().len(), MAX_NAMELESS);
+        // The last ones are there; a name in two parts is put together.
+        let last = silent.last().unwrap();
+        last.send(b"\x03a").unwrap();
+        assert_eq!(listener.accept().unwrap_err(), Error::AGAIN);
+        last.send(b"bcrest").unwrap();
+        let (link, from) = listener.accept().unwrap();
+        assert_eq!(from.to_bytes(), b"abc\0");
+        let mut rest = [0; 8];
+        assert_eq!((link.recv(&mut rest), &rest[..4]), (Ok(4), &b"rest"[..]));
+        // Who says nonsense or hangs up is gone, and others are heard.
+        let (wrong, _) = (silent[silent.len() - 2].send(b"\x03://"), ());
+        wrong.unwrap();
+        assert_eq!(listener.accept().unwrap_err(), Error::CONNABORTED);
+        drop(silent);
+        let ends =
+            (0..MAX_NAMELESS).filter(|_| listener.accept().err() == Some(Error::CONNABORTED));
+        assert_eq!(ends.count(), MAX_NAMELESS - 2);
+        assert!(listener.nameless.borrow().is_empty());
+        let own = name::fresh().unwrap();
+        let link = links.dial(&own, false, &at).unwrap();
+        assert_eq!(link.take_error(), Ok(()));
+        assert_eq!(listener.accept().unwrap().1, own);
+    }
+}

@@ -1,0 +1,96 @@
+//! The provider's run-time parameters (fi_shm(7)).
+use crate::SHM;
+use core::time::Duration;
+use ofi_provider::param;
+use ofi_stream::settings::{LocalSettings, PATIENCE_STEP, StreamSettings};
+use std::sync::LazyLock;
+
+/// Most bytes of an injected message, as of the original.
+pub(crate) const MAX_INJECT: usize = 4096;
+
+/// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other, in bytes, as of the original.
+const MIN_MULTI_RECV: usize = 4096;
+
+/// Operations under way, and receives posted, if the user names no number.
+const QUEUE_SIZE: usize = 1024;
+
+/// The provider's parameters as the environment sets them.
+#[derive(Debug)]
+pub(crate) struct ShmConfig {
+    /// Operations under way at a time.
+    pub(crate) tx_size: usize,
+    /// Receives posted at a time.
+    pub(crate) rx_size: usize,
+    /// What concerns the engine.
+    pub(crate) engine: StreamSettings,
+}
+
+static CONFIG: LazyLock<ShmConfig> = LazyLock::new(read);
+
+/// The parameters, read once.
+#[inline(always)]
+pub(crate) fn config() -> &'static ShmConfig {
+    &CONFIG
+}
+
+/// Reads the parameters, which declares them to the core.
+pub(crate) fn declare() {
+    LazyLock::force(&CONFIG);
+}
+
+/// How often a peer that is not there yet is called, if it is waited for so many seconds.
+fn patience(seconds: i32) -> u32 {
+    let wait = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let calls = wait.as_millis() / PATIENCE_STEP.as_millis();
+    u32::try_from(calls).unwrap_or(u32::MAX)
+}
+
+fn read() -> ShmConfig {
+    let prov = &SHM;
+    let size = |name, help| param::size(prov, name, QUEUE_SIZE, help).max(1);
+    let copies = param::boolean(
+        prov,
+        c"disable_cma",
+        c"never copy from a peer's memory directly (process_vm_readv); default no",
+    );
+    let local = LocalSettings::of_params(prov);
+    let engine = StreamSettings {
+        local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
+        patience: param::int(
+            prov,
+            c"peer_wait",
+            c"seconds for which a peer is waited for that is not there yet; \
+              default: as long as it takes",
+        )
+        .map_or(u32::MAX, patience),
+        min_multi_recv: MIN_MULTI_RECV,
+        ..StreamSettings::of_params(prov)
+    };
+    // The original's, so that scripts that set them and lists of parameters stay as they are.
+    let _ = param::boolean(prov, c"use_xpmem", c"no effect: XPMEM is not used");
+    let _ = param::size(
+        prov,
+        c"buffer_threshold",
+        1,
+        c"no effect: unexpected messages are kept up to FI_SHM_MAX_UNEXPECTED",
+    );
+    let _ = param::size(
+        prov,
+        c"max_gdrcopy_size",
+        3072,
+        c"no effect: memory of accelerators is not supported",
+    );
+    let _ = param::boolean(prov, c"use_dsa_sar", c"no effect: Intel DSA is not used");
+    let _ = param::size(
+        prov,
+        c"sar_threshold",
+        usize::MAX,
+        c"no effect: messages are not cut into segments",
+    );
+    let _ = param::boolean(prov, c"enable_dsa_page_touch", c"no effect: Intel DSA is not used");
+    ShmConfig {
+        tx_size: size(c"tx_size", c"transmit queue size when the application names none (1024)"),
+        rx_size: size(c"rx_size", c"receive queue size when the application names none (1024)"),
+        engine,
+    }
+}
