@@ -1009,7 +1009,7 @@ static struct owner {
 	} at[ENTRIES];
 	int lent, freed, unnamed;
 } owner;
-static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t owner_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct entry *owner_new(int state)
 {
 	for (int i = 0; i < ENTRIES; i++)
@@ -1067,8 +1067,10 @@ static int owner_queue(struct fi_peer_rx_entry *entry)
 {
 	struct entry *at = entry->owner_context;
 
+	pthread_mutex_lock(&owner_lock);
 	CHECK(at->state == 4 && entry->peer_context);
 	at->state = 3;
+	pthread_mutex_unlock(&owner_lock);
 	return 0;
 }
 static void owner_unspec(struct fid_peer_srx *srx, fi_addr_t (*addr_of)(struct fi_peer_rx_entry *))
@@ -1111,9 +1113,10 @@ static void owner_recv(void *b, size_t len, fi_addr_t from, int tagged, uint64_t
 	at->e.count = 1;
 	at->e.context = context;
 	at->e.flags |= FI_RECV | (tagged ? FI_TAGGED : FI_MSG) | FI_COMPLETION;
-	pthread_mutex_unlock(&owner_lock);
+	/* with the lock for which the provider may wait, in another thread and with locks of its own */
 	if (at->state == 2)
 		OK((tagged ? owner.srx.peer_ops->start_tag : owner.srx.peer_ops->start_msg)(&at->e));
+	pthread_mutex_unlock(&owner_lock);
 }
 static int owner_waits(int state)
 {
@@ -1122,6 +1125,11 @@ static int owner_waits(int state)
 	for (int i = 0; i < ENTRIES; i++)
 		n += owner.at[i].state == state;
 	return n;
+}
+static void importers_only(void)
+{
+	if (strcmp(ct_prov, "shm") && strcmp(ct_prov, "tcp"))
+		SKIP("cannot take receives of other providers");
 }
 static struct fid_ep *import_srx(struct ct *c, int own_fid)
 {
@@ -1148,7 +1156,7 @@ static void foreign_receives(int rank)
 	fi_addr_t from;
 	struct ct c;
 
-	shm_only();
+	importers_only();
 	ct_open(&c, &o);
 	ERR(fi_recv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, CTX(1)), FI_ENOSYS);
 	ERR(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)), FI_ENOSYS);
@@ -1219,6 +1227,66 @@ static void foreign_receives(int rank)
 	OK(fi_close(&srx_of->fid));
 	ct_close(&c);
 }
+/* One thread makes progress, and so asks the owner for receives, while another posts some and starts messages. */
+static volatile int foreign_over;
+static void *foreign_progress(void *c)
+{
+	while (!foreign_over)
+		ct_progress(c);
+	return NULL;
+}
+/* A receive may have been posted between the question for it and the note: the pair meets here. */
+static void owner_settle(void)
+{
+	pthread_mutex_lock(&owner_lock);
+	for (int i = 0; i < ENTRIES; i++) {
+		struct entry *recv = &owner.at[i], *note;
+
+		if (recv->state != 1 || !(note = owner_find(3, recv->tagged, recv->e.addr, recv->e.tag, 0)))
+			continue;
+		note->state = 2;
+		note->iov = recv->iov;
+		note->e.count = 1;
+		note->e.context = recv->e.context;
+		recv->state = 0;
+		OK(owner.srx.peer_ops->start_tag(&note->e));
+	}
+	pthread_mutex_unlock(&owner_lock);
+}
+static void foreign_threads(int rank)
+{
+	struct ct c;
+	struct fi_cq_tagged_entry e;
+	pthread_t t;
+	enum { COUNT = 1000 };
+
+	importers_only();
+	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED, .setup = bind_srx, .threading = FI_THREAD_SAFE });
+	if (rank == 0) {
+		for (int i = 0; i < COUNT; i++)
+			POST(&c, fi_tinject(c.ep, big, 64, c.peer, i));
+	} else {
+		OK(pthread_create(&t, NULL, foreign_progress, &c));
+		for (int i = 0; i < COUNT; i++) {
+			owner_recv(in, 64, c.peer, 1, i, 0, CTX(i % 4096));
+			/* some are early, some late */
+			for (int left = i % 7 == 6 ? 7 : i == COUNT - 1 ? COUNT % 7 : 0; left;) {
+				ssize_t r = fi_cq_read(c.rx, &e, 1);
+
+				CHECK(r == 1 || r == -FI_EAGAIN);
+				left -= r == 1;
+				if (r != 1) {
+					owner_settle();
+					ct_nap(1);	/* the other thread wants the lock, too */
+				}
+			}
+		}
+		foreign_over = 1;
+		OK(pthread_join(t, NULL));
+		EQ(owner.lent, owner.freed);
+	}
+	ct_done(&c);
+}
 /* A sender that nobody knows gets its address when the vector does. */
 static void foreign_unknown(int rank)
 {
@@ -1227,8 +1295,8 @@ static void foreign_unknown(int rank)
 	struct ct_name mine, theirs;
 	fi_addr_t from;
 
-	shm_only();
-	mine = open_as(&c, NULL, NULL);
+	importers_only();
+	mine = ct_open_rdm(&c, NULL);
 	ct_swap(&c, &mine, &theirs, sizeof mine);
 	if (rank == 0) {
 		c.peer = ct_insert(&c, &theirs);
@@ -1256,7 +1324,7 @@ static void foreign_lost(int rank)
 	struct fi_cq_err_entry err;
 	char x;
 
-	shm_only();
+	importers_only();
 	ct_open(&c, &(struct ct_opt){ .caps = FI_TAGGED, .setup = bind_srx });
 	if (rank == 1) {
 		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 3));
@@ -1314,6 +1382,7 @@ static const struct ct_test tests[] = {
 	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },
 	{ "a forked child ends nothing of its parent's", forked, CT_RDM },
 	{ "receives of another provider's queue are found, filled and given back", foreign_receives, CT_RDM },
+	{ "another provider starts messages while a thread asks it for receives", foreign_threads, CT_RDM },
 	{ "another provider hears the address of a sender that had none", foreign_unknown, CT_RDM },
 	{ "another provider's notes of messages that are lost end in errors", foreign_lost, CT_RDM },
 };
