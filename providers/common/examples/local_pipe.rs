@@ -1,5 +1,6 @@
 //! How fast a pipe between two processes is, each on a processor of its own:
-//! `cargo run --release -p ofi-provider --example local_pipe`.
+//! `cargo run --release -p ofi-provider --example local_pipe [latency|rate|stream]`, or with
+//! `steps COUNT` what valgrind counts.
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::Error;
@@ -185,21 +186,43 @@ fn stream(len: usize, ring: usize, way: Way) {
     );
 }
 
-fn main() {
-    let latency_only = std::env::args().len() > 1;
-    for len in [8, 64, 80, 512, 4096, 32768] {
-        latency(len);
+/// Sends and receives so many messages by turns, for a tool that counts instructions.
+fn steps(count: usize) {
+    let (here, fd) = LocalPipe::create(64 << 10).unwrap();
+    let there = LocalPipe::open(fd.as_fd()).unwrap();
+    there.set_polled(true);
+    let (message, mut room) = ([1; 80], [0; 8192]);
+    for _ in 0..count {
+        assert_eq!(here.send(std::hint::black_box(&message)), Ok(message.len()));
+        assert_eq!(there.recv(std::hint::black_box(&mut room)), Ok(message.len()));
     }
-    if latency_only {
-        return;
+}
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let only = words.next().unwrap_or_default();
+    if only == "steps" {
+        return steps(words.next().map_or(1000, |count| count.parse().expect("a number")));
+    }
+    let wanted = |what: &str| only.is_empty() || only == what;
+    for len in [8, 64, 80, 512, 4096, 32768] {
+        if wanted("latency") {
+            latency(len);
+        }
     }
     for len in [8, 64, 80, 512] {
-        rate(len);
+        if wanted("rate") {
+            rate(len);
+        }
     }
     for len in [4096, 16384, 65536, 1 << 20] {
-        stream(len, 64 << 10, Way::Copied);
-        stream(len, 256 << 10, Way::Copied);
-        stream(len, 64 << 10, Way::Uncopied);
+        if wanted("stream") {
+            stream(len, 64 << 10, Way::Copied);
+            stream(len, 256 << 10, Way::Copied);
+            stream(len, 64 << 10, Way::Uncopied);
+        }
     }
-    stream(1 << 20, 4096, Way::Copied);
+    if wanted("stream") {
+        stream(1 << 20, 4096, Way::Copied);
+    }
 }
