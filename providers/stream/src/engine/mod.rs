@@ -267,6 +267,11 @@ impl<N: Net> Progress for StreamEngine<N> {
         self.lock().prepare_to_block()
     }
 
+    fn stands_back(&self) {
+        // Whoever holds the lock makes progress, and this thread comes again.
+        self.state.visit(StreamState::wake_up);
+    }
+
     fn is_serialized(&self) -> bool {
         self.state.is_serialized()
     }

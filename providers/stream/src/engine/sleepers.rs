@@ -6,7 +6,7 @@
 //! never comes back or does something else, costs peers a call for each message, so after many turns
 //! of others all sleepers are woken and the marks are forgotten.
 /// Turns of other threads after which a sleeper is woken, and after as many more forgotten.
-const STALE: u32 = 1 << 14;
+const STALE: u32 = 1 << 11;
 
 /// Marks of the threads that prepared to sleep.
 #[derive(Debug, Default)]
