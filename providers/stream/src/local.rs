@@ -757,7 +757,8 @@ impl HostPeers {
             signs: RefCell::default(),
             left: Arc::default(),
             generation: generation(),
-            armed: Cell::new(false),
+            // A thread may sleep since before there was anybody to be told of.
+            armed: Cell::new(true),
             deaf: Cell::new(None),
         })
     }
@@ -1216,12 +1217,6 @@ where
         if let Some(neighbours) = self.known() {
             neighbours.armed.set(false);
             neighbours.host.borrow().door().wake();
-        }
-    }
-
-    fn ring_sleepers(&self) {
-        if let Some(neighbours) = self.known() {
-            neighbours.host.borrow().ring();
         }
     }
 

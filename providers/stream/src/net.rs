@@ -399,9 +399,6 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// Nobody sleeps any more, and the net is polled again and again.
     fn wake(&self) {}
 
-    /// Makes [`Net::wait_fd`] readable, for all who sleep there.
-    fn ring_sleepers(&self) {}
-
     /// Whether several links are sent to and received from with one call
     /// ([`Net::send_each`], [`Net::receive_each`]).
     #[inline(always)]

@@ -548,7 +548,7 @@ impl<N: Net> StreamState<N> {
             self.flush_held();
         }
         self.watch_looked_at();
-        if self.net.has_local() && !self.rest() {
+        if !self.rest() {
             return false;
         }
         // A connection that waits for room in a queue goes on when the application reads the

@@ -113,6 +113,9 @@ impl<N: Net> StreamState<N> {
     /// come.
     pub(super) fn rest(&mut self) -> bool {
         self.sleepers.add();
+        if !self.net.has_local() {
+            return true;
+        }
         // What woke a sleeper is asked of the poller first.
         self.poll_gap = 1;
         if self.is_awake() {
@@ -133,13 +136,18 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// A connection may move to memory from now on, the first one perhaps, of which a thread that
+    /// sleeps already will have to be told.
+    pub(super) fn may_go_local(&self) {
+        if self.sleepers.is_empty() {
+            self.net.wake();
+        }
+    }
+
     #[inline(never)]
     fn woken(&mut self) {
-        let (nobody, all) = self.sleepers.turn();
-        if all {
-            self.net.ring_sleepers();
-        }
-        if nobody {
+        self.sleepers.remove();
+        if self.sleepers.is_empty() {
             self.net.wake();
         }
     }
