@@ -139,8 +139,12 @@ struct LocalPart {
     /// Bytes that came on the witness behind those in the ring.
     behind: RefCell<VecDeque<u8>>,
     end: Cell<Option<WitnessEnd>>,
-    /// Uncopied sends that the witness took, which its notices are of; those of the pipe follow.
+    /// Uncopied sends that the witness took; those of the pipe follow.
     uncopied: Cell<u32>,
+    /// The witness sends without copying. Otherwise its uncopied sends are over at once: notice
+    /// was given of so many.
+    zerocopy: Cell<bool>,
+    noticed: Cell<u32>,
     fetched: Cell<Option<ZerocopyDone>>,
 }
 
@@ -399,6 +403,11 @@ impl<L: ByteLink> LocalLink<L> {
 
     /// Takes the pipe's next notice of uncopied sends, in the numbers of the link.
     fn next_fetched(&self, part: &LocalPart) -> Option<ZerocopyDone> {
+        let copied = part.uncopied.get();
+        if !part.zerocopy.get() && part.noticed.get() != copied {
+            let low = part.noticed.replace(copied);
+            return Some(ZerocopyDone { low, high: copied.wrapping_sub(1), copied: true });
+        }
         let (_, pipe) = self.pipe().ok()?;
         let done = pipe.uncopied_done().ok()?;
         let before = part.uncopied.get();
@@ -486,16 +495,20 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
         if self.sends.get() == Course::Meeting {
             let part = self.part()?;
             if !self.moves_out(part) {
+                let uncopied = way == Way::Uncopied;
+                let way = if uncopied && !part.zerocopy.get() { Way::Copied } else { way };
                 let sent = self.witness.send_list(list, way)?;
                 part.sent.set(part.sent.get() + sent as u64);
-                if way == Way::Uncopied && sent > 0 {
+                if uncopied && sent > 0 {
                     part.uncopied.set(part.uncopied.get().wrapping_add(1));
                 }
                 return Ok(sent);
             }
         }
         if self.sends.get() == Course::Witness {
-            return self.witness.send_list(list, way);
+            // What was to be lent, at the link's end.
+            let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
+            return self.witness.send_list(list, if lends { way } else { Way::Copied });
         }
         let (part, pipe) = self.pipe()?;
         let result = pipe.send_list(list, way);
@@ -590,7 +603,19 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
     }
 
     fn set_zerocopy(&self) -> Result {
-        self.witness.set_zerocopy()
+        self.witness.set_zerocopy()?;
+        if let Some(part) = self.part.get() {
+            part.zerocopy.set(true);
+        }
+        Ok(())
+    }
+
+    fn lends_from(&self) -> Option<usize> {
+        if !self.sends_locally() {
+            return None;
+        }
+        let (_, pipe) = self.pipe().ok()?;
+        pipe.can_lend().then(|| L::settings().local.min)
     }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
@@ -732,7 +757,8 @@ impl HostPeers {
             signs: RefCell::default(),
             left: Arc::default(),
             generation: generation(),
-            armed: Cell::new(false),
+            // A thread may sleep since before there was anybody to be told of.
+            armed: Cell::new(true),
             deaf: Cell::new(None),
         })
     }
@@ -769,6 +795,8 @@ impl HostPeers {
             behind: RefCell::default(),
             end: Cell::new(None),
             uncopied: Cell::new(0),
+            zerocopy: Cell::new(false),
+            noticed: Cell::new(0),
             fetched: Cell::new(None),
         })
     }
@@ -1192,12 +1220,6 @@ where
         }
     }
 
-    fn ring_sleepers(&self) {
-        if let Some(neighbours) = self.known() {
-            neighbours.host.borrow().ring();
-        }
-    }
-
     #[inline(always)]
     fn is_ring(&self) -> bool {
         self.net.is_ring()
@@ -1225,7 +1247,9 @@ where
         way: Way,
     ) -> Result<usize> {
         match link.sends.get() {
-            Course::Witness => self.net.send_list(&link.witness, list, way),
+            Course::Witness if link.part.get().is_none() => {
+                self.net.send_list(&link.witness, list, way)
+            }
             _ => link.send_list(list, way),
         }
     }

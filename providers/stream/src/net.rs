@@ -179,6 +179,13 @@ pub trait ByteLink: Debug + Send + 'static {
         Err(Error::NOSYS)
     }
 
+    /// From how many bytes on a part of a list is better left where it is ([`Way::Uncopied`]) than
+    /// sent through the memory that both ends share: the other end reads it there. None if that
+    /// does not go, or is not to be.
+    fn lends_from(&self) -> Option<usize> {
+        None
+    }
+
     /// The next notice that uncopied bytes are not in use any more; -FI_EAGAIN if there is none.
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Err(Error::AGAIN)
@@ -391,9 +398,6 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
 
     /// Nobody sleeps any more, and the net is polled again and again.
     fn wake(&self) {}
-
-    /// Makes [`Net::wait_fd`] readable, for all who sleep there.
-    fn ring_sleepers(&self) {}
 
     /// Whether several links are sent to and received from with one call
     /// ([`Net::send_each`], [`Net::receive_each`]).

@@ -11,6 +11,9 @@ const MIN_PREFETCH: usize = 2048;
 /// peers.
 const MIN_UNEXPECTED: usize = 1 << 20;
 
+/// Smallest FI_*_LOCAL_MIN, in bytes: less is not worth a system call.
+const MIN_READ: usize = 4 << 10;
+
 /// Fewest and most bytes of FI_*_LOCAL_RING.
 const RINGS: (usize, usize) = (4 << 10, 16 << 20);
 
@@ -102,7 +105,24 @@ impl LocalSettings {
               16777216, rounded up to a power of two (65536)",
         );
         let ring = ring.clamp(RINGS.0, RINGS.1).next_power_of_two();
-        Self { enabled: wanted.unwrap_or(true) && !has_more_rights(), ring, ..usual }
+        let reads = param::boolean(
+            prov,
+            c"local_cma",
+            c"peers of this host read large messages where they are, where the system lets \
+              them (process_vm_readv); default yes",
+        );
+        let min = param::size(
+            prov,
+            c"local_min",
+            usual.min,
+            c"messages from this size on are read where they are, 4096 at least (49152)",
+        );
+        Self {
+            enabled: wanted.unwrap_or(true) && !has_more_rights(),
+            ring,
+            reads: reads.unwrap_or(true),
+            min: min.max(MIN_READ),
+        }
     }
 }
 

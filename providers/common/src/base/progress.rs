@@ -30,6 +30,10 @@ pub trait Progress: Send + Sync {
     /// something to do.
     fn wait_fd(&self) -> RawFd;
 
+    /// The calling thread, one of the library, leaves progress to the application for a while: it
+    /// does not sleep on `wait_fd` after the last [`may_block`](Self::may_block) any more.
+    fn stands_back(&self) {}
+
     /// A second descriptor that is readable when there is something to do. The kernel bounds how
     /// deep epoll instances nest, so the two are not made one.
     fn wake_fd(&self) -> Option<RawFd> {
@@ -123,6 +127,7 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         let busy = now != seen;
         seen = now;
         if busy {
+            engine.stands_back();
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.

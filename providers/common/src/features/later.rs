@@ -511,6 +511,10 @@ impl Progress for Attended {
         self.inner.wait_fd()
     }
 
+    fn stands_back(&self) {
+        self.inner.stands_back();
+    }
+
     fn wake_fd(&self) -> Option<RawFd> {
         Some(self.later.wake.as_raw_fd())
     }

@@ -216,8 +216,6 @@ struct OpenOffer {
 #[derive(Debug)]
 pub struct MeetingHost {
     door: LocalDoor,
-    /// The engine's own door, as its peers have it.
-    own: PeerDoor,
     place: Option<MeetingPlace>,
     offers: VecDeque<OpenOffer>,
     offered: u64,
@@ -276,11 +274,8 @@ impl MeetingHost {
     /// For an engine that makes rings of so many bytes; `reads`: ends may read each other's memory
     /// where the system lets them.
     pub fn new(ring: usize, reads: bool) -> Result<Self> {
-        let door = LocalDoor::new()?;
-        let bell = door.bell().try_clone_to_owned()?;
         Ok(Self {
-            own: PeerDoor::open(door.memory(), bell)?,
-            door,
+            door: LocalDoor::new()?,
             place: None,
             offers: VecDeque::new(),
             offered: 0,
@@ -294,11 +289,6 @@ impl MeetingHost {
     /// The engine's door.
     pub fn door(&self) -> &LocalDoor {
         &self.door
-    }
-
-    /// Rings the engine's own door.
-    pub fn ring(&self) {
-        self.own.ring(0);
     }
 
     /// Opens the place where the engine is met, if it is not open: its descriptor is readable when

@@ -231,6 +231,11 @@ impl Progress for RxmEngine {
         all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block())
     }
 
+    fn stands_back(&self) {
+        // The core takes a thread that asks it something for one that does not sleep.
+        self.state.visit(RxmState::turn);
+    }
+
     fn is_serialized(&self) -> bool {
         self.state.is_serialized()
     }

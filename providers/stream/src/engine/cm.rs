@@ -609,6 +609,7 @@ impl<N: Net> StreamState<N> {
         (conn.order, conn.knows) = (answer.order, answer.knows);
         if let Some(offer) = &answer.offer {
             self.net.meet(&conn.link, TOKEN_CONN | u64::from(id), offer);
+            self.may_go_local();
         }
     }
 
@@ -727,6 +728,10 @@ impl<N: Net> StreamState<N> {
         let token = TOKEN_CONN | u64::from(id);
         let offer = if knows.local { self.net.offer(link, token) } else { None };
         let knows = Knows { local: offer.is_some(), ..knows };
+        if offer.is_some() {
+            self.may_go_local();
+        }
+        let link = &self.conns[id].link;
         let mut answer = CmMessage::encode_for(CmType::Response, knows, contexts, data);
         if let Some(offer) = offer {
             CmMessage::add_offer(&mut answer, &offer);

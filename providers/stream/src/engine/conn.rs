@@ -210,10 +210,27 @@ impl<N: Net> StreamConn<N> {
         self.link.has_come(!self.blocked, self.has_unsent())
     }
 
+    /// Messages large enough are read by the peer where they are from now on, if it can
+    /// ([`ByteLink::lends_from`]).
+    pub(super) fn begin_lending(&mut self) {
+        if self.zerocopy.is_none()
+            && let Some(from) = self.link.lends_from()
+        {
+            self.zerocopy = Some(Zerocopy::lending(from));
+        }
+    }
+
+    /// The system, or the peer, uses memory that the application lent: what is sent goes by the
+    /// queue until it does not any more, because messages are complete in their order.
+    pub(super) fn lends(&mut self) {
+        self.plain_below = 0;
+    }
+
     /// Allows the short ways of plain messages, if nothing in the connection's nature is against
     /// them.
-    fn allow_plain(&mut self) {
-        if self.hears_plain && self.zerocopy.is_none() {
+    pub(super) fn allow_plain(&mut self) {
+        let plain = self.zerocopy.is_none() || (self.link.sends_locally() && !self.is_lending());
+        if self.hears_plain && plain {
             let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;
         }

@@ -267,6 +267,11 @@ impl<N: Net> Progress for StreamEngine<N> {
         self.lock().prepare_to_block()
     }
 
+    fn stands_back(&self) {
+        // Whoever holds the lock makes progress, and this thread comes again.
+        self.state.visit(StreamState::wake_up);
+    }
+
     fn is_serialized(&self) -> bool {
         self.state.is_serialized()
     }
@@ -543,7 +548,7 @@ impl<N: Net> StreamState<N> {
             self.flush_held();
         }
         self.watch_looked_at();
-        if self.net.has_local() && !self.rest() {
+        if !self.rest() {
             return false;
         }
         // A connection that waits for room in a queue goes on when the application reads the

@@ -12,6 +12,9 @@ use crate::net::{ByteLink, Net};
 /// Most connections that are looked at in every turn because bytes come through memory.
 const MAX_LOCAL: usize = 16;
 
+/// Turns in which the signs of others are looked at once.
+const SIGN_GAP: u32 = 8;
+
 /// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
 /// the next sleep, costs more than the signs of a few messages.
 const AWAKE_AFTER: u32 = 64;
@@ -50,7 +53,8 @@ impl<N: Net> StreamState<N> {
             self.idle = 0;
         }
         self.since_poll += 1;
-        self.hot.is_empty() && self.since_poll < self.poll_gap && !self.net.is_rung()
+        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
+        self.hot.is_empty() && self.since_poll < self.poll_gap && !rung
     }
 
     /// Puts a connection whose bytes come through memory, and that moved, on the list of those that
@@ -109,6 +113,9 @@ impl<N: Net> StreamState<N> {
     /// come.
     pub(super) fn rest(&mut self) -> bool {
         self.sleepers.add();
+        if !self.net.has_local() {
+            return true;
+        }
         // What woke a sleeper is asked of the poller first.
         self.poll_gap = 1;
         if self.is_awake() {
@@ -129,13 +136,18 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// A connection may move to memory from now on, the first one perhaps, of which a thread that
+    /// sleeps already will have to be told.
+    pub(super) fn may_go_local(&self) {
+        if self.sleepers.is_empty() {
+            self.net.wake();
+        }
+    }
+
     #[inline(never)]
     fn woken(&mut self) {
-        let (nobody, all) = self.sleepers.turn();
-        if all {
-            self.net.ring_sleepers();
-        }
-        if nobody {
+        self.sleepers.remove();
+        if self.sleepers.is_empty() {
             self.net.wake();
         }
     }

@@ -36,6 +36,9 @@ impl<N: Net> StreamState<N> {
         if zerocopy.is_busy() {
             return moved;
         }
+        if conn.link.sends_locally() {
+            conn.allow_plain();
+        }
         if conn.interest == Interest::NONE {
             self.watch(id);
         }

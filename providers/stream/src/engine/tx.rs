@@ -293,14 +293,17 @@ impl<N: Net> StreamState<N> {
     fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
         let nobody_looks = self.nobody_looks();
         let Route::Conn(id) = route else { return Leaves::InTurn };
-        let Some(conn) = self.conns.get(id).filter(|conn| conn.is_clear()) else {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
             return Leaves::InTurn;
         };
+        let local = conn.link.sends_locally();
+        if local && len > COPY_MAX {
+            conn.begin_lending();
+        }
         let (more, batched) = (flags & FI_MORE != 0, !conn.batch.is_empty());
         let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
             && !conn.leaves_uncopied(len);
         let small = len <= COPY_MAX;
-        let local = conn.link.sends_locally();
         if free && small && self.net.is_ring() && !local {
             return self.leaves_by_ring(more, nobody_looks);
         }
@@ -734,6 +737,7 @@ impl<N: Net> StreamState<N> {
                 && let Some(zerocopy) = &mut conn.zerocopy
             {
                 zerocopy.called();
+                conn.lends();
                 if !std::mem::replace(&mut conn.watched, true) {
                     let token = TOKEN_CONN | u64::from(id);
                     let _ = self.net.poller().add(conn.link.id(), token, Interest::NONE);

@@ -3,7 +3,8 @@
 //! The system sends such bytes without copying them first, so they stay the application's message
 //! until the peer's system has them: the message is complete when the system says
 //! ([`ByteLink::zerocopy_done`]) that it is done with every call that had a part of it. Only bytes
-//! the application lent go this way; headers are copied as ever.
+//! the application lent go this way; headers are copied as ever. A peer that bytes go to through
+//! memory may read large messages where they are ([`ByteLink::lends_from`]), which is the same here.
 use super::transfer::TransferFinish;
 use crate::net::ByteLink;
 use std::collections::VecDeque;
@@ -49,8 +50,13 @@ impl Zerocopy {
     pub(super) fn new<L: ByteLink>(link: &L) -> Option<Box<Self>> {
         let from = L::settings().zerocopy_size;
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
-        let new = || Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
-        wanted.then(|| Box::new(new()))
+        wanted.then(|| Self::lending(from))
+    }
+
+    /// The state for a connection whose peer reads messages of this many bytes or more where they
+    /// are ([`ByteLink::lends_from`]).
+    pub(super) fn lending(from: usize) -> Box<Self> {
+        Box::new(Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() })
     }
 
     /// Whether a message of `len` bytes is to leave without being copied.

@@ -1,0 +1,513 @@
+/*
+ * Peers of one host: what they send each other goes through memory once they have met, and TCP
+ * where they do not.  Strangers here speak the protocol of tcp and know how to be met.
+ */
+#include "ct.h"
+#include <dirent.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/un.h>
+
+enum { REQUEST = 40, ANSWER = 80, OFFER = 40, GREETING = 56 };
+
+static void tcp_only(void)
+{
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("parameters of tcp");
+}
+/* Mappings of memory that peers share, in this process. */
+static int shared(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[500];
+	int n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, "/memfd:ofi-local") != NULL;
+	fclose(f);
+	return n;
+}
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+/* A message each way, so often. */
+static void talk(struct ct *c, char *b, size_t n, int rounds)
+{
+	for (int i = 0; i < rounds; i++)
+		for (int from = 0; from < 2; from++) {
+			if (ct_rank == from) {
+				ct_fill(b, n, i + from);
+				POST(c, fi_send(c->ep, b, n, ct_desc(b), c->peer, CTX(0)));
+				ct_sent(c, CTX(0));
+			} else {
+				memset(b, 0, n);
+				OK(fi_recv(c->ep, b, n, ct_desc(b), c->peer, CTX(1)));
+				ct_recvd(c, CTX(1), n);
+				CHECK(ct_same(b, n, i + from));
+			}
+		}
+}
+/* Talks until what is said goes through memory. */
+static void meet(struct ct *c, char *b)
+{
+	int here = 0, there = 0;
+
+	while (!here || !there) {
+		talk(c, b, 64, 10);
+		here = shared() >= 3;	/* two doors and a pipe */
+		ct_swap(c, &here, &there, sizeof here);
+	}
+}
+static void met(int rank)
+{
+	struct ct c;
+	char *b;
+	int before, mapped;
+
+	(void)rank;
+	tcp_only();
+	/* what the library keeps */
+	ct_open(&c, NULL);
+	ct_done(&c);
+	before = descriptors();
+	mapped = shared();
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 3 << 20);
+	meet(&c, b);
+	for (size_t n = 1; n <= 3 << 20; n = n * 3 + 1)
+		talk(&c, b, n, 3);
+	ct_barrier(&c);
+	ct_close(&c);
+	EQ(descriptors(), before);
+	EQ(shared(), mapped);
+}
+static void not_wanted(int rank)
+{
+	struct ct c;
+	char *b;
+
+	tcp_only();
+	/* by one of them */
+	if (rank)
+		setenv("FI_TCP_LOCAL", "0", 1);
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 1 << 20);
+	talk(&c, b, 64, 200);
+	talk(&c, b, 1 << 20, 3);
+	CHECK(shared() == 0);
+	ct_done(&c);
+}
+/* Large messages both ways, received late, through this much memory. */
+static void sizes(const char *ring, const char *cma)
+{
+	static const size_t all[] = { 0, 1, 1000, 4095, 4096, 40000, 49151, 49152, 70000, 1 << 20, 3 << 20, 5 };
+	enum { N = sizeof all / sizeof *all };
+	char *in[N], *out[N];
+	struct ct c;
+
+	tcp_only();
+	setenv("FI_TCP_LOCAL_RING", ring, 1);
+	setenv("FI_TCP_LOCAL_CMA", cma, 1);
+	ct_open(&c, NULL);
+	for (int i = 0; i < N; i++) {
+		in[i] = ct_alloc(&c, all[i] + 1);
+		out[i] = ct_alloc(&c, all[i] + 1);
+		ct_fill(out[i], all[i], 20 * ct_rank + i);
+	}
+	meet(&c, ct_alloc(&c, 64));
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < N; i++) {
+			memset(in[i], 0, all[i]);
+			if (round % 2)
+				OK(fi_recv(c.ep, in[i], all[i], ct_desc(in[i]), c.peer, CTX(i)));
+		}
+		if (round % 4 == 1)
+			ct_barrier(&c);
+		for (int i = 0; i < N; i++)
+			POST(&c, fi_send(c.ep, out[i], all[i], ct_desc(out[i]), c.peer, CTX(N + i)));
+		for (int i = 0; i < N && round % 2 == 0; i++)
+			OK(fi_recv(c.ep, in[i], all[i], ct_desc(in[i]), c.peer, CTX(i)));
+		for (int got = 0, sent = 0; got + sent < 2 * N;) {
+			struct fi_cq_tagged_entry e;
+			int i;
+
+			if (c.tx != c.rx && sent < N && fi_cq_read(c.tx, &e, 1) == 1)
+				EQ((struct fi_context2 *)e.op_context - ct_ctx, N + sent++);
+			if (fi_cq_read(c.rx, &e, 1) != 1)
+				continue;
+			i = (struct fi_context2 *)e.op_context - ct_ctx;
+			if (i >= N) {
+				EQ(i, N + sent++);
+				continue;
+			}
+			EQ(i, got++);
+			EQ(e.len, all[i]);
+			CHECK(ct_same(in[i], all[i], 20 * !ct_rank + i));
+		}
+	}
+	ct_done(&c);
+}
+static void usual(int rank) { (void)rank; sizes("65536", "1"); }
+static void tiny(int rank) { (void)rank; sizes("4096", "1"); }
+static void copied(int rank) { (void)rank; sizes("65536", "0"); }
+static void tiny_copied(int rank) { (void)rank; sizes("1", "0"); }
+
+/* Injected messages are complete at once: those for which there was no room leave when the endpoint is closed. */
+static void injected_and_closed(int rank)
+{
+	enum { N = 300, LEN = 64 };
+	struct ct c;
+	char *b;
+
+	tcp_only();
+	setenv("FI_TCP_LOCAL_RING", "4096", 1);
+	setenv("FI_TCP_TX_SIZE", "1024", 1);
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, N * LEN);
+	meet(&c, b);
+	for (int i = 0; i < N && rank == 1; i++)
+		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
+	ct_barrier(&c);
+	if (rank == 0) {
+		for (int i = 0; i < N; i++) {
+			char m[LEN];
+			ssize_t r;
+
+			ct_fill(m, LEN, i);
+			r = fi_inject(c.ep, m, LEN, c.peer);
+			CHECK(r == 0);
+		}
+		OK(fi_close(&c.ep->fid));
+		c.ep = NULL;
+		ct_send_oob("c", 1);
+		ct_recv_oob(NULL, b, 1);
+	} else {
+		char x;
+
+		/* without looking meanwhile */
+		CHECK(recv(ct_sync, &x, 1, 0) == 1);
+		for (int i = 0; i < N; i++) {
+			ct_recvd(&c, CTX(i), LEN);
+			CHECK(ct_same(b + i * LEN, LEN, i));
+		}
+		ct_send_oob("r", 1);
+	}
+	ct_close(&c);
+}
+
+/*
+ * Rank 1's child is killed, at any moment from before it is met to the middle of a message; its
+ * peer has an end to all that is under way, and is left with what it had before.
+ */
+static void killed(int rank)
+{
+	enum { ROUNDS = 40, W = 4, BIG = 300000 };
+	struct ct c, base;
+	static char in[W][BIG], out[W][BIG];
+	int before = 0, mapped = 0;
+
+	tcp_only();
+	if (rank == 1)
+		return;
+	memset(&base, 0, sizeof base);
+	base.o.one_cq = 1;
+	ct_open_rdm(&base, NULL);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct ct_name mine, theirs;
+		int open = 0, p[2], died = 0;
+		int64_t until;
+		fi_addr_t to;
+		pid_t child;
+
+		mine = ct_getname(&base.ep->fid);
+		CHECK(!pipe(p));
+		child = fork();
+		if (!child) {
+			struct fi_cq_tagged_entry e;
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			close(p[0]);
+			memset(&c, 0, sizeof c);
+			c.o.one_cq = 1;
+			theirs = ct_open_rdm(&c, NULL);
+			c.peer = ct_insert(&c, &mine);
+			CHECK(write(p[1], &theirs, sizeof theirs) == sizeof theirs);
+			for (int i = 0;; i++) {
+				size_t n = i % 5 ? 64 : BIG;
+
+				if (i < W || i % 3 == 0)
+					(void)fi_recv(c.ep, in[i % W], BIG, NULL, FI_ADDR_UNSPEC, CTX(i % W));
+				(void)fi_send(c.ep, out[i % W], n, NULL, c.peer, CTX(W));
+				while (fi_cq_read(c.rx, &e, 1) == 1)
+					;
+			}
+		}
+		close(p[1]);
+		CHECK(read(p[0], &theirs, sizeof theirs) == sizeof theirs);
+		close(p[0]);
+		to = ct_insert(&base, &theirs);
+		until = ct_ms() + round % 20;
+		while (open || !died) {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry err = { 0 };
+
+			if (!died && ct_ms() >= until) {
+				EQ(kill(child, SIGKILL), 0);
+				died = 1;
+			}
+			for (int i = 0; i < W && !died; i++)
+				if (!(open & 1 << i) && !fi_recv(base.ep, in[i], BIG, NULL, to, CTX(i)))
+					open |= 1 << i;
+			for (int i = 0; i < W && !died; i++)
+				if (!(open & 1 << (W + i)) && !fi_send(base.ep, out[i], i % 2 ? BIG : 64, NULL, to, CTX(W + i)))
+					open |= 1 << (W + i);
+			/* receives from a peer that has gone wait for its successor */
+			if (died)
+				for (int i = 0; i < W; i++)
+					if (open & 1 << i)
+						(void)fi_cancel(&base.ep->fid, CTX(i));
+			switch (fi_cq_read(base.rx, &e, 1)) {
+			case 1:
+				open &= ~(1 << ((struct fi_context2 *)e.op_context - ct_ctx));
+				break;
+			case -FI_EAVAIL:
+				EQ(fi_cq_readerr(base.rx, &err, 0), 1);
+				open &= ~(1 << ((struct fi_context2 *)err.op_context - ct_ctx));
+			}
+		}
+		CHECK(waitpid(child, NULL, 0) == child);
+		OK(fi_av_remove(base.av, &to, 1, 0));
+		/* with what the domain has of its own once somebody was met */
+		if (round < ROUNDS / 2 && descriptors() > before)
+			before = descriptors(), mapped = shared();
+	}
+	/* what belongs to the connections goes with them */
+	for (int i = 0; i < 100; i++)
+		ct_progress(&base);
+	CHECK(descriptors() <= before);
+	CHECK(shared() <= mapped);
+	ct_close(&base);
+}
+
+/* A stranger that knows how to be met. */
+static int connection(const struct ct_name *to)
+{
+	struct sockaddr_in a;
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	ct_ip_only();
+	memcpy(&a, to->b, sizeof a);
+	CHECK(s >= 0);
+	CHECK(!connect(s, (void *)&a, sizeof a));
+	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	return s;
+}
+static size_t take(struct ct *c, int s, void *to, size_t n)
+{
+	size_t got = 0;
+
+	while (got < n) {
+		ssize_t r = recv(s, (char *)to + got, n - got, MSG_DONTWAIT);
+
+		if (r == 0 || (r < 0 && errno != EAGAIN))
+			return got;
+		got += r > 0 ? r : 0;
+		ct_progress(c);
+	}
+	return got;
+}
+/* Calls as what listens on that port, and gets an offer. */
+static int stranger(struct ct *c, const struct ct_name *to, int port, unsigned char *offer)
+{
+	unsigned char b[ANSWER] = { 3, 0, 0, 8 };
+	int s = connection(to);
+
+	memcpy(b + 16, "ofi-rs?\x11", 8);
+	b[24] = 1;
+	b[32] = 1;
+	b[34] = port >> 8;
+	b[35] = port;
+	b[39] = 9;
+	EQ(send(s, b, REQUEST, MSG_NOSIGNAL), REQUEST);
+	EQ(take(c, s, b, ANSWER), ANSWER);
+	EQ(b[1], 1);
+	EQ(b[3], 8 + OFFER);
+	CHECK(!memcmp(b + 16, "ofi-rs!", 7) && b[23] & 16);
+	memcpy(offer, b + 40, OFFER);
+	return s;
+}
+/* Goes to the place of an offer. */
+static int visit(const unsigned char *offer)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), n = 0;
+
+	CHECK(s >= 0);
+	n += sprintf(a.sun_path + 1, "ofi-local/");
+	for (int i = 0; i < 16; i++)
+		n += sprintf(a.sun_path + 1 + n, "%02x", offer[i]);
+	CHECK(!connect(s, (void *)&a, offsetof(struct sockaddr_un, sun_path) + 1 + n));
+	return s;
+}
+static void greet(int s, const unsigned char *offer, int nfd, const int *fd)
+{
+	unsigned char b[GREETING] = "ofimeet1";
+	union { char b[CMSG_SPACE(8 * sizeof *fd)]; struct cmsghdr h; } u = { 0 };
+	struct iovec v = { b, sizeof b };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	memcpy(b + 8, offer + 16, 24);
+	if (nfd) {
+		m.msg_control = &u;
+		m.msg_controllen = CMSG_SPACE(nfd * sizeof *fd);
+		u.h.cmsg_level = SOL_SOCKET;
+		u.h.cmsg_type = SCM_RIGHTS;
+		u.h.cmsg_len = CMSG_LEN(nfd * sizeof *fd);
+		memcpy(CMSG_DATA(&u.h), fd, nfd * sizeof *fd);
+	}
+	EQ(sendmsg(s, &m, MSG_NOSIGNAL), GREETING);
+}
+/* A message of a stranger's over TCP, and one back. */
+static void exchange(struct ct *c, int s, char *b, fi_addr_t to)
+{
+	unsigned char f[24] = { 3, 0, 0, 0, 0, 0, 16, 0, 24 }, g[24];
+
+	memset(f + 16, 7, 8);
+	OK(fi_recv(c->ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+	EQ(send(s, f, sizeof f, MSG_NOSIGNAL), sizeof f);
+	ct_recvd(c, CTX(1), 8);
+	CHECK(b[0] == 7 && b[7] == 7);
+	POST(c, fi_send(c->ep, b, 8, ct_desc(b), to, CTX(2)));
+	ct_sent(c, CTX(2));
+	EQ(take(c, s, g, sizeof g), sizeof g);
+	CHECK(!memcmp(g + 16, f + 16, 8));
+}
+/* An honest pair of endpoints beside strangers. */
+struct honest { struct ct c; char *b; };
+static void honest_talk(struct ct *c, struct honest *h)
+{
+	for (int i = 0; i < 20; i++) {
+		OK(fi_trecv(h->c.ep, h->b, 64, ct_desc(h->b), FI_ADDR_UNSPEC, 5, 0, CTX(3)));
+		POST(c, fi_tsend(c->ep, h->b + 64, 64, ct_desc(h->b), h->c.peer, 5, CTX(4)));
+		for (int got = 0; got < 2;) {
+			struct fi_cq_tagged_entry e;
+
+			got += fi_cq_read(h->c.rx, &e, 1) == 1;
+			if (h->c.rx != c->tx)
+				got += fi_cq_read(c->tx, &e, 1) == 1;
+		}
+	}
+}
+static void strangers(int rank)
+{
+	enum { N = 12 };
+	struct ct c;
+	struct honest h;
+	struct ct_name at, other;
+	unsigned char offer[N][OFFER];
+	int s[N], visits[200], before, null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	int many[8] = { null, null, null, null, null, null, null, null };
+	fi_addr_t to[N];
+	char *b;
+
+	(void)rank;
+	tcp_only();
+	memset(&c, 0, sizeof c);
+	memset(&h, 0, sizeof h);
+	c.o.caps = h.c.o.caps = FI_MSG | FI_TAGGED;
+	at = ct_open_rdm(&c, NULL);
+	other = ct_open_rdm(&h.c, NULL);
+	h.c.peer = ct_insert(&c, &other);
+	h.b = ct_alloc(&h.c, 128);
+	b = ct_alloc(&c, 64);
+	honest_talk(&c, &h);
+	for (int i = 0; i < N; i++) {
+		struct ct_name name = at;
+
+		((struct sockaddr_in *)name.b)->sin_port = htons(1000 + i);
+		to[i] = ct_insert(&c, &name);
+		s[i] = stranger(&c, &at, 1000 + i, offer[i]);
+	}
+	before = descriptors();
+	/* who says nothing; and what is no greeting, or not with such descriptors */
+	for (int i = 0; i < 200; i++)
+		visits[i] = visit(offer[0]);
+	for (int i = 0; i < N; i++) {
+		static const char wrong[] = "GET / HTTP/1.1\r\n";
+		unsigned char bad[OFFER];
+		int v = visit(offer[i]);
+		char x;
+
+		memcpy(bad, offer[i], OFFER);
+		switch (i % 6) {
+		case 0:
+			EQ(send(v, wrong, sizeof wrong, MSG_NOSIGNAL), (ssize_t)sizeof wrong);
+			break;
+		case 1:
+			bad[24] ^= 1;
+			greet(v, bad, 3, many);
+			break;
+		case 2:
+			bad[16] ^= 64;
+			greet(v, bad, 3, many);
+			break;
+		case 3:
+			greet(v, bad, 0, NULL);
+			break;
+		case 4:
+			greet(v, bad, 8, many);
+			break;
+		default:
+			greet(v, bad, 3, many);
+		}
+		EQ(take(&c, v, &x, 1), 0);
+		close(v);
+		if (i % 6 == 5) {
+			/* a cookie is good for one meeting, whatever came of it */
+			v = visit(offer[i]);
+			greet(v, bad, 3, many);
+			EQ(take(&c, v, &x, 1), 0);
+			close(v);
+		}
+		exchange(&c, s[i], b, to[i]);
+		honest_talk(&c, &h);
+	}
+	for (int i = 0; i < 200; i++)
+		close(visits[i]);
+	for (int i = 0; i < N; i++)
+		exchange(&c, s[i], b, to[i]);
+	for (int i = 0; i < 200; i++)
+		ct_progress(&c);
+	CHECK(descriptors() <= before);
+	for (int i = 0; i < N; i++)
+		close(s[i]);
+	honest_talk(&c, &h);
+	close(null);
+	OK(fi_close(&h.c.ep->fid));
+	h.c.ep = NULL;
+	ct_close(&c);
+	ct_close(&h.c);
+}
+
+static const struct ct_test tests[] = {
+	{ "peers of a host talk through memory, of which nothing is left afterwards", met, CT_REL },
+	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
+	{ "messages of every size go both ways in order", usual, CT_REL },
+	{ "messages of every size go through rings of a page", tiny, CT_REL },
+	{ "messages of every size go where peers do not read each other's memory", copied, CT_REL },
+	{ "messages of every size go through rings of a page where peers do not read each other's memory", tiny_copied, CT_REL },
+	{ "what was injected leaves though the ring is full when the endpoint is closed", injected_and_closed, CT_REL },
+	{ "a peer may be killed at any moment of the meeting or after it", killed, CT_RDM | CT_REL },
+	{ "who comes to a meeting and is not the peer harms nobody", strangers, CT_RDM | CT_REL | CT_SOLO },
+};
+CT_MAIN("local", tests)
