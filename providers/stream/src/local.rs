@@ -1161,7 +1161,8 @@ where
     }
 
     fn may_be_local(&self, link: &Self::Link) -> bool {
-        Self::is_wanted() && link.witness.is_on_this_host()
+        // Who chose calls for several links wants those.
+        Self::is_wanted() && !self.is_ring() && link.witness.is_on_this_host()
     }
 
     fn offer(&self, link: &Self::Link, token: u64) -> Option<LocalOffer> {
