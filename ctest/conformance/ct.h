@@ -528,7 +528,8 @@ static inline struct ct_name ct_open_rdm(struct ct *c, struct ct *base)
 	OK(fi_enable(c->ep));
 	return ct_getname(&c->ep->fid);
 }
-/* A port that stays its endpoint's while that ends and begins again: below those that the kernel gives to connections. */
+/* A port that stays its endpoint's while that ends and begins again: below those that the kernel gives to connections, and
+   those from 20000 on that scripts give to fi_pingpong. */
 static inline const char *ct_lasting_port(void)
 {
 	static char service[8];
@@ -541,6 +542,8 @@ static inline const char *ct_lasting_port(void)
 			low = 32768;
 		fclose(range);
 	}
+	if (low > 20000)
+		low = 20000;
 	for (int tries = 0; tries < 5000; tries++) {
 		struct sockaddr_in a = { .sin_family = AF_INET };
 		int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), taken;
