@@ -814,7 +814,7 @@ static void killed(int rank)
 }
 static void handlers(int rank)
 {
-	struct sigaction before[65], after[65];
+	struct sigaction before[65] = { 0 }, after[65] = { 0 };	/* some numbers are no signals */
 	struct ct c;
 	int files = entries("/dev/shm");
 

@@ -569,8 +569,8 @@ impl LocalPipe {
     pub fn attach_peer(&self, door: Arc<PeerDoor>, index: u32) {
         // The first one stays.
         let _ = self.door.set((door, index));
-        // What was written before nobody has heard of.
-        self.notify();
+        // What was written or read before nobody has heard of.
+        self.ring();
     }
 
     /// Lets the other end lend memory to this one.
