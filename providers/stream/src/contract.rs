@@ -393,6 +393,40 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
         });
         assert!(!dialed.sends_locally());
     }
+    // An end that sends nothing, and reads all before it hears the other's answer, makes room as well.
+    let (dialed, accepted, _) = made(nets, &listener, &from, &at);
+    client.poller().modify(dialed.id(), 7, Interest::READ).expect("a link can be read");
+    server.poller().add(accepted.id(), 9, Interest::READ).expect("a link is watched");
+    let mut first = 0;
+    eventually("the first message arrives", || {
+        assert!(!drain(&accepted, &mut first));
+        (first == FIRST).then_some(())
+    });
+    let offer = server.offer(&accepted, 9).expect("an offer");
+    accepted.made();
+    client.meet(&dialed, 7, &offer);
+    dialed.made();
+    let (mut sent, mut got) = (0, 0);
+    eventually("an end sends through memory", || {
+        tells(server, 9, |event| event.readable);
+        assert_eq!(accepted.send(&[byte(sent)]), Ok(1));
+        sent += 1;
+        accepted.sends_locally().then_some(())
+    });
+    sent += fill(&accepted, sent);
+    server.poller().modify(accepted.id(), 9, Interest::WRITE).expect("a link can be watched");
+    tells(server, 9, |event| event.writable);
+    eventually("all is read", || {
+        assert!(!drain(&dialed, &mut got));
+        (got == sent).then_some(())
+    });
+    eventually("a net tells of room to write", || {
+        tells(client, 7, |event| event.readable);
+        assert!(!drain(&dialed, &mut got));
+        tells(server, 9, |event| event.writable).then_some(())
+    });
+    drop((dialed, accepted));
+
     let (dialed, accepted) = make(40);
     assert_eq!(dialed.send(b"x"), Ok(1));
     assert_eq!(accepted.recv(&mut [0; 8]), Ok(1));

@@ -315,6 +315,8 @@ impl<L: ByteLink> LocalLink<L> {
     #[inline(always)]
     fn found_nothing(&self, part: &LocalPart, pipe: &LocalPipe, room: &mut [u8]) -> Result<usize> {
         part.news.drained.store(true, Ordering::Relaxed);
+        // An end that sends nothing hears here of whom to tell that it has made room.
+        self.go_on(part);
         if part.news.witness.load(Ordering::Relaxed) || part.end.get().is_some() {
             return self.read_on(part, pipe, room);
         }
