@@ -4,9 +4,9 @@
 //! They do not count among what must be closed before the domain: applications of the original
 //! close none.
 use super::refusing;
-use crate::abi::{FI_CLASS_SRX_CTX, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_ep};
+use crate::abi::{FI_CLASS_SRX_CTX, fi_ops, fid, fid_ep};
 use crate::boundary::answer;
-use crate::fid::{Embeds, ops, unbuilt};
+use crate::fid::{Embeds, ops};
 use crate::imports::{self, SrxOwner};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -26,31 +26,6 @@ unsafe impl Embeds<fid_ep> for ImportedSrx {}
 
 static FID_OPS: fi_ops = ops(close);
 
-static EP_OPS: fi_ops_ep = fi_ops_ep {
-    size: size_of::<fi_ops_ep>(),
-    cancel: unbuilt(),
-    getopt: unbuilt(),
-    setopt: unbuilt(),
-    tx_ctx: unbuilt(),
-    rx_ctx: unbuilt(),
-    rx_size_left: unbuilt(),
-    tx_size_left: unbuilt(),
-    export_xpu: unbuilt(),
-};
-
-static NO_CM: fi_ops_cm = fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: unbuilt(),
-    getname: unbuilt(),
-    getpeer: unbuilt(),
-    connect: unbuilt(),
-    listen: unbuilt(),
-    accept: unbuilt(),
-    reject: unbuilt(),
-    shutdown: unbuilt(),
-    join: unbuilt(),
-};
-
 impl ImportedSrx {
     /// Opens one for this owner's queue; returns the fid to bind.
     pub(super) fn open(owner: SrxOwner, context: *mut c_void) -> *mut fid_ep {
@@ -61,8 +36,8 @@ impl ImportedSrx {
                     context,
                     ops: (&raw const FID_OPS).cast_mut(),
                 },
-                ops: (&raw const EP_OPS).cast_mut(),
-                cm: (&raw const NO_CM).cast_mut(),
+                ops: (&raw const refusing::NO_EP).cast_mut(),
+                cm: (&raw const refusing::NO_CM).cast_mut(),
                 msg: (&raw const refusing::NO_MSG).cast_mut(),
                 rma: (&raw const refusing::NO_RMA).cast_mut(),
                 tagged: (&raw const refusing::NO_TAGGED).cast_mut(),

@@ -1,7 +1,7 @@
 //! Tables of calls that an endpoint does not have, or not yet.
 use crate::abi::{
-    FI_ENOSYS, FI_EOPBADSTATE, fi_ops_atomic, fi_ops_collective, fi_ops_msg, fi_ops_rma,
-    fi_ops_tagged,
+    FI_ENOSYS, FI_EOPBADSTATE, fi_ops_atomic, fi_ops_cm, fi_ops_collective, fi_ops_ep, fi_ops_msg,
+    fi_ops_rma, fi_ops_tagged,
 };
 use crate::fid::Slot;
 
@@ -20,6 +20,12 @@ macro_rules! refusing {
 }
 
 refusing! {
+    /// What an object that only stands for something shared can do itself: nothing.
+    NO_EP: fi_ops_ep = FI_ENOSYS,
+        [cancel getopt setopt tx_ctx rx_ctx rx_size_left tx_size_left export_xpu];
+    /// Names and connections of such an object.
+    NO_CM: fi_ops_cm = FI_ENOSYS,
+        [setname getname getpeer connect listen accept reject shutdown join];
     /// Messages that the endpoint's capabilities do not have.
     NO_MSG: fi_ops_msg = FI_ENOSYS,
         [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];

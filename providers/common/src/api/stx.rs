@@ -3,8 +3,9 @@
 //! An application opens one and binds endpoints to it, and that is all that can
 //! be done with it: transfers, completions and attributes stay those of the
 //! endpoints. A provider whose endpoints share nothing in sending needs no more.
-use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fi_ops_ep, fid_stx};
-use crate::fid::{Embeds, unbuilt};
+use super::refusing;
+use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fid_stx};
+use crate::fid::Embeds;
 use crate::object::{Base, Object, Parent, fid_ops};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -25,21 +26,9 @@ unsafe impl Embeds<fid_stx> for Stx {}
 
 static FID_OPS: fi_ops = fid_ops::<Stx, _>();
 
-static EP_OPS: fi_ops_ep = fi_ops_ep {
-    size: size_of::<fi_ops_ep>(),
-    cancel: unbuilt(),
-    getopt: unbuilt(),
-    setopt: unbuilt(),
-    tx_ctx: unbuilt(),
-    rx_ctx: unbuilt(),
-    rx_size_left: unbuilt(),
-    tx_size_left: unbuilt(),
-    export_xpu: unbuilt(),
-};
-
 impl Stx {
     pub(super) fn open(domain: Parent, context: *mut c_void) -> Arc<Self> {
-        let c = fid_stx { fid: Self::fid(context), ops: (&raw const EP_OPS).cast_mut() };
+        let c = fid_stx { fid: Self::fid(context), ops: (&raw const refusing::NO_EP).cast_mut() };
         Arc::new(Self { c, base: Base::new(domain) })
     }
 }
