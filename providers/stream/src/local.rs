@@ -1257,38 +1257,26 @@ where
         }
     }
 
+    // With calls for several links none of them moves ([`Net::may_be_local`]).
     fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
-        let (mut others, mut of) = (Vec::with_capacity(sends.len()), Vec::new());
-        for (at, one) in sends.iter_mut().enumerate() {
-            if one.link.sends.get() == Course::Witness {
-                others.push(Sending {
-                    link: &one.link.witness,
-                    bytes: one.bytes,
-                    result: one.result,
-                });
-                of.push(at);
-            } else {
-                one.result = one.link.send(one.bytes);
-            }
-        }
-        self.net.send_each(&mut others);
-        let results: Vec<_> = others.into_iter().map(|one| one.result).collect();
-        of.into_iter().zip(results).for_each(|(at, result)| sends[at].result = result);
+        let mut witnesses: Vec<_> = sends
+            .iter()
+            .map(|one| Sending { link: &one.link.witness, bytes: one.bytes, result: one.result })
+            .collect();
+        self.net.send_each(&mut witnesses);
+        let results: Vec<_> = witnesses.into_iter().map(|one| one.result).collect();
+        sends.iter_mut().zip(results).for_each(|(one, result)| one.result = result);
     }
 
     fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
-        let (mut others, mut results) = (Vec::with_capacity(receives.len()), Vec::new());
+        let (mut witnesses, mut results) = (Vec::new(), Vec::new());
         for one in receives {
-            if one.link.hears.get() == Course::Witness {
-                let link = &one.link.witness;
-                others.push(Receiving { link, room: &mut *one.room, result: one.result });
-                results.push(&mut one.result);
-            } else {
-                one.result = one.link.recv(one.room);
-            }
+            let link = &one.link.witness;
+            witnesses.push(Receiving { link, room: &mut *one.room, result: one.result });
+            results.push(&mut one.result);
         }
-        self.net.receive_each(&mut others);
-        results.into_iter().zip(others).for_each(|(result, one)| *result = one.result);
+        self.net.receive_each(&mut witnesses);
+        results.into_iter().zip(witnesses).for_each(|(result, one)| *result = one.result);
     }
 }
 

@@ -403,10 +403,6 @@ impl<N: Net> StreamState<N> {
             }
         }
         if !ready.is_empty() {
-            // Of a link that is partly in memory both parts may have told. Two reads of one connection
-            // in the same call would be taken for reads of what was expected before either.
-            ready.sort_unstable();
-            ready.dedup();
             self.serve_together(&ready);
         }
         self.events = events;

@@ -270,10 +270,7 @@ impl<N: Net> StreamState<N> {
         let leaves =
             if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
         match (route, leaves) {
-            (Route::Conn(id), Leaves::First | Leaves::Next)
-                if !self.net.is_ring()
-                    || self.conns.get(id).is_some_and(|conn| conn.link.sends_locally()) =>
-            {
+            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.net.is_ring() => {
                 self.send_now(ep_id, id, op, tagged);
                 if leaves == Leaves::Next {
                     self.batch_has_left(id);
@@ -296,21 +293,21 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
             return Leaves::InTurn;
         };
-        let local = conn.link.sends_locally();
-        if local && len > COPY_MAX {
+        if conn.link.sends_locally() && len > COPY_MAX {
             conn.begin_lending();
         }
         let (more, batched) = (flags & FI_MORE != 0, !conn.batch.is_empty());
         let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
             && !conn.leaves_uncopied(len);
         let small = len <= COPY_MAX;
-        if free && small && self.net.is_ring() && !local {
+        if free && small && self.net.is_ring() {
             return self.leaves_by_ring(more, nobody_looks);
         }
-        let alone = conn.sent_in != self.turns || nobody_looks || known || local;
+        let alone =
+            conn.sent_in != self.turns || nobody_looks || known || conn.link.sends_locally();
         if free && small && (more || batched || (!alone && conn.batch.is_burst(&self.net))) {
             Leaves::Together
-        } else if free && !more && !batched && (!self.net.is_ring() || local) {
+        } else if free && !more && !batched && !self.net.is_ring() {
             if alone { Leaves::First } else { Leaves::Next }
         } else {
             Leaves::InTurn
